@@ -84,7 +84,7 @@ class Container(AnsweringContainer):
 
     @cached_property
     def role_parts(self) -> Sequence[RolePart]:
-        """What this process runs beside the platforms, in the order of a message's path."""
+        """The jobs of this process besides its platforms, in the order of a message's path."""
         roles = self.options.roles
         names = ",".join(role for role in Role if role in roles)
         return [
@@ -117,7 +117,7 @@ class Container(AnsweringContainer):
         lanes = self.lane_pool
 
         async def drain() -> None:
-            """Send what is queued if no other process will, else only what was begun."""
+            """Send the queue if no other process will; else finish only what was begun."""
             if not self.is_alone:
                 await lanes.drain(_DRAIN_SECONDS)
                 return
@@ -148,5 +148,5 @@ class Container(AnsweringContainer):
 
     @cached_property
     def provider_notices(self) -> ProviderNotices:
-        """What /readyz says of the providers that presets use."""
+        """The state of the presets' providers, for /readyz."""
         return ProviderNotices(self.resolver.presets.values, self.backends, self.options.roles)

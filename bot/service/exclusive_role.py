@@ -1,4 +1,4 @@
-"""Work that one of several processes on a database does at a time; the others stand by.
+"""Work that only one process of an installation does at a time; the others stand by.
 
 A platform is received from by one process at a time; of one with shards, each shard is.
 """
@@ -19,10 +19,10 @@ _log = structlog.get_logger(__name__)
 _LEASE_SECONDS = 10.0
 _RENEW_SECONDS = 3.0
 _ASK_SECONDS = 2.0
-"""So often a process that stands by asks whether the role is free, unless it is told."""
+"""How often a standby asks for the lease; a signal makes it ask at once."""
 _MEMBER_SECONDS = 10.0
 _COUNT_SECONDS = 2.0
-"""So often each process counts how many there are, unless one tells that it ends."""
+"""How often processes count themselves; a signal of one that ends makes them count at once."""
 
 
 class ExclusiveRole:
@@ -37,14 +37,14 @@ class ExclusiveRole:
         *,
         counted_as: str | None = None,
     ) -> None:
-        """Take what decides who does the work.
+        """Create the role; `run` competes for it.
 
         Args:
             name: of the role, which all processes share.
             leases: where it is held.
             clock: time.
-            may_take: whether this process takes the role while it is free.
-            counted_as: its name in the metrics, which several roles may have; None: its own.
+            may_take: whether this process wants the role now.
+            counted_as: its name in metrics, which several roles may share; None: `name`.
         """
         self._held_count = HELD_ROLES.labels(counted_as or name)
         self._name = name
@@ -59,9 +59,9 @@ class ExclusiveRole:
         """Whether this process does it."""
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do the work while no other process does it; return when the work has ended by itself.
+        """Wait for the lease, then work while it holds; return when the work ends by itself.
 
-        Whatever the work raises goes through.
+        Exceptions of the work propagate.
         """
         stop_watching = self._leases.on_release(self._note_release)
         try:
@@ -80,7 +80,7 @@ class ExclusiveRole:
                 await self._leases.release(self._name)
 
     def ask_soon(self) -> None:
-        """Ask at once whether the role is free now, while this process stands by."""
+        """Stop waiting and ask for the lease again now."""
         self._is_due.set()
 
     def _note_release(self, roles: Sequence[str]) -> None:
@@ -116,7 +116,7 @@ class ExclusiveRole:
             _log.info("standing_by", role=self._name)
 
     async def _work_while_held(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Return False if the lease was lost before the work ended."""
+        """Run the work; return False if the lease was lost before it ended."""
         working = asyncio.ensure_future(work())
         renewing = asyncio.create_task(self._renew_until_lost())
         try:
@@ -168,16 +168,16 @@ class ExclusiveReceiver:
 
 
 class ShardReceiver:
-    """Receives over this process's share of the connections; each is held by a lease.
+    """Receives over this process's share of the shards, one lease each.
 
-    A process that has more than its share gives connections up: their sessions are resumed by
-    whoever takes them, so that this costs no new session and no message.
+    A process that holds more than its share releases shards. Whoever takes one resumes its session,
+    so that neither a new session nor a message is lost.
     """
 
     def __init__(
         self, platform: ShardedPlatform, source: str, owner: str, leases: RoleLeases, clock: Clock
     ) -> None:
-        """Take a platform and who shares it.
+        """Create the receiver; `run` joins the processes that share the platform.
 
         Args:
             platform: what is received from.
@@ -243,14 +243,14 @@ class ShardReceiver:
             self._is_due.set()
 
     async def _update_share(self, member: str, shards: int) -> None:
-        """Count it; if it has grown, free connections are asked for at once."""
+        """Count this process's share; if it has grown, ask for free shards at once."""
         before, self._share = self._share, await self._count_share(member, shards)
         if self._share > before:
             for role in self._roles.values():
                 role.ask_soon()
 
     async def _count_share(self, member: str, shards: int) -> int:
-        """Return how many shards this process may hold; as before while the database is away."""
+        """Return how many shards this process may hold; unchanged while the database is down."""
         try:
             await self._leases.take(member, _MEMBER_SECONDS)
             members = await self._leases.held(self._members)

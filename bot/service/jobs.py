@@ -1,4 +1,4 @@
-"""Jobs that run for as long as the process: retention, metrics, reports of itself."""
+"""Jobs that run as long as the process: retention, metrics, health reports."""
 
 import contextlib
 import itertools
@@ -34,7 +34,7 @@ _DELETE_EVERY_SECONDS = 3600.0
 _SECONDS_BETWEEN_LAGS = 0.5
 _SECONDS_BETWEEN_LOOKS = 2.0
 _LOOKS_AT_START = 4
-"""A part that has never worked may still be connecting."""
+"""How many looks a part that has never worked gets: it may still be connecting."""
 _MAX_ERRORS = 10
 _MAX_STEPS = 30
 _MAX_CHARS = 1000  # of the end of one value, where a traceback says what it is
@@ -49,18 +49,18 @@ async def _nothing() -> None:
 
 @value_class
 class RolePart:
-    """What one role needs of the process that has it."""
+    """The jobs of one role, and what happens before and after them."""
 
     jobs: Sequence[Job] = ()
-    """What runs until the process ends."""
+    """Run until the process ends."""
     start: Job = _nothing
-    """Give back what this process held in an earlier life."""
+    """Release what an earlier run of this process held."""
     drain: Job = _nothing
-    """Finish what is in progress, and begin nothing new."""
+    """Finish work in progress and start no more."""
 
 
 async def repeat(job: Job, clock: Clock, seconds_between: float) -> None:
-    """Do a job again and again until cancelled; a failure of the database is only logged."""
+    """Repeat a job until cancelled; a failure of the database is logged."""
     while True:
         try:
             await job()
@@ -70,7 +70,7 @@ async def repeat(job: Job, clock: Clock, seconds_between: float) -> None:
 
 
 async def delete_expired_rows(database: Database, settings: Settings, clock: Clock) -> None:
-    """Delete, every hour, the rows that have outlived their retention time."""
+    """Delete expired rows every hour, until cancelled."""
 
     async def delete() -> None:
         _log.info("expired_rows_deleted", rows=await delete_expired_once(database, settings, clock))
@@ -80,7 +80,7 @@ async def delete_expired_rows(database: Database, settings: Settings, clock: Clo
 
 
 async def delete_expired_once(database: Database, settings: Settings, clock: Clock) -> int:
-    """Delete what has expired now; return how many rows that was.
+    """Delete the rows that have expired; return how many.
 
     Raises:
         StoreError: the database failed.
@@ -92,7 +92,7 @@ async def delete_expired_once(database: Database, settings: Settings, clock: Clo
 
 
 async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
-    """Set the gauges of the queues that these roles work on; raises `StoreError`."""
+    """Set the gauges of these roles' queues; raises `StoreError`."""
     found = await state.queue_ages()
     if Role.WORKER in roles:
         QUEUE_AGE.labels("conversations").set(found.conversations)
@@ -101,7 +101,7 @@ async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
 
 
 def heartbeat(nodes: NodeRegistry, owner: str, roles: str, version: str, clock: Clock) -> RolePart:
-    """Report that this process is there, for `troupe nodes`, and delete its row when it ends.
+    """Report this process as alive, for `troupe nodes`; delete its row when it ends.
 
     Args:
         nodes: the rows of all processes.
@@ -160,7 +160,7 @@ async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: C
 
 @value_class
 class ProviderNotices:
-    """Looks at circuit breakers, and asks no provider.
+    """Reports providers whose circuit breakers are open; sends no request.
 
     Args:
         presets: returns those that may answer.
@@ -173,7 +173,7 @@ class ProviderNotices:
     roles: Collection[Role]
 
     def find(self) -> Sequence[str]:
-        """Return a line for each provider that does not answer."""
+        """Return a line for each unreachable provider."""
         return [f"provider {name!r} does not answer this worker" for name in self._unreachable()]
 
     def states(self) -> Mapping[str, str]:
@@ -185,7 +185,7 @@ class ProviderNotices:
         }
 
     def worker_problem(self) -> str | None:
-        """Return why a process that only answers cannot; None: it can, or does more than that.
+        """Return why a worker cannot answer; None: it can, or this process has other roles.
 
         A process with other roles goes on receiving messages and serving its pages.
         """
@@ -201,7 +201,7 @@ class ProviderNotices:
         return sorted({one.provider for one in self.presets()})
 
     def _unreachable(self) -> list[str]:
-        """Return the served providers of which every model that was asked has an open breaker."""
+        """Return the providers of which every model that was asked has an open breaker."""
         found: list[str] = []
         for name in self._served():
             backend = self.backends.get(name)

@@ -1,63 +1,38 @@
 """The part of the container that receives and sends: platforms, intake, queues, the outbox."""
 
-from abc import ABC
-from abc import abstractmethod
-from collections.abc import Mapping
-from collections.abc import Sequence
-from functools import cached_property
-from functools import partial
-from bot.chat.command import ANSWERING_ACTIONS
-from bot.chat.command import parse
-from bot.chat.command import read_button
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import Pressed
-from bot.chat.incoming import Said
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+
+from bot.chat.command import ANSWERING_ACTIONS, parse, read_button
+from bot.chat.incoming import Incoming, Pressed, Said
 from bot.chat.outgoing import OutboxRow
 from bot.commands.answers import AnswerButtons
-from bot.commands.authority import AdminCheck
-from bot.commands.authority import AnonymousAdmins
+from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.personas import UserPersonas
 from bot.console.server import AddRoutes
 from bot.console.webhooks import webhook_routes
-from bot.delivery.pacing import RateLimitedSurface
-from bot.delivery.pacing import WaitingCalls
-from bot.delivery.sender import LaneDelivery
-from bot.delivery.sender import RemoteDelivery
-from bot.delivery.sender import Sender
-from bot.delivery.sent_rows import SentRows
-from bot.delivery.sent_rows import SentRowSignals
-from bot.intake import HistoryRouter
-from bot.intake import InboxIntake
-from bot.ports import Delivery
-from bot.ports import Platform
-from bot.ports import PrivateChats
-from bot.ports import ShardedPlatform
-from bot.ports import Surface
-from bot.ports import WebhookReceiver
+from bot.delivery.pacing import RateLimitedSurface, WaitingCalls
+from bot.delivery.sender import LaneDelivery, RemoteDelivery, Sender
+from bot.delivery.sent_rows import SentRows, SentRowSignals
+from bot.intake import HistoryRouter, InboxIntake
+from bot.ports import Delivery, Platform, PrivateChats, ShardedPlatform, Surface, WebhookReceiver
 from bot.replying.live_replies import LiveReplies
 from bot.routing.presets import HistoryScopes
-from bot.runtime.keyed_worker_pool import KeyedWorkerPool
-from bot.runtime.keyed_worker_pool import urgent_topic
-from bot.runtime.keyed_worker_pool import wake_keys
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool, urgent_topic, wake_keys
+from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
 from bot.service.options import Role
-from bot.service.platform_calls import PlatformCalls
-from bot.service.platform_calls import PlatformForms
-from bot.service.platform_supervisor import PlatformSupervisor
+from bot.service.platform_calls import PlatformCalls, PlatformForms
+from bot.service.platform_supervisor import PlatformSupervisor, Receiver
 from bot.service.stores import StorageContainer
 from bot.storage.chat_settings import CachedChatSettings
 from bot.storage.restoring import Restores
 from bot.telemetry.metrics import HELD_ROLES
-from bot.turn.arrivals import CONVERSATIONS
-from bot.turn.arrivals import ArrivalSignals
+from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.claims import LeaseKeeper
 from bot.turn.limits.admin_notices import publish_refusal
-from bot.turn.limits.pauses import AnsweringPauses
-from bot.turn.limits.pauses import RestoredMessages
+from bot.turn.limits.pauses import AnsweringPauses, RestoredMessages
 from bot.turn.stops import StopRequests
-from bot.service.exclusive_role import ExclusiveReceiver
-from bot.service.exclusive_role import ShardReceiver
-from bot.service.platform_supervisor import Receiver
-
 
 _MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
 _LANES = "lanes"
@@ -67,12 +42,12 @@ _URGENT_BESIDE = 32
 
 
 class MessagingContainer(StorageContainer, ABC):
-    """What judges and stores a message before it is answered, and what sends its answers."""
+    """Permissions, platforms and intake before an answer; queues and surfaces that send it."""
 
     @property
     @abstractmethod
     def platforms(self) -> Mapping[str, Platform]:
-        """By `Address.source`, which names the bot as well where it is not the first one."""
+        """By `Address.source`, which also names the bot if there is more than one."""
 
     @cached_property
     def platform_calls(self) -> PlatformCalls:
@@ -168,14 +143,14 @@ class MessagingContainer(StorageContainer, ABC):
 
     @property
     def webhook_routes(self) -> AddRoutes:
-        """What platforms call; every process that receives takes calls, also one on standby."""
+        """The routes of webhooks; a receiving process serves them on standby, too."""
         called = [self.platforms[source] for source in self.receivers]
         return webhook_routes(
             [one for one in called if isinstance(one, WebhookReceiver)], self._intake
         )
 
     async def receive(self, events: Sequence[Incoming]) -> None:
-        """Store what this process itself makes for other conversations."""
+        """Store events that this process creates for other conversations."""
         intake = InboxIntake(self.inbox, self._wake, router=self.history_router)
         await intake.receive(events, {})
 
@@ -184,7 +159,7 @@ class MessagingContainer(StorageContainer, ABC):
         self.signals.publish(CONVERSATIONS, keys)
 
     def _announce_urgent(self, messages: Sequence[Incoming]) -> None:
-        """Tell all processes what overtakes other messages, before it is woken.
+        """Announce stops, commands and buttons to all processes before the wake-up.
 
         A stop ends an answer at once, and commands and most buttons ask for no place among the
         answers.
@@ -230,7 +205,7 @@ class MessagingContainer(StorageContainer, ABC):
         )
 
     async def delete_late_duplicates(self) -> None:
-        """Delete, until cancelled, second copies of messages that were accepted too late."""
+        """Delete duplicates of messages that a platform accepted late, until cancelled."""
         await self._sender.late_duplicates.run(self.lane_pool.wake)
 
     @cached_property
@@ -254,7 +229,7 @@ class MessagingContainer(StorageContainer, ABC):
         return SentRowSignals(self.signals)
 
     def _announce_sent(self, row_id: int, external_id: str | None) -> None:
-        """Tell the workers elsewhere, where this process has none of its own."""
+        """Tell the workers of other processes, unless this one is a worker."""
         if Role.WORKER not in self.options.roles:
             self._sent_row_signals.publish(row_id, external_id)
 
@@ -269,7 +244,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def replies(self) -> LiveReplies:
-        """What shows an answer while it is made."""
+        """Shows answers while they are generated."""
         surfaces = self.rate_limited_surfaces(best_effort=True)
         return LiveReplies(
             self.conversations.open, surfaces, self._delivery, self.clock, self.leases.is_certain
@@ -277,17 +252,17 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def leases(self) -> LeaseKeeper:
-        """The claims of this process: only while they are certain are its answers shown."""
+        """The claims of this process; its answers are shown only while these are certain."""
         return LeaseKeeper(self.conversations, self.clock)
 
     @property
     def private_chats(self) -> dict[str, PrivateChats]:
-        """The platforms on which people are written to in private, by `Address.source`."""
+        """The platforms that can open private chats, by `Address.source`."""
         found = self.platforms.items()
         return {name: one for name, one in found if isinstance(one, PrivateChats)}
 
     def rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
-        """Return the surfaces by `Address.source`; with `best_effort` one gives way to others."""
+        """Return the surfaces by `Address.source`; those for `best_effort` yield to others."""
         return {
             name: RateLimitedSurface(
                 platform.surface,

@@ -1,10 +1,10 @@
-"""Open what answers are made with: backends, templates, stories."""
+"""Open what generates answers: backends, templates, stories, tool servers."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import field
-from importlib import import_module
+from importlib import import_module  # noqa: TID251 # for what few installations need
 
 import structlog
 
@@ -31,16 +31,16 @@ _log = structlog.get_logger(__name__)
 
 @value_class
 class Models:
-    """What answers are made with."""
+    """What generates answers."""
 
     renderer: Renderer
     backends: dict[str, Backend]
-    """By provider; those that a new preset is the first to name are added."""
+    """By provider; a preset that is published later may add one."""
     retrieve_stories: RetrieveStories
     tool_servers: Mapping[str, ToolServer] = field(default_factory=dict)
     """By the names in presets."""
     session_key: bytes = b""
-    """What backends hash the names of conversations with; the same in all processes."""
+    """The key with which backends hash conversation names; the same in all processes."""
 
 
 @contextlib.asynccontextmanager
@@ -52,9 +52,9 @@ async def open_models(
     *,
     answers: bool = True,
 ) -> AsyncIterator[Models]:
-    """Open what answers are made with; raises `SettingsError`.
+    """Open what generates answers; raises `SettingsError`.
 
-    Without `answers` they are only described, and no MCP server is connected.
+    Without `answers` prompts are only described, and no MCP server is connected.
     """
     async with contextlib.AsyncExitStack() as stack:
         renderer = await stack.enter_async_context(Renderer())
@@ -81,7 +81,7 @@ async def _close_all(backends: Mapping[str, Backend]) -> None:
 async def prepare_models(
     settings: Settings, default: Preset, progress: Callable[[str], None]
 ) -> None:
-    """Make the models of the default preset and its fallbacks ready on this machine.
+    """Check or download the local models of the default preset and its fallbacks.
 
     Raises:
         SettingsError: a model file does not exist.
@@ -107,7 +107,7 @@ async def preload_default(backends: Mapping[str, Backend], default: Preset) -> N
 async def open_story_retriever(
     settings: Settings, stories_by_character: Mapping[str, Sequence[str]], database: Database
 ) -> AsyncIterator[RetrieveStories]:
-    """Index the presets' stories while the block runs; without any nothing is loaded for them.
+    """Index the presets' stories while the block runs; without stories load nothing.
 
     Raises:
         SettingsError: the embedding model that is set is not there.
@@ -133,7 +133,7 @@ async def open_story_retriever(
 def stories_by_preset(
     presets: Mapping[str, Preset], stories: Mapping[str, Sequence[str]]
 ) -> dict[str, Sequence[str]]:
-    """Return the stories of each preset whose prompt has a place for them."""
+    """Return the stories of each preset whose prompt includes stories."""
     return {
         name: texts
         for name, texts in stories.items()

@@ -1,4 +1,4 @@
-"""What one process does: its roles, and what a run changes in the settings.
+"""The roles and options of one process.
 
 One process has all roles, unless `troupe run --role` names some of them.
 """
@@ -16,7 +16,7 @@ from bot.value_class import value_class
 
 
 class Role(StrEnum):
-    """A part of the work that any number of processes can share."""
+    """A part of the work; any number of processes can share it."""
 
     GATEWAY = "gateway"
     """Receives from the platforms and stores what it receives; loads no model."""
@@ -38,7 +38,7 @@ _NOT_SET_UP = "is not set up (docs/settings.md); set up are"
 
 @value_class
 class RunOptions:
-    """The options of a command; by default everything is as the settings say."""
+    """The options of a run; the defaults change nothing in the settings."""
 
     has_port: bool = True
     """Whether to serve the health endpoints."""
@@ -54,7 +54,7 @@ class RunOptions:
 
     @property
     def shares_work(self) -> bool:
-        """Whether other processes have to do a part of the work."""
+        """Whether other processes do a part of the work."""
         return self.roles != ALL_ROLES
 
 

@@ -16,12 +16,12 @@ _log = structlog.get_logger(__name__)
 _MIN_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 30.0
 _GOOD_RUN_SECONDS = 60.0
-"""A platform that worked so long begins with the shortest pause again."""
+"""After a run this long the pause starts over from the shortest."""
 _POLL_SECONDS = 0.5  # of the connection, until it was up once
 
 
 class Receiver(Protocol):
-    """A platform as messages are received from it."""
+    """Receives from a platform: the platform itself, or one that shares it with other processes."""
 
     @property
     def name(self) -> str: ...
@@ -35,7 +35,7 @@ class Receiver(Protocol):
 
 
 class PlatformSupervisor:
-    """Runs platforms concurrently and restarts those that fail, unless no retry helps."""
+    """Runs platforms concurrently and restarts those that fail, except after `PlatformFatal`."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class PlatformSupervisor:
         announce: Callable[[str], None],
         companions: Collection[str] = (),
     ) -> None:
-        """Take the platforms.
+        """Create the supervisor.
 
         Args:
             platforms: those to run.
             intake: receives their messages.
             clock: time.
-            announce: is told about each as soon as it is connected.
-            companions: the names of those that end when all others have ended.
+            announce: prints that one is connected.
+            companions: the names of those that end after all others.
         """
         self._platforms = platforms
         self._companions = companions
@@ -63,7 +63,7 @@ class PlatformSupervisor:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def problem(self, platform: Receiver) -> str | None:
-        """Return why a platform receives nothing now; None if it works."""
+        """Return why a platform receives nothing at the moment; None if it works."""
         return self._failed.get(platform.name) or platform.connection_error
 
     async def until_stopped(self) -> None:

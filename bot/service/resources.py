@@ -1,10 +1,10 @@
-"""Open what the service uses, in order, and close it in reverse."""
+"""Open what the service needs, in order, and close it in reverse."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import field
-from importlib import import_module
+from importlib import import_module  # noqa: TID251 # for what few installations need
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -47,7 +47,7 @@ _MAX_SETTING_AGE_SECONDS = 3.0  # where the signal of a change may be lost
 
 @value_class
 class Resources:
-    """What has to be opened before the service can be built."""
+    """Everything that is opened before the container is built."""
 
     database: Database
     bot_ids: Mapping[str, str]
@@ -130,7 +130,7 @@ def _usable_presets(
     options: RunOptions,
     progress: Callable[[str], None],
 ) -> tuple[Mapping[str, Preset], Mapping[str, str]]:
-    """Return the presets as this run uses them, and why others are disabled, by name."""
+    """Return the usable presets, and why others are disabled, by name."""
     presets = replace_model(read.presets, options.model, settings)
     needs_providers = options.roles & {Role.WORKER, Role.CONSOLE}
     refused = refused_presets(presets.values(), settings) if needs_providers else {}
@@ -152,7 +152,7 @@ async def _open_models_if_used(
     progress: Callable[[str], None],
     options: RunOptions,
 ) -> AsyncIterator[Models | None]:
-    """Open the models where a role of this process needs them; None elsewhere."""
+    """Open the models if a role of this process needs them, else yield None."""
     if Role.WORKER in options.roles:
         if options.answers_messages:
             await prepare_models(settings, default, progress)
@@ -191,7 +191,7 @@ def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) ->
 def make_chat_settings(
     database: Database, signals: Signals, *, has_remote_signals: bool
 ) -> ChatSettings:
-    """Return the settings made in chats, in memory where changes by other processes are noticed.
+    """Return the chat settings, cached if this process hears of changes by others.
 
     Of the processes that use an SQLite file, one writes the settings of each chat. Several may use
     a PostgreSQL for the same chats; they hear of each other's changes over Redis only.
@@ -212,7 +212,7 @@ def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
 
 
 async def _refuse_upgrade_under_others(settings: Settings, use: DataDirUse) -> None:
-    """Check that no other process runs on tables that would have to be upgraded.
+    """Refuse to upgrade tables that another process is using.
 
     Raises:
         SettingsError: one does; the text names it.
@@ -240,7 +240,7 @@ async def _resolve_bot_ids(
 
 
 async def _save_versions(presets: Mapping[str, Preset], database: Database) -> Mapping[str, int]:
-    """Store the presets as they are now; return their version numbers by name."""
+    """Store the current presets; return their version numbers by name."""
     versions = [preset_version(preset) for preset in presets.values()]
     return await PresetVersions(database, SystemClock()).save(versions)
 
@@ -268,7 +268,7 @@ async def _open_coordination(
 
 
 async def with_stored_keys(settings: Settings) -> Settings:
-    """Return the settings with the stored keys; the same ones if no provider has any.
+    """Add the API keys stored in the database to the settings of their providers.
 
     Raises:
         SettingsError: a provider has none, or they cannot be decrypted.
