@@ -122,7 +122,7 @@ def show_character(name: str) -> None:
 
 
 def _find_default(folder: Path, name: str) -> Preset | None:
-    """Return the default preset of a folder; None if it is not there, or no preset can be read."""
+    """Return the default preset of a folder; None if there is none, or no preset can be read."""
     try:
         return read_presets(folder).find(name)
     except PresetError:
@@ -130,7 +130,7 @@ def _find_default(folder: Path, name: str) -> Preset | None:
 
 
 def _is_character(preset: Preset) -> bool:
-    """Tell a character by what assistants lack: a persona, a name of its own, a greeting."""
+    """Return whether a preset has what assistants lack: a persona, a name, a greeting."""
     return any((preset.persona, preset.character, preset.role_name, preset.greeting))
 
 
@@ -151,7 +151,7 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 
 def _read_card_file(file: str, settings: Settings) -> bytes:
-    """Read a card from a file, or from an address if that is allowed.
+    """Read a card from a file, or from a URL if that is allowed.
 
     Raises:
         UserError: it cannot be had.
@@ -170,7 +170,7 @@ def _read_card_file(file: str, settings: Settings) -> bytes:
 
 
 def _describe_character(preset: Preset, card: Card) -> str:
-    """Describe for people what a character has."""
+    """Describe a character in lines of text."""
     book = preset.parsed_lorebook
     facts = {
         "name": card.name,

@@ -60,10 +60,10 @@ from bot.tool_servers.factory import make_tool_servers
 from bot.value_class import value_class
 
 Report = Callable[[str], None]
-"""Take one line of the result."""
+"""Prints one line of the result."""
 
 _SECONDS = 5.0
-"""How long a thing may take that answers in less than one where all is well."""
+"""Time limit for checks that take less than a second if all is well."""
 _QUESTION = "Answer with one word: ready?"
 _CLOSE_SECONDS = 1.0
 _RESOLVER_OPTIONS = "timeout:1 attempts:3"
@@ -76,11 +76,11 @@ app = command_app()
 class _CheckItem:
     name: str
     subject: Callable[[], Awaitable[str]]
-    """Say what is there; raises TroupeError for what is wrong."""
+    """Returns what it found; raises TroupeError for a problem."""
     is_limited: bool = True
-    """Whether it must end within `_SECONDS`; else it has limits of its own."""
+    """Whether it must end within `_SECONDS`; if not, it has its own limits."""
     is_local: bool = False
-    """Whether no network is needed, so that only a busy machine exceeds the limit."""
+    """Whether it needs no network, so that only a busy machine exceeds the limit."""
 
 
 @app.command()
@@ -139,7 +139,7 @@ async def check_everything(
 
 
 async def _run_check(check: _CheckItem) -> tuple[str, Sequence[str]]:
-    """Return what a check found, and the lines about what is wrong."""
+    """Return the result of a check, and a line for each problem."""
     try:
         async with asyncio.timeout(_SECONDS if check.is_limited else None):
             return await check.subject(), ()
@@ -195,7 +195,7 @@ def _read_folder(settings: Settings) -> CharacterFolder:
 def _models_by_provider(
     presets: Mapping[str, Preset], settings: Settings
 ) -> Mapping[str, Sequence[str]]:
-    """Return the models that presets use, by provider; without presets those that are set up."""
+    """Return the models that presets use, by provider; without presets, those that are set up."""
     if not presets:
         implied = {name for spec in backend_specs() for name in spec.providers_without_settings}
         return {name: ["default"] for name in settings.providers if name not in implied}
@@ -308,7 +308,7 @@ async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) ->
 
 
 def _lowest_output_limit(presets: Mapping[str, Preset], provider: str, model: str) -> Preset | None:
-    """Return the preset whose answers by a model may have the fewest tokens; None: no limit."""
+    """Return the preset that limits a model's answers to the fewest tokens; None: no limit."""
     limited = [
         (limit, one.name, one)
         for one in presets.values()
@@ -320,7 +320,7 @@ def _lowest_output_limit(presets: Mapping[str, Preset], provider: str, model: st
 async def _ask_model(
     name: str, model: str, capped: Preset | None, settings: Settings, renderer: Renderer
 ) -> str:
-    """Ask for the shortest answer; return how long it took and what it used."""
+    """Ask for a one-word answer; return how long it took and its token usage."""
     limit = None if capped is None else capped.output_limit
     prompt = Prompt((Message("user", _QUESTION),), model, "check", max_output_tokens=limit)
     started, finish = time.monotonic(), Finish(FinishReason.STOP)

@@ -333,7 +333,7 @@ def _ask_for_download(settings: Settings) -> ModelChoice | None:
 
 
 def _download(choice: ModelChoice, pull: str, settings: Settings) -> ModelChoice:
-    """Download a model, which `choice` then names; raises `TroupeError`."""
+    """Download a model and return the choice of it; raises `TroupeError`."""
     source = hub.parse_source(pull)
     if source is None:
         raise UserError(f"{pull!r} is not of the form OWNER/NAME:FILE")

@@ -120,7 +120,7 @@ def chat(
 
 
 def _reads_pipe() -> bool:
-    """Tell whether lines come from a program or a file, which nobody opens a console for."""
+    """Return whether stdin is a pipe or a file: then nobody opens a console."""
     if sys.stdin is None:
         return False
     mode = os.fstat(sys.stdin.fileno()).st_mode
@@ -128,7 +128,7 @@ def _reads_pipe() -> bool:
 
 
 def _is_first_start(settings: Settings) -> bool:
-    """Tell whether nothing was set or started yet, and somebody is there to answer."""
+    """Return whether nothing was set up or started yet, and a person can answer questions."""
     if has_settings() or database_exists(settings.sqlalchemy_url):
         return False
     return sys.stdin.isatty() and sys.stdout.isatty()
@@ -165,7 +165,7 @@ def serve(
 async def _serve(
     settings: Settings, platforms: Sequence[PlatformSpec], options: RunOptions
 ) -> None:
-    # Nearly all that a start makes stays: looking through it again and again takes a fifth of it.
+    # Nearly all objects of a start stay alive: collecting garbage would take a fifth of it.
     gc.disable()
     async with running(settings, print_progress, platforms, options) as service:
         # What is alive now stays alive. Looking through it for garbage again and again was an

@@ -32,7 +32,7 @@ def platforms_with_tokens() -> Sequence[PlatformSpec]:
 async def open_account(
     spec: PlatformSpec, settings: Settings, token: str
 ) -> AsyncIterator[AccountSetup]:
-    """Open the bot of a token, at the address of the platform's API that is set.
+    """Open the account of a token, through the configured API address of the platform.
 
     Raises:
         SettingsError: the platform's bots have no token.
@@ -112,7 +112,7 @@ class PlatformChoice:
 
 
 class SetupSteps:
-    """What was chosen so far.
+    """The choices made so far.
 
     Args:
         settings: what is set already.
@@ -124,7 +124,7 @@ class SetupSteps:
         self._env_file = env_file
         self._bots: dict[str, BotStep] = {}
         self._written_admins: list[str] = []
-        """Those in the file that the settings, which are read once, do not have yet."""
+        """Admins in the file that are not in the settings, which are read once."""
 
     @property
     def bots(self) -> Sequence[BotStep]:
@@ -158,7 +158,7 @@ class SetupSteps:
         return self._bots[kind]
 
     async def ask_for_admin(self, kind: str) -> None:
-        """Make a code, and wait beside everything else until somebody sends it to the bot."""
+        """Create a code, and wait in the background until somebody sends it to the bot."""
         step = self._step(kind)
         if step.waiting is not None:
             await cancel_and_wait([step.waiting])
@@ -180,13 +180,13 @@ class SetupSteps:
             step.problem = text_of(error)
 
     async def forget(self, kind: str) -> None:
-        """Drop a bot that was chosen; nothing was written of it."""
+        """Drop a chosen bot; nothing is written."""
         step = self._bots.pop(kind, None)
         if step is not None and step.waiting is not None:
             await cancel_and_wait([step.waiting])
 
     def variables(self) -> Mapping[str, str]:
-        """Return what will be written."""
+        """Return the variables to write."""
         admins = self._admins()
         everybody = [*self._written_admins, *admins] if admins else ()
         tokens = {one.kind: one.token for one in self.bots}
@@ -196,7 +196,7 @@ class SetupSteps:
         return [one.admin for one in self.bots if one.admin is not None]
 
     async def write(self) -> Sequence[str]:
-        """Write the variables; return those that the environment sets, and so overrides.
+        """Write the variables; return those that the environment overrides.
 
         Raises:
             UserError: nothing was chosen.
@@ -211,7 +211,7 @@ class SetupSteps:
         return set_in_environment(variables)
 
     async def close(self) -> None:
-        """End what waits for a code, and forget the tokens."""
+        """Stop waiting for codes, and forget the tokens."""
         for kind in list(self._bots):
             await self.forget(kind)
 

@@ -22,7 +22,7 @@ from bot.templates.renderer import Renderer
 from bot.value_class import value_class
 
 INCLUDED = "included"
-"""What stands for the model that comes with Troupe, among the providers."""
+"""The id of the model that comes with Troupe, among those of providers."""
 
 _PREFIX = "TROUPE_PROVIDERS__LOCAL__"
 _PARTS = ("KIND", "BASE_URL", "API_KEY", "MODEL", "MODEL_PATH")
@@ -34,7 +34,7 @@ _TRY_SECONDS = 60.0
 
 @value_class
 class ModelChoice:
-    """What answers: a service's or a file's model by name; without anything, the included one."""
+    """A model of a service or in a file; without any field, the included model."""
 
     provider: str | None = None
     """The id of a provider that Troupe knows, or None."""
@@ -46,12 +46,12 @@ class ModelChoice:
 
     @property
     def is_service(self) -> bool:
-        """Whether it is reached by an address."""
+        """Whether it is a service at an address."""
         return self.provider is not None or self.base_url is not None
 
     @property
     def variables(self) -> Mapping[str, str | None]:
-        """The settings to write; what an earlier choice left behind is removed."""
+        """The settings to write; None removes one of an earlier choice."""
         chosen = {
             "KIND": self._kind,
             "BASE_URL": self._address,
@@ -67,7 +67,7 @@ class ModelChoice:
 
     @property
     def _kind(self) -> str | None:
-        """The kind of backend, where the provider `local` would not imply it."""
+        """The kind of backend, if the provider `local` does not imply it."""
         implied = default_spec(self.provider).kind if self.provider else None
         return implied if implied != default_spec("").kind else None
 
@@ -125,12 +125,12 @@ _TITLES = {
 
 
 def service_title(provider: str) -> str:
-    """Return the name under which people know a service."""
+    """Return the display name of a service."""
     return _TITLES.get(provider, provider)
 
 
 def find_service(words: str) -> str | None:
-    """Return the id of the service that somebody names: "OpenRouter", "claude", "open_router"."""
+    """Return the id of a service by a name such as "OpenRouter", "claude" or "open_router"."""
     wanted = _letters(words)
     names = {name: (_letters(name), _letters(service_title(name))) for name in known_providers()}
     exact = [name for name, known in names.items() if wanted in known]
@@ -144,18 +144,18 @@ def _letters(text: str) -> str:
 
 
 def known_services() -> Sequence[str]:
-    """Return the ids of the online services that need a key only."""
+    """Return the ids of online services that need only a key."""
     elsewhere = [name for name in SERVICES if name not in KEYLESS]
     return sorted({*elsewhere, *_services_of_other_kinds()})
 
 
 def known_providers() -> Sequence[str]:
-    """Return every provider that can be chosen by its id."""
+    """Return the ids of all providers."""
     return sorted({INCLUDED, *KEYLESS, *known_services()})
 
 
 async def find_local_services() -> Sequence[FoundService]:
-    """Ask the usual ports of this machine which services with models are there."""
+    """Look for model servers at their usual ports on this machine."""
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(_ask_service(name)) for name in sorted(KEYLESS)]
     return [found for task in asked if (found := task.result()) is not None]
@@ -240,7 +240,7 @@ def _provider_settings(name: str, choice: ModelChoice) -> ProviderSettings:
 
 
 def _services_of_other_kinds() -> Sequence[str]:
-    """Return the providers whose kind takes a key and has an address of its own."""
+    """Return the providers of other kinds that take a key and have a fixed address."""
     default = default_spec("").kind
     return [
         name
