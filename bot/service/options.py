@@ -43,7 +43,7 @@ class RunOptions:
     has_port: bool = True
     """Whether to serve the health endpoints."""
     answers_messages: bool = True
-    """Whether it works on messages; else it only asks models for the operator, beside whoever does:
+    """Whether it works on messages; if not, it only sends the operator's prompts, beside a service:
     it locks no data directory and prepares no model."""
     preset: str | None = None
     """The preset that answers in this run, in a chat of its own."""
@@ -110,7 +110,7 @@ def replace_model(
 ) -> Mapping[str, Preset]:
     """Return the presets with another model and without fallbacks; unchanged for None.
 
-    Where its provider has no tools, they have none either.
+    If its provider has no tools, they have none either.
 
     What stands before the first slash is the provider, if one of that name is set up.
     """

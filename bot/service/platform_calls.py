@@ -17,7 +17,7 @@ from bot.routing.presets import PresetResolver
 from bot.texts.text import Text, language_of, translatable, translate
 
 _EDIT_TITLE = translatable("Edit a message")
-_EDIT_LABEL = translatable("What it is to say")
+_EDIT_LABEL = translatable("What it should say")
 _TOO_LONG_TO_EDIT = translatable("That text is too long to be changed in a form.")
 _BUSY = translatable("That cannot be done at the moment. Please try again.")
 
