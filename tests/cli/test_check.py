@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -27,15 +26,10 @@ ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A working directory with a preset on the echo backend."""
-    for name in os.environ:  # noqa: TID251 # to delete them
-        if name.startswith("TROUPE_"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TROUPE_PROVIDERS__ECHO__KIND", "echo")
-    write_preset(tmp_path, ECHO)
-    return tmp_path
+    write_preset(folder, ECHO)
 
 
 def write_preset(folder: Path, preset: dict[str, object]) -> None:

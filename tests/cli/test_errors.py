@@ -16,11 +16,9 @@ pytestmark = pytest.mark.service
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _prepare(folder: Path) -> None:
     """A working directory with an empty presets folder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "presets").mkdir()
-    return tmp_path
+    (folder / "presets").mkdir()
 
 
 def run_failing(*words: str, **environment: str) -> list[str]:

@@ -5,15 +5,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
 import pytest
 from cryptography.fernet import Fernet
-from typer.testing import CliRunner
-
 from bot.chat.incoming import Address
-from bot.chat.session import Turn, TurnResult
-from bot.cli.app import app
-from bot.errors import SettingsError, UserError
+from bot.chat.session import Turn
+from bot.chat.session import TurnResult
+from bot.errors import SettingsError
+from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.settings import read_settings
 from bot.storage.chat_settings import SqlChatSettings
@@ -21,22 +19,23 @@ from bot.storage.conversations import Conversations
 from bot.storage.database import open_database
 from bot.storage.inbox import SqlInbox
 from bot.storage.operation import AuditLog
-from tests.samples import ALICE, BOB, begin, make_incoming
+from tests.samples import ALICE
+from tests.samples import BOB
+from tests.samples import begin
+from tests.samples import make_incoming
+from tests.cli.command import troupe
+
 
 MINE = [("telegram:5", "in a group, é\u202e"), ("telegram:6", "in another one")]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
-    return tmp_path
+def _prepare(folder: Path) -> None:
+    (folder / "data").mkdir()
 
 
 def export(*words: str) -> str:
-    result = CliRunner().invoke(app, ["export", *words], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    return troupe("export", *words)
 
 
 def store_words() -> None:
