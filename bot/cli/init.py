@@ -26,26 +26,25 @@ from bot.errors import SettingsError, TroupeError, UserError
 from bot.platforms.spec import BotAccount, PlatformSpec
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import Settings, read_settings, set_in_environment
-from bot.setup.accounts import (
+from bot.setup import (
     CODE_SECONDS,
-    bot_variables,
-    inspect_account,
-    make_code,
-    open_account,
-    platforms_with_tokens,
-)
-from bot.setup.env_file import read_names, write_variables
-from bot.setup.models import (
     INCLUDED,
     SUGGESTED,
     ModelChoice,
+    bot_variables,
     find_local_services,
     find_service,
+    inspect_account,
     known_providers,
     known_services,
     list_models,
+    make_code,
+    open_account,
+    platforms_with_tokens,
+    read_names,
     service_title,
     try_model,
+    write_variables,
 )
 from bot.telemetry.logs import only_warnings_logged
 from bot.value_class import value_class

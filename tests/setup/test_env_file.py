@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import SettingsError
-from bot.setup.env_file import read_names, write_variables
+from bot.setup import read_names, write_variables
 
 VALUES = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl"]))
 
