@@ -406,12 +406,7 @@ class PlatformChoice:
 
 
 class SetupSteps:
-    """The choices made so far.
-
-    Args:
-        settings: what is set already.
-        env_file: the file that is written at the end.
-    """
+    """The choices made so far; `write` writes them to `env_file`."""
 
     def __init__(self, settings: Settings, env_file: Path) -> None:
         self._settings = settings

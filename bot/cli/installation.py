@@ -1,50 +1,31 @@
 """Operate an installation beside its processes: nodes, jobs, dead letters, pauses, usage."""
 
 import sys
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Sequence
-from datetime import UTC
-from datetime import date
-from datetime import datetime
-from datetime import time
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
 from importlib import import_module  # noqa: TID251 # the client of Redis takes long to import
-from typing import Annotated
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
 import typer
 import uvloop
-from bot.chat.access import COMMAND_LINE
-from bot.chat.access import AuditEntry
+
+from bot.chat.access import COMMAND_LINE, AuditEntry
 from bot.chat.incoming import address_of
-from bot.chat.operation import EVERYWHERE
-from bot.chat.operation import BackgroundWork
-from bot.chat.operation import DeadLetter
-from bot.chat.operation import HeldJob
-from bot.chat.operation import Node
-from bot.chat.usage import UsageRow
-from bot.chat.usage import format_usage_table
-from bot.cli.text_io import print_line
-from bot.cli.text_io import print_progress
+from bot.chat.operation import EVERYWHERE, BackgroundWork, DeadLetter, HeldJob, Node
+from bot.chat.usage import UsageRow, format_usage_table
+from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
-from bot.errors import SettingsError
-from bot.errors import UserError
+from bot.errors import SettingsError, UserError
 from bot.platforms.registry import platform_specs
 from bot.runtime.clock import SystemClock
-from bot.settings import Settings
-from bot.settings import read_settings
+from bot.settings import Settings, read_settings
 from bot.storage.data_dir import create_data_dir
-from bot.storage.database import Database
-from bot.storage.database import database_exists
-from bot.storage.database import open_database
+from bot.storage.database import Database, database_exists, open_database
 from bot.storage.dead_letters import DeadLetters
-from bot.storage.operation import AuditLog
-from bot.storage.operation import NodeRegistry
-from bot.storage.operation import Pauses
+from bot.storage.operation import AuditLog, NodeRegistry, Pauses
 from bot.storage.usage import UsageTotals
 from bot.turn.arrivals import CONVERSATIONS
 from bot.turn.limits.pauses import PAUSES_TOPIC
-
 
 T = TypeVar("T")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -80,12 +61,8 @@ def require_database(settings: Settings) -> None:
 def use_installation(action: Callable[[Database], Awaitable[T]], *, must_exist: bool = True) -> T:
     """Return what `action` does with the database that the settings name.
 
-    Args:
-        action: what to do with it.
-        must_exist: whether the database is not created if there is none.
-
     Raises:
-        SettingsError: there has to be a database, and there is none.
+        SettingsError: there is no database, and `must_exist` keeps it from being created.
         StoreError: it cannot be opened.
     """
     settings = read_settings()
@@ -112,13 +89,8 @@ def change_installation(
 ) -> T:
     """Return what `change` does; unless that is false, record it and tell the other processes.
 
-    Args:
-        change: makes the change.
-        action: what it is called in the audit log.
-        subject: what is changed.
-        after: its new value.
-        topic: of a signal with the subject to all processes; None: no signal.
-        must_exist: whether the database is not created if there is none.
+    `action`, `subject` and the new value, `after`, are for the audit log; the signal of `topic` has
+    the subject.
     """
 
     async def change_and_record(database: Database) -> T:

@@ -2,33 +2,26 @@
 
 import difflib
 from typing import Annotated
+
 import typer
 import uvloop
+
 from bot.backends.exact_prompt import ExactPromptWriter
-from bot.chat.answers import ReplayChanges
-from bot.chat.answers import StoredAnswer
+from bot.chat.answers import ReplayChanges, StoredAnswer
 from bot.chat.receipt import Receipt
-from bot.cli.text_io import print_exactly
-from bot.cli.text_io import print_progress
+from bot.cli.text_io import print_exactly, print_progress
 from bot.cli.typer_apps import command_app
-from bot.console.differences import DifferingPiece
-from bot.console.differences import differing_pieces
+from bot.console.differences import DifferingPiece, differing_pieces
 from bot.console.prompt_view import joined_messages
-from bot.errors import RequestRefused
-from bot.errors import SettingsError
-from bot.errors import UserError
+from bot.errors import RequestRefused, SettingsError, UserError
 from bot.runtime.terminal import escape_control_characters
 from bot.service.resources import with_stored_keys
 from bot.service.run import open_replay
-from bot.settings import Settings
-from bot.settings import collect_secrets
-from bot.settings import read_settings
-from bot.storage.database import database_exists
-from bot.storage.database import open_database
+from bot.settings import Settings, collect_secrets, read_settings
+from bot.storage.database import database_exists, open_database
 from bot.storage.reports import AnswerLog
 from bot.telemetry.secret_masker import SecretMasker
 from bot.templates.renderer import Renderer
-
 
 app = command_app()
 

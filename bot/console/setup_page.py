@@ -1,28 +1,18 @@
 """Set-up: from a bot's token to the file that the next start reads."""
 
 from collections.abc import Callable
-from aiohttp import web
-from pydantic import BaseModel
-from pydantic import Field
-from bot.chat.access import AuditEntry
-from bot.chat.access import Scope
-from bot.console.routes import ConsoleRequest
-from bot.console.routes import NavigationItem
-from bot.console.routes import Page
-from bot.console.routes import RouteGroup
-from bot.console.routes import redirect
-from bot.console.routes import route
-from bot.errors import PlatformError
-from bot.errors import RequestRefused
-from bot.errors import SettingsError
-from bot.ports import Clock
-from bot.storage.operation import AuditLog
-from bot.texts.text import Text
-from bot.texts.text import text_of
-from bot.texts.text import translatable
-from bot.value_class import value_class
-from bot.setup import SetupSteps
 
+from aiohttp import web
+from pydantic import BaseModel, Field
+
+from bot.chat.access import AuditEntry, Scope
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
+from bot.errors import PlatformError, RequestRefused, SettingsError
+from bot.ports import Clock
+from bot.setup import SetupSteps
+from bot.storage.operation import AuditLog
+from bot.texts.text import Text, text_of, translatable
+from bot.value_class import value_class
 
 SETUP_PATH = "/setup"
 

@@ -63,9 +63,7 @@ def require_encoded_login(address: str, *, may_have_at: bool = False) -> None:
 
     Otherwise its rest would be parsed as the host and appear in errors.
 
-    Args:
-        address: of a database or a Redis.
-        may_have_at: whether its parser takes the last `@` as the end of the login.
+    With `may_have_at` its parser takes the last `@` as the end of the login.
 
     Raises:
         ValueError: it has; the text does not quote the address.

@@ -21,9 +21,7 @@ def read_secrets(file: Path) -> list[str]:
 def read_secrets_at_start(file: Path, what: str) -> list[str]:
     """Read a file that a setting names; raises `ValueError`, as validators of settings do.
 
-    Args:
-        file: the file.
-        what: is in it, for the error: "the keys".
+    `what` names its content in the error: "the keys".
     """
     try:
         return read_secrets(file)
@@ -35,9 +33,7 @@ def read_secrets_at_start(file: Path, what: str) -> list[str]:
 def read_one_secret(file: Path, name: str) -> str:
     """Return the only secret in a file; raises `ValueError`, as validators of settings do.
 
-    Args:
-        file: the file.
-        name: the secret's, for the error: "token".
+    `name` names it in the error: "token".
     """
     found = read_secrets_at_start(file, f"the {name}")
     if len(found) != 1:
@@ -48,10 +44,7 @@ def read_one_secret(file: Path, name: str) -> str:
 def take_from_file(given: SecretStr | None, file: Path | None, field: str) -> SecretStr | None:
     """Return the secret of a setting, or of the file that replaces it.
 
-    Args:
-        given: the secret in the setting itself.
-        file: the file, if the setting's other form names one.
-        field: the setting's: "api_key", with "api_key_file" for the file.
+    `field` is the name of the setting, such as "api_key", with "api_key_file" for the file.
 
     Raises:
         ValueError: both are set, or there is not one secret in the file.

@@ -26,13 +26,6 @@ def add_backends(
 ) -> None:
     """Build a backend for each provider that presets name, unless there is one.
 
-    Args:
-        backends: those that are there, by provider; the new ones are added.
-        settings: the providers.
-        presets: what names them.
-        renderer: writes prompts for backends that take text.
-        session_key: what conversations are hashed with for routers of model servers.
-
     Raises:
         PresetError: some presets cannot be used (`preset_refusals`); the text lists every reason.
         SettingsError: the settings of a provider are wrong.

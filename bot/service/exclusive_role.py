@@ -37,14 +37,9 @@ class ExclusiveRole:
         *,
         counted_as: str | None = None,
     ) -> None:
-        """Create the role; `run` competes for it.
+        """Create the role; `run` competes for it while `may_take` is true.
 
-        Args:
-            name: of the role, which all processes share.
-            leases: where it is held.
-            clock: time.
-            may_take: whether this process wants the role now.
-            counted_as: its name in metrics, which several roles may share; None: `name`.
+        Several roles may share the name in metrics, `counted_as`.
         """
         self._held_count = HELD_ROLES.labels(counted_as or name)
         self._name = name
@@ -179,12 +174,7 @@ class ShardReceiver:
     ) -> None:
         """Create the receiver; `run` joins the processes that share the platform.
 
-        Args:
-            platform: what is received from.
-            source: the bot, as in `Address.source`; a part of the names of leases.
-            owner: the name of this process, which no other one has.
-            leases: who holds what.
-            clock: time.
+        `source` is the bot, as in `Address.source`; `owner` is the unique name of this process.
         """
         self.name, self.check = platform.name, platform.check
         self._platform = platform

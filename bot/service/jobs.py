@@ -2,38 +2,31 @@
 
 import contextlib
 import itertools
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
-from collections.abc import Set
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
+
 import structlog
-from bot.chat.operation import HEARTBEAT_SECONDS
-from bot.chat.operation import FailedMessage
-from bot.chat.operation import LoggedStep
-from bot.chat.operation import ProcessModel
-from bot.chat.operation import ProcessModelHealth
-from bot.chat.operation import ProcessReport
+
+from bot.chat.operation import (
+    HEARTBEAT_SECONDS,
+    FailedMessage,
+    LoggedStep,
+    ProcessModel,
+    ProcessModelHealth,
+    ProcessReport,
+)
 from bot.errors import StoreError
-from bot.ports import Backend
-from bot.ports import Clock
-from bot.ports import LoadingBackend
-from bot.ports import MonitoredBackend
+from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
 from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.operation import NodeRegistry
 from bot.storage.reports import ServiceState
-from bot.storage.retention import delete_expired
-from bot.storage.retention import delete_expired_turns
+from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.telemetry.logs import RecentEvents
-from bot.telemetry.metrics import LOOP_LAG
-from bot.telemetry.metrics import QUEUE_AGE
+from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
 from bot.value_class import value_class
-
 
 _DELETE_AFTER_SECONDS = 300.0
 """After the start: a service that is restarted every hour deletes as well."""
@@ -108,15 +101,7 @@ async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
 
 
 def heartbeat(nodes: NodeRegistry, owner: str, roles: str, version: str, clock: Clock) -> RolePart:
-    """Report this process as alive, for `troupe nodes`; delete its row when it ends.
-
-    Args:
-        nodes: the rows of all processes.
-        owner: the name that this one holds leases under.
-        roles: what it does, separated by commas.
-        version: of Troupe.
-        clock: the time between two reports.
-    """
+    """Report this process as alive, for `troupe nodes`; delete its row when it ends."""
 
     async def start() -> None:
         await nodes.enter(owner, roles, version)
@@ -144,11 +129,9 @@ async def measure_loop_lag(clock: Clock) -> None:
 
 
 async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
-    """Look at the parts every two seconds and log when an outage begins and ends.
+    """Look at all parts every two seconds and log when an outage begins and ends.
 
-    Args:
-        look: returns "ok" or the problem by the name of each part.
-        clock: the time between two looks.
+    `look` returns "ok" or the problem by the name of each part.
     """
     began: dict[str, float] = {}
     has_worked: set[str] = set()
@@ -169,10 +152,7 @@ async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: C
 class ProviderNotices:
     """Reports providers whose circuit breakers are open; sends no request.
 
-    Args:
-        presets: returns those that may answer.
-        backends: those that this process asks; none if it does not answer.
-        roles: what this process does.
+    `backends` is empty if this process does not answer.
     """
 
     presets: Callable[[], Collection[Preset]]

@@ -1,63 +1,38 @@
 """The part of the container that receives and sends: platforms, intake, queues, the outbox."""
 
-from abc import ABC
-from abc import abstractmethod
-from collections.abc import Mapping
-from collections.abc import Sequence
-from functools import cached_property
-from functools import partial
-from bot.chat.command import ANSWERING_ACTIONS
-from bot.chat.command import parse
-from bot.chat.command import read_button
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import Pressed
-from bot.chat.incoming import Said
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+
+from bot.chat.command import ANSWERING_ACTIONS, parse, read_button
+from bot.chat.incoming import Incoming, Pressed, Said
 from bot.chat.outgoing import OutboxRow
 from bot.commands.answers import AnswerButtons
-from bot.commands.authority import AdminCheck
-from bot.commands.authority import AnonymousAdmins
+from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.personas import UserPersonas
 from bot.console.server import AddRoutes
 from bot.console.webhooks import webhook_routes
-from bot.delivery.pacing import RateLimitedSurface
-from bot.delivery.pacing import WaitingCalls
-from bot.delivery.sender import LaneDelivery
-from bot.delivery.sender import RemoteDelivery
-from bot.delivery.sender import Sender
-from bot.delivery.sent_rows import SentRows
-from bot.delivery.sent_rows import SentRowSignals
-from bot.intake import HistoryRouter
-from bot.intake import InboxIntake
-from bot.ports import Delivery
-from bot.ports import Platform
-from bot.ports import PrivateChats
-from bot.ports import ShardedPlatform
-from bot.ports import Surface
-from bot.ports import WebhookReceiver
+from bot.delivery.pacing import RateLimitedSurface, WaitingCalls
+from bot.delivery.sender import LaneDelivery, RemoteDelivery, Sender
+from bot.delivery.sent_rows import SentRows, SentRowSignals
+from bot.intake import HistoryRouter, InboxIntake
+from bot.ports import Delivery, Platform, PrivateChats, ShardedPlatform, Surface, WebhookReceiver
 from bot.replying.live_replies import LiveReplies
 from bot.routing.presets import HistoryScopes
-from bot.runtime.keyed_worker_pool import KeyedWorkerPool
-from bot.runtime.keyed_worker_pool import urgent_topic
-from bot.runtime.keyed_worker_pool import wake_keys
-from bot.service.exclusive_role import ExclusiveReceiver
-from bot.service.exclusive_role import ShardReceiver
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool, urgent_topic, wake_keys
+from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
 from bot.service.options import Role
-from bot.service.platform_calls import PlatformCalls
-from bot.service.platform_calls import PlatformForms
-from bot.service.platform_supervisor import PlatformSupervisor
-from bot.service.platform_supervisor import Receiver
+from bot.service.platform_calls import PlatformCalls, PlatformForms
+from bot.service.platform_supervisor import PlatformSupervisor, Receiver
 from bot.service.stores import StorageContainer
 from bot.storage.chat_settings import CachedChatSettings
 from bot.storage.restoring import Restores
 from bot.telemetry.metrics import HELD_ROLES
-from bot.turn.arrivals import CONVERSATIONS
-from bot.turn.arrivals import ArrivalSignals
+from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.claims import LeaseKeeper
 from bot.turn.limits.admin_notices import publish_refusal
-from bot.turn.limits.pauses import AnsweringPauses
-from bot.turn.limits.pauses import RestoredMessages
+from bot.turn.limits.pauses import AnsweringPauses, RestoredMessages
 from bot.turn.stops import StopRequests
-
 
 _MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
 _LANES = "lanes"

@@ -25,10 +25,7 @@ _BUSY = translatable("That cannot be done at the moment. Please try again.")
 class PlatformCalls:
     """Calls the platform of an address.
 
-    Args:
-        platforms: returns those of this process by `Address.source`; called when one is needed, as
-            platforms are built with parts that call them.
-        resolver: knows where a preset observes.
+    `platforms` is called when one is needed, as platforms are built with parts that call them.
     """
 
     def __init__(

@@ -45,14 +45,9 @@ class PlatformSupervisor:
         announce: Callable[[str], None],
         companions: Collection[str] = (),
     ) -> None:
-        """Create the supervisor.
+        """Create the supervisor; it announces each platform once it is connected.
 
-        Args:
-            platforms: those to run.
-            intake: receives their messages.
-            clock: time.
-            announce: prints that one is connected.
-            companions: the names of those that end after all others.
+        Companions are the names of platforms that end after all others.
         """
         self._platforms = platforms
         self._companions = companions

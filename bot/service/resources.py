@@ -76,12 +76,6 @@ async def open_resources(
 ) -> AsyncIterator[Resources]:
     """Open everything that the settings name.
 
-    Args:
-        settings: what is set up.
-        specs: the platforms that will run.
-        progress: tells the operator something.
-        options: what this run does differently.
-
     Raises:
         SettingsError: something is not set up; the text says what to change.
         StoreError: the database cannot be opened.

@@ -182,11 +182,7 @@ async def running(
 ) -> AsyncIterator[Service]:
     """Open everything that the settings name, in order, and close it in reverse.
 
-    Args:
-        settings: the settings of the service.
-        progress: tells the operator something.
-        platforms: those to run; None: the configured ones, else the terminal.
-        options: what this run does differently.
+    Without `platforms` the configured ones run, or the terminal if there are none.
 
     Raises:
         SettingsError: something is not set up; the text says what to change.

@@ -54,16 +54,7 @@ class StorageContainer:
         options: RunOptions,
         clock: Clock | None = None,
     ) -> None:
-        """Create the tables; everything else is built on first use.
-
-        Args:
-            settings: the settings of the service.
-            resources: what was opened for it.
-            specs: the platforms to run.
-            progress: shows the operator a line.
-            options: what this run does differently.
-            clock: the time; None: that of the system.
-        """
+        """Create the tables; everything else is built on first use."""
         self.settings = settings
         self.resources = resources
         self.specs = specs

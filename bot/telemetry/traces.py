@@ -95,12 +95,8 @@ _current: list[MessageTraces] = []  # one, or none while there are no traces
 def record_span(name: str, turn: str | None, began: float, ended: float, **more: Any) -> None:
     """Record a step of a message, if traces are on.
 
-    Args:
-        name: what was done.
-        turn: the name of the turn that answers the message; None: that of the log's context.
-        began: when it began.
-        ended: when it ended.
-        more: further fields of `Span`; attributes are from closed sets, never from people.
+    Without `turn` it belongs to the turn of the log's context. `more` are further fields of `Span`;
+    attributes come from closed sets, never from people.
     """
     for traces in _current:
         of_turn = turn or structlog.contextvars.get_contextvars().get("turn")

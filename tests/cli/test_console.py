@@ -2,7 +2,9 @@
 
 import asyncio
 from pathlib import Path
+
 import pytest
+
 from bot.chat.access import Scope
 from bot.console.login import token_digest
 from bot.console.server import published_address

@@ -5,13 +5,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
 import pytest
 from cryptography.fernet import Fernet
+
 from bot.chat.incoming import Address
-from bot.chat.session import Turn
-from bot.chat.session import TurnResult
-from bot.errors import SettingsError
-from bot.errors import UserError
+from bot.chat.session import Turn, TurnResult
+from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
 from bot.settings import read_settings
 from bot.storage.chat_settings import SqlChatSettings
@@ -19,12 +19,8 @@ from bot.storage.conversations import Conversations
 from bot.storage.database import open_database
 from bot.storage.inbox import SqlInbox
 from bot.storage.operation import AuditLog
-from tests.samples import ALICE
-from tests.samples import BOB
-from tests.samples import begin
-from tests.samples import make_incoming
 from tests.cli.command import troupe
-
+from tests.samples import ALICE, BOB, begin, make_incoming
 
 MINE = [("telegram:5", "in a group, é\u202e"), ("telegram:6", "in another one")]
 

@@ -3,20 +3,19 @@
 import asyncio
 from pathlib import Path
 from typing import Any
+
 import pytest
 from cryptography.fernet import Fernet
+
 from bot.backends.chat_completions.settings import HttpProviderSettings
-from bot.errors import SettingsError
-from bot.errors import TroupeError
+from bot.errors import SettingsError, TroupeError
 from bot.runtime.clock import SystemClock
 from bot.service.resources import with_stored_keys
-from bot.settings import collect_secrets
-from bot.settings import read_settings
+from bot.settings import collect_secrets, read_settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import open_database
 from bot.storage.operation import AuditLog
 from tests.cli.command import troupe
-
 
 SECRET, OTHER = "sk-SECRET-1111", "sk-SECRET-2222"
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))

@@ -4,22 +4,20 @@ import asyncio
 import json
 import re
 from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
+
 from bot.cli.app import app
 from bot.cli.preset import configured_presets_folder
-from bot.errors import PresetError
-from bot.errors import SettingsError
-from bot.errors import UserError
-from bot.prompting.presets.files import load_presets
-from bot.prompting.presets.files import preset_version
+from bot.errors import PresetError, SettingsError, UserError
+from bot.prompting.presets.files import load_presets, preset_version
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.settings import read_settings
 from bot.storage.database import open_database
 from bot.storage.presets import PresetVersions
 from tests.cli.command import troupe
-
 
 MODELFILE = """FROM ./phi.gguf
 TEMPLATE \"\"\"{{ range .Messages }}<|{{ .Role }}|>

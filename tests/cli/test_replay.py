@@ -4,29 +4,25 @@ import asyncio
 import json
 import re
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+
 import pytest
 from inline_snapshot import snapshot
+
 from bot.chat.drafts import PresetDraft
 from bot.chat.receipt import Receipt
-from bot.chat.session import Turn
-from bot.chat.session import TurnResult
+from bot.chat.session import Turn, TurnResult
 from bot.cli.replay import mark_differences
-from bot.errors import SettingsError
-from bot.errors import UserError
+from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
 from bot.storage.database import open_database
 from bot.storage.inbox import SqlInbox
 from bot.storage.presets import PresetDrafts
-from tests.commands.test_context import RECEIPT
-from tests.samples import ALICE
-from tests.samples import begin
-from tests.samples import make_incoming
 from tests.cli.command import troupe
-
+from tests.commands.test_context import RECEIPT
+from tests.samples import ALICE, begin, make_incoming
 
 SECRET = "sk-thesecretofanoperator"
 

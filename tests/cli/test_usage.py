@@ -4,26 +4,22 @@ import asyncio
 import csv
 import io
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+
 import pytest
+
 from bot.chat.prompt import Usage
 from bot.chat.session import TurnResult
-from bot.chat.usage import AnswerCharge
-from bot.chat.usage import UsageRow
-from bot.chat.usage import UsageTotal
-from bot.chat.usage import format_usage_table
+from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal, format_usage_table
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
 from bot.storage.database import open_database
 from bot.storage.inbox import SqlInbox
-from tests.commands.test_context import RECEIPT
-from tests.samples import begin
-from tests.samples import make_incoming
 from tests.cli.command import troupe
-
+from tests.commands.test_context import RECEIPT
+from tests.samples import begin, make_incoming
 
 HEAD = (
     "day,person,channel,server,preset,provider,model,answers,prompt_tokens,cached_tokens,"

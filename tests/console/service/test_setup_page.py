@@ -3,26 +3,24 @@
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
+
 import aiohttp
 import pytest
 from dotenv import dotenv_values
+
 from bot.chat.access import Scope
 from bot.console.setup_page import SetupPage
 from bot.runtime.clock import SystemClock
 from bot.service.console import first_page
 from bot.settings import read_settings
+from bot.setup import SetupSteps
 from bot.storage.operation import AuditLog
-from tests.cli.test_init import OLD
-from tests.cli.test_init import send_code
-from tests.console.conftest import ConsoleUnderTest
-from tests.console.conftest import MakeParts
+from tests.cli.test_init import OLD, send_code
+from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.console.playground.conftest import hidden_fields
-from tests.e2e.loopback_platforms import LoopbackPlatforms
-from tests.e2e.loopback_platforms import running_platforms
+from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
 from tests.samples import mask_secret
 from tests.waiting import wait_until
-from bot.setup import SetupSteps
-
 
 CLOCK = SystemClock()
 
