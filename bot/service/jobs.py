@@ -206,15 +206,7 @@ async def share_reports(
     events: RecentEvents,
     clock: Clock,
 ) -> None:
-    """Share a report of this process every few seconds, if it has changed, until cancelled.
-
-    Args:
-        nodes: the rows of all processes.
-        owner: the name that this process holds leases under.
-        backends: those that this process asks; none if it does not answer.
-        events: what was logged.
-        clock: the time between two reports.
-    """
+    """Share a report of this process whenever it has changed, until cancelled."""
     told = ProcessReport()
 
     async def share() -> None:
