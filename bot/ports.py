@@ -8,36 +8,16 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
-from bot.chat.operation import (
-    ModelHealth,
-    ModelInMemory,
-    RefusedCalls,
-)
-from bot.chat.outgoing import (
-    Limits,
-    MessageContent,
-    OutboxRow,
-    OutgoingMessage,
-)
-from bot.chat.prompt import (
-    GenerationEvent,
-    Prompt,
-    PromptDescription,
-    PromptToken,
-    TemplateChoice,
-)
+from bot.chat.operation import ModelHealth, ModelInMemory, RefusedCalls
+from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutboxRow, OutgoingMessage
+from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, TemplateChoice
 from bot.chat.rate import CallScope, Rate, Waiter
-from bot.chat.session import (
-    ChatSetting,
-    MessageNote,
-    MessagePlace,
-    SessionTurns,
-    Summary,
-)
+from bot.chat.session import ChatSetting, MessageNote, MessagePlace, SessionTurns, Summary
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.chat.tool import ToolCall, ToolRecord, ToolSpec
 from bot.chat.usage import AnswerCharge, SpentAmount
 from bot.chat.web_channel import WebChannel, WebMessage
+from bot.errors import BackendUnavailable
 
 # --- platforms -------------------------------------------------------------------------------
 
@@ -82,24 +62,8 @@ class Surface(Protocol):
         """Show the typing indicator for `limits.typing_seconds`."""
         ...
 
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
-        """Look for a message whose outcome is unknown; return its id, None if it never arrived.
-
-        Args:
-            message: The message as it was sent; what people see and the file name must match.
-            after: Only messages newer than this one are considered.
-            known: Ids of messages that are accounted for already.
-            duplicate_of: The message that this one became when it was sent again; then another
-                copy is looked for, which may be older than known messages. Nothing else of the
-                bot's may be on its way to the chat.
-        """
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
+        """Look for a message as it was sent; return its id, None if it never arrived."""
         ...
 
 
@@ -318,8 +282,12 @@ class SilenceExplainer(Protocol):
 # --- models ----------------------------------------------------------------------------------
 
 
+TextTokenCounter: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
+"""Count the tokens of each text."""
+
+
 class Backend(Protocol):
-    """Generates answers with the models of one provider."""
+    """Generates answers with the models of one provider; what few of them can do has a default."""
 
     def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         """Stream an answer: any number of `Delta`, then exactly one `Finish`.
@@ -333,47 +301,99 @@ class Backend(Protocol):
         """
         ...
 
+    async def count_tokens(self, prompt: Prompt) -> int:
+        """Return the tokens of the prompt, at most overestimated; raises like `generate`."""
+        ...
+
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        """Return what estimates the tokens of the prompt's texts; raises like `generate`.
+
+        It selects what may fit before the whole prompt is counted, so it shares its tokenizer with
+        `count_tokens` where that is quick.
+        """
+        ...
+
+    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
+        """Context length minus the reply budget, in tokens; None if the provider enforces it."""
+        return None
+
+    async def describe(self, prompt: Prompt) -> PromptDescription:
+        """Describe what the model is sent for a prompt, without sending it.
+
+        Raises:
+            BackendUnavailable: it cannot be determined, for example because the model is gone.
+        """
+        ...
+
     async def check(self) -> str:
         """Return what answers here in a few words; raise `BackendUnavailable` if nothing does."""
         ...
 
+    async def check_models(self, models: Sequence[str]) -> str:
+        """Return what answers with these models of presets, in a few words; loads none of them.
+
+        Raises:
+            BackendUnavailable: nothing answers, or a model is missing; one line for each.
+        """
+        return await self.check()
+
+    async def list_models(self) -> Sequence[str]:
+        """Return the names of the models that it lists; raises as `check_models` does."""
+        return ()
+
     async def close(self) -> None: ...
-
-
-@runtime_checkable
-class SeeingBackend(Protocol):
-    """A backend that can tell whether its models see images."""
 
     def sees_images(self, model: str) -> bool:
         """Return whether a preset's model sees the images of a prompt."""
-        ...
-
-
-@runtime_checkable
-class SampleModelBackend(Protocol):
-    """A backend with a model that is too small for more than showing that everything works."""
+        return False
 
     def is_sample(self, model: str) -> bool:
-        """Return whether a preset's model is that one."""
-        ...
-
-
-@runtime_checkable
-class ContinuingBackend(Protocol):
-    """A backend that can tell which of its models go on behind the beginning of an answer."""
+        """Return whether a preset's model is too small for more than a first try."""
+        return False
 
     def can_continue(self, prompt: Prompt) -> bool:
         """Return whether the model takes the prompt with a beginning of its answer."""
-        ...
-
-
-@runtime_checkable
-class ToolCallingBackend(Protocol):
-    """A backend that offers the tools of a prompt to its models."""
+        return False
 
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
         """Return whether a preset's model is offered tools, with the preset's template."""
-        ...
+        return False
+
+    @property
+    def can_transcribe(self) -> bool:
+        return False
+
+    async def transcribe(self, name: str, audio: bytes) -> str:
+        """Return what is said in an audio file; its name tells the service the format.
+
+        Raises:
+            BackendUnavailable: there is no text.
+        """
+        raise BackendUnavailable("it does not transcribe")
+
+    @property
+    def can_tokenize(self) -> bool:
+        return False
+
+    async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
+        """Return the tokens that would be sent to the model; raises like `generate`."""
+        raise BackendUnavailable("it does not tokenize")
+
+    async def preload(self, model: str) -> None:
+        """Load a model before the first request; raise `BackendUnavailable` if that fails."""
+        return
+
+    def use_session_key(self, key: bytes) -> None:
+        """Hash conversations with this key of all processes, for a router in front of servers."""
+        return
+
+    def model_health(self) -> Sequence[ModelHealth]:
+        """Return how requests went for the models that were asked since the start."""
+        return ()
+
+    def models_in_memory(self) -> Sequence[ModelInMemory]:
+        """Return the models that are loaded in the memory of this machine."""
+        return ()
 
 
 class Tools(Protocol):
@@ -419,97 +439,6 @@ class ToolServer(Protocol):
 
 
 @runtime_checkable
-class TranscribingBackend(Protocol):
-    """A backend that may turn speech into text."""
-
-    @property
-    def can_transcribe(self) -> bool: ...
-
-    async def transcribe(self, name: str, audio: bytes) -> str:
-        """Return what is said in an audio file; its name tells the service the format.
-
-        Raises:
-            BackendUnavailable: there is no text.
-        """
-        ...
-
-
-@runtime_checkable
-class TokenizingBackend(Protocol):
-    """A backend that tokenizes prompts itself."""
-
-    async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
-        """Return the tokens that would be sent to the model; raises like `generate`."""
-        ...
-
-
-@runtime_checkable
-class DescribingBackend(Protocol):
-    """A backend that can say what it sends to its model."""
-
-    async def describe(self, prompt: Prompt) -> PromptDescription:
-        """Describe what the model is sent for a prompt, without sending it.
-
-        Raises:
-            BackendUnavailable: it cannot be determined, for example because the model is gone.
-        """
-        ...
-
-
-@runtime_checkable
-class PreloadingBackend(Protocol):
-    """A backend whose models take time to load."""
-
-    async def preload(self, model: str) -> None:
-        """Load a model before the first request; raise `BackendUnavailable` if it cannot."""
-        ...
-
-
-@runtime_checkable
-class SessionAffineBackend(Protocol):
-    """A backend that names the conversation to a router, so that its turns go to one server."""
-
-    def use_session_key(self, key: bytes) -> None:
-        """Hash the names of conversations with this key, which all processes have in common."""
-        ...
-
-
-@runtime_checkable
-class MonitoredBackend(Protocol):
-    """A backend that watches how requests for each of its models go."""
-
-    def model_health(self) -> Sequence[ModelHealth]:
-        """Return the models that were asked since the start."""
-        ...
-
-
-@runtime_checkable
-class LoadingBackend(Protocol):
-    """A backend whose models are in the memory of this machine."""
-
-    def models_in_memory(self) -> Sequence[ModelInMemory]:
-        """Return the models that are loaded now."""
-        ...
-
-
-@runtime_checkable
-class ModelCheckingBackend(Protocol):
-    """A backend that can tell which models are there, without loading them."""
-
-    async def list_models(self) -> Sequence[str]:
-        """Return the names of the models that it lists; raises as `check_models` does."""
-        ...
-
-    async def check_models(self, models: Sequence[str]) -> str:
-        """Say in a few words what answers with these models of presets.
-
-        Raises:
-            BackendUnavailable: nothing answers, or a model is missing; one line for each.
-        """
-        ...
-
-
-@runtime_checkable
 class ConversationMemory(Protocol):
     """A component that keeps data of conversations, such as a prefix cache."""
 
@@ -519,66 +448,6 @@ class ConversationMemory(Protocol):
 
     async def forget(self, conversation: str) -> None:
         """Delete everything that is kept of a conversation."""
-        ...
-
-
-TextTokenCounter: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
-"""Count the tokens of each text."""
-
-
-@runtime_checkable
-class TokenCountingBackend(Protocol):
-    """A backend that can count the tokens of a prompt before it is sent."""
-
-    async def count_tokens(self, prompt: Prompt) -> int:
-        """Return the tokens of the prompt, at most overestimated; raises like `generate`."""
-        ...
-
-    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
-        """Return what estimates the tokens of the prompt's texts; raises like `generate`.
-
-        It selects what may fit before the whole prompt is counted, so it shares its tokenizer with
-        `count_tokens` where that is quick.
-        """
-        ...
-
-    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
-        """Context length minus the reply budget, in tokens; None if the provider enforces it."""
-        ...
-
-
-class Embedder(Protocol):
-    """Computes embedding vectors; all calls raise `EmbeddingError`.
-
-    Only about the first 400 tokens of a text count: embedding models are trained on no more.
-    """
-
-    @property
-    def model_id(self) -> str:
-        """Identifies the model and its parameters; vectors of different ids are incomparable."""
-        ...
-
-    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        """Return the vectors of texts that are searched, in their order."""
-        ...
-
-    async def embed_query(self, text: str) -> PackedVector:
-        """Return the vector of a search query."""
-        ...
-
-    async def check(self) -> str:
-        """Return what computes the vectors, in a few words."""
-        ...
-
-    async def close(self) -> None: ...
-
-
-@runtime_checkable
-class MeteredEmbedder(Protocol):
-    """An embedder that is paid for by the token."""
-
-    def take_tokens(self) -> int:
-        """Return the tokens that were embedded since the last call."""
         ...
 
 
@@ -606,19 +475,43 @@ class EmbeddingPayer(Protocol):
         ...
 
 
-@runtime_checkable
-class PaidEmbedder(Protocol):
-    """An embedder whose queries somebody pays for."""
+class Embedder(Protocol):
+    """Computes embedding vectors; all calls raise `EmbeddingError`.
+
+    Only about the first 400 tokens of a text count: embedding models are trained on no more.
+    """
+
+    @property
+    def model_id(self) -> str:
+        """Identifies the model and its parameters; vectors of different ids are incomparable."""
+        ...
+
+    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
+        """Return the vectors of texts that are searched, in their order."""
+        ...
+
+    async def embed_query(self, text: str) -> PackedVector:
+        """Return the vector of a search query."""
+        ...
 
     async def embed_query_for(self, text: str, payer: EmbeddingPayer) -> PackedVector:
-        """Embed a question.
+        """Return the vector of a search query that somebody pays for, if it costs anything.
 
         Raises:
-            EmbeddingError: no vector was computed.
             BudgetUsedUp: the payer has nothing left for it.
             StoreError: the budgets cannot be read.
         """
+        return await self.embed_query(text)
+
+    def take_tokens(self) -> int:
+        """Return the tokens that were embedded since the last call and have to be paid for."""
+        return 0
+
+    async def check(self) -> str:
+        """Return what computes the vectors, in a few words."""
         ...
+
+    async def close(self) -> None: ...
 
 
 # --- repositories ----------------------------------------------------------------------------

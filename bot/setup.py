@@ -19,14 +19,15 @@ from pathlib import Path
 from dotenv import dotenv_values, set_key, unset_key
 from pydantic import SecretStr, ValidationError
 
+from bot.backends.factory import make_backend
 from bot.backends.openai_compatible.services import KEYLESS, SERVICES, WELL_KNOWN
-from bot.backends.registry import backend_spec, backend_specs, default_spec, make_backend
+from bot.backends.registry import backend_spec, backend_specs, default_spec
 from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import Delta, Message, Prompt
 from bot.errors import BackendUnavailable, PlatformError, SettingsError, TroupeError, UserError
 from bot.platforms.registry import make_account_setup, platform_specs
 from bot.platforms.spec import AccountSetup, BotAccount, CodeRequest, PlatformSpec
-from bot.ports import Backend, ModelCheckingBackend
+from bot.ports import Backend
 from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.validation_errors import describe_problem
 from bot.settings import Settings, set_in_environment
@@ -233,9 +234,7 @@ async def list_models(choice: ModelChoice) -> Sequence[str]:
     async with Renderer() as renderer:
         backend = _backend(choice, renderer)
         try:
-            if isinstance(backend, ModelCheckingBackend):
-                return await backend.list_models()
-            return ()
+            return await backend.list_models()
         finally:
             await backend.close()
 

@@ -5,11 +5,11 @@ covers was edited or deleted, it is invalid, and the next one starts from the be
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Protocol
+from typing import TypeAlias
 
 import structlog
 
@@ -27,7 +27,7 @@ from bot.chat.prompt import (
 )
 from bot.chat.session import ReadableTurns, StoredTurn, Summary, all_turns, fingerprint_turns
 from bot.errors import BackendError, StoreError, UserError
-from bot.ports import Backend, ConversationMemory, Summaries, TextTokenCounter, TokenCountingBackend
+from bot.ports import Backend, ConversationMemory, Summaries, TextTokenCounter
 from bot.prompting.compose.inputs import lower_limit
 from bot.prompting.draft import PromptPart
 from bot.prompting.presets.preset import Preset
@@ -38,18 +38,17 @@ from bot.telemetry.metrics import record_usage
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _MOST_TOKENS = 4000  # of turns in one prompt
-# Of what the prompt may have; the rest is for the last summary and for errors of the estimate.
+# Of the prompt's limit; the rest is for the last summary and for errors of the estimate.
 _SHARE_FOR_TURNS = 0.5
 _TOKENS_PER_NAME = 6
 _OWN, _SUMMARY, _CONVERSATION = "you", "Earlier summary", "Conversation"
+_log = structlog.get_logger(__name__)
+_MIN_NEW_TURNS = 6  # fewer are not worth a new summary
+_MAX_CONCURRENT = 2
 
 
 def instruction(max_tokens: int | None) -> str:
-    """Return the system message.
-
-    Args:
-        max_tokens: how long the summary may be; None: as long as the model likes.
-    """
+    """Return the system message; a summary has at most `max_tokens`, if any."""
     length = f" in at most {max_tokens * 2 // 3} words" if max_tokens else ""
     return (
         f"Sum up the conversation below{length}, in its own language: who is who, what happened, "
@@ -83,11 +82,6 @@ def fit_turns(
     return turns[: max(1, fitting)]
 
 
-_log = structlog.get_logger(__name__)
-_MIN_NEW_TURNS = 6  # fewer are not worth a new summary
-_MAX_CONCURRENT = 2
-
-
 @dataclass(slots=True)
 class SummaryRequest:
     """A request for a summary that is paid for."""
@@ -95,31 +89,20 @@ class SummaryRequest:
     prompt: Prompt
     """With a limit for the summary, where there is a budget."""
     usage: Usage = field(default_factory=Usage)
-    """What the provider reported; set when the summary is made."""
+    """The provider's report, set when the summary is made."""
     text: str = ""
     """The summary, as far as it was written."""
     has_thoughts: bool = False
 
 
-class SummarySpending(Protocol):
-    """Pays for summaries."""
+PaySummary: TypeAlias = Callable[
+    [Preset, Said, Prompt, int], AbstractAsyncContextManager[SummaryRequest]
+]
+"""Reserves the cost of a summary for the block, and counts what it cost.
 
-    def paid(
-        self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
-    ) -> AbstractAsyncContextManager[SummaryRequest]:
-        """Reserve the cost of a summary for the block, and count what it cost.
-
-        Args:
-            preset: with the provider and the model that summarize.
-            said: what was answered before; it says whose budgets count.
-            prompt: what is sent.
-            prompt_tokens: an estimate of its tokens.
-
-        Raises:
-            BudgetUsedUp: a budget does not allow it.
-            StoreError: the database failed.
-        """
-        ...
+Takes the preset that summarizes, the message whose author pays, the prompt, and an estimate of its
+tokens. Raises `BudgetUsedUp` and `StoreError`.
+"""
 
 
 class Summarizer:
@@ -129,19 +112,19 @@ class Summarizer:
         self,
         summaries: Summaries,
         backends: Mapping[str, Backend],
-        spending: SummarySpending | None = None,
+        pay: PaySummary | None = None,
         readable: ReadableTurns = all_turns,
     ) -> None:
         self._summaries = summaries
         self._backends = backends
-        self._spending = spending
+        self._pay = pay
         self._readable = readable
         self._requested: dict[str, tuple[Preset, int, Said]] = {}
         self._in_progress: set[str] = set()
         self._wake = asyncio.Event()
 
     async def load_part(self, preset: Preset, conversation: str) -> PromptPart | None:
-        """Return the part for a prompt; None if there is no valid summary."""
+        """Return the part for a prompt, if there is a valid summary."""
         if preset.summary is None:
             return None
         summary = await self._summaries.current(conversation)
@@ -207,10 +190,7 @@ class Summarizer:
     async def _model_limit(self, preset: Preset) -> int | None:
         """Return what the model that summarizes can read; None if its backend does not know."""
         provider, prompt = _summary_prompt(preset, "", ())
-        backend = self._backends[provider]
-        if not isinstance(backend, TokenCountingBackend):
-            return None
-        return await backend.max_prompt_tokens(prompt)
+        return await self._backends[provider].max_prompt_tokens(prompt)
 
     async def _generate(
         self,
@@ -248,11 +228,11 @@ class Summarizer:
     async def _paid(
         self, preset: Preset, provider: str, prompt: Prompt, said: Said
     ) -> AbstractAsyncContextManager[SummaryRequest]:
-        if self._spending is None:
+        if self._pay is None:
             return nullcontext(SummaryRequest(prompt))
         tokens = await counter_for_model(prompt.model).count_prompt(prompt)
         summarizing = preset.model_copy(update={"provider": provider, "model": prompt.model})
-        return self._spending.paid(summarizing, said, prompt, tokens)
+        return self._pay(summarizing, said, prompt, tokens)
 
 
 async def _stream_summary(backend: Backend, request: SummaryRequest) -> None:

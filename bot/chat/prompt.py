@@ -105,7 +105,7 @@ class Prompt:
     asked_by: str | None = None
     """A person's id, by which a fair queue takes turns."""
     tools: tuple[ToolSpec, ...] = ()
-    """What the model may call; only a `ToolCallingBackend` offers them."""
+    """What the model may call; a backend offers them where `calls_tools`."""
     tool_exchanges: tuple[ToolExchange, ...] = ()
     """What it called already for this answer, behind the messages."""
     has_fallback: bool = False

@@ -13,7 +13,8 @@ from typing import Annotated, Protocol, TypeVar
 import typer
 import uvloop
 
-from bot.backends.registry import backend_specs, make_backend, model_trials
+from bot.backends.factory import make_backend, model_trials
+from bot.backends.registry import backend_specs
 from bot.chat.prompt import (
     Delta,
     Finish,
@@ -40,7 +41,7 @@ from bot.errors import (
 from bot.importers.character_files import CharacterFolder, read_character_folder
 from bot.platforms.registry import make_account_setup, make_platform
 from bot.platforms.spec import BotAccount, PlatformContext, PlatformSpec
-from bot.ports import Backend, ModelCheckingBackend, ToolCallingBackend
+from bot.ports import Backend
 from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import ReadPresets
@@ -288,16 +289,12 @@ async def _test_provider(
     name: str, models: Sequence[str], settings: Settings, renderer: Renderer
 ) -> str:
     async with _open_backend(name, settings, renderer) as backend:
-        if isinstance(backend, ModelCheckingBackend):
-            return await backend.check_models(models)
-        return await backend.check()
+        return await backend.check_models(models)
 
 
 async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) -> str:
     async with _open_backend(preset.provider, settings, renderer) as backend:
-        offers = isinstance(backend, ToolCallingBackend) and await backend.calls_tools(
-            preset.model, template_of(preset)
-        )
+        offers = await backend.calls_tools(preset.model, template_of(preset))
     if not offers:
         raise SettingsError(
             f"the template of {preset.model!r} has no form for calls that Troupe knows, so that its"

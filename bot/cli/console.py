@@ -66,7 +66,7 @@ def add_token(
     """Make a token for the API and print it; only its hash is stored."""
     scopes = frozenset(_parse_scope(name) for given in scope for name in given.split(","))
     token = new_api_token()
-    digest, new = token_digest(token), ApiToken(name, scopes, SystemClock().now())
+    digest, new = token_digest(token), ApiToken(name, tuple(sorted(scopes)), SystemClock().now())
     is_new = _change(
         lambda tokens: tokens.add_api_token(digest, new),
         "add token",

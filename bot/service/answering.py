@@ -138,7 +138,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     def summarizer(self) -> Summarizer:
         spending = BudgetedSummaries(self.spending, self.usage_log, self.provider_slots)
         summaries = SqlSummaries(self.database)
-        return Summarizer(summaries, self.backends, spending, self.resolver.readable)
+        return Summarizer(summaries, self.backends, spending.paid, self.resolver.readable)
 
     @cached_property
     def prompt_sources(self) -> PromptSources:

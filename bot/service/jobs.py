@@ -7,16 +7,10 @@ from dataclasses import replace
 
 import structlog
 
-from bot.chat.operation import (
-    HEARTBEAT_SECONDS,
-    FailedMessage,
-    LoggedStep,
-    ProcessModel,
-    ProcessModelHealth,
-    ProcessReport,
-)
+from bot.chat.operation import HEARTBEAT_SECONDS, FailedMessage, LoggedStep, ProcessReport
+from bot.console.operation import process_report
 from bot.errors import StoreError
-from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend
+from bot.ports import Backend, Clock
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
 from bot.settings import Settings
@@ -192,10 +186,9 @@ class ProviderNotices:
         found: list[str] = []
         for name in self._served():
             backend = self.backends.get(name)
-            if isinstance(backend, MonitoredBackend):
-                health = backend.model_health()
-                if health and all(one.is_paused for one in health):
-                    found.append(name)
+            health = backend.model_health() if backend is not None else ()
+            if health and all(one.is_paused for one in health):
+                found.append(name)
         return found
 
 
@@ -221,21 +214,8 @@ async def share_reports(
 
 def make_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
     """Return what this process tells the others."""
-    return ProcessReport(
-        errors=tuple(map(_shortened, events.failures(_MAX_ERRORS))),
-        health=tuple(
-            ProcessModelHealth(name, one)
-            for name, backend in backends.items()
-            if isinstance(backend, MonitoredBackend)
-            for one in backend.model_health()
-        ),
-        models=tuple(
-            ProcessModel(name, one)
-            for name, backend in backends.items()
-            if isinstance(backend, LoadingBackend)
-            for one in backend.models_in_memory()
-        ),
-    )
+    report = process_report(backends, events)
+    return replace(report, errors=tuple(map(_shortened, report.errors[:_MAX_ERRORS])))
 
 
 def _shortened(failed: FailedMessage) -> FailedMessage:

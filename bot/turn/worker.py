@@ -15,15 +15,7 @@ from functools import partial
 import structlog
 
 from bot.chat.command import Command
-from bot.chat.incoming import (
-    Deleted,
-    Edited,
-    ForgetRequested,
-    Incoming,
-    Joined,
-    Pressed,
-    Said,
-)
+from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
 from bot.chat.session import (
     Attempt,
     Claim,
@@ -436,7 +428,7 @@ class ConversationWorker:
     async def _with_speech(self, said: Said, provider: str) -> Said:
         if await self._stages.resolver.is_unobserved(said):
             return said
-        return await self._stages.voices.write_down(said, provider)
+        return await self._stages.voices.transcribe(said, provider)
 
     async def _decide(
         self, active: ActiveCharacters, recent: Sequence[Turn], said: Said

@@ -43,6 +43,9 @@ class FakeTotals(UsageTotals):
 class FakeBudgets(Budgets):
     """Nothing is reserved; some is spent of the person's budget."""
 
+    def __init__(self) -> None:
+        """Use no database."""
+
     @override
     async def reserve(self, caps: Sequence[BudgetCap], amount: int) -> BudgetCap | None:
         return None

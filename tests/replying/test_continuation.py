@@ -8,7 +8,7 @@ from typing_extensions import override
 from bot.chat.prompt import Finish, FinishReason, Message, Prompt
 from bot.chat.tool import ToolCall, ToolRecord, ToolSpec
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.ports import ContinuingBackend, Tools
+from bot.ports import Tools
 from bot.replying.filters import RepeatedBeginning
 from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.replying.tool_rounds import ToolRounds
@@ -18,7 +18,7 @@ PROMPT = Prompt((Message("user", "a story"),), "m", "channel")
 CUT = BackendInterrupted("reset", can_continue=True)
 
 
-class FakeContinuingBackend(FakeBackend, ContinuingBackend):
+class FakeContinuingBackend(FakeBackend):
     @override
     def can_continue(self, prompt: Prompt) -> bool:
         return True

@@ -12,8 +12,8 @@ from bot.ports import Intake, RoleLeases, ShardedPlatform
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.exclusive_role import ExclusiveReceiver, ExclusiveRole, ShardReceiver
 from tests.fakes import FakeClock
-from tests.platforms.telegram.conftest import FakeIntake
 from tests.service.test_platform_supervisor import FakePlatform
+from tests.support.intake import FakeIntake
 
 
 class Leases:

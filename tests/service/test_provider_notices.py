@@ -6,7 +6,7 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.operation import ModelHealth
-from bot.ports import Backend, MonitoredBackend
+from bot.ports import Backend
 from bot.prompting.presets.preset import Preset
 from bot.service.jobs import ProviderNotices
 from bot.service.options import ALL_ROLES, Role
@@ -16,7 +16,7 @@ _WORKER = frozenset({Role.WORKER})
 _PRESETS = [Preset(name=name, provider=name, model="m") for name in ("cloud", "local")]
 
 
-class WatchedBackend(FakeBackend, MonitoredBackend):
+class WatchedBackend(FakeBackend):
     """Its models have open circuit breakers, or not."""
 
     def __init__(self, **is_paused: bool) -> None:

@@ -11,7 +11,6 @@ from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Finish, FinishReason, Prompt, Usage
 from bot.chat.usage import BudgetKind, Period, format_cost
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.ports import ContinuingBackend
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
@@ -168,7 +167,7 @@ def test_amounts_are_written_with_the_digits_that_matter(micros: int, text: str)
     assert format_cost(micros) == text
 
 
-class FakeContinuingBackend(FakeBackend, ContinuingBackend):
+class FakeContinuingBackend(FakeBackend):
     @override
     def can_continue(self, prompt: Prompt) -> bool:
         return True

@@ -11,7 +11,6 @@ from bot.chat.prompt import Finish, FinishReason, TemplateChoice, Usage
 from bot.chat.tool import ToolCall
 from bot.chat.usage import BudgetKind, Period
 from bot.errors import BackendUnavailable, PresetError
-from bot.ports import ToolCallingBackend
 from bot.prompting.presets.files import parse_preset
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
@@ -24,7 +23,7 @@ ALL = {"tools": ["time", "dice", "history", "stories"]}
 USED = "\n\n🔧 tools used: "
 
 
-class CallingFakeBackend(FakeBackend, ToolCallingBackend):
+class CallingFakeBackend(FakeBackend):
     @override
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
         return True

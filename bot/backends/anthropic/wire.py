@@ -46,6 +46,8 @@ _ERROR_STATUSES = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
+THINKING_BLOCKS = "thinking_blocks"
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def to_wire(
@@ -54,10 +56,8 @@ def to_wire(
     """Make the body of a request; with `cache`, its stable beginning is marked for caching.
 
     System messages at the beginning go into the field `system`. Later ones become a user's, because
-    the API has no such role within a conversation.
-
-    Raises:
-        BackendUnavailable: the API would not understand a parameter or an image.
+    the API has no such role within a conversation. Raises `BackendUnavailable` for a parameter or
+    an image that the API would not take.
     """
     begun = (Message("assistant", prompt.begun),) if prompt.begun else ()
     given = (*prompt.messages, *begun)
@@ -83,7 +83,7 @@ def to_wire(
     if system:
         body["system"] = system
     body["messages"] = [{**each, "content": _compact(each["content"])} for each in messages]
-    # A stop string of white space is rejected; it is searched for in the answer all the same.
+    # White space is rejected as a stop string, but still searched for in the answer.
     if stop := [each for each in stop_strings_of(prompt) if each.strip()]:
         body["stop_sequences"] = stop
     return {**body, "stream": True}
@@ -136,9 +136,9 @@ def _image_source(image: Image) -> dict[str, str]:
 def _mark_stable_prefix(
     system: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]], cache: Literal["5m", "1h"]
 ) -> None:
-    """Mark where prefixes end that the next request will have, too; at most four are allowed.
+    """Mark the ends of prefixes that the next request will repeat; at most four are allowed.
 
-    What follows the model's last answer is new, and changes from one request to the next.
+    What follows the model's last answer changes from one request to the next.
     """
     marker = {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
     ends = [*system[:1], *system[-1:]]
@@ -304,10 +304,6 @@ class _StreamEvent(msgspec.Struct):
     stop_reason: str | None = None
 
 
-THINKING_BLOCKS = "thinking_blocks"
-_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
-
-
 def tool_fields(prompt: Prompt) -> dict[str, Any]:
     """Return the fields of a request that offer tools; none where there are none.
 
@@ -361,7 +357,7 @@ def _name(call: ToolCall) -> str:
 
 
 def _input(call: ToolCall) -> object:
-    """Return the arguments as an object, which the API demands whatever the model wrote."""
+    """Return the arguments as an object, because the API rejects anything else."""
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

@@ -29,7 +29,7 @@ from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer
 from bot.replying.stop_flag import StopFlag
 from bot.storage.usage import Budgets, UsageLog
-from bot.summaries import SummaryRequest, SummarySpending
+from bot.summaries import SummaryRequest
 from bot.texts.text import Text, translatable
 from bot.turn.limits.rate_limits import RareNotices
 from bot.turn.limits.slots import ProviderSlots, Urgency
@@ -431,7 +431,7 @@ class NoEmbeddingSpending(_MessagePayer):
         raise BudgetUsedUp(_SPENDS_NOTHING)
 
 
-class BudgetedSummaries(SummarySpending):
+class BudgetedSummaries:
     """Reserves and settles the cost of summaries, and logs their usage beside that of answers."""
 
     def __init__(
@@ -442,7 +442,6 @@ class BudgetedSummaries(SummarySpending):
         self._slots = slots
 
     @contextlib.asynccontextmanager
-    @override
     async def paid(
         self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[SummaryRequest]:
