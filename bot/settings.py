@@ -151,7 +151,7 @@ class LimitSettings(SettingsGroup):
         500,
         ge=0,
         description="How many requests may wait for a provider that takes no more at once, in the"
-        " whole installation; who comes then is told that the model is busy. 0: no limit.",
+        " whole installation; later ones are told that the model is busy. 0: no limit.",
     )
     waiting_in_conversation: int = Field(
         100,
@@ -760,7 +760,7 @@ def _secrets_in(value: object) -> Iterator[str]:
 
 
 def has_settings() -> bool:
-    """Tell whether anything is set: by a variable, by .env, or by troupe.toml."""
+    """Return whether anything is set: by a variable, by .env, or by troupe.toml."""
     model = settings_model()
     given = {**DotEnvSettingsSource(model).env_vars, **EnvSettingsSource(model).env_vars}
     is_any_set = any(name.upper().startswith("TROUPE_") for name in given)

@@ -13,7 +13,7 @@ from bot.templates.renderer import Renderer
 BackendFactory: TypeAlias = Callable[[str, ProviderSettings, Path, Renderer], Backend]
 ParameterCheck: TypeAlias = Callable[[ProviderSettings, Mapping[str, object]], list[str]]
 Preparation: TypeAlias = Callable[
-    [str, ProviderSettings, Path, Callable[[str], None]], Awaitable[None]
+    [str, str, ProviderSettings, Path, Callable[[str], None]], Awaitable[None]
 ]
 ModelTrials: TypeAlias = Callable[
     [ProviderSettings, Path, Renderer], Iterator[tuple[str, Awaitable[str]]]
@@ -41,13 +41,17 @@ def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, obje
 
 
 async def prepare_model(
-    model: str, settings: ProviderSettings, data_dir: Path, progress: Callable[[str], None]
+    provider: str,
+    model: str,
+    settings: ProviderSettings,
+    data_dir: Path,
+    progress: Callable[[str], None],
 ) -> None:
     """Download what a model needs; raises `SettingsError` where that is not possible."""
     path = backend_spec(settings.kind).preparation
     if path is not None:
         prepare: Preparation = _load(path)
-        await prepare(model, settings, data_dir, progress)
+        await prepare(provider, model, settings, data_dir, progress)
 
 
 def model_trials(

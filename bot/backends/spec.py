@@ -132,7 +132,7 @@ class BackendSpec:
     """Where `parameter_problems(settings, parameters) -> list[str]` is, if any."""
 
     preparation: str | None = None
-    """Where `async prepare_model(model, settings, data_dir, progress)` is."""
+    """Where `async prepare_model(provider, model, settings, data_dir, progress)` is."""
 
     model_trials: str | None = None
     """Where `model_trials(settings, data_dir, renderer)` is."""

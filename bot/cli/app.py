@@ -1,4 +1,4 @@
-"""Say which commands there are, and run one; what goes wrong on purpose ends in one line."""
+"""The list of all commands; an expected error ends one in a line on stderr."""
 
 import sys
 from importlib import import_module  # noqa: TID251 # the settings cost more than most commands
@@ -17,11 +17,14 @@ _HELP = """Run characters and assistants in Discord servers, Telegram chats and 
 Settings are read from the environment (TROUPE_...), the file .env and the file troupe.toml.
 """
 
+_INSTALLATION = "bot.cli.installation"
+_PERSONAL_DATA = "bot.cli.personal_data"
+
 app = lazy_app(
     _HELP,
     {
         "run": LazyCommand("bot.cli.run", "Start the service on Discord, Telegram or here."),
-        "chat": LazyCommand("bot.cli.chat", "Talk to your presets in this terminal."),
+        "chat": LazyCommand("bot.cli.run", "Talk to your presets in this terminal."),
         "init": LazyCommand(
             "bot.cli.init", "Set up a model, Telegram and Discord, and write .env."
         ),
@@ -31,24 +34,21 @@ app = lazy_app(
         "model": LazyCommand("bot.cli.model", "Fetch and describe models for this machine."),
         "render": LazyCommand("bot.cli.render", "Show exactly what a model would be sent."),
         "replay": LazyCommand("bot.cli.replay", "Ask a model again for an earlier answer."),
-        "usage": LazyCommand("bot.cli.usage", "Print what answers cost, as CSV."),
+        "usage": LazyCommand(_INSTALLATION, "Print what answers cost, as CSV."),
         "keys": LazyCommand(
             "bot.cli.keys", "Keep the keys of providers in the database, encrypted."
         ),
         "console": LazyCommand("bot.cli.console", "Log in to the console in a browser."),
-        "nodes": LazyCommand("bot.cli.operation.nodes", "Show the processes of the installation."),
-        "jobs": LazyCommand("bot.cli.operation.jobs", "Show what is done and what waits."),
-        "dead-letters": LazyCommand(
-            "bot.cli.operation.dead_letters", "Show, retry or drop what was set aside."
-        ),
-        "pause": LazyCommand("bot.cli.operation.pause", "Answer nobody until `troupe resume`."),
-        "resume": LazyCommand("bot.cli.operation.resume", "Answer again after `troupe pause`."),
+        "nodes": LazyCommand(_INSTALLATION, "Show the processes of the installation."),
+        "jobs": LazyCommand(_INSTALLATION, "Show what is done and what waits."),
+        "dead-letters": LazyCommand(_INSTALLATION, "Show, retry or drop what was set aside."),
+        "pause": LazyCommand(_INSTALLATION, "Answer nobody until `troupe resume`."),
+        "resume": LazyCommand(_INSTALLATION, "Answer again after `troupe pause`."),
         "export": LazyCommand(
-            "bot.cli.operation.export",
-            "Write what a person said, and said of themselves, as JSON.",
+            _PERSONAL_DATA, "Write what a person said, and said of themselves, as JSON."
         ),
         "forget": LazyCommand(
-            "bot.cli.operation.forget", "Delete what is stored of a person, a channel or a server."
+            _PERSONAL_DATA, "Delete what is stored of a person, a channel or a server."
         ),
         "db": LazyCommand("bot.cli.db", "Upgrade, copy, back up, restore or encrypt the database."),
     },

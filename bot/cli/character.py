@@ -22,7 +22,12 @@ from bot.importers.card import (
 from bot.importers.card_to_preset import card_notes, preset_from_card
 from bot.importers.file_kinds import CHARACTER_IMPORTS, check_file_kind
 from bot.media.fetching import FetchFailed, PublicFetcher
-from bot.prompting.presets.files import ReadPresets, export_preset, find_preset_file, read_presets
+from bot.prompting.presets.files import (
+    export_preset,
+    find_preset_file,
+    read_presets,
+    write_whole_file,
+)
 from bot.prompting.presets.preset import Preset
 from bot.runtime.addresses import is_http_address
 from bot.runtime.shipped_files import presets_folder
@@ -50,13 +55,19 @@ def import_card(
     settings = read_settings()
     data = _read_card_file(file, settings)
     check_file_kind(data, Path(file), CHARACTER_IMPORTS)
-    card = read_card(data, file)  # a file that is no card makes no folder
+    card = read_card(data, file)  # raises before a folder is made
     folder = open_presets_folder(settings.presets_dir)
-    default = find_default(folder, settings.default_preset)
+    default = _find_default(folder, settings.default_preset)
+    model = {"provider": default.provider, "model": default.model} if default else {}
     provider = settings.providers.get(default.provider if default else "local")
     is_local = isinstance(provider, LlamaCppSettings)
-    preset = import_character(data, file, folder, default, name, is_local=is_local)
-    print_line(f"the preset {preset.name} was written to {folder / f'{preset.id}.json'}")
+    preset = preset_from_card(card, file, name=name, is_local=is_local, **model)
+    target = find_preset_file(folder, preset)
+    if target.exists():
+        raise UserError(f"{target} exists already; remove it first or choose another --name")
+    write_whole_file(card_file(folder, preset), data)
+    write_whole_file(target, export_preset(preset).encode())
+    print_line(f"the preset {preset.name} was written to {target}")
     print_notes(card_notes(card, preset))
     if default is None:
         print_line(f"make it the default: TROUPE_DEFAULT_PRESET={preset.name!r} in .env")
@@ -64,19 +75,18 @@ def import_card(
     else:
         print_line(f"talk to it: troupe chat, then /preset use {preset.name}")
     print_line("a service that runs uses it within a few seconds")
-    for note in missing_for(preset, settings):
-        print_line(f"note: {note}")
+    print_notes(missing_for(preset, settings))
 
 
 @app.command("list")
 def list_characters() -> None:
     """List the characters among the presets, and what each of them has."""
     folder = presets_folder(read_settings().presets_dir)
-    presets = [preset for preset in read_presets(folder).presets.values() if is_character(preset)]
+    presets = [preset for preset in read_presets(folder).presets.values() if _is_character(preset)]
     if not presets:
         print_line(f"no character in {folder}; add one with `troupe character import FILE`")
     for preset in presets:
-        print_line(escape_to_one_line(summarize_character(preset)))
+        print_line(escape_to_one_line(_summarize_character(preset)))
 
 
 @app.command("export")
@@ -90,7 +100,16 @@ def export_card(
 ) -> None:
     """Write a preset as a card, with every field that its own card had."""
     folder = presets_folder(read_settings().presets_dir)
-    preset = export_character(name, read_presets(folder), folder, file, form)
+    preset = read_presets(folder).find(name)
+    if form is None:
+        ending = file.suffix.lower().removeprefix(".")
+        if ending not in {one.value for one in CardContainer}:
+            raise UserError(f"{file} does not end in a kind of card; use --as json, png or charx")
+        form = CardContainer(ending)
+    try:
+        file.write_bytes(write_card(load_card(preset, folder), form))
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}") from None
     print_line(f"the card of {preset.name} was written to {file}")
 
 
@@ -99,23 +118,23 @@ def show_character(name: str) -> None:
     """Show what a character has: greetings, lorebook, notes."""
     folder = presets_folder(read_settings().presets_dir)
     preset = read_presets(folder).find(name)
-    print_line(describe_character(preset, load_card(preset, folder)))
+    print_line(_describe_character(preset, load_card(preset, folder)))
 
 
-def find_default(folder: Path, name: str) -> Preset | None:
-    """Return the default preset of a folder; None if it is not there, or no preset can be read."""
+def _find_default(folder: Path, name: str) -> Preset | None:
+    """Return the default preset of a folder; None if there is none, or no preset can be read."""
     try:
         return read_presets(folder).find(name)
     except PresetError:
         return None
 
 
-def is_character(preset: Preset) -> bool:
-    """Tell a character by what assistants lack: a persona, a name of its own, a greeting."""
+def _is_character(preset: Preset) -> bool:
+    """Return whether a preset has what assistants lack: a persona, a name, a greeting."""
     return any((preset.persona, preset.character, preset.role_name, preset.greeting))
 
 
-def summarize_character(preset: Preset) -> str:
+def _summarize_character(preset: Preset) -> str:
     """Return one line: the preset's name, the character's, greetings and lorebook."""
     book = preset.parsed_lorebook
     facts = [
@@ -132,7 +151,7 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 
 def _read_card_file(file: str, settings: Settings) -> bytes:
-    """Read a card from a file, or from an address if that is allowed.
+    """Read a card from a file, or from a URL if that is allowed.
 
     Raises:
         UserError: it cannot be had.
@@ -150,68 +169,8 @@ def _read_card_file(file: str, settings: Settings) -> bytes:
         raise UserError(f"{file} cannot be fetched: {error}") from None
 
 
-def import_character(
-    data: bytes,
-    source: str,
-    folder: Path,
-    default: Preset | None,
-    name: str | None,
-    *,
-    is_local: bool = True,
-) -> Preset:
-    """Write the preset of a card into the presets folder, and keep the card unchanged.
-
-    It answers through the provider and the model of `default`, or else through the local one;
-    `is_local` tells whether that is a model on this machine.
-
-    Raises:
-        UserError: such a preset exists, or the folder cannot be written to.
-        PresetError: the data holds no usable card; the text names `source`.
-    """
-    card = read_card(data, source)
-    model = {"provider": default.provider, "model": default.model} if default else {}
-    preset = preset_from_card(card, source, name=name, is_local=is_local, **model)
-    target, kept = find_preset_file(folder, preset), card_file(folder, preset)
-    if target.exists():
-        raise UserError(f"{target} exists already; remove it first or choose another --name")
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(data)
-        target.write_text(export_preset(preset), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{target} cannot be written: {error.strerror}") from None
-    return preset
-
-
-def export_character(
-    name: str,
-    presets: ReadPresets,
-    folder: Path,
-    file: Path,
-    container: CardContainer | None,
-) -> Preset:
-    """Write a preset's own card, or a card made of the preset, to a file.
-
-    Without a container, the file name decides.
-
-    Raises:
-        UserError: the file name does not end in a kind of card, or cannot be written.
-    """
-    preset = presets.find(name)
-    if container is None:
-        ending = file.suffix.lower().removeprefix(".")
-        if ending not in {one.value for one in CardContainer}:
-            raise UserError(f"{file} does not end in a kind of card; use --as json, png or charx")
-        container = CardContainer(ending)
-    try:
-        file.write_bytes(write_card(load_card(preset, folder), container))
-    except OSError as error:
-        raise UserError(f"{file} cannot be written: {error.strerror}") from None
-    return preset
-
-
-def describe_character(preset: Preset, card: Card) -> str:
-    """Describe for people what a character has."""
+def _describe_character(preset: Preset, card: Card) -> str:
+    """Describe a character in lines of text."""
     book = preset.parsed_lorebook
     facts = {
         "name": card.name,

@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Protocol, TypeVar
 
 import typer
 import uvloop
@@ -25,7 +26,7 @@ from bot.chat.prompt import (
     ReasoningDelta,
     Retraction,
 )
-from bot.cli.preset.validate_presets import template_problems
+from bot.cli.preset_files import template_problems
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.embedders.registry import make_embedder
@@ -40,11 +41,11 @@ from bot.errors import (
 from bot.importers.character_files import CharacterFolder, read_character_folder
 from bot.platforms.registry import make_account_setup, make_platform
 from bot.platforms.spec import BotAccount, PlatformContext, PlatformSpec
+from bot.ports import Backend
 from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import ReadPresets
 from bot.prompting.presets.preset import Preset
-from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import add_backends, describe_refusals, refused_presets, used_models
 from bot.service.models import stories_by_preset
@@ -60,10 +61,10 @@ from bot.tool_servers.factory import make_tool_servers
 from bot.value_class import value_class
 
 Report = Callable[[str], None]
-"""Take one line of the result."""
+"""Prints one line of the result."""
 
 _SECONDS = 5.0
-"""How long a thing may take that answers in less than one where all is well."""
+"""Time limit for checks that take less than a second if all is well."""
 _QUESTION = "Answer with one word: ready?"
 _CLOSE_SECONDS = 1.0
 _RESOLVER_OPTIONS = "timeout:1 attempts:3"
@@ -76,11 +77,11 @@ app = command_app()
 class _CheckItem:
     name: str
     subject: Callable[[], Awaitable[str]]
-    """Say what is there; raises TroupeError for what is wrong."""
+    """Returns what it found; raises TroupeError for a problem."""
     is_limited: bool = True
-    """Whether it must end within `_SECONDS`; else it has limits of its own."""
+    """Whether it must end within `_SECONDS`; if not, it has its own limits."""
     is_local: bool = False
-    """Whether no network is needed, so that only a busy machine exceeds the limit."""
+    """Whether it needs no network, so that only a busy machine exceeds the limit."""
 
 
 @app.command()
@@ -139,7 +140,7 @@ async def check_everything(
 
 
 async def _run_check(check: _CheckItem) -> tuple[str, Sequence[str]]:
-    """Return what a check found, and the lines about what is wrong."""
+    """Return the result of a check, and a line for each problem."""
     try:
         async with asyncio.timeout(_SECONDS if check.is_limited else None):
             return await check.subject(), ()
@@ -195,7 +196,7 @@ def _read_folder(settings: Settings) -> CharacterFolder:
 def _models_by_provider(
     presets: Mapping[str, Preset], settings: Settings
 ) -> Mapping[str, Sequence[str]]:
-    """Return the models that presets use, by provider; without presets those that are set up."""
+    """Return the models that presets use, by provider; without presets, those that are set up."""
     if not presets:
         implied = {name for spec in backend_specs() for name in spec.providers_without_settings}
         return {name: ["default"] for name in settings.providers if name not in implied}
@@ -253,18 +254,13 @@ async def _test_platform(spec: PlatformSpec, settings: Settings) -> str:
     given = settings.platform(spec)
     account_setup = None if given is None else make_account_setup(spec, given)
     if account_setup is not None:  # without the platform's library, which takes seconds to import
-        try:
+        async with _closing(account_setup):
             account = await account_setup.inspect()
-        finally:
-            await _close(account_setup.close)
         if not account.can_receive:
             raise PlatformFatal(describe_account(account))
         return describe_account(account)
-    platform = make_platform(spec, given, PlatformContext())
-    try:
+    async with _closing(make_platform(spec, given, PlatformContext())) as platform:
         return await platform.check()
-    finally:
-        await _close(platform.close)
 
 
 def describe_account(account: BotAccount) -> str:
@@ -273,11 +269,8 @@ def describe_account(account: BotAccount) -> str:
 
 
 async def _test_embedder(settings: Settings) -> str:
-    embedder = make_embedder(settings.embedding, settings.data_dir)
-    try:
+    async with _closing(make_embedder(settings.embedding, settings.data_dir)) as embedder:
         return await embedder.check()
-    finally:
-        await _close(embedder.close)
 
 
 async def _test_tool_server(name: str, settings: Settings) -> str:
@@ -295,20 +288,13 @@ async def _test_tool_server(name: str, settings: Settings) -> str:
 async def _test_provider(
     name: str, models: Sequence[str], settings: Settings, renderer: Renderer
 ) -> str:
-    backend = make_backend(name, settings.providers[name], settings.data_dir, renderer)
-    try:
+    async with _open_backend(name, settings, renderer) as backend:
         return await backend.check_models(models)
-    finally:
-        await _close(backend.close)
 
 
 async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) -> str:
-    provider = settings.providers[preset.provider]
-    backend = make_backend(preset.provider, provider, settings.data_dir, renderer)
-    try:
+    async with _open_backend(preset.provider, settings, renderer) as backend:
         offers = await backend.calls_tools(preset.model, template_of(preset))
-    finally:
-        await _close(backend.close)
     if not offers:
         raise SettingsError(
             f"the template of {preset.model!r} has no form for calls that Troupe knows, so that its"
@@ -319,7 +305,7 @@ async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) ->
 
 
 def _lowest_output_limit(presets: Mapping[str, Preset], provider: str, model: str) -> Preset | None:
-    """Return the preset whose answers by a model may have the fewest tokens; None: no limit."""
+    """Return the preset that limits a model's answers to the fewest tokens; None: no limit."""
     limited = [
         (limit, one.name, one)
         for one in presets.values()
@@ -331,34 +317,32 @@ def _lowest_output_limit(presets: Mapping[str, Preset], provider: str, model: st
 async def _ask_model(
     name: str, model: str, capped: Preset | None, settings: Settings, renderer: Renderer
 ) -> str:
-    """Ask for the shortest answer; return how long it took and what it used."""
+    """Ask for a one-word answer; return how long it took and its token usage."""
     limit = None if capped is None else capped.output_limit
     prompt = Prompt((Message("user", _QUESTION),), model, "check", max_output_tokens=limit)
-    backend = make_backend(name, settings.providers[name], settings.data_dir, renderer)
-    clock = SystemClock()
-    started, finish = clock.monotonic(), Finish(FinishReason.STOP)
-    text, thoughts = "", False
-    try:
-        async with aclosing(backend.generate(prompt)) as events:
-            async for event in events:
-                match event:
-                    case Delta():
-                        text += event.text
-                    case ReasoningDelta():
-                        thoughts = True
-                    case Retraction():
-                        text, thoughts = "", True
-                    case Finish():
-                        finish = event
-                    case QueuePosition() | RateLimitWait():
-                        pass
-    finally:
-        await _close(backend.close)
+    started, finish = time.monotonic(), Finish(FinishReason.STOP)
+    text, has_thoughts = "", False
+    async with (
+        _open_backend(name, settings, renderer) as backend,
+        aclosing(backend.generate(prompt)) as events,
+    ):
+        async for event in events:
+            match event:
+                case Delta():
+                    text += event.text
+                case ReasoningDelta():
+                    has_thoughts = True
+                case Retraction():
+                    text, has_thoughts = "", True
+                case Finish():
+                    finish = event
+                case QueuePosition() | RateLimitWait():
+                    pass
     usage = finish.usage
     if not text.strip():
-        spent = thoughts and finish.reason is FinishReason.LENGTH
+        spent = has_thoughts and finish.reason is FinishReason.LENGTH
         raise BackendUnavailable(_describe_thinking(capped) if spent else "an empty answer")
-    seconds = clock.monotonic() - started
+    seconds = time.monotonic() - started
     counts = f"{usage.prompt_tokens} tokens read, {usage.output_tokens} written"
     counted = counts if usage.output_tokens else "it reports no usage, so costs are estimated"
     return f"after {seconds:.1f} s; {counted}"
@@ -382,8 +366,25 @@ async def _try_model(trial: Awaitable[str], turns: asyncio.Lock) -> str:
         return await trial
 
 
-async def _close(close: Callable[[], Awaitable[None]]) -> None:
-    """Close what was tested; what hangs is left to the end of the process."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_CLOSE_SECONDS):
-            await close()
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+_C = TypeVar("_C", bound=_Closable)
+
+
+@contextlib.asynccontextmanager
+async def _closing(tested: _C) -> AsyncIterator[_C]:
+    """Close what is tested at the end of the block; if that hangs, the process's end closes it."""
+    try:
+        yield tested
+    finally:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await tested.close()
+
+
+def _open_backend(
+    name: str, settings: Settings, renderer: Renderer
+) -> contextlib.AbstractAsyncContextManager[Backend]:
+    return _closing(make_backend(name, settings.providers[name], settings.data_dir, renderer))

@@ -1,5 +1,9 @@
-"""`troupe db`: upgrade the database, show its revision, copy, back up, encrypt it."""
+"""`troupe db`: upgrade the database, copy, back up, restore or encrypt it."""
 
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -7,16 +11,25 @@ import typer
 import uvloop
 from sqlalchemy.exc import ArgumentError
 
-from bot.cli.operation.installation import record_change, require_database
-from bot.cli.operation.restoring import finish_restore, restore_database
-from bot.cli.text_io import print_line, print_progress
+from bot.chat.incoming import address_of
+from bot.cli.installation import (
+    print_converted,
+    record_change,
+    require_database,
+    use_installation,
+)
+from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
-from bot.errors import SettingsError
+from bot.errors import SettingsError, UserError
+from bot.runtime.clock import SystemClock
+from bot.runtime.in_process import InProcessSignals
 from bot.settings import Settings, read_settings
+from bot.storage.conversations import Conversations
 from bot.storage.copying import back_up, copy_rows
 from bot.storage.data_dir import DataDirUse, create_data_dir, lock_data_dir
 from bot.storage.database import (
     NEWEST_REVISION,
+    Database,
     open_database,
     open_without_decrypting,
     parse_url,
@@ -24,7 +37,26 @@ from bot.storage.database import (
     sqlite_file,
     upgrade_tables,
 )
+from bot.storage.forgetting import FILE_NAME, Tombstone, read_tombstones
+from bot.storage.history_index import SqlHistoryIndex
+from bot.storage.inbox import SqlInbox
+from bot.storage.restoring import (
+    RestoreReport,
+    copy_backup,
+    last_written,
+    prepare_restored,
+    replace_database,
+)
 from bot.storage.rewriting import rewrite_texts
+from bot.storage.web_channels import ForgottenWebMessages, SqlWebChannels
+
+_SLOTS = "slots"
+_Forgotten = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help=f"A {FILE_NAME} of another process's data directory; may be given several times."
+    ),
+]
 
 app = command_app("Upgrade, copy, back up, restore or encrypt the database.")
 
@@ -61,10 +93,7 @@ def copy_database(
     settings = read_settings()
     require_database(settings)
     _require_other_database(settings, to)
-    with (
-        lock_data_dir(settings.data_dir),
-        lock_data_dir(settings.data_dir, DataDirUse.TERMINAL),
-    ):
+    with _stopped_service(settings):
         copied = uvloop.run(_copy(settings.sqlalchemy_url, to))
     print_line(
         f"{copied} rows are in both databases and equal; set TROUPE_DATABASE_URL to the other"
@@ -96,7 +125,7 @@ def encrypt_database() -> None:
     require_database(settings)
     if not settings.encrypt_texts:
         raise SettingsError("set TROUPE_ENCRYPT_TEXTS=true first, so that new texts are encrypted")
-    print_line(f"rows that are encrypted now: {uvloop.run(_convert(settings))}")
+    print_line(f"rows that are encrypted now: {_convert('encrypt texts')}")
 
 
 @app.command("decrypt")
@@ -109,15 +138,73 @@ def decrypt_database() -> None:
     require_database(settings)
     if settings.encrypt_texts:
         raise SettingsError("unset TROUPE_ENCRYPT_TEXTS first, so that new texts are not encrypted")
+    with _stopped_service(settings):
+        print_line(f"rows that are decrypted now: {_convert('decrypt texts')}")
+
+
+@app.command("restore")
+def restore_database(
+    file: Annotated[Path, typer.Argument(help="What `troupe db backup` has written.")],
+    forgotten: _Forgotten = None,
+) -> None:
+    """Put a backup in the place of the SQLite database; stop the service first.
+
+    What people wrote until then is not answered again, messages that may have been sent are looked
+    for on the platforms, and what was forgotten is forgotten again. The old database is kept as
+    troupe.db.replaced, or under a further number.
+    """
+    settings = read_settings()
+    database = sqlite_file(settings.sqlalchemy_url)
+    if database is None:
+        raise SettingsError(
+            "TROUPE_DATABASE_URL is a PostgreSQL database; restore it with its own tools, then run"
+            " `troupe db restored`"
+        )
+    tombstones = _read_all(settings, forgotten)
+    with _stopped_service(settings):
+        now = SystemClock().now()
+        until = min(last_written(database) or now, now)
+        part = copy_backup(file, database)
+        report = uvloop.run(_prepare(settings, f"sqlite:///{part}", tombstones, until))
+        old = replace_database(part, database, until)
+        _delete_slots(settings)
+    _print(report)
+    print_line(f"{file} is restored; the old database is {old}. Start the service")
+
+
+@app.command("restored")
+def finish_restore(
+    answered_until: Annotated[
+        str | None,
+        typer.Option(
+            help="When the last process on the lost database ended, such as 2026-11-22T14:05:00Z;"
+            " by default now. What was written later is answered."
+        ),
+    ] = None,
+    forgotten: _Forgotten = None,
+) -> None:
+    """Prepare a database that other tools have restored, before any process works on it.
+
+    It does what `troupe db restore` does for SQLite.
+    """
+    settings = read_settings()
+    require_database(settings)
+    until = _parse_moment(answered_until) if answered_until else SystemClock().now()
+    tombstones = _read_all(settings, forgotten)
+    with lock_data_dir(settings.data_dir):
+        report = uvloop.run(_prepare(settings, settings.sqlalchemy_url, tombstones, until))
+        _delete_slots(settings)
+    _print(report)
+
+
+@contextmanager
+def _stopped_service(settings: Settings) -> Iterator[None]:
+    """Lock the data directory against every other process while the block runs."""
     with (
         lock_data_dir(settings.data_dir),
         lock_data_dir(settings.data_dir, DataDirUse.TERMINAL),
     ):
-        print_line(f"rows that are decrypted now: {uvloop.run(_convert(settings))}")
-
-
-app.command("restore")(restore_database)
-app.command("restored")(finish_restore)
+        yield
 
 
 def _require_other_database(settings: Settings, url: str) -> None:
@@ -136,18 +223,17 @@ async def _copy(source_url: str, target_url: str) -> int:
         open_without_decrypting(source_url) as source,
         open_without_decrypting(target_url) as target,
     ):
-        return await copy_rows(source, target, _report)
+        return await copy_rows(source, target, print_converted)
 
 
-def _report(table: str, rows: int) -> None:
-    print_progress(f"{table}: {rows} rows")
+def _convert(action: str) -> int:
+    """Encrypt or decrypt all texts as the settings say; return how many rows were rewritten."""
 
-
-async def _convert(settings: Settings) -> int:
-    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        action = "encrypt texts" if settings.encrypt_texts else "decrypt texts"
+    async def convert(database: Database) -> int:
         await record_change(database, action, "all")  # first: it may be interrupted
-        return await rewrite_texts(database, _report)
+        return await rewrite_texts(database, print_converted)
+
+    return use_installation(convert)
 
 
 async def _upgrade(settings: Settings) -> str | None:
@@ -155,3 +241,53 @@ async def _upgrade(settings: Settings) -> str | None:
     create_data_dir(settings.data_dir)
     await upgrade_tables(settings.sqlalchemy_url)
     return await read_revision(settings.sqlalchemy_url)
+
+
+async def _prepare(
+    settings: Settings, url: str, tombstones: Sequence[Tombstone], until: float
+) -> RestoreReport:
+    async with open_database(url, settings.text_encryption) as database:
+        report = await prepare_restored(database, tombstones, until, SystemClock().now())
+        await _forget_in_web_channels(database, tombstones)
+        answered = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
+        await record_change(database, "restore database", f"answered until {answered}")
+    return report
+
+
+async def _forget_in_web_channels(database: Database, tombstones: Sequence[Tombstone]) -> None:
+    clock = SystemClock()
+    web = ForgottenWebMessages(
+        SqlWebChannels(database, InProcessSignals()),
+        Conversations(database, clock),
+        SqlHistoryIndex(database),
+        SqlInbox(database, clock),
+    )
+    named = {one.conversation for one in tombstones if one.conversation is not None}
+    for key in sorted(named, key=lambda each: address_of(each).channel):
+        await web.forget(key)
+
+
+def _read_all(settings: Settings, others: Sequence[Path] | None) -> list[Tombstone]:
+    for file in others or ():
+        if not file.is_file():
+            raise UserError(f"there is no file {file}")
+    return read_tombstones([settings.data_dir / FILE_NAME, *(others or ())])
+
+
+def _delete_slots(settings: Settings) -> None:
+    """Delete what models keep of conversations: it may be of what was forgotten."""
+    shutil.rmtree(settings.data_dir / _SLOTS, ignore_errors=True)
+
+
+def _parse_moment(text: str) -> float:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserError(f"{text!r} is not a moment; write it as 2026-11-22T14:05:00Z") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _print(report: RestoreReport) -> None:
+    print_line(f"{report.unknown} messages may have been sent: they are looked for first")
+    print_line(f"{report.unanswered} messages were unanswered in the backup: they become context")
+    print_line(f"{report.tombstones} times something was forgotten: it is forgotten again")

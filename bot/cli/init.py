@@ -2,53 +2,67 @@
 
 import asyncio
 import difflib
+import io
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import segno
 import typer
 
-from bot.cli.init_steps import (
-    AccountStep,
-    add_first_admin,
-    ask_for_account,
-    ask_for_model,
-    check_account,
-    check_model,
-)
-from bot.cli.questions import confirm
-from bot.cli.text_io import print_line
+from bot.backends.llama_cpp.hardware import free_bytes
+from bot.backends.llama_cpp.settings import local_settings
+from bot.backends.model_files import hub
+from bot.backends.model_files.gguf import read_metadata
+from bot.backends.openai_compatible.azure import PROVIDER as AZURE
+from bot.backends.openai_compatible.azure import read_azure_address
+from bot.backends.openai_compatible.services import KEYLESS
+from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
-from bot.errors import TroupeError, UserError
+from bot.errors import SettingsError, TroupeError, UserError
+from bot.platforms.spec import BotAccount, PlatformSpec
+from bot.runtime.tasks import cancel_and_wait
 from bot.settings import Settings, read_settings, set_in_environment
-from bot.setup.accounts import add_admins, platforms_with_tokens, token_variable
-from bot.setup.env_file import read_names, write_variables
-from bot.setup.models import INCLUDED, ModelChoice, find_service, known_providers
+from bot.setup import (
+    CODE_SECONDS,
+    INCLUDED,
+    SUGGESTED,
+    ModelChoice,
+    bot_variables,
+    find_local_services,
+    find_service,
+    inspect_account,
+    known_providers,
+    known_services,
+    list_models,
+    make_code,
+    open_account,
+    platforms_with_tokens,
+    read_names,
+    service_title,
+    try_model,
+    write_variables,
+)
 from bot.telemetry.logs import only_warnings_logged
+from bot.value_class import value_class
 
 _INTERRUPTED = 130
+_MAX_LISTED = 15
 
 app = command_app()
 
 
-@dataclass(slots=True)
-class _Plan:
-    """What will be written when all is said."""
+@value_class
+class _Bot:
+    """A bot to set up."""
 
-    settings: Settings
-    variables: dict[str, str | None] = field(default_factory=dict)
-    admins: list[str] = field(default_factory=list)
-    accounts: list[AccountStep] = field(default_factory=list)
-
-    def add_account(self, step: AccountStep) -> None:
-        self.variables[token_variable(step.spec)] = step.token
-        self.accounts.append(step)
-
-    def all_variables(self) -> Mapping[str, str | None]:
-        admins = add_admins(self.settings, self.admins) if self.admins else None
-        return {**self.variables, **({"TROUPE_ADMINS": admins} if admins else {})}
+    spec: PlatformSpec
+    token: str
+    account: BotAccount | None
+    """None: it was not checked."""
 
 
 @app.command()
@@ -90,25 +104,93 @@ def init(
     Everything is checked before it is written: tokens, keys, models. Every question can be skipped
     with Enter, and nothing is written before the last one. Other lines of the file are kept.
     """
-    plan = _Plan(read_settings())
-    read_settings(admins=",".join(admin or ()))  # refuses what is no id
+    settings = read_settings()
+    admins = list(admin or ())
+    read_settings(admins=",".join(admins))  # refuses what is not an id
     tokens = {"telegram": telegram_token, "discord": discord_token}
     given = _given_model(provider, api_key, base_url, model, model_file)
-    plan.admins = list(admin or ())
     try:
         if not yes:
             print_line(
                 "Set-up of Troupe. Enter skips a question; nothing is written until the end."
             )
         with only_warnings_logged():
-            _set_model(plan, given, pull, check=check, yes=yes)
-            _set_accounts(plan, tokens, check=check, yes=yes)
-            _set_first_admin(plan, first_admin, yes=yes)
-        _write(plan, env_file, yes=yes)
-    except (KeyboardInterrupt, EOFError):
+            if pull is not None:
+                choice: ModelChoice | None = _download(given or ModelChoice(), pull, settings)
+            elif given is not None:
+                choice = _check_model(given, settings, is_tried=check)
+            else:
+                choice = None if yes else _ask_for_model(settings)
+            bots = _choose_bots(tokens, settings, check=check, yes=yes)
+            admins += _choose_first_admin(bots, first_admin, settings, asks=not (yes or admins))
+        by_kind = {bot.spec.kind: bot.token for bot in bots}
+        variables = bot_variables(by_kind, admins, settings)
+        _write({**(choice.variables if choice else {}), **variables}, env_file, yes=yes)
+    except (KeyboardInterrupt, EOFError, typer.Abort):
         sys.stdout.write("\n")
         sys.stderr.write("troupe: set-up was stopped; nothing was written\n")
         raise typer.Exit(_INTERRUPTED) from None
+
+
+def _write(wanted: Mapping[str, str | None], env_file: Path, *, yes: bool) -> None:
+    present = read_names(env_file)
+    variables = {n: value for n, value in wanted.items() if value is not None or n in present}
+    if not variables:
+        print_line("Nothing was chosen, so nothing is written. `troupe chat` talks here.")
+        return
+    shown = (name if value is not None else f"no {name}" for name, value in variables.items())
+    print_line(f"{env_file} gets: {', '.join(shown)}")
+    if not yes and not confirm("Write it?", default=True):
+        print_line("Nothing was written.")
+        return
+    write_variables(env_file, variables)
+    print_line(f"{env_file} was written; only you can read it.")
+    for name in set_in_environment(variables):
+        print_line(f"The environment sets {name}, too, and overrides this file: remove it there.")
+    print_line("Start it with `make run` or `troupe run`; `troupe check` tests all of it.")
+
+
+# questions: each raises `typer.Abort` after Ctrl-C or at the end of the input
+
+
+def confirm(question: str, *, default: bool) -> bool:
+    """Ask for yes or no."""
+    return typer.confirm(question, default=default, prompt_suffix=" ")
+
+
+def _ask(question: str, *, is_secret: bool = False) -> str:
+    """Return the answer to a question; empty for Enter alone. The terminal shows no secret."""
+    hides = is_secret and sys.stdin.isatty()
+    answer: str = typer.prompt(
+        question, default="", show_default=False, prompt_suffix=" ", hide_input=hides
+    )
+    return answer.strip()
+
+
+def _choose(
+    question: str,
+    options: Sequence[str],
+    find: Callable[[str], int | None] = lambda _: None,
+) -> int | None:
+    """Show numbered options and return the index of one; None for Enter alone.
+
+    `find` returns the index of an answer in words, which may be beyond the options.
+    """
+    for number, option in enumerate(options, 1):
+        print_line(f"  {number}) {option}")
+    while True:
+        answer = _ask(question)
+        if not answer:
+            return None
+        if answer.isascii() and answer.isdecimal() and 1 <= int(answer) <= len(options):
+            return int(answer) - 1
+        named = find(answer)
+        if named is not None:
+            return named
+        print_line(f"Please give a number from 1 to {len(options)}, or press Enter.")
+
+
+# the model
 
 
 def _given_model(
@@ -135,70 +217,287 @@ def _given_model(
     return ModelChoice(provider, base_url, api_key, model, path)
 
 
-def _set_model(
-    plan: _Plan, given: ModelChoice | None, pull: str | None, *, check: bool, yes: bool
-) -> None:
-    choice = given
-    if choice is not None or pull is not None:
-        choice = check_model(choice or ModelChoice(), pull, plan.settings, is_checked=check)
-    elif not yes:
-        choice = ask_for_model(plan.settings)
-    if choice is not None:
-        plan.variables |= choice.variables
+def _ask_for_model(settings: Settings) -> ModelChoice | None:
+    """Ask which model answers until one does; None: what is set stays."""
+    print_line("\nWhich model answers?")
+    options: dict[str, Callable[[], ModelChoice | None]] = {
+        "the small model that comes with Troupe (94 MB; English only, often wrong)": ModelChoice,
+        **{
+            f"{service_title(one.provider)} on this machine: {', '.join(one.models[:3])}": partial(
+                _ask_model_name, ModelChoice(one.provider), one.models
+            )
+            for one in asyncio.run(find_local_services())
+        },
+        "an online service, with a key: OpenAI, Anthropic, OpenRouter ...": _ask_for_service,
+        "download a better model to this machine": partial(_ask_for_download, settings),
+        "a GGUF file that is here": _ask_for_file,
+        "a server with OpenAI's API, at its address": _ask_for_address,
+    }
+    services = [*known_services(), *sorted(KEYLESS)]
+    asks = [*options.values(), *(partial(_ask_about_service, name) for name in services)]
+
+    def find(words: str) -> int | None:
+        service = find_service(words)
+        return None if service not in services else len(options) + services.index(service)
+
+    while True:
+        chosen = _choose("Which one? (Enter: what is set now)", list(options), find)
+        if chosen is None:
+            return None
+        try:
+            choice = asks[chosen]()
+            if choice is not None:
+                return _check_model(choice, settings)
+        except TroupeError as error:
+            print_line(f"  That does not work: {error}")
 
 
-def _set_accounts(plan: _Plan, tokens: Mapping[str, str | None], *, check: bool, yes: bool) -> None:
+def _ask_for_service() -> ModelChoice | None:
+    names = known_services()
+
+    def find(words: str) -> int | None:
+        service = find_service(words)
+        return None if service not in names else names.index(service)
+
+    titles = [service_title(name) for name in names]
+    chosen = _choose("Which service? (Enter: back)", titles, find)
+    return None if chosen is None else _ask_about_service(names[chosen])
+
+
+def _ask_about_service(service: str) -> ModelChoice | None:
+    """Ask for the key of a service, unless it is a server of one's own, and for its model."""
+    choice = ModelChoice(service)
+    if service not in KEYLESS:
+        title = service_title(service)
+        key = _ask(f"The key for {title} (it is not shown; Enter: back):", is_secret=True)
+        if not key:
+            return None
+        choice = replace(choice, api_key=key)
+    if service == AZURE:  # it has no address of its own, and lists no deployments
+        address = _ask("Its endpoint, such as https://NAME.openai.azure.com (Enter: back):")
+        if not address:
+            return None
+        address = address if "://" in address else f"https://{address}"
+        deployment = read_azure_address(address, None).deployment
+        choice = replace(choice, base_url=address, model=deployment)
+        return choice if choice.model else _ask_model_name(choice, ())
+    return _ask_model_name(choice, asyncio.run(list_models(choice)))
+
+
+def _ask_for_address() -> ModelChoice | None:
+    address = _ask("Its address, such as http://192.168.1.5:8000/v1 (Enter: back):")
+    if not address:
+        return None
+    key = _ask("Its key, if it needs one (it is not shown; Enter: none):", is_secret=True)
+    if "://" not in address:
+        address = f"http://{address}"
+    choice = ModelChoice(base_url=address, api_key=key or None)
+    models = asyncio.run(list_models(choice))
+    if not models:  # most people leave out the path
+        longer = replace(choice, base_url=f"{address.rstrip('/')}/v1")
+        if models := asyncio.run(list_models(longer)):
+            choice = longer
+    return _ask_model_name(choice, models)
+
+
+def _ask_model_name(choice: ModelChoice, models: Sequence[str]) -> ModelChoice | None:
+    shown = models[:_MAX_LISTED]
+    if shown:
+        print_line("  Its models:")
+    for number, name in enumerate(shown, 1):
+        print_line(f"  {number}) {name}")
+    if len(models) > len(shown):
+        print_line(f"  ... and {len(models) - len(shown)} more")
+    answer = _ask("Which model? A number or a name (Enter: back)")
+    if answer.isascii() and answer.isdecimal() and 1 <= int(answer) <= len(shown):
+        answer = shown[int(answer) - 1]
+    return replace(choice, model=answer) if answer else None
+
+
+def _ask_for_file() -> ModelChoice | None:
+    file = _ask("The path of the file:")
+    return ModelChoice(model_path=Path(file).expanduser().absolute()) if file else None
+
+
+def _ask_for_download(settings: Settings) -> ModelChoice | None:
+    free = free_bytes()
+    if free is not None:
+        print_line(f"  This machine has {free / 1e9:.1f} GB of memory free.")
+    options = [f"{one.source}: {one.size_gb:.1f} GB, {one.words}" for one in SUGGESTED]
+    chosen = _choose("Which one? (Enter: another one, or back)", options)
+    source = (
+        SUGGESTED[chosen].source if chosen is not None else _ask("OWNER/NAME:FILE (Enter: back)")
+    )
+    return _download(ModelChoice(), source, settings) if source else None
+
+
+def _download(choice: ModelChoice, pull: str, settings: Settings) -> ModelChoice:
+    """Download a model and return the choice of it; raises `TroupeError`."""
+    source = hub.parse_source(pull)
+    if source is None:
+        raise UserError(f"{pull!r} is not of the form OWNER/NAME:FILE")
+    path = asyncio.run(hub.pull_model(source, settings.data_dir, print_progress))
+    _describe_file(path, settings)
+    return replace(choice, model=path.stem)
+
+
+def _check_model(choice: ModelChoice, settings: Settings, *, is_tried: bool = True) -> ModelChoice:
+    """Read the model's file, or ask the service for a word; raises `TroupeError`."""
+    if choice.model_path is not None:
+        _describe_file(choice.model_path, settings)
+    elif choice.is_service and choice.model is None:
+        models = asyncio.run(list_models(choice))
+        listed = f"; it lists {', '.join(models[:_MAX_LISTED])}" if models else ""
+        raise UserError(f"name the service's model with --model{listed}")
+    elif is_tried and choice.is_service:
+        print_line("  asking the model ...")
+        answer = asyncio.run(try_model(choice))
+        print_line(f"  it answers: {answer}" if answer else "  it answers")
+    return choice
+
+
+def _describe_file(path: Path, settings: Settings) -> None:
+    """Read a GGUF file and say whether there is memory for it; raises `SettingsError`."""
+    if not path.is_file():
+        raise SettingsError(f"there is no file {path}")
+    metadata = read_metadata(path)
+    if metadata.is_projector:
+        raise SettingsError(f"{path} is a projector, which reads images for another model")
+    wanted, free = metadata.estimate_memory_bytes(local_settings(settings.providers)), free_bytes()
+    print_line(f"  {metadata.name or path.stem}: needs about {wanted / 1e9:.1f} GB of memory")
+    if free is not None and wanted > free:
+        print_line(f"  This machine has only {free / 1e9:.1f} GB free: take a smaller one.")
+
+
+# bots and their first admin
+
+
+def _choose_bots(
+    tokens: Mapping[str, str | None], settings: Settings, *, check: bool, yes: bool
+) -> Sequence[_Bot]:
+    bots = []
     for spec in platforms_with_tokens():
         token = tokens.get(spec.kind)
         if token is not None:
-            plan.add_account(check_account(spec, token, plan.settings, is_checked=check))
-        elif not yes and (step := ask_for_account(spec, plan.settings)) is not None:
-            plan.add_account(step)
+            bots.append(_check_bot(spec, token, settings) if check else _Bot(spec, token, None))
+        elif not yes and (bot := _ask_for_bot(spec, settings)) is not None:
+            bots.append(bot)
+    return bots
 
 
-def _set_first_admin(plan: _Plan, wanted: str | None, *, yes: bool) -> None:
-    steps = {step.spec.kind: step for step in plan.accounts}
+def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> _Bot | None:
+    """Ask for a token until one works; None: skipped."""
+    name = spec.kind.capitalize()
+    print_line(f"\n{name}: a bot's token is from {asyncio.run(_where_from(spec, settings))}")
+    while True:
+        token = _ask(f"Token for {name} (it is not shown; Enter: skip):", is_secret=True)
+        if not token:
+            return None
+        try:
+            return _check_bot(spec, token, settings)
+        except TroupeError as error:
+            print_line(f"  {error}")
+
+
+async def _where_from(spec: PlatformSpec, settings: Settings) -> str:
+    async with open_account(spec, settings, "") as account:
+        return account.where_from
+
+
+def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> _Bot:
+    """Ask the platform whose token it is, and show the bot with its link.
+
+    Raises:
+        PlatformError: the token is wrong, or the platform cannot be reached.
+    """
+    account = asyncio.run(inspect_account(spec, settings, token))
+    print_line(f"  {spec.kind.capitalize()}: this is {account.name}")
+    for note in account.notes:
+        print_line(f"  {note}")
+    print_line(f"  To {account.link_title}: {account.link}")
+    _print_qr_code(account.link)
+    return _Bot(spec, token, account)
+
+
+def _choose_first_admin(
+    bots: Sequence[_Bot], wanted: str | None, settings: Settings, *, asks: bool
+) -> Sequence[str]:
+    """Let the person who sends a code become an admin on the wanted platform, or on one asked for.
+
+    Raises:
+        UserError: there is no token for the wanted platform, or nobody sent the code.
+        PlatformError: the bot cannot receive messages now.
+    """
     if wanted is not None:
-        if wanted not in steps:
+        bot = next((one for one in bots if one.spec.kind == wanted), None)
+        if bot is None:
             raise UserError(f"--first-admin {wanted} needs --{wanted}-token")
-        plan.admins.append(asyncio.run(add_first_admin(steps[wanted], plan.settings)))
-    if yes or plan.admins:
-        return
-    for step in steps.values():
-        if step.account is not None and _ask_for_admin(step, plan):
-            return
+        return [asyncio.run(_find_admin(bot, settings))]
+    for bot in bots if asks else ():
+        name = bot.spec.kind.capitalize()
+        question = f"Become the first admin by sending a code to the bot on {name}?"
+        if bot.account is not None and confirm(question, default=True):
+            try:
+                return [asyncio.run(_find_admin(bot, settings))]
+            except TroupeError as error:
+                print_line(f"  {error}")
+    return []
 
 
-def _ask_for_admin(step: AccountStep, plan: _Plan) -> bool:
-    """Offer to become the first admin; return whether somebody did."""
-    name = step.spec.kind.capitalize()
-    if not confirm(f"Become the first admin by sending a code to the bot on {name}?", default=True):
-        return False
+async def _find_admin(bot: _Bot, settings: Settings) -> str:
+    """Show a code, wait until somebody sends it to the bot, and return who that is.
+
+    Raises:
+        UserError: nobody did in time, or it was skipped.
+        PlatformError: the bot cannot receive messages now.
+    """
+    async with open_account(bot.spec, settings, bot.token) as account:
+        code = make_code()
+        request = account.request_code(bot.account or await account.inspect(), code)
+        print_line(f"  {request.words}")
+        if request.link:
+            print_line(f"  {request.link}")
+            _print_qr_code(request.link)
+        skips = " (Enter: skip)" if sys.stdin.isatty() else ""
+        print_line(f"  waiting for the code {code} ...{skips}")
+        sys.stdout.flush()
+        person = await _wait_unless_skipped(account.wait_for_code(code))
+    admin = f"{bot.spec.kind}:{person}"
+    print_line(f"  {admin} is an admin.")
+    return admin
+
+
+async def _wait_unless_skipped(waiting: Coroutine[Any, Any, str]) -> str:
+    """Wait for the code, but not longer than some minutes, nor after Enter."""
+    loop = asyncio.get_running_loop()
+    skipped = asyncio.Event()
+    reads_keys = sys.stdin.isatty()
+    if reads_keys:
+        loop.add_reader(sys.stdin.fileno(), _read_line, skipped)
+    received, enter = asyncio.create_task(waiting), asyncio.create_task(skipped.wait())
     try:
-        plan.admins.append(asyncio.run(add_first_admin(step, plan.settings)))
-    except TroupeError as error:
-        print_line(f"  {error}")
-        return False
-    return True
+        await asyncio.wait(
+            {received, enter}, timeout=CODE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        if received.done():
+            return received.result()
+    finally:
+        if reads_keys:
+            loop.remove_reader(sys.stdin.fileno())
+        await cancel_and_wait([received, enter])
+    if skipped.is_set():
+        raise UserError("skipped; TROUPE_ADMINS names admins as well")
+    raise UserError(f"nobody sent the code within {CODE_SECONDS / 60:.0f} minutes")
 
 
-def _write(plan: _Plan, env_file: Path, *, yes: bool) -> None:
-    present = read_names(env_file)
-    wanted = plan.all_variables()
-    variables = {n: value for n, value in wanted.items() if value is not None or n in present}
-    if not variables:
-        print_line("Nothing was chosen, so nothing is written. `troupe chat` talks here.")
-        return
-    print_line(f"{env_file} gets: {', '.join(_describe(variables))}")
-    if not yes and not confirm("Write it?", default=True):
-        print_line("Nothing was written.")
-        return
-    write_variables(env_file, variables)
-    print_line(f"{env_file} was written; only you can read it.")
-    for name in set_in_environment(variables):
-        print_line(f"The environment sets {name}, too, and overrides this file: remove it there.")
-    print_line("Start it with `make run` or `troupe run`; `troupe check` tests all of it.")
+def _read_line(skipped: asyncio.Event) -> None:
+    sys.stdin.readline()
+    skipped.set()
 
 
-def _describe(variables: Mapping[str, str | None]) -> Sequence[str]:
-    return [name if value is not None else f"no {name}" for name, value in variables.items()]
+def _print_qr_code(text: str) -> None:
+    """Print a QR code for a phone's camera, if this is a terminal."""
+    if sys.stdout.isatty():
+        buffer = io.StringIO()
+        segno.make(text, micro=False).terminal(buffer, compact=True, border=2)
+        print_line(buffer.getvalue(), end="")

@@ -215,7 +215,7 @@ def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
 
 
 def _speaker(message: Message) -> Person:
-    """Return the person that the file names; messages without a `name` are all one person's."""
+    """Return the author that the file names; messages without a `name` share one author."""
     return Person(f"render:{message.name}", message.name) if message.name else _UNNAMED_USER
 
 
@@ -241,7 +241,7 @@ def _template_choice(name_or_file: str) -> tuple[TemplateChoice, ModelTemplate]:
 
 
 def _tokenizer_template(text: str, source: str) -> ModelTemplate:
-    """Return the template in a `tokenizer_config.json`, with the tokens that it writes."""
+    """Return the template and special tokens of a `tokenizer_config.json`."""
     match json.loads(text):
         case {"chat_template": str(template), **rest}:
             tokens = {key: _token(rest.get(key)) for key in ("bos_token", "eos_token")}
@@ -251,7 +251,7 @@ def _tokenizer_template(text: str, source: str) -> ModelTemplate:
 
 
 def _token(value: object) -> str:
-    """Return the text of a token, which stands alone or in an object with its properties."""
+    """Return the text of a token, given as a string or as an object with `content`."""
     match value:
         case str(text) | {"content": str(text)}:
             return text

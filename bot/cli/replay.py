@@ -70,7 +70,7 @@ async def find_answer(number: int, settings: Settings) -> StoredAnswer:
 
 
 async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) -> str:
-    """Ask again as the console does; return what differs as coloured text.
+    """Ask again as the console does; return the differences as colored text.
 
     Raises:
         SettingsError: the provider is not set up any more.
@@ -94,7 +94,7 @@ async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) 
 
 
 def mark_differences(before: str, after: str) -> str:
-    """Merge two answers, and say how much of them is the same.
+    """Merge two answers, and say how similar they are.
 
     Control characters in them are escaped: the result goes to a terminal.
     """
@@ -106,7 +106,7 @@ def mark_differences(before: str, after: str) -> str:
 
 
 def merge_texts(before: str, after: str) -> str:
-    """Merge two texts: what only the first has is red, what only the second has is green.
+    """Merge two texts: text only in the first is red, text only in the second green.
 
     Control characters in them are escaped.
     """

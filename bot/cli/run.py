@@ -1,23 +1,21 @@
-"""`troupe run`: start the service."""
+"""`troupe run` and `troupe chat`: start the service."""
 
 import gc
 import os
 import stat
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeVar
 
 import typer
 import uvloop
 
-from bot.cli.init import init
-from bot.cli.questions import confirm
+from bot.cli.init import confirm, init
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError
 from bot.platforms.registry import companion_platforms, terminal_platforms
 from bot.platforms.spec import PlatformSpec
-from bot.runtime.frame_stack import call_in_large_chunk
 from bot.service.options import RunOptions, parse_roles, select_platforms
 from bot.service.resources import with_stored_keys
 from bot.service.run import running
@@ -42,6 +40,11 @@ Nearly all garbage is freed by reference counts. With 2,000 chats, messages in p
 objects: looking through them takes a tenth of a second, and looking through the newest 20 ms.
 """
 
+_RESERVED_SLOTS = 40_000
+"""Of 8 bytes. A chunk is a power of two that holds the frame that it was mapped for: 512 KB here,
+of which more than a third is left for the calls from this frame. Untouched pages use no memory."""
+
+T = TypeVar("T")
 _AS_SET = RunOptions()
 
 app = command_app()
@@ -95,8 +98,29 @@ def run(
     serve(settings, [*(configured or terminal_platforms()), *companions], options)
 
 
+@app.command()
+def chat(
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Who answers, in a conversation of its own; the usual one is unchanged."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The model that answers this time: MODEL or PROVIDER/MODEL."),
+    ] = None,
+) -> None:
+    """Talk to your presets in this terminal.
+
+    It opens no port and runs beside a service that uses the same data directory. The tokens of
+    other platforms are ignored. Lines from a pipe begin a new conversation and are answered one
+    after the other; the exit code is 1 if one was not: echo hello | troupe chat
+    """
+    options = RunOptions(has_port=False, preset=preset, model=model)
+    serve(read_settings(), terminal_platforms(), options)
+
+
 def _reads_pipe() -> bool:
-    """Tell whether lines come from a program or a file, which nobody opens a console for."""
+    """Return whether stdin is a pipe or a file: then nobody opens a console."""
     if sys.stdin is None:
         return False
     mode = os.fstat(sys.stdin.fileno()).st_mode
@@ -104,7 +128,7 @@ def _reads_pipe() -> bool:
 
 
 def _is_first_start(settings: Settings) -> bool:
-    """Tell whether nothing was set or started yet, and somebody is there to answer."""
+    """Return whether nothing was set up or started yet, and a person can answer questions."""
     if has_settings() or database_exists(settings.sqlalchemy_url):
         return False
     return sys.stdin.isatty() and sys.stdout.isatty()
@@ -141,7 +165,7 @@ def serve(
 async def _serve(
     settings: Settings, platforms: Sequence[PlatformSpec], options: RunOptions
 ) -> None:
-    # Nearly all that a start makes stays: looking through it again and again takes a fifth of it.
+    # Nearly all objects of a start stay alive: collecting garbage would take a fifth of it.
     gc.disable()
     async with running(settings, print_progress, platforms, options) as service:
         # What is alive now stays alive. Looking through it for garbage again and again was an
@@ -152,3 +176,17 @@ async def _serve(
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.enable()
         await service.serve()
+
+
+def call_in_large_chunk(function: Callable[[], T]) -> T:
+    """Call a function whose own calls all fit into one chunk of the frame stack.
+
+    CPython keeps the frames of a thread in chunks of 16 KB. It maps one when a call does not fit
+    into the last one, and unmaps it when that call returns. An event loop calls everything from the
+    same depth: if the end of a chunk is near it, each message costs some fifty pairs of these
+    system calls.
+    """
+    return function()
+
+
+call_in_large_chunk.__code__ = call_in_large_chunk.__code__.replace(co_stacksize=_RESERVED_SLOTS)

@@ -17,19 +17,19 @@ def print_line(text: str, *, end: str = "\n") -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Write what a preset expresses differently than its file, or not at all."""
+    """Print notes about what was converted differently, or is missing."""
     for note in notes:
         print_line(f"note: {note}")
 
 
 def print_exactly(text: str, *, end: str = "") -> None:
-    """Write a text to stdout as it is, for a file or a pipe; a terminal gets it escaped."""
+    """Write a text to stdout unchanged; on a terminal, control characters are escaped."""
     shown = escape_control_characters(text) if sys.stdout.isatty() else text
     sys.stdout.write(shown + end)
 
 
 def print_progress(text: str) -> None:
-    """Write to stderr what is going on, so that a result can be piped."""
+    """Write progress to stderr, so that the result on stdout can be piped."""
     sys.stderr.write(f"troupe: {escape_control_characters(text)}\n")
 
 
@@ -87,10 +87,10 @@ def write_private_text(file: Path, text: str) -> None:
 
 
 def open_presets_folder(chosen: Path | None) -> Path:
-    """Return the folder to write presets to; one that has to be made is told about.
+    """Return the folder to write presets to; print a line if it was just created.
 
     Raises:
-        UserError: it cannot be made.
+        UserError: it cannot be created.
     """
     try:
         folder, is_new = writable_presets_folder(chosen)

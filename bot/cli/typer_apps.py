@@ -1,4 +1,4 @@
-"""Make Typer apps: one for the commands of a file, one for a group that imports them late."""
+"""Make Typer apps: one for the commands of a module, one for a group that imports them late."""
 
 import gc
 from collections.abc import Mapping
@@ -18,9 +18,14 @@ class LazyCommand:
     """A command, or a group of them, that is known by name before its module is imported."""
 
     module: str
-    """Where its Typer app is, as `app`."""
+    """Where it is: the Typer app `app`, or a command of that app."""
     summary: str
     """The first line of its help, for the list of all commands."""
+
+    def load(self, name: str) -> Any:
+        """Import the module and return the command of this name in its app, or the app itself."""
+        command = get_command(import_module(self.module).app)
+        return getattr(command, "commands", {}).get(name, command)
 
 
 class _QuickHelpOption:
@@ -38,7 +43,7 @@ class QuickCommand(_QuickHelpOption, TyperCommand):
 
 
 class LazyGroup(_QuickHelpOption, TyperGroup):
-    """A group that lists its commands from a table and imports one only to run it."""
+    """A group that lists commands from a table and imports one only to run it."""
 
     table: ClassVar[Mapping[str, LazyCommand]] = {}
 
@@ -47,23 +52,23 @@ class LazyGroup(_QuickHelpOption, TyperGroup):
         for name, command in self.table.items():
             self.add_command(TyperCommand(name, help=command.summary))
 
-    # The context is of Typer's own copy of click, which it does not export.
+    # Typer does not export the copy of click that the context is from.
     @override
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and name in self.table:
-            gc.disable()  # what is imported is no garbage
+            gc.disable()  # nothing that is imported becomes garbage
             try:
-                command = get_command(import_module(self.table[name].module).app)
+                command = self.table[name].load(name)
             finally:
                 gc.enable()
         return name, command, rest
 
 
 def command_app(group_help: str | None = None) -> typer.Typer:
-    """Make the app of a file: a single command, or with a help text a group of several.
+    """Make the app of a module: a single command, or with a help text a group of several.
 
-    Help is plain text: rich's tables cost more to import than most commands take to run.
+    Help is plain text: rich's tables take longer to import than most commands to run.
     """
     app = typer.Typer(
         help=group_help,

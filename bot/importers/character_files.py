@@ -16,8 +16,9 @@ from bot.prompting.haruhi import (
     read_rows,
     with_default_placeholder,
 )
-from bot.prompting.presets.files import ReadPresets, path_inside, read_presets, validate_preset
+from bot.prompting.presets.files import ReadPresets, read_presets, validate_preset
 from bot.prompting.presets.preset import Preset
+from bot.prompting.text.preset_folder import path_inside
 from bot.texts.text import text_of, translatable
 from bot.value_class import value_class
 

@@ -1,4 +1,4 @@
-"""Check and take apart the addresses of HTTP services that an operator sets."""
+"""Check and split addresses of services that an operator sets."""
 
 import ipaddress
 import re
@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 
 
 def is_http_address(address: str) -> bool:
-    """Tell whether this is the address of an HTTP service."""
+    """Return whether this is an http(s) URL with a host."""
     try:
         parts = urlsplit(address)
         _ = parts.port  # raises if it is no number
@@ -20,7 +20,7 @@ def is_http_address(address: str) -> bool:
 
 
 def check_http_address(address: str) -> str:
-    """Return an address if it is one of an HTTP service.
+    """Return an address if it is an http(s) URL.
 
     Raises:
         ValueError: it is not; the text says what one looks like.
@@ -40,7 +40,7 @@ def _is_link_local(host: str) -> bool:
 
 
 def is_near_address(address: str) -> bool:
-    """Tell whether an address names this machine or one in the same network."""
+    """Return whether an address is on this machine or in its network."""
     host = urlsplit(address).hostname or ""
     try:
         return ipaddress.ip_address(host).is_private
@@ -52,23 +52,21 @@ HttpAddress: TypeAlias = Annotated[str, AfterValidator(check_http_address)]
 
 
 def split_credentials(address: str) -> tuple[str, str]:
-    """Return an address without the name and the password in it, and those as name:password."""
+    """Split an address into one without credentials, and the credentials as name:password."""
     parts = urlsplit(address)
     credentials, _, host = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=host)), unquote(credentials)
 
 
 def require_encoded_login(address: str, *, may_have_at: bool = False) -> None:
-    """Check that no character of a password ends the login of an address of a server too soon.
+    """Check that the password in an address has no unescaped @, /, ? or #.
 
-    Else the rest of the password would be taken for the host, and stand in errors.
+    Otherwise its rest would be parsed as the host and appear in errors.
 
-    Args:
-        address: of a database or a Redis.
-        may_have_at: whether its reader takes the last `@` for the end of the login.
+    With `may_have_at` its parser takes the last `@` as the end of the login.
 
     Raises:
-        ValueError: one does; the text has nothing of the address.
+        ValueError: it has; the text does not quote the address.
     """
     rest = address.partition("://")[2]
     authority = re.split("[/?#]", rest, maxsplit=1)[0]

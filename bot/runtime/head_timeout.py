@@ -1,4 +1,4 @@
-"""Bound the time for the head of a connection's first request, which the HTTP server does not."""
+"""Limit the time for the head of a connection's first request, which aiohttp does not."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,13 +11,13 @@ _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: c
 
 
 class HeadTimeout(asyncio.Protocol):
-    """Stands before the server's protocol until a head is complete, and is then out of the way.
+    """Wraps the server's protocol until the first head is complete, then hands over to it.
 
-    Who sends a part of a head in this time is answered with 408, who sends nothing with nothing.
+    A client that has sent a part of a head in time gets 408, one that has sent nothing is cut off.
     """
 
     def __init__(self, make_protocol: Callable[[], asyncio.Protocol], seconds: float) -> None:
-        """Take what makes the server's protocol, and the time for a head in seconds."""
+        """Create the server's protocol; `seconds` is the time for a head."""
         self._server = make_protocol()
         self._seconds = seconds
         self._newest = b""  # as much of what was received as may be the beginning of the end

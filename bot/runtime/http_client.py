@@ -29,7 +29,7 @@ from bot.runtime.tasks import wake_ups
 
 
 class ConnectionFailed(TroupeError):
-    """There is no response, or no rest of it; the text says why."""
+    """There is no complete response; the text says why."""
 
     def __init__(self, reason: str, *, sent: bool = True, was_idle: bool = False) -> None:
         super().__init__(reason)
@@ -47,7 +47,7 @@ class InvalidAddress(ConnectionFailed):
 
 
 class AddressRefused(ConnectionFailed):
-    """The server's name leads to an address that may not be asked."""
+    """The server's name resolves to an address that must not be contacted."""
 
 
 _may_write: ContextVar[Callable[[], bool] | None] = ContextVar("may_write", default=None)
@@ -55,7 +55,7 @@ _may_write: ContextVar[Callable[[], bool] | None] = ContextVar("may_write", defa
 
 @contextmanager
 def write_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
-    """Let each request that is made in the block leave only if this holds just before its write."""
+    """Send requests made in the block only if this is true just before their write."""
     token = _may_write.set(may_write)
     try:
         yield
@@ -64,7 +64,7 @@ def write_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
 
 
 def check_write() -> None:
-    """Raise `ConnectionFailed` if the request that is about to leave may not leave any more."""
+    """Raise `ConnectionFailed` if the request must not be sent any more."""
     may_write = _may_write.get()
     if may_write is not None and not may_write():
         raise ConnectionFailed("it is too late to send the request", sent=False)
@@ -89,9 +89,9 @@ class HttpClient:
         headers: are sent with every request.
         connect_seconds: how long connecting may take.
         unix_socket: where the server listens, if it is on this machine.
-        uses_proxy: take the proxy that the environment names for this address.
-        allows_address: whether an IP address of the server may be asked. The connection goes to
-            what was checked: the name is not looked up again.
+        uses_proxy: use the proxy that the environment sets for this address.
+        allows_address: whether an IP address of the server may be contacted. The connection goes
+            to the checked address: the name is not looked up again.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class HttpClient:
         )
 
     def _address(self, path: str) -> URL:
-        """Return what is requested: percent-encodings stay as they are."""
+        """Return the URL to request, with percent-encodings unchanged."""
         if (known := self._addresses.get(path)) is not None:
             return known
         query = self._url.raw_query_string
@@ -270,7 +270,7 @@ class HttpResponse:
         return data
 
     async def read_all(self, deadline: float, max_bytes: int) -> bytes:
-        """Return the rest of the body, or its beginning if it is longer; raises as `read` does."""
+        """Return the rest of the body, truncated to `max_bytes`; raises as `read` does."""
         parts: list[bytes] = []
         size = 0
         while size < max_bytes and (part := await self.read(deadline)):
@@ -289,7 +289,7 @@ class HttpResponse:
         await self.close()
 
     async def _pause(self, seconds: float) -> None:
-        """Leave in the kernel what arrives."""
+        """Leave arriving data in the kernel for some seconds."""
         connection = self._response.connection
         transport = None if connection is None else connection.transport
         if transport is None or transport.is_closing():
@@ -303,7 +303,7 @@ class HttpResponse:
 
 
 class _Deadline:
-    """Raises `TimeoutError` as `asyncio.timeout_at` does, but not because this process was late."""
+    """`asyncio.timeout_at` that does not expire because this process itself was late."""
 
     def __init__(self, at: float) -> None:
         self._at = at
@@ -338,7 +338,7 @@ class _Deadline:
 
 @dataclass(slots=True)
 class _Attempt:
-    """What became of a request."""
+    """The progress of a request."""
 
     is_sent: bool = False
     """It, or a part of it, may have arrived."""
@@ -362,7 +362,7 @@ _TRACES.on_request_headers_sent.append(_check_write)
 
 
 class _CheckingResolver(aiohttp.ThreadedResolver):
-    """Refuses a name that leads to an address which may not be asked."""
+    """Refuses names that resolve to a forbidden address."""
 
     def __init__(self, allows_address: Callable[[str], bool]) -> None:
         super().__init__()
@@ -384,7 +384,7 @@ class _CheckingResolver(aiohttp.ThreadedResolver):
 
 
 def _environment_proxy(url: URL) -> str | None:
-    """Return the proxy for an address; aiohttp's `trust_env` asks a thread for each request."""
+    """Return the proxy for an address; aiohttp's `trust_env` uses a thread for each request."""
     if urllib.request.proxy_bypass(f"{url.host}:{url.port}"):
         return None
     proxies = urllib.request.getproxies()

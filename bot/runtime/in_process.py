@@ -16,7 +16,7 @@ _MAX_SHOWN = 100
 
 
 class InProcessRateLimits(RateLimits):
-    """Keeps the next theoretical arrival of every key, its places and its calls, in memory."""
+    """Keeps rates, slots and call windows of every key in memory."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -59,7 +59,7 @@ class InProcessRateLimits(RateLimits):
         return len(holders)
 
     def _has_turn(self, key: str, free: int, waiter: Waiter | None, now: float) -> bool:
-        """Return whether one of these free places is a waiter's; else it goes on waiting."""
+        """Return whether a waiter gets one of the free slots; if not, it stays in the queue."""
         if waiter is None:
             return free > 0
         waiters = self._waiters[key]
@@ -111,7 +111,7 @@ class InProcessRateLimits(RateLimits):
         return longest_first(waits)
 
     def _seconds_until_all(self, scopes: Sequence[CallScope], now: float) -> float:
-        """Return how long any of these scopes takes no call; 0: all take one."""
+        """Return the seconds until all of these scopes admit a call."""
         longest = 0.0
         for scope in scopes:
             longest = max(longest, self._refused_until.get(scope.key, now) - now)
@@ -120,7 +120,7 @@ class InProcessRateLimits(RateLimits):
         return longest
 
     def _seconds_until_free(self, key: str, window: CallWindow, now: float) -> float:
-        """Return how long a window is full; it is while its n-th newest call is in it."""
+        """Return the seconds until the window has room: until its n-th newest call leaves it."""
         if window.is_learned and self._learned_until.get(key, now) <= now:
             return 0.0
         calls = self._calls.get((key, window.seconds), ())
@@ -141,13 +141,13 @@ class InProcessRateLimits(RateLimits):
 
 
 def longest_first(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
-    """Return waits in seconds by their scope, as far as somebody looks at them."""
+    """Return the longest waits, for display."""
     longest = sorted(waits.items(), key=lambda one: -one[1])[:_MAX_SHOWN]
     return [RefusedCalls(scope, seconds) for scope, seconds in longest]
 
 
 class InProcessSignals(Signals):
-    """Calls the subscribers of a topic at once."""
+    """Calls the subscribers of a topic directly."""
 
     def __init__(self) -> None:
         self._handlers: defaultdict[str, list[Callable[[Sequence[str]], None]]] = defaultdict(list)

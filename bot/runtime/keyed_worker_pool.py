@@ -56,19 +56,19 @@ def _hold_nothing(_key: str) -> float:
 
 
 class KeyedWorkerPool(Generic[Item]):
-    """Claim keys of one queue and process what was claimed.
+    """Claims keys of one queue and processes their items.
 
     Args:
         queue: names the queue in signals, metrics and logs.
-        ready_keys: reads from SQL at most so many keys that have work which nobody holds.
-        claim: claims those of some keys that are ready; gives what to process for each.
-        process: does the work of a key. It records its own failures: what it raises is only logged.
+        ready_keys: reads up to this many ready, unclaimed keys from SQL.
+        claim: claims the ready ones among some keys; returns the item of each.
+        process: processes an item. It records its own failures: exceptions are only logged.
         max_concurrent: how many keys are processed at once.
-        urgent_beside: how many that are urgent are processed beside these.
-        hold: gives for how many seconds a key is not to be claimed; then it is asked again. It is
-            not asked about urgent keys.
-        wakes_keys: whether this process wakes keys itself, as the others do then. What one of them
-            has woken is left to it for a moment, so that not all try to claim each key.
+        urgent_beside: how many urgent keys may be processed in addition.
+        hold: returns the seconds for which a key must not be claimed, and is then asked again;
+            urgent keys are never held.
+        wakes_keys: whether this process wakes keys itself, and so do the others. Each leaves keys
+            woken by another to it for a moment, so that not all try to claim every key.
     """
 
     def __init__(
@@ -126,9 +126,9 @@ class KeyedWorkerPool(Generic[Item]):
         wake_keys(self._signals, self._queue, keys, is_urgent=is_urgent)
 
     def start(self, key: str, item: Item) -> None:
-        """Process an item that was claimed already; after what is in progress for its key.
+        """Process an item that is claimed already, after the one in progress for its key.
 
-        After `drain` nothing is started: what was claimed then is somebody's when its lease ends.
+        After `drain` nothing is started: another process takes over when the lease expires.
         """
         if self._is_drained:
             return
@@ -146,7 +146,7 @@ class KeyedWorkerPool(Generic[Item]):
             group.create_task(self._poll(), name=f"{self._queue}: poll")
 
     async def drain(self, seconds: float) -> None:
-        """Wait for keys in progress to end, also those that are just being claimed.
+        """Wait for keys in progress to end, including those just being claimed.
 
         What takes longer is cancelled. Nothing is in progress afterwards.
         """
@@ -190,12 +190,12 @@ class KeyedWorkerPool(Generic[Item]):
                 self._look_again()  # others may have taken these, and left some of the rest
 
     def _look_again(self) -> None:
-        """Have the rest of what was woken claimed, if there is any."""
+        """Claim the remaining woken keys, if any."""
         if self._woken:
             self._changed.set()
 
     def _next_keys(self, free: int) -> list[str]:
-        """Return keys to claim: the urgent ones, then the first woken first."""
+        """Return keys to claim: urgent ones first, then in the order of their wake-ups."""
         urgent: list[str] = []
         if self._urgent:
             most = min(free + self._urgent_beside, _MAX_CLAIMED)
@@ -205,7 +205,7 @@ class KeyedWorkerPool(Generic[Item]):
         return urgent + self._unheld_keys(others, min(free, _MAX_CLAIMED) - len(urgent))
 
     def _unheld_keys(self, woken: Iterable[str], most: int) -> list[str]:
-        """Return the first of woken keys that can be claimed; set aside those that are held."""
+        """Return the first woken keys that are not held; set the held ones aside."""
         if most <= 0:
             return []
         keys: list[str] = []
@@ -253,7 +253,7 @@ class KeyedWorkerPool(Generic[Item]):
                 self.start(key, item)
 
     async def _poll(self) -> None:
-        """Wake keys whose wake-up was lost, or whose holder died."""
+        """Poll for ready keys: their wake-up may be lost, or their holder dead."""
         while True:
             try:
                 keys = await self._ready_keys(_MAX_KEYS_POLLED)

@@ -1,4 +1,4 @@
-"""Secrets in a file that is replaced while the service runs, such as a mounted secret."""
+"""Secrets in a file that may be replaced while the service runs, such as a mounted secret."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from bot.ports import Clock
 
 LOOK_EVERY_SECONDS = 5.0
-"""How old what is known of a file may be."""
+"""How often a file is checked for changes."""
 _log = structlog.get_logger(__name__)
 
 
@@ -21,9 +21,7 @@ def read_secrets(file: Path) -> list[str]:
 def read_secrets_at_start(file: Path, what: str) -> list[str]:
     """Read a file that a setting names; raises `ValueError`, as validators of settings do.
 
-    Args:
-        file: the file.
-        what: is in it, for the error: "the keys".
+    `what` names its content in the error: "the keys".
     """
     try:
         return read_secrets(file)
@@ -35,9 +33,7 @@ def read_secrets_at_start(file: Path, what: str) -> list[str]:
 def read_one_secret(file: Path, name: str) -> str:
     """Return the only secret in a file; raises `ValueError`, as validators of settings do.
 
-    Args:
-        file: the file.
-        name: the secret's, for the error: "token".
+    `name` names it in the error: "token".
     """
     found = read_secrets_at_start(file, f"the {name}")
     if len(found) != 1:
@@ -46,12 +42,9 @@ def read_one_secret(file: Path, name: str) -> str:
 
 
 def take_from_file(given: SecretStr | None, file: Path | None, field: str) -> SecretStr | None:
-    """Return the secret of a setting, which may stand in a file instead.
+    """Return the secret of a setting, or of the file that replaces it.
 
-    Args:
-        given: the secret in the setting itself.
-        file: the file, if the setting's other form names one.
-        field: the setting's: "api_key", with "api_key_file" for the file.
+    `field` is the name of the setting, such as "api_key", with "api_key_file" for the file.
 
     Raises:
         ValueError: both are set, or there is not one secret in the file.
@@ -65,7 +58,7 @@ def take_from_file(given: SecretStr | None, file: Path | None, field: str) -> Se
 
 
 class SecretFile:
-    """The secrets of a file, as they are now."""
+    """The current secrets of a file."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
@@ -75,7 +68,7 @@ class SecretFile:
         self.secrets: Sequence[str] = self._read() or []
 
     def has_changed(self, *, at_once: bool = False) -> bool:
-        """Look whether there are other secrets than before, every five seconds or at once."""
+        """Return whether the secrets have changed; checks every five seconds, or at once."""
         now = self._clock.monotonic()
         if not at_once and now - self._looked_at < LOOK_EVERY_SECONDS:
             return False

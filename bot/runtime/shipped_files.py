@@ -1,4 +1,4 @@
-"""Find the folders that come with Troupe but are no Python packages: migrations and presets."""
+"""Find the shipped folders that are not Python packages: migrations and presets."""
 
 import shutil
 from importlib.resources import files
@@ -7,7 +7,7 @@ from typing import Literal
 
 
 def shipped_folder(name: Literal["migrations", "presets"]) -> Path:
-    """Return a folder that came with Troupe.
+    """Return a shipped folder.
 
     In a wheel it is inside the package, at `bot/_data` (pyproject.toml puts it there); in a
     checkout it is at the top.
@@ -18,7 +18,7 @@ def shipped_folder(name: Literal["migrations", "presets"]) -> Path:
 
 
 def presets_folder(chosen: Path | None) -> Path:
-    """Return the folder that was chosen, or else ./presets, or else the presets of the package."""
+    """Return the chosen folder, else ./presets, else the shipped presets."""
     if chosen is not None:
         return chosen
     own = Path("presets")
@@ -26,13 +26,13 @@ def presets_folder(chosen: Path | None) -> Path:
 
 
 def writable_presets_folder(chosen: Path | None) -> tuple[Path, bool]:
-    """Return the folder to write presets to, and whether it was made for that.
+    """Return the folder to write presets to, and whether it was just created.
 
-    Without a chosen folder it is ./presets. A new one gets the presets of the package, because it
-    takes their place.
+    Without a chosen folder it is ./presets. A new one gets a copy of the shipped presets, because
+    it replaces them.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     folder = Path("presets") if chosen is None else chosen
     is_new = chosen is None and not folder.is_dir()

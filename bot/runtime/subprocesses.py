@@ -36,9 +36,9 @@ class ChildFailed(TroupeError):
 
 
 class SupervisedProcess:
-    """A child process that is restarted whenever it exits, with growing delays.
+    """A child process that is restarted with growing delays whenever it exits.
 
-    `ready` tells whether it answers; `restarts` counts how often it was started again.
+    `ready` returns whether it answers; `restarts` counts restarts.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SupervisedProcess:
         return self._ready_event.is_set()
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU time that it has used; None where the system does not tell."""
+        """Return the CPU time it has used; None if the system does not report it."""
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:  # only Linux tells, and only of a process that runs
@@ -195,6 +195,6 @@ DIE_WITH_PARENT = _die_with_parent if sys.platform == "linux" else None
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment for a child: ours without Troupe's settings and without secrets."""
+    """Return our environment without Troupe's settings and without secrets."""
     ours = os.environ  # noqa: TID251 -- no setting is read
     return {name: value for name, value in ours.items() if not _SECRET_NAME.search(name)}

@@ -1,4 +1,4 @@
-"""Cancel and abandon tasks, and bound how many go on in one pass of the event loop."""
+"""Cancel or abandon tasks, and limit how many resume in one pass of the event loop."""
 
 import asyncio
 from collections import deque
@@ -10,14 +10,14 @@ from weakref import WeakKeyDictionary
 T = TypeVar("T")
 _CANCEL_AGAIN_SECONDS = 3.0
 _ending: set[asyncio.Future[Any]] = set()
-"""What was abandoned and has not ended yet: the event loop alone would not keep it."""
+"""Abandoned tasks that have not ended: the event loop keeps only weak references."""
 
 
 async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended; their exceptions stay in them.
+    """Cancel tasks and wait until they have ended; their exceptions are not raised.
 
-    A task that goes on is cancelled again: up to Python 3.11 `asyncio.wait_for` loses a
-    cancellation that arrives at the moment its result does.
+    A task that keeps running is cancelled again: up to Python 3.11 `asyncio.wait_for` loses a
+    cancellation that arrives together with its result.
     """
     running = set(tasks)
     while running:
@@ -27,10 +27,10 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def finish_within(seconds: float, work: Awaitable[T]) -> T:
-    """Return what some work returns, or abandon it.
+    """Return the result of an awaitable, or abandon it after a timeout.
 
-    `asyncio.timeout` waits until what it has cancelled has ended, and a statement ends seconds
-    after that where the server stands still.
+    `asyncio.timeout` waits for the cancelled task to end, and an SQL statement takes seconds to end
+    when its server hangs.
 
     Raises:
         TimeoutError: it took longer.
@@ -57,7 +57,12 @@ _MAX_IN_A_PASS = 8
 
 
 class WakeUps:
-    """The wake-ups of one event loop."""
+    """Limits how many waiting tasks resume in one pass of an event loop.
+
+    Many answers that end together, a commit of two hundred units, thousands of messages at once:
+    each wakes a task that works for about a millisecond, and one pass of the loop runs all of them.
+    Whatever waits for many things at once resumes here: a few in a pass, in order.
+    """
 
     def __init__(self) -> None:
         self._in_this_pass = 0
@@ -65,7 +70,7 @@ class WakeUps:
         self._is_scheduled = False
 
     def wake(self, callback: Callable[[], None]) -> None:
-        """Call back at once if few were called in this pass of the loop, else in a later one."""
+        """Call back now if few were called in this pass of the loop, else in a later one."""
         if self._in_this_pass < _MAX_IN_A_PASS and not self._waiting:
             self._in_this_pass += 1
             self._schedule()
@@ -74,7 +79,7 @@ class WakeUps:
             self._waiting.append(callback)
 
     async def turn(self) -> None:
-        """Go on at once if few were woken in this pass of the loop, else in a later one."""
+        """Return now if few resumed in this pass of the loop, else in a later one."""
         if self._in_this_pass < _MAX_IN_A_PASS and not self._waiting:
             self._in_this_pass += 1
             self._schedule()
@@ -98,7 +103,7 @@ class WakeUps:
 
 
 def end_wait(waiter: asyncio.Future[None]) -> None:
-    """Let who awaits this go on, unless it is cancelled already."""
+    """Resolve a future unless it is cancelled already."""
     if not waiter.done():
         waiter.set_result(None)
 
@@ -107,7 +112,7 @@ _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, WakeUps] = WeakKeyDictio
 
 
 def wake_ups() -> WakeUps:
-    """Return those of the running event loop."""
+    """Return the limiter of the running event loop."""
     loop = asyncio.get_running_loop()
     found = _of_loops.get(loop)
     if found is None:

@@ -1,4 +1,4 @@
-"""The terminal's language, and texts by others without what would control it."""
+"""The terminal's locale, and foreign texts without control characters."""
 
 import os
 import re
@@ -10,17 +10,17 @@ _NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066
 
 
 def strip_control_characters(text: str) -> str:
-    """Remove all control characters (C0, C1 and DEL) but line breaks and tabs."""
+    """Remove control characters (C0, C1 and DEL) except line breaks and tabs."""
     return _CONTROL_CHARACTERS.sub("", text)
 
 
 def escape_control_characters(text: str) -> str:
-    r"""Write control characters but line breaks and tabs as in Python: ESC is `\x1b`."""
+    r"""Escape control characters except line breaks and tabs, as in Python: ESC is `\x1b`."""
     return _SHOWN_ESCAPED.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def escape_to_one_line(text: str) -> str:
-    """Write line breaks, tabs and marks of direction as in Python, too: the text forges no line."""
+    """Escape line breaks, tabs and direction marks, too, so that a text cannot forge a line."""
     return _NOT_IN_A_LINE.sub(lambda found: repr(found[0])[1:-1], text)
 
 

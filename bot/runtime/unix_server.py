@@ -1,4 +1,4 @@
-"""Run an HTTP server in a child process, on a private unix socket and behind a key."""
+"""Run an HTTP server in a child process, on a private unix socket protected by a key."""
 
 import asyncio
 import os

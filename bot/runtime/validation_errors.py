@@ -1,4 +1,4 @@
-"""Say in plain words what pydantic found wrong with a value that a person wrote."""
+"""Describe in plain words what pydantic found wrong with a value."""
 
 from typing import Final
 

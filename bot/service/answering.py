@@ -49,7 +49,7 @@ _IDLE_POLL_SECONDS = 0.02
 
 
 class AnsweringContainer(MessagingContainer, ABC):
-    """The worker, and what only it sees."""
+    """Commands, the stages of a turn, and the worker that runs them."""
 
     # commands
 

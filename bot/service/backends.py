@@ -27,13 +27,6 @@ def add_backends(
 ) -> None:
     """Build a backend for each provider that presets name, unless there is one.
 
-    Args:
-        backends: those that are there, by provider; the new ones are added.
-        settings: the providers.
-        presets: what names them.
-        renderer: writes prompts for backends that take text.
-        session_key: what conversations are hashed with for routers of model servers.
-
     Raises:
         PresetError: some presets cannot be used (`preset_refusals`); the text lists every reason.
         SettingsError: the settings of a provider are wrong.
@@ -49,13 +42,13 @@ def add_backends(
 
 
 def refused_presets(presets: Iterable[Preset], settings: Settings) -> dict[str, str]:
-    """Return why presets cannot be used with these settings, by name; one reason a line."""
+    """Return the reasons, one a line, by the name of each preset that these settings cannot run."""
     found = {preset.name: preset_refusals(preset, settings) for preset in presets}
     return {name: joined(reasons) for name, reasons in found.items() if reasons}
 
 
 def describe_refusals(refused: Mapping[str, str]) -> Sequence[str]:
-    """Return a text for each preset that cannot be used."""
+    """Return a line for each preset that cannot be used."""
     return [
         translatable("preset {preset}: {problem}", preset=repr(name), problem=reason)
         for name, reason in refused.items()
@@ -63,7 +56,7 @@ def describe_refusals(refused: Mapping[str, str]) -> Sequence[str]:
 
 
 def preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
-    """List what keeps a preset from being used: a provider, a price, parameters, tools."""
+    """List the problems of a preset: missing providers and prices, wrong parameters and tools."""
     models = used_models(preset)
     missing = dict.fromkeys(name for name, _ in models if name not in settings.providers)
     is_limited = settings.budgets.has_any or preset.budget is not None
@@ -88,7 +81,7 @@ def preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def missing_for(preset: Preset, settings: Settings) -> Sequence[str]:
-    """List what a new preset lacks before it can answer, its models included."""
+    """List what a new preset still needs before it can answer, including its models."""
     lacks = list(preset_refusals(preset, settings))
     for name, model in used_models(preset):
         provider = settings.providers.get(name)
@@ -109,7 +102,7 @@ def missing_for(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def missing_provider(name: str) -> str:
-    """Return which settings a provider needs that is not set up."""
+    """Say which settings set up a missing provider."""
     return translatable(
         "it uses the provider {provider}, which is not set up; set"
         " TROUPE_PROVIDERS__{setting}__API_KEY or __BASE_URL",
@@ -119,7 +112,7 @@ def missing_provider(name: str) -> str:
 
 
 def preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
-    """List what keeps the configured providers from answering for a preset."""
+    """List the preset's parameters and tools that its configured providers do not support."""
     return [*unsupported_parameters(preset, settings), *tool_problems(preset, settings)]
 
 
@@ -136,7 +129,7 @@ def unsupported_parameters(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
-    """List what keeps the preset's model from calling its tools.
+    """List why the preset's model cannot call its tools.
 
     A fallback whose provider has no tools answers without them.
     """

@@ -40,7 +40,7 @@ from bot.prompting.presets.preset import Preset
 from bot.service.backends import preset_problems
 from bot.service.container import Container
 from bot.settings import ConsoleSettings, Settings
-from bot.setup.accounts import SetupSteps
+from bot.setup import SetupSteps
 from bot.storage.database import Database
 from bot.storage.operation import AuditLog
 from bot.storage.reports import ChannelHistories, ServiceState
@@ -120,7 +120,7 @@ class ConsoleContainer:
 
     @cached_property
     def replay(self) -> PromptReplay:
-        """Asks again for a stored answer."""
+        """Replays stored answers."""
         return PromptReplay(
             self._operator_requests,
             self._c.resolver.presets,
@@ -206,7 +206,7 @@ class ConsoleContainer:
 
     @property
     def _provider_rows(self) -> list[ProviderRow]:
-        """The providers that are set up, with the presets that each answers for."""
+        """The configured providers, each with the presets that use it."""
         presets = self._c.resolver.presets.values()
         return [
             ProviderRow(
@@ -251,5 +251,5 @@ def make_console(
 
 
 def first_page(settings: Settings) -> str | None:
-    """Return where a log-in leads: to the set-up until a platform is set; None: the first page."""
+    """Return the page after a log-in: set-up until a platform is configured; None: the first."""
     return None if settings.configured_platforms else SETUP_PATH

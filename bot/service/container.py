@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from typing_extensions import override
 
@@ -24,13 +24,13 @@ from bot.runtime.terminal import terminal_locale
 from bot.service.answering import AnsweringContainer
 from bot.service.jobs import (
     Job,
-    LoopLag,
     ProviderNotices,
-    ReportSharing,
     RolePart,
     heartbeat,
+    measure_loop_lag,
     measure_queues,
     repeat,
+    share_reports,
 )
 from bot.service.options import Role
 from bot.service.published_presets import PublishedPresets
@@ -84,7 +84,7 @@ class Container(AnsweringContainer):
 
     @cached_property
     def role_parts(self) -> Sequence[RolePart]:
-        """What this process runs beside the platforms, in the order of a message's path."""
+        """The jobs of this process besides its platforms, in the order of a message's path."""
         roles = self.options.roles
         names = ",".join(role for role in Role if role in roles)
         return [
@@ -92,7 +92,7 @@ class Container(AnsweringContainer):
             *([self._worker_part()] if Role.WORKER in roles else []),
             *([self._sender_part()] if Role.SENDER in roles else []),
             heartbeat(self.nodes, self.owner, names, __version__, self.clock),
-            RolePart([*self._sharing_jobs, LoopLag(self.clock).run]),
+            RolePart([*self._sharing_jobs, partial(measure_loop_lag, self.clock)]),
         ]
 
     def _worker_part(self) -> RolePart:
@@ -117,7 +117,7 @@ class Container(AnsweringContainer):
         lanes = self.lane_pool
 
         async def drain() -> None:
-            """Send what is queued if no other process will, else only what was begun."""
+            """Send the queue if no other process will; else finish only what was begun."""
             if not self.is_alone:
                 await lanes.drain(_DRAIN_SECONDS)
                 return
@@ -143,10 +143,10 @@ class Container(AnsweringContainer):
         """What tells the other processes of this one."""
         if self.is_alone:
             return ()
-        sharing = ReportSharing(self.nodes, self.owner, self.backends, RECENT_EVENTS, self.clock)
-        return [sharing.run]
+        share = partial(share_reports, self.nodes, self.owner, self.backends)
+        return [partial(share, RECENT_EVENTS, self.clock)]
 
     @cached_property
     def provider_notices(self) -> ProviderNotices:
-        """What /readyz says of the providers that presets use."""
+        """The state of the presets' providers, for /readyz."""
         return ProviderNotices(self.resolver.presets.values, self.backends, self.options.roles)

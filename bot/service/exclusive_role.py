@@ -1,4 +1,4 @@
-"""Work that one of several processes on a database does at a time; the others stand by.
+"""Work that only one process of an installation does at a time; the others stand by.
 
 A platform is received from by one process at a time; of one with shards, each shard is.
 """
@@ -7,26 +7,22 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
 
 import structlog
-from typing_extensions import override
 
-from bot.chat.incoming import Request
 from bot.errors import StoreError
-from bot.ports import Clock, Intake, Platform, RoleLeases, ShardedPlatform, Surface
+from bot.ports import Clock, Intake, Platform, RoleLeases, ShardedPlatform
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import HELD_ROLES
 
-_P = TypeVar("_P", bound=Platform)
 _log = structlog.get_logger(__name__)
 _LEASE_SECONDS = 10.0
 _RENEW_SECONDS = 3.0
 _ASK_SECONDS = 2.0
-"""So often a process that stands by asks whether the role is free, unless it is told."""
+"""How often a standby asks for the lease; a signal makes it ask at once."""
 _MEMBER_SECONDS = 10.0
 _COUNT_SECONDS = 2.0
-"""So often each process counts how many there are, unless one tells that it ends."""
+"""How often processes count themselves; a signal of one that ends makes them count at once."""
 
 
 class ExclusiveRole:
@@ -41,14 +37,9 @@ class ExclusiveRole:
         *,
         counted_as: str | None = None,
     ) -> None:
-        """Take what decides who does the work.
+        """Create the role; `run` competes for it while `may_take` is true.
 
-        Args:
-            name: of the role, which all processes share.
-            leases: where it is held.
-            clock: time.
-            may_take: whether this process takes the role while it is free.
-            counted_as: its name in the metrics, which several roles may have; None: its own.
+        Several roles may share the name in metrics, `counted_as`.
         """
         self._held_count = HELD_ROLES.labels(counted_as or name)
         self._name = name
@@ -63,9 +54,9 @@ class ExclusiveRole:
         """Whether this process does it."""
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do the work while no other process does it; return when the work has ended by itself.
+        """Wait for the lease, then work while it holds; return when the work ends by itself.
 
-        Whatever the work raises goes through.
+        Exceptions of the work propagate.
         """
         stop_watching = self._leases.on_release(self._note_release)
         try:
@@ -84,7 +75,7 @@ class ExclusiveRole:
                 await self._leases.release(self._name)
 
     def ask_soon(self) -> None:
-        """Ask at once whether the role is free now, while this process stands by."""
+        """Stop waiting and ask for the lease again now."""
         self._is_due.set()
 
     def _note_release(self, roles: Sequence[str]) -> None:
@@ -120,7 +111,7 @@ class ExclusiveRole:
             _log.info("standing_by", role=self._name)
 
     async def _work_while_held(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Return False if the lease was lost before the work ended."""
+        """Run the work; return False if the lease was lost before it ended."""
         working = asyncio.ensure_future(work())
         renewing = asyncio.create_task(self._renew_until_lost())
         try:
@@ -154,73 +145,39 @@ class ExclusiveRole:
         return is_taken
 
 
-class _SharedPlatform(Platform, Generic[_P]):
-    """A platform that several processes have: each sends at any time, but not each receives."""
-
-    def __init__(self, platform: _P) -> None:
-        self._platform = platform
-
-    @property
-    @override
-    def name(self) -> str:
-        return self._platform.name
-
-    @property
-    @override
-    def surface(self) -> Surface:
-        return self._platform.surface
-
-    @override
-    async def check(self) -> str:
-        return await self._platform.check()
-
-    @override
-    async def close(self) -> None:
-        await self._platform.close()
-
-    @override
-    async def is_admin(self, incoming: Request) -> bool:
-        return await self._platform.is_admin(incoming)
-
-
-class ExclusivePlatform(_SharedPlatform[Platform]):
-    """Receives while it holds its role, and sends at any time."""
+class ExclusiveReceiver:
+    """Receives from a platform while it holds its role."""
 
     def __init__(self, platform: Platform, role: ExclusiveRole) -> None:
-        super().__init__(platform)
+        self.name, self.check = platform.name, platform.check
+        self._platform = platform
         self._role = role
 
     @property
-    @override
     def connection_error(self) -> str | None:
         """Why nothing is received; a process that stands by is as it should be."""
         return None if self._role.is_standby else self._platform.connection_error
 
-    @override
     async def run(self, intake: Intake) -> None:
         await self._role.run(lambda: self._platform.run(intake))
 
 
-class SharedShards(_SharedPlatform[ShardedPlatform]):
-    """Receives over this process's share of the connections; each is held by a lease.
+class ShardReceiver:
+    """Receives over this process's share of the shards, one lease each.
 
-    A process that has more than its share gives connections up: their sessions are resumed by
-    whoever takes them, so that this costs no new session and no message.
+    A process that holds more than its share releases shards. Whoever takes one resumes its session,
+    so that neither a new session nor a message is lost.
     """
 
     def __init__(
         self, platform: ShardedPlatform, source: str, owner: str, leases: RoleLeases, clock: Clock
     ) -> None:
-        """Take a platform and who shares it.
+        """Create the receiver; `run` joins the processes that share the platform.
 
-        Args:
-            platform: what is received from.
-            source: the bot, as in `Address.source`; a part of the names of leases.
-            owner: the name of this process, which no other one has.
-            leases: who holds what.
-            clock: time.
+        `source` is the bot, as in `Address.source`; `owner` is the unique name of this process.
         """
-        super().__init__(platform)
+        self.name, self.check = platform.name, platform.check
+        self._platform = platform
         self._source = source
         self._owner = owner
         self._leases = leases
@@ -231,14 +188,12 @@ class SharedShards(_SharedPlatform[ShardedPlatform]):
         self._is_due = asyncio.Event()
 
     @property
-    @override
     def connection_error(self) -> str | None:
         """Why nothing is received; a process that stands by is as it should be."""
         roles = self._roles.values()
         is_standby = any(one.is_standby for one in roles) and not any(one.is_held for one in roles)
         return None if is_standby else self._platform.connection_error
 
-    @override
     async def run(self, intake: Intake) -> None:
         shards = await self._platform.shards()
         member = f"{self._members}{self._owner}"
@@ -278,14 +233,14 @@ class SharedShards(_SharedPlatform[ShardedPlatform]):
             self._is_due.set()
 
     async def _update_share(self, member: str, shards: int) -> None:
-        """Count it; if it has grown, free connections are asked for at once."""
+        """Count this process's share; if it has grown, ask for free shards at once."""
         before, self._share = self._share, await self._count_share(member, shards)
         if self._share > before:
             for role in self._roles.values():
                 role.ask_soon()
 
     async def _count_share(self, member: str, shards: int) -> int:
-        """Return how many shards this process may hold; as before while the database is away."""
+        """Return how many shards this process may hold; unchanged while the database is down."""
         try:
             await self._leases.take(member, _MEMBER_SECONDS)
             members = await self._leases.held(self._members)

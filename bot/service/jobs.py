@@ -1,6 +1,7 @@
-"""Jobs that run for as long as the process: retention, metrics, reports of itself."""
+"""Jobs that run as long as the process: retention, metrics, health reports."""
 
 import contextlib
+import itertools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 
@@ -27,7 +28,7 @@ _DELETE_EVERY_SECONDS = 3600.0
 _SECONDS_BETWEEN_LAGS = 0.5
 _SECONDS_BETWEEN_LOOKS = 2.0
 _LOOKS_AT_START = 4
-"""A part that has never worked may still be connecting."""
+"""How many looks a part that has never worked gets: it may still be connecting."""
 _MAX_ERRORS = 10
 _MAX_STEPS = 30
 _MAX_CHARS = 1000  # of the end of one value, where a traceback says what it is
@@ -42,18 +43,18 @@ async def _nothing() -> None:
 
 @value_class
 class RolePart:
-    """What one role needs of the process that has it."""
+    """The jobs of one role, and what happens before and after them."""
 
     jobs: Sequence[Job] = ()
-    """What runs until the process ends."""
+    """Run until the process ends."""
     start: Job = _nothing
-    """Give back what this process held in an earlier life."""
+    """Release what an earlier run of this process held."""
     drain: Job = _nothing
-    """Finish what is in progress, and begin nothing new."""
+    """Finish work in progress and start no more."""
 
 
 async def repeat(job: Job, clock: Clock, seconds_between: float) -> None:
-    """Do a job again and again until cancelled; a failure of the database is only logged."""
+    """Repeat a job until cancelled; a failure of the database is logged."""
     while True:
         try:
             await job()
@@ -63,7 +64,7 @@ async def repeat(job: Job, clock: Clock, seconds_between: float) -> None:
 
 
 async def delete_expired_rows(database: Database, settings: Settings, clock: Clock) -> None:
-    """Delete, every hour, the rows that have outlived their retention time."""
+    """Delete expired rows every hour, until cancelled."""
 
     async def delete() -> None:
         _log.info("expired_rows_deleted", rows=await delete_expired_once(database, settings, clock))
@@ -73,7 +74,7 @@ async def delete_expired_rows(database: Database, settings: Settings, clock: Clo
 
 
 async def delete_expired_once(database: Database, settings: Settings, clock: Clock) -> int:
-    """Delete what has expired now; return how many rows that was.
+    """Delete the rows that have expired; return how many.
 
     Raises:
         StoreError: the database failed.
@@ -85,7 +86,7 @@ async def delete_expired_once(database: Database, settings: Settings, clock: Clo
 
 
 async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
-    """Set the gauges of the queues that these roles work on; raises `StoreError`."""
+    """Set the gauges of these roles' queues; raises `StoreError`."""
     found = await state.queue_ages()
     if Role.WORKER in roles:
         QUEUE_AGE.labels("conversations").set(found.conversations)
@@ -94,15 +95,7 @@ async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
 
 
 def heartbeat(nodes: NodeRegistry, owner: str, roles: str, version: str, clock: Clock) -> RolePart:
-    """Report that this process is there, for `troupe nodes`, and delete its row when it ends.
-
-    Args:
-        nodes: the rows of all processes.
-        owner: the name that this one holds leases under.
-        roles: what it does, separated by commas.
-        version: of Troupe.
-        clock: the time between two reports.
-    """
+    """Report this process as alive, for `troupe nodes`; delete its row when it ends."""
 
     async def start() -> None:
         await nodes.enter(owner, roles, version)
@@ -121,66 +114,39 @@ def heartbeat(nodes: NodeRegistry, owner: str, roles: str, version: str, clock: 
     return RolePart([run], start, end)
 
 
-class LoopLag:
-    """Sets a timer again and again; whatever keeps the loop busy makes it late."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    async def run(self) -> None:
-        """Measure twice a second until cancelled."""
-        while True:
-            due_at = self._clock.monotonic() + _SECONDS_BETWEEN_LAGS
-            await self._clock.sleep(_SECONDS_BETWEEN_LAGS)
-            LOOP_LAG.observe(max(0.0, self._clock.monotonic() - due_at))
+async def measure_loop_lag(clock: Clock) -> None:
+    """Measure twice a second how late a timer fires, as it does while the loop is busy."""
+    while True:
+        due_at = clock.monotonic() + _SECONDS_BETWEEN_LAGS
+        await clock.sleep(_SECONDS_BETWEEN_LAGS)
+        LOOP_LAG.observe(max(0.0, clock.monotonic() - due_at))
 
 
-class OutageLog:
-    """Looks at the parts every two seconds.
+async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
+    """Look at all parts every two seconds and log when an outage begins and ends.
 
-    Args:
-        look: returns "ok" or the reason by the name of each part.
-        clock: the time between two looks.
+    `look` returns "ok" or the problem by the name of each part.
     """
-
-    def __init__(self, look: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
-        self._look = look
-        self._clock = clock
-        self._began: dict[str, float] = {}
-        self._has_worked: set[str] = set()
-
-    async def run(self) -> None:
-        """Log outages until cancelled."""
-        looks = 0
-        while True:
-            looks += 1
-            for part, state in (await self._look()).items():
-                if state == "ok":
-                    self._has_worked.add(part)
-                    self._end(part)
-                elif part in self._has_worked or looks >= _LOOKS_AT_START:
-                    self._begin(part, state)
-            await self._clock.sleep(_SECONDS_BETWEEN_LOOKS)
-
-    def _begin(self, part: str, reason: str) -> None:
-        if part not in self._began:
-            self._began[part] = self._clock.monotonic()
-            _log.warning("outage_began", part=part, reason=reason)
-
-    def _end(self, part: str) -> None:
-        if part in self._began:
-            seconds = self._clock.monotonic() - self._began.pop(part)
-            _log.info("outage_ended", part=part, seconds=round(seconds, 1))
+    began: dict[str, float] = {}
+    has_worked: set[str] = set()
+    for looks in itertools.count(1):
+        for part, state in (await look()).items():
+            if state == "ok":
+                has_worked.add(part)
+                if part in began:
+                    seconds = round(clock.monotonic() - began.pop(part), 1)
+                    _log.info("outage_ended", part=part, seconds=seconds)
+            elif part not in began and (part in has_worked or looks >= _LOOKS_AT_START):
+                began[part] = clock.monotonic()
+                _log.warning("outage_began", part=part, reason=state)
+        await clock.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 @value_class
 class ProviderNotices:
-    """Looks at circuit breakers, and asks no provider.
+    """Reports providers whose circuit breakers are open; sends no request.
 
-    Args:
-        presets: returns those that may answer.
-        backends: those that this process asks; none where it does not answer.
-        roles: what this process does.
+    `backends` is empty if this process does not answer.
     """
 
     presets: Callable[[], Collection[Preset]]
@@ -188,7 +154,7 @@ class ProviderNotices:
     roles: Collection[Role]
 
     def find(self) -> Sequence[str]:
-        """Return a line for each provider that does not answer."""
+        """Return a line for each unreachable provider."""
         return [f"provider {name!r} does not answer this worker" for name in self._unreachable()]
 
     def states(self) -> Mapping[str, str]:
@@ -200,7 +166,7 @@ class ProviderNotices:
         }
 
     def worker_problem(self) -> str | None:
-        """Return why a process that only answers cannot; None: it can, or does more than that.
+        """Return why a worker cannot answer; None: it can, or this process has other roles.
 
         A process with other roles goes on receiving messages and serving its pages.
         """
@@ -216,7 +182,7 @@ class ProviderNotices:
         return sorted({one.provider for one in self.presets()})
 
     def _unreachable(self) -> list[str]:
-        """Return the served providers of which every model that was asked has an open breaker."""
+        """Return the providers of which every model that was asked has an open breaker."""
         found: list[str] = []
         for name in self._served():
             backend = self.backends.get(name)
@@ -226,41 +192,30 @@ class ProviderNotices:
         return found
 
 
-@value_class
-class ReportSharing:
-    """Shares a report of this process every few seconds, if it has changed.
+async def share_reports(
+    nodes: NodeRegistry,
+    owner: str,
+    backends: Mapping[str, Backend],
+    events: RecentEvents,
+    clock: Clock,
+) -> None:
+    """Share a report of this process whenever it has changed, until cancelled."""
+    told = ProcessReport()
 
-    Args:
-        nodes: the rows of all processes.
-        owner: the name that this process holds leases under.
-        backends: those that this process asks; none where it does not answer.
-        events: what was logged.
-        clock: the time between two reports.
-    """
+    async def share() -> None:
+        nonlocal told
+        report = make_report(backends, events)
+        if report != told:
+            await nodes.share(owner, report)
+            told = report
 
-    nodes: NodeRegistry
-    owner: str
-    backends: Mapping[str, Backend]
-    events: RecentEvents
-    clock: Clock
+    await repeat(share, clock, HEARTBEAT_SECONDS)
 
-    async def run(self) -> None:
-        """Report until cancelled."""
-        told = ProcessReport()
 
-        async def share() -> None:
-            nonlocal told
-            report = self.report()
-            if report != told:
-                await self.nodes.share(self.owner, report)
-                told = report
-
-        await repeat(share, self.clock, HEARTBEAT_SECONDS)
-
-    def report(self) -> ProcessReport:
-        """Return what this process tells."""
-        report = process_report(self.backends, self.events)
-        return replace(report, errors=tuple(map(_shortened, report.errors[:_MAX_ERRORS])))
+def make_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
+    """Return what this process tells the others."""
+    report = process_report(backends, events)
+    return replace(report, errors=tuple(map(_shortened, report.errors[:_MAX_ERRORS])))
 
 
 def _shortened(failed: FailedMessage) -> FailedMessage:

@@ -20,10 +20,10 @@ from bot.ports import Delivery, Platform, PrivateChats, ShardedPlatform, Surface
 from bot.replying.live_replies import LiveReplies
 from bot.routing.presets import HistoryScopes
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool, urgent_topic, wake_keys
-from bot.service.exclusive_role import ExclusivePlatform, SharedShards
+from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
 from bot.service.options import Role
 from bot.service.platform_calls import PlatformCalls, PlatformForms
-from bot.service.platform_supervisor import PlatformSupervisor
+from bot.service.platform_supervisor import PlatformSupervisor, Receiver
 from bot.service.stores import StorageContainer
 from bot.storage.chat_settings import CachedChatSettings
 from bot.storage.restoring import Restores
@@ -42,12 +42,12 @@ _URGENT_BESIDE = 32
 
 
 class MessagingContainer(StorageContainer, ABC):
-    """What judges and stores a message before it is answered, and what sends its answers."""
+    """Permissions, platforms and intake before an answer; queues and surfaces that send it."""
 
     @property
     @abstractmethod
     def platforms(self) -> Mapping[str, Platform]:
-        """By `Address.source`, which names the bot as well where it is not the first one."""
+        """By `Address.source`, which also names the bot if there is more than one."""
 
     @cached_property
     def platform_calls(self) -> PlatformCalls:
@@ -107,8 +107,8 @@ class MessagingContainer(StorageContainer, ABC):
     # receiving
 
     @cached_property
-    def receivers(self) -> Mapping[str, Platform]:
-        """The platforms as messages are received from them: one process at a time."""
+    def receivers(self) -> Mapping[str, Receiver]:
+        """What receives from the platforms, by source: one process at a time."""
         if Role.GATEWAY not in self.options.roles:
             return {}
         if self.is_alone or self.is_in_terminal:
@@ -119,10 +119,10 @@ class MessagingContainer(StorageContainer, ABC):
             source: self._shared_receiver(source, one) for source, one in self.platforms.items()
         }
 
-    def _shared_receiver(self, source: str, platform: Platform) -> Platform:
+    def _shared_receiver(self, source: str, platform: Platform) -> Receiver:
         if isinstance(platform, ShardedPlatform):
-            return SharedShards(platform, source, self.owner, self.role_leases, self.clock)
-        return ExclusivePlatform(platform, self.exclusive_role(f"receive {source}"))
+            return ShardReceiver(platform, source, self.owner, self.role_leases, self.clock)
+        return ExclusiveReceiver(platform, self.exclusive_role(f"receive {source}"))
 
     @cached_property
     def supervisor(self) -> PlatformSupervisor:
@@ -143,14 +143,14 @@ class MessagingContainer(StorageContainer, ABC):
 
     @property
     def webhook_routes(self) -> AddRoutes:
-        """What platforms call; every process that receives takes calls, also one on standby."""
+        """The routes of webhooks; a receiving process serves them on standby, too."""
         called = [self.platforms[source] for source in self.receivers]
         return webhook_routes(
             [one for one in called if isinstance(one, WebhookReceiver)], self._intake
         )
 
     async def receive(self, events: Sequence[Incoming]) -> None:
-        """Store what this process itself makes for other conversations."""
+        """Store events that this process creates for other conversations."""
         intake = InboxIntake(self.inbox, self._wake, router=self.history_router)
         await intake.receive(events, {})
 
@@ -159,7 +159,7 @@ class MessagingContainer(StorageContainer, ABC):
         self.signals.publish(CONVERSATIONS, keys)
 
     def _announce_urgent(self, messages: Sequence[Incoming]) -> None:
-        """Tell all processes what overtakes other messages, before it is woken.
+        """Announce stops, commands and buttons to all processes before the wake-up.
 
         A stop ends an answer at once, and commands and most buttons ask for no place among the
         answers.
@@ -169,7 +169,7 @@ class MessagingContainer(StorageContainer, ABC):
         if keys:
             self.signals.publish(urgent_topic(CONVERSATIONS), keys)
 
-    # what is to be answered
+    # stops, pauses, restored messages
 
     @cached_property
     def stops(self) -> StopRequests:
@@ -205,7 +205,7 @@ class MessagingContainer(StorageContainer, ABC):
         )
 
     async def delete_late_duplicates(self) -> None:
-        """Delete, until cancelled, second copies of messages that were accepted too late."""
+        """Delete duplicates of messages that a platform accepted late, until cancelled."""
         await self._sender.late_duplicates.run(self.lane_pool.wake)
 
     @cached_property
@@ -225,7 +225,7 @@ class MessagingContainer(StorageContainer, ABC):
         return WaitingCalls(self.clock)
 
     def _announce_sent(self, row_id: int, external_id: str | None) -> None:
-        """Tell the workers elsewhere, where this process has none of its own."""
+        """Tell the workers of other processes, unless this one is a worker."""
         if Role.WORKER not in self.options.roles:
             publish_sent_row(self.signals, row_id, external_id)
 
@@ -239,7 +239,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def replies(self) -> LiveReplies:
-        """What shows an answer while it is made."""
+        """Shows answers while they are generated."""
         surfaces = self.rate_limited_surfaces(best_effort=True)
         return LiveReplies(
             self.conversations.open, surfaces, self._delivery, self.clock, self.leases.is_certain
@@ -247,17 +247,17 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def leases(self) -> LeaseKeeper:
-        """The claims of this process: only while they are certain are its answers shown."""
+        """The claims of this process; its answers are shown only while these are certain."""
         return LeaseKeeper(self.conversations, self.clock)
 
     @property
     def private_chats(self) -> dict[str, PrivateChats]:
-        """The platforms on which people are written to in private, by `Address.source`."""
+        """The platforms that can open private chats, by `Address.source`."""
         found = self.platforms.items()
         return {name: one for name, one in found if isinstance(one, PrivateChats)}
 
     def rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
-        """Return the surfaces by `Address.source`; with `best_effort` one gives way to others."""
+        """Return the surfaces by `Address.source`; those for `best_effort` yield to others."""
         return {
             name: RateLimitedSurface(
                 platform.surface,

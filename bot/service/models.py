@@ -1,17 +1,21 @@
-"""Open what answers are made with: backends, templates, stories."""
+"""Open what generates answers: backends, templates, stories, tool servers."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import field
 from importlib import import_module  # noqa: TID251 # for what few installations need
-
 import structlog
-
 from bot.backends.factory import prepare_model
-from bot.embedders.registry import CountedEmbedder, make_embedder
+from bot.embedders.registry import CountedEmbedder
+from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, Stories, ToolServer
+from bot.ports import Backend
+from bot.ports import Stories
+from bot.ports import ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
@@ -21,26 +25,30 @@ from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.leases import read_installation_id
 from bot.storage.usage import UsageLog
-from bot.stories import RetrieveStories, StoryRetriever, index_stories, no_stories
+from bot.stories import RetrieveStories
+from bot.stories import StoryRetriever
+from bot.stories import index_stories
+from bot.stories import no_stories
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import open_tool_servers
 from bot.value_class import value_class
+
 
 _log = structlog.get_logger(__name__)
 
 
 @value_class
 class Models:
-    """What answers are made with."""
+    """What generates answers."""
 
     renderer: Renderer
     backends: dict[str, Backend]
-    """By provider; those that a new preset is the first to name are added."""
+    """By provider; a preset that is published later may add one."""
     retrieve_stories: RetrieveStories
     tool_servers: Mapping[str, ToolServer] = field(default_factory=dict)
     """By the names in presets."""
     session_key: bytes = b""
-    """What backends hash the names of conversations with; the same in all processes."""
+    """The key with which backends hash conversation names; the same in all processes."""
 
 
 @contextlib.asynccontextmanager
@@ -52,9 +60,9 @@ async def open_models(
     *,
     answers: bool = True,
 ) -> AsyncIterator[Models]:
-    """Open what answers are made with; raises `SettingsError`.
+    """Open what generates answers; raises `SettingsError`.
 
-    Without `answers` they are only described, and no MCP server is connected.
+    Without `answers` prompts are only described, and no MCP server is connected.
     """
     async with contextlib.AsyncExitStack() as stack:
         renderer = await stack.enter_async_context(Renderer())
@@ -81,15 +89,16 @@ async def _close_all(backends: Mapping[str, Backend]) -> None:
 async def prepare_models(
     settings: Settings, default: Preset, progress: Callable[[str], None]
 ) -> None:
-    """Make the models of the default preset and its fallbacks ready on this machine.
+    """Check or download the local models of the default preset and its fallbacks.
 
     Raises:
         SettingsError: a model file does not exist.
     """
     for preset in default.with_fallbacks:
-        provider = settings.providers.get(preset.provider)
+        name = preset.provider
+        provider = settings.providers.get(name)
         if provider is not None:
-            await prepare_model(preset.model, provider, settings.data_dir, progress)
+            await prepare_model(name, preset.model, provider, settings.data_dir, progress)
 
 
 async def preload_default(backends: Mapping[str, Backend], default: Preset) -> None:
@@ -105,7 +114,7 @@ async def preload_default(backends: Mapping[str, Backend], default: Preset) -> N
 async def open_story_retriever(
     settings: Settings, stories_by_character: Mapping[str, Sequence[str]], database: Database
 ) -> AsyncIterator[RetrieveStories]:
-    """Index the presets' stories while the block runs; without any nothing is loaded for them.
+    """Index the presets' stories while the block runs; without stories load nothing.
 
     Raises:
         SettingsError: the embedding model that is set is not there.
@@ -131,7 +140,7 @@ async def open_story_retriever(
 def stories_by_preset(
     presets: Mapping[str, Preset], stories: Mapping[str, Sequence[str]]
 ) -> dict[str, Sequence[str]]:
-    """Return the stories of each preset whose prompt has a place for them."""
+    """Return the stories of each preset whose prompt includes stories."""
     return {
         name: texts
         for name, texts in stories.items()

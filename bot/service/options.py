@@ -1,4 +1,4 @@
-"""What one process does: its roles, and what a run changes in the settings.
+"""The roles and options of one process.
 
 One process has all roles, unless `troupe run --role` names some of them.
 """
@@ -16,7 +16,7 @@ from bot.value_class import value_class
 
 
 class Role(StrEnum):
-    """A part of the work that any number of processes can share."""
+    """A part of the work; any number of processes can share it."""
 
     GATEWAY = "gateway"
     """Receives from the platforms and stores what it receives; loads no model."""
@@ -38,12 +38,12 @@ _NOT_SET_UP = "is not set up (docs/settings.md); set up are"
 
 @value_class
 class RunOptions:
-    """The options of a command; by default everything is as the settings say."""
+    """The options of a run; the defaults change nothing in the settings."""
 
     has_port: bool = True
     """Whether to serve the health endpoints."""
     answers_messages: bool = True
-    """Whether it works on messages; else it only asks models for the operator, beside whoever does:
+    """Whether it works on messages; if not, it only sends the operator's prompts, beside a service:
     it locks no data directory and prepares no model."""
     preset: str | None = None
     """The preset that answers in this run, in a chat of its own."""
@@ -54,7 +54,7 @@ class RunOptions:
 
     @property
     def shares_work(self) -> bool:
-        """Whether other processes have to do a part of the work."""
+        """Whether other processes do a part of the work."""
         return self.roles != ALL_ROLES
 
 
@@ -110,7 +110,7 @@ def replace_model(
 ) -> Mapping[str, Preset]:
     """Return the presets with another model and without fallbacks; unchanged for None.
 
-    Where its provider has no tools, they have none either.
+    If its provider has no tools, they have none either.
 
     What stands before the first slash is the provider, if one of that name is set up.
     """

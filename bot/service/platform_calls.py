@@ -1,4 +1,4 @@
-"""What is asked of a platform beside sending, and what its forms ask of the service."""
+"""Calls to platforms besides sending, and the forms that platforms open."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from bot.routing.presets import PresetResolver
 from bot.texts.text import Text, language_of, translatable, translate
 
 _EDIT_TITLE = translatable("Edit a message")
-_EDIT_LABEL = translatable("What it is to say")
+_EDIT_LABEL = translatable("What it should say")
 _TOO_LONG_TO_EDIT = translatable("That text is too long to be changed in a form.")
 _BUSY = translatable("That cannot be done at the moment. Please try again.")
 
@@ -25,10 +25,7 @@ _BUSY = translatable("That cannot be done at the moment. Please try again.")
 class PlatformCalls:
     """Calls the platform of an address.
 
-    Args:
-        platforms: returns those of this process by `Address.source`; called when one is needed, as
-            platforms are built with parts that call them.
-        resolver: knows where a preset observes.
+    `platforms` is called when one is needed, as platforms are built with parts that call them.
     """
 
     def __init__(
@@ -38,15 +35,15 @@ class PlatformCalls:
         self._resolver = resolver
 
     async def is_admin(self, incoming: Request) -> bool:
-        """Return whether who asks is an administrator of the chat."""
+        """Return whether the author is an administrator of the chat."""
         return await self._platforms()[incoming.address.source].is_admin(incoming)
 
     def asks_by_replies(self, address: Address) -> bool:
-        """Return whether people write free values of menus in replies there."""
+        """Return whether people enter free values of menus as replies there."""
         return self._platforms()[address.source].surface.limits(address).asks_by_replies
 
     async def explain_silence(self, said: Said, explanation: Text) -> None:
-        """Tell who spoke why nobody answers, where the platform can tell them alone."""
+        """Tell the author privately why nobody answers, if the platform can."""
         platform = self._platforms()[said.address.source]
         if isinstance(platform, SilenceExplainer):
             shown = translate(explanation, language_of(said.locale))
@@ -65,7 +62,7 @@ class PlatformCalls:
         return await platform.download(item, max_bytes)
 
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
-        """Return what was said before a message, where the platform keeps it and it may be read."""
+        """Return earlier messages, if the platform keeps them and the preset may read them."""
         platform = self._platforms()[said.address.source]
         observes = await self._resolver.observes(said.scopes)
         if not (isinstance(platform, HistoryReader) and observes):
@@ -73,7 +70,7 @@ class PlatformCalls:
         return await platform.read_before(said, limit)
 
     async def read_start(self, said: Said) -> Said | None:
-        """Return the message that the thread of a message is about, where it may be read."""
+        """Return the message that a thread was started from, if the preset may read it."""
         platform = self._platforms()[said.address.source]
         observes = await self._resolver.observes(said.scopes)
         return (
@@ -84,7 +81,7 @@ class PlatformCalls:
 
 
 class PlatformForms:
-    """Fills the forms that a platform opens at once, before the request is stored."""
+    """Fills the forms that platforms must open before the request is stored."""
 
     def __init__(
         self, buttons: AnswerButtons, personas: UserPersonas, histories: HistoryRouter
@@ -94,11 +91,11 @@ class PlatformForms:
         self._histories = histories
 
     async def press_refusal(self, pressed: Pressed) -> str | None:
-        """Return why a button may not be pressed."""
+        """Return why this person may not press a button; None: they may."""
         return await self._buttons.refusal(pressed)
 
     async def text_to_edit(self, said: Said) -> EditableText:
-        """Return the form in which a message of a character is edited."""
+        """Return the form for editing a character's message."""
         language = language_of(said.locale)
         try:
             text = await self._buttons.text_to_edit(await self._histories.route_command(said))

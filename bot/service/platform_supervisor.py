@@ -4,40 +4,50 @@ import asyncio
 import random
 import signal
 from collections.abc import Callable, Collection
+from typing import Protocol
 
 import structlog
 
 from bot.errors import PlatformError, PlatformFatal, StoreError
-from bot.ports import Clock, Intake, Platform
+from bot.ports import Clock, Intake
 from bot.runtime.tasks import cancel_and_wait
 
 _log = structlog.get_logger(__name__)
 _MIN_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 30.0
 _GOOD_RUN_SECONDS = 60.0
-"""A platform that worked so long begins with the shortest pause again."""
+"""After a run this long the pause starts over from the shortest."""
 _POLL_SECONDS = 0.5  # of the connection, until it was up once
 
 
+class Receiver(Protocol):
+    """Receives from a platform: the platform itself, or one that shares it with other processes."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def connection_error(self) -> str | None: ...
+
+    async def check(self) -> str: ...
+
+    async def run(self, intake: Intake) -> None: ...
+
+
 class PlatformSupervisor:
-    """Runs platforms concurrently and restarts those that fail, unless no retry helps."""
+    """Runs platforms concurrently and restarts those that fail, except after `PlatformFatal`."""
 
     def __init__(
         self,
-        platforms: Collection[Platform],
+        platforms: Collection[Receiver],
         intake: Intake,
         clock: Clock,
         announce: Callable[[str], None],
         companions: Collection[str] = (),
     ) -> None:
-        """Take the platforms.
+        """Create the supervisor; it announces each platform once it is connected.
 
-        Args:
-            platforms: those to run.
-            intake: receives their messages.
-            clock: time.
-            announce: is told about each as soon as it is connected.
-            companions: the names of those that end when all others have ended.
+        Companions are the names of platforms that end after all others.
         """
         self._platforms = platforms
         self._companions = companions
@@ -47,8 +57,8 @@ class PlatformSupervisor:
         self._failed: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def problem(self, platform: Platform) -> str | None:
-        """Return why a platform receives nothing now; None if it works."""
+    def problem(self, platform: Receiver) -> str | None:
+        """Return why a platform receives nothing at the moment; None if it works."""
         return self._failed.get(platform.name) or platform.connection_error
 
     async def until_stopped(self) -> None:
@@ -85,7 +95,7 @@ class PlatformSupervisor:
         """Disconnect all platforms."""
         await cancel_and_wait(self._tasks)
 
-    async def _keep_running(self, platform: Platform) -> None:
+    async def _keep_running(self, platform: Receiver) -> None:
         pause = _MIN_PAUSE_SECONDS
         was_connected = False
         while True:
@@ -123,11 +133,11 @@ class PlatformSupervisor:
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             self._failed.pop(platform.name, None)
 
-    async def _announce_platform(self, platform: Platform) -> None:
+    async def _announce_platform(self, platform: Receiver) -> None:
         try:
             self._announce(f"on {platform.name} as {await platform.check()}")
         except PlatformError as error:
             _log.warning("name_unknown", platform=platform.name, reason=str(error))
 
-    def _another_works(self, platform: Platform) -> bool:
+    def _another_works(self, platform: Receiver) -> bool:
         return any(one.name not in self._failed for one in self._platforms if one is not platform)

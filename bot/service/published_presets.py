@@ -1,4 +1,4 @@
-"""Presets that change while the service runs: published by a console, or files read again."""
+"""Presets that change while the service runs: published by a console, or edited files."""
 
 import asyncio
 import secrets
@@ -13,11 +13,11 @@ from bot.importers.character_files import read_complete_presets
 from bot.prompting.presets.files import (
     ReadPresets,
     export_preset,
-    file_stamps,
     parse_preset,
     preset_version,
 )
 from bot.prompting.presets.preset import Preset
+from bot.prompting.text.preset_folder import file_stamps
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import add_backends
 from bot.service.jobs import repeat
@@ -36,7 +36,7 @@ class PublishedPresets:
     """Loads and announces published versions of presets."""
 
     def __init__(self, container: StorageContainer) -> None:
-        """Use what other processes publish from now on."""
+        """Subscribe to what other processes publish."""
         self._container = container
         self._resources = resources = container.resources
         self._resolver = resources.resolver
@@ -62,17 +62,17 @@ class PublishedPresets:
         await self._tell(names)
 
     async def _tell(self, names: Sequence[str]) -> None:
-        """Leave a row for processes that miss the signal, and send that."""
+        """Write a row for processes that miss the signal, then send the signal."""
         rows = {f"{_ROW}{name}": secrets.token_hex(4) for name in names}
         await self._container.inbox.receive((), rows)
         self._resources.signals.publish(_PUBLISHED_PRESETS, names)
 
     async def watch(self) -> None:
-        """Look every two seconds for what was published without a signal, until cancelled."""
+        """Poll every two seconds for presets published without a signal, until cancelled."""
         await repeat(self.look, self._container.clock, _LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Read before the next answer what was published since the last look."""
+        """Mark presets published since the last look as stale."""
         rows = await self._container.inbox.cursors(_ROW)
         seen = rows if self._seen is None else self._seen
         new = [name.removeprefix(_ROW) for name in rows if rows[name] != seen.get(name)]
@@ -80,7 +80,7 @@ class PublishedPresets:
         self._seen = rows
 
     async def watch_files(self) -> None:
-        """Look every two seconds for changes in the presets folder, until cancelled."""
+        """Poll the presets folder for changes every two seconds, until cancelled."""
         while True:
             stamps = await asyncio.to_thread(file_stamps, self._folder)
             if stamps != self._stamps and await self.reload_files():
@@ -92,7 +92,7 @@ class PublishedPresets:
         return presets_folder(self._container.settings.presets_dir)
 
     async def reload_files(self) -> bool:
-        """Read the presets folder again, and let every process use what has changed in it.
+        """Reload the presets folder and publish what has changed in it to every process.
 
         Files that did not change since this process read them are left alone: a console on another
         machine may have published a newer version. A preset whose file has a mistake now stays as
@@ -112,7 +112,7 @@ class PublishedPresets:
         return True
 
     async def _use_changes(self, found: ReadPresets) -> list[str]:
-        """Store and use the presets whose files have changed; return their names."""
+        """Store and activate presets whose files have changed; return their names."""
         resolver = self._resolver
         problems = {
             self._last_names.get(file, found.names[file]): reason
@@ -149,7 +149,7 @@ class PublishedPresets:
         return [*changed, *deleted]
 
     def _report(self, problems: Mapping[str, str]) -> None:
-        """Log what cannot be used, once, and disable those presets that were never usable."""
+        """Log each problem once, and disable presets that were never usable."""
         resolver = self._resolver
         for name, reason in problems.items():
             if self._reported.get(name) != reason:
@@ -161,7 +161,7 @@ class PublishedPresets:
         self._reported = problems
 
     def prepare(self, preset: Preset) -> Preset:
-        """Make the backends of a preset ready; return it as this run uses it."""
+        """Build the backends of a preset; return it with this run's model."""
         settings, models = self._container.settings, self._container.models
         presets = replace_model({preset.name: preset}, self._container.options.model, settings)
         add_backends(
@@ -170,7 +170,7 @@ class PublishedPresets:
         return presets[preset.name]
 
     async def _load(self, name: str) -> tuple[Preset, int] | None:
-        """Return the newest version of a preset that another process has published or deleted."""
+        """Load the newest version of a preset from another process; None: it was deleted."""
         newest = await self._container.preset_versions.newest(name)
         if newest is None or not newest.content:
             return None
@@ -178,7 +178,7 @@ class PublishedPresets:
         return self._prepare_if_used(preset), newest.version
 
     def _prepare_if_used(self, preset: Preset) -> Preset:
-        """Make the backends of a preset ready where this process answers or describes answers."""
+        """Build the backends of a preset if this process generates or describes answers."""
         is_answering = self._resources.models is not None
         return self.prepare(preset) if is_answering else preset
 

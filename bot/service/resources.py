@@ -1,4 +1,4 @@
-"""Open what the service uses, in order, and close it in reverse."""
+"""Open what the service needs, in order, and close it in reverse."""
 
 import asyncio
 import contextlib
@@ -15,14 +15,9 @@ from bot.importers.character_files import read_character_folder
 from bot.platforms.spec import PlatformSpec
 from bot.ports import ChatSettings, RateLimits, Signals
 from bot.prompting.presets.fields import preset_id
-from bot.prompting.presets.files import (
-    FileStamps,
-    ReadPresets,
-    file_stamps,
-    find_preset,
-    preset_version,
-)
+from bot.prompting.presets.files import ReadPresets, find_preset, preset_version
 from bot.prompting.presets.preset import Preset
+from bot.prompting.text.preset_folder import FileStamps, file_stamps
 from bot.routing.presets import PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
@@ -52,7 +47,7 @@ _MAX_SETTING_AGE_SECONDS = 3.0  # where the signal of a change may be lost
 
 @value_class
 class Resources:
-    """What has to be opened before the service can be built."""
+    """Everything that is opened before the container is built."""
 
     database: Database
     bot_ids: Mapping[str, str]
@@ -80,12 +75,6 @@ async def open_resources(
     options: RunOptions,
 ) -> AsyncIterator[Resources]:
     """Open everything that the settings name.
-
-    Args:
-        settings: what is set up.
-        specs: the platforms that will run.
-        progress: tells the operator something.
-        options: what this run does differently.
 
     Raises:
         SettingsError: something is not set up; the text says what to change.
@@ -135,7 +124,7 @@ def _usable_presets(
     options: RunOptions,
     progress: Callable[[str], None],
 ) -> tuple[Mapping[str, Preset], Mapping[str, str]]:
-    """Return the presets as this run uses them, and why others are disabled, by name."""
+    """Return the usable presets, and why others are disabled, by name."""
     presets = replace_model(read.presets, options.model, settings)
     needs_providers = options.roles & {Role.WORKER, Role.CONSOLE}
     refused = refused_presets(presets.values(), settings) if needs_providers else {}
@@ -157,7 +146,7 @@ async def _open_models_if_used(
     progress: Callable[[str], None],
     options: RunOptions,
 ) -> AsyncIterator[Models | None]:
-    """Open the models where a role of this process needs them; None elsewhere."""
+    """Open the models if a role of this process needs them, else yield None."""
     if Role.WORKER in options.roles:
         if options.answers_messages:
             await prepare_models(settings, default, progress)
@@ -196,7 +185,7 @@ def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) ->
 def make_chat_settings(
     database: Database, signals: Signals, *, has_remote_signals: bool
 ) -> ChatSettings:
-    """Return the settings made in chats, in memory where changes by other processes are noticed.
+    """Return the chat settings, cached if this process hears of changes by others.
 
     Of the processes that use an SQLite file, one writes the settings of each chat. Several may use
     a PostgreSQL for the same chats; they hear of each other's changes over Redis only.
@@ -217,7 +206,7 @@ def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
 
 
 async def _refuse_upgrade_under_others(settings: Settings, use: DataDirUse) -> None:
-    """Check that no other process runs on tables that would have to be upgraded.
+    """Refuse to upgrade tables that another process is using.
 
     Raises:
         SettingsError: one does; the text names it.
@@ -245,7 +234,7 @@ async def _resolve_bot_ids(
 
 
 async def _save_versions(presets: Mapping[str, Preset], database: Database) -> Mapping[str, int]:
-    """Store the presets as they are now; return their version numbers by name."""
+    """Store the current presets; return their version numbers by name."""
     versions = [preset_version(preset) for preset in presets.values()]
     return await PresetVersions(database, SystemClock()).save(versions)
 
@@ -273,7 +262,7 @@ async def _open_coordination(
 
 
 async def with_stored_keys(settings: Settings) -> Settings:
-    """Return the settings with the stored keys; the same ones if no provider has any.
+    """Add the API keys stored in the database to the settings of their providers.
 
     Raises:
         SettingsError: a provider has none, or they cannot be decrypted.

@@ -5,7 +5,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module  # noqa: TID251 # for what few installations need
 from typing import Any
 
@@ -14,11 +14,11 @@ from bot.console.operator_requests import PromptReplay
 from bot.console.server import AddRoutes, published_address, serve_http
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
-from bot.ports import Platform
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
-from bot.service.jobs import OutageLog
+from bot.service.jobs import log_outages
 from bot.service.options import Role, RunOptions
+from bot.service.platform_supervisor import Receiver
 from bot.service.resources import open_resources
 from bot.settings import Settings
 
@@ -54,7 +54,7 @@ class Service:
                 for job in (
                     container.supervisor.until_stopped,
                     self._keep_reloading,
-                    OutageLog(self._look_at_parts, container.clock).run,
+                    partial(log_outages, self._look_at_parts, container.clock),
                     self._presets.watch_files,
                     *working,
                 )
@@ -95,7 +95,7 @@ class Service:
                     await self.console.setup_steps.close()
 
     def http_routes(self) -> Sequence[AddRoutes]:
-        """Return what adds everything that this process serves over HTTP."""
+        """Return the routes of everything that this process serves over HTTP."""
         container, probes = self.container, self._probes()
         notices = container.provider_notices.find
         routes = [health_routes(probes, notices=notices), container.webhook_routes]
@@ -109,52 +109,52 @@ class Service:
         return _import_console(self.container)
 
     async def _tell_login(self) -> None:
-        """Print a link that logs in where a person reads it; a log must not hold one."""
+        """Print a log-in link if a person reads it; a log must not contain one."""
         container = self.container
         if container.is_in_terminal or sys.stderr.isatty():
             link = await container.console_links.make_login_link()
             container.progress(f"console, by a link that works once, for 10 minutes:\n{link}")
 
     async def _keep_reloading(self) -> None:
-        """Read the presets folder again whenever that is asked for."""
+        """Reload the presets folder on every SIGHUP."""
         while True:
             await self._reload_asked.wait()
             self._reload_asked.clear()
             await self._presets.reload_files()
 
     async def _drain(self) -> None:
-        """Finish what was begun: first the answers, then what is queued to be sent."""
+        """Finish work in progress: first answers, then queued messages."""
         self._is_stopping = True
         for part in self.container.role_parts:
             await part.drain()
 
     def _probes(self) -> dict[str, Probe]:
-        """Return what /readyz asks: the database, Redis if there is one, what is received from.
+        """Return the probes of /readyz: database, Redis, platforms, roles.
 
-        Each role stops being ready when the process begins to stop. What waits in the queues is
-        no reason: a process that has much to do is as it should be.
+        A role is not ready once the process stops. A long queue does not matter: a busy process is
+        a healthy one.
         """
         roles = sorted(self.container.options.roles)
         return {**self._server_probes(), **{str(role): self._role_probe(role) for role in roles}}
 
     def _server_probes(self) -> dict[str, Probe]:
         container = self.container
-        platforms = container.receivers.items()
+        receivers = container.receivers.items()
         has_redis = container.settings.redis_url is not None
         return {
             "database": container.database_problem,
             **({"redis": container.signals.find_problem} if has_redis else {}),
-            **{name: self._platform_probe(platform) for name, platform in platforms},
+            **{name: self._platform_probe(one) for name, one in receivers},
         }
 
     async def _look_at_parts(self) -> Mapping[str, str]:
-        """Return "ok" or the problem of each server that this process needs."""
+        """Return "ok" or the problem of each server that this process depends on."""
         servers = await run_probes(self._server_probes(), _PROBE_SECONDS)
         return {**servers, **self.container.provider_notices.states()}
 
-    def _platform_probe(self, platform: Platform) -> Probe:
+    def _platform_probe(self, receiver: Receiver) -> Probe:
         async def probe() -> str | None:
-            return self.container.supervisor.problem(platform)
+            return self.container.supervisor.problem(receiver)
 
         return probe
 
@@ -169,7 +169,7 @@ class Service:
 
 
 def _import_console(container: Container) -> Any:
-    """Return the container of the console, whose pages other processes do not import."""
+    """Return the console's container; only processes that serve it import its pages."""
     return import_module("bot.service.console").ConsoleContainer(container)
 
 
@@ -182,11 +182,7 @@ async def running(
 ) -> AsyncIterator[Service]:
     """Open everything that the settings name, in order, and close it in reverse.
 
-    Args:
-        settings: the settings of the service.
-        progress: tells the operator something.
-        platforms: those to run; None: the configured ones, else the terminal.
-        options: what this run does differently.
+    Without `platforms` the configured ones run, or the terminal if there are none.
 
     Raises:
         SettingsError: something is not set up; the text says what to change.
@@ -206,9 +202,9 @@ async def running(
 
 @contextlib.contextmanager
 def _hangup_event() -> Iterator[asyncio.Event]:
-    """Yield an event that SIGHUP sets, whose default action would end the process.
+    """Yield an event that SIGHUP sets instead of ending the process.
 
-    In a terminal it does end it: there it says that the terminal was closed.
+    In a terminal SIGHUP keeps its meaning: the terminal was closed, so the process ends.
     """
     asked = asyncio.Event()
     if sys.stderr.isatty():
@@ -226,7 +222,7 @@ def _hangup_event() -> Iterator[asyncio.Event]:
 async def open_replay(
     settings: Settings, progress: Callable[[str], None]
 ) -> AsyncIterator[PromptReplay]:
-    """Open what asks a model again for a stored answer, beside whoever answers messages.
+    """Open the replay of stored answers, independently of a running service.
 
     Raises:
         SettingsError: something is not set up; the text says what to change.

@@ -1,4 +1,4 @@
-"""The container's lowest part: what a process is built from, its tables and its limits."""
+"""The lowest part of the container: settings, open resources, tables and limits."""
 
 import os
 import secrets
@@ -43,7 +43,7 @@ _SLOT_MARGIN_SECONDS = 60.0  # retries and a pause of the process are beyond an 
 
 
 class StorageContainer:
-    """The settings and open resources of a process, the tables of its database, its limits."""
+    """Settings and open resources of a process, its tables and limits."""
 
     def __init__(
         self,
@@ -54,16 +54,7 @@ class StorageContainer:
         options: RunOptions,
         clock: Clock | None = None,
     ) -> None:
-        """Take what everything is built from.
-
-        Args:
-            settings: the settings of the service.
-            resources: what was opened for it.
-            specs: the platforms to run.
-            progress: tells the operator something.
-            options: what this run does differently.
-            clock: the time; None: that of the system.
-        """
+        """Create the tables; everything else is built on first use."""
         self.settings = settings
         self.resources = resources
         self.specs = specs
@@ -101,25 +92,25 @@ class StorageContainer:
 
     @property
     def backends(self) -> Mapping[str, Backend]:
-        """Those that this process asks, by provider; none where it does not answer."""
+        """The backends by provider; none if this process does not answer."""
         models = self.resources.models
         return models.backends if models is not None else {}
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other process does the same: the data directory of SQLite is locked."""
+        """Whether no other process works on this database: SQLite's data directory is locked."""
         return self.database.is_sqlite
 
     @property
     def is_in_terminal(self) -> bool:
-        """Whether the only person here is the operator."""
+        """Whether the operator is the only user."""
         return data_dir_use(self.specs) is DataDirUse.TERMINAL
 
     @property
     def may_take_any_port(self) -> bool:
-        """Whether this process starts although its port is in use, as others may share its machine.
+        """Whether a port that is in use is replaced by the next free one.
 
-        One that was started to serve people's pages has to be where they look for them.
+        Processes may share a machine, but a console has to be where people look for it.
         """
         serves_pages = self.options.shares_work and Role.CONSOLE in self.options.roles
         return not (self.is_alone or serves_pages)
@@ -130,7 +121,7 @@ class StorageContainer:
         return self.settings.console.pages and Role.CONSOLE in self.options.roles
 
     def announce(self, text: str) -> None:
-        """Tell the operator something, unless the terminal belongs to a chat."""
+        """Show the operator a line, unless the terminal is used for a chat."""
         if not any(spec.uses_terminal for spec in self.specs):
             self.progress(text)
 
@@ -166,22 +157,22 @@ class StorageContainer:
         return SqlRoleLeases(self.database, self.owner, self.clock, self.signals)
 
     def exclusive_role(self, name: str) -> ExclusiveRole:
-        """Return what one process of the installation does at a time."""
+        """Return a role that one process of the installation holds at a time."""
         return ExclusiveRole(name, self.role_leases, self.clock)
 
     async def delete_expired_rows(self) -> None:
-        """Keep the database from growing."""
+        """Delete expired rows every hour, until cancelled."""
         await self._do_in_one_process(
             "delete expired rows",
             lambda: jobs.delete_expired_rows(self.database, self.settings, self.clock),
         )
 
     async def _do_in_one_process(self, name: str, job: jobs.Job) -> None:
-        """Do a job; of several processes, one does it at a time."""
+        """Run a job; if there are several processes, in one of them at a time."""
         await (job() if self.is_alone else self.exclusive_role(name).run(job))
 
     async def database_problem(self) -> str | None:
-        """Return why the database does not answer; whatever waits in it is not looked at."""
+        """Return why the database does not answer; None: it does."""
         try:
             await self.database.ping()
         except StoreError as error:
@@ -210,7 +201,7 @@ class StorageContainer:
 
     @cached_property
     def command_limits(self) -> CommandLimits | None:
-        """None in the terminal, and where a person may have any number of answers."""
+        """None in the terminal, and if answers are not limited."""
         limits = self.settings.limits
         if self.is_in_terminal or not limits.answers_per_person:
             return None
@@ -244,14 +235,14 @@ class StorageContainer:
 
 
 def _lease_owner(settings: Settings, use: DataDirUse) -> str:
-    """Name this process; on SQLite the name is the same after a restart."""
+    """Return this process's name as a lease owner; on SQLite it survives restarts."""
     if settings.sqlalchemy_url.startswith("sqlite"):
         return "embedded" if use is DataDirUse.SERVICE else "terminal"
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def _budget_rules(budgets: BudgetSettings, resolver: PresetResolver) -> BudgetRules:
-    """Return what may be spent.
+    """Return the budget rules of the settings.
 
     Raises:
         SettingsError: there is no preset of the name of the cheaper one.

@@ -1,4 +1,4 @@
-"""Write whatever a process prints as lines of JSON, where TROUPE_LOG_FORMAT is json."""
+"""Write everything that a process prints as lines of JSON if TROUPE_LOG_FORMAT is json."""
 
 import io
 import json

@@ -32,7 +32,7 @@ _CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u
 _REPEAT_SECONDS = 60.0
 _MAX_ERROR_IDS = 500
 _OF_ONE_EVENT = {"timestamp", "turn", "error_id"}
-# A number that is no part of a name or an address: how long something took, an object's id.
+# A number that is not part of a name or an address, such as a duration or an object's id.
 _VARIABLE = re.compile(r"0x[0-9a-f]+|(?<=Task-)\d+|(?<![\w.:=-])\d+(?:\.\d+)?(?!\.?\d)")
 
 
@@ -56,7 +56,7 @@ class ConsoleLogRenderer:
 
 
 class _Repeats:
-    """Counts the repeats of a record."""
+    """Counts repeats of a log record."""
 
     def __init__(self) -> None:
         self.newest: logging.LogRecord | None = None
@@ -71,7 +71,7 @@ class _Repeats:
             self._error_ids.append(error_id)
 
     def counted(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Return the record with what was counted."""
+        """Add the counts to a record and return it."""
         if isinstance(record.msg, dict):  # of structlog
             ids = {"error_ids": self._error_ids} if self._error_ids else {}
             record.msg = {**record.msg, "repeats": self._count, **ids}
@@ -81,10 +81,10 @@ class _Repeats:
 
 
 class RateLimitedHandler(logging.StreamHandler[TextIO]):
-    """Write the same warning or error once a minute, and how often it was repeated.
+    """Writes the same warning or error at most once a minute, with a count of its repeats.
 
-    The same are those with equal fields, whichever turn they are about; numbers in texts may
-    differ. The count comes with the first record after that minute, or when the process ends.
+    Records are the same if their fields are equal except for the turn and for numbers in texts. The
+    count is written with the first record after that minute, or when the process ends.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -111,7 +111,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
         super().close()
 
     def _write_counts(self, now: float, before: float) -> None:
-        """Write the newest of what was repeated since a line that is old; forget the others."""
+        """Write the newest repeat of each record last written before this; forget the rest."""
         for key, (written, repeats) in list(self._seen.items()):
             if written > before:
                 continue
@@ -122,7 +122,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 
 
 def _sameness(record: logging.LogRecord) -> str:
-    """Return what the records of one error have in common."""
+    """Return the key that repeats of one error share."""
     if isinstance(record.msg, dict):
         said = {name: str(value) for name, value in record.msg.items() if name not in _OF_ONE_EVENT}
         said["exception"] = said.get("exception", "").rpartition("\n")[2]
@@ -134,7 +134,7 @@ def _sameness(record: logging.LogRecord) -> str:
 
 
 class BoundTurn:
-    """Has every line that is logged in the block name a turn.
+    """Adds a turn to every line logged in the block.
 
     structlog's `bound_contextvars` reads all variables of the context before and after it, which
     takes four times as long.
@@ -152,7 +152,7 @@ class BoundTurn:
 
 @contextmanager
 def only_warnings_logged() -> Iterator[None]:
-    """Keep the log of a command from its results: warnings and errors only, to standard error."""
+    """Log only warnings and errors, to stderr, so that a command's results stay clean."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -164,7 +164,7 @@ def only_warnings_logged() -> Iterator[None]:
 
 
 def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: TextIO) -> None:
-    """Send our events, and the libraries' warnings, through one processor chain to one stream."""
+    """Send our events and the libraries' warnings through one processor chain to one stream."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -197,12 +197,12 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
 def log_crash(
     kind: type[BaseException], error: BaseException, frames: TracebackType | None
 ) -> None:
-    """Log what ends the process, as `sys.excepthook`."""
+    """Log an uncaught exception, as `sys.excepthook`."""
     structlog.get_logger(__name__).critical("crashed", exc_info=(kind, error, frames))
 
 
 def open_log_stream(file: Path | None) -> TextIO:
-    """Open a log file; without one, return standard error.
+    """Open a log file; without one, return stderr.
 
     Raises:
         SettingsError: the file cannot be written.
@@ -230,9 +230,9 @@ _OF_EVERY_EVENT = {"event", "level", "timestamp", "turn", "logger"}
 
 
 class RecentEvents:
-    """A processor of the log that keeps what belongs to a message, without secrets.
+    """A structlog processor that keeps the newest events of messages in memory.
 
-    It stands behind the one that masks them, and changes nothing.
+    It comes after the processor that masks secrets, and changes nothing.
     """
 
     def __init__(self, max_events: int = _MAX_EVENTS) -> None:
@@ -252,14 +252,14 @@ class RecentEvents:
         return event
 
     def failures(self, limit: int) -> Sequence[FailedMessage]:
-        """Return the messages with warnings or errors, those with the newest ones first."""
+        """Return messages with warnings or errors, newest first."""
         turns = dict.fromkeys(
             turn for turn, step in reversed(self._steps) if step.level in _FAILURES
         )
         return [self._failed(turn) for turn in list(turns)[:limit]]
 
     def failure(self, error_id: str) -> FailedMessage | None:
-        """Return a message by the id that people were told; None: nothing is known of it here."""
+        """Return a message by the error id that people see; None if this process has none."""
         turns = dict.fromkeys(turn for turn, _ in reversed(self._steps))
         found = next((turn for turn in turns if error_id_of(turn) == error_id), None)
         return None if found is None else self._failed(found)
@@ -274,14 +274,14 @@ _decode = msgspec.json.Decoder(FailedMessage).decode
 
 
 def describe_failure(events: RecentEvents, turn: str) -> MessageNote:
-    """Return what was logged of a message that failed."""
+    """Return a note with the log of a failed message."""
     error_id = error_id_of(turn)
     failed = events.failure(error_id) or FailedMessage(error_id, turn, ())
     return MessageNote(_key(error_id), _encode(failed).decode())
 
 
 async def find_failure(notes: MessageNotes, error_id: str) -> FailedMessage | None:
-    """Return a message that failed in any process; raises `StoreError`."""
+    """Return a message that failed in any process, by its error id; raises `StoreError`."""
     found = await notes.newest(_key(error_id), 1)
     try:
         return _decode(found[0]) if found else None
@@ -294,4 +294,4 @@ def _key(error_id: str) -> str:
 
 
 RECENT_EVENTS = RecentEvents()
-"""What this process has logged."""
+"""The events of this process."""

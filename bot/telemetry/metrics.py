@@ -88,7 +88,7 @@ def record_usage(usage: Usage) -> None:
 
 
 def count_unanswered(platform: str) -> int:
-    """Return how many messages of a platform got no answer but the reason for that."""
+    """Return how many messages of a platform got a notice instead of an answer."""
     found = (
         REGISTRY.get_sample_value(
             "troupe_finished_total", {"platform": platform, "outcome": outcome}

@@ -1,4 +1,4 @@
-"""Mask secrets in texts: those of the settings, and whatever has the format of a token or key."""
+"""Mask secrets in texts: those in the settings, and anything that looks like a token or key."""
 
 import re
 from base64 import b64encode, urlsafe_b64decode
@@ -80,7 +80,7 @@ _KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----")
 
 
 def _beginnings(word: str) -> str:
-    """Return a pattern of the word and of each of its beginnings."""
+    """Return a pattern that matches a word and each of its prefixes."""
     return "|".join(re.escape(word[:length]) for length in range(len(word), 0, -1))
 
 
@@ -105,25 +105,25 @@ _MAY_GROW = re.compile(
 _PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s]+)@|^[^/\s:@]+:(?!//)(\S+)$")
 
 _NEWER: set[str] = set()
-"""Secrets that came after the settings were read, in all their encodings."""
+"""Secrets added after the settings were read, in all encodings."""
 
 
 def mask_from_now_on(secrets: Iterable[str]) -> None:
-    """Let every masker mask these as well: keys of a file that was replaced."""
+    """Make every masker mask these, too: the keys of a file that was replaced."""
     for one in secrets:
         if len(one) >= _MIN_SECRET_CHARS:
             _NEWER.update(_encodings(one))
 
 
 def passwords_in(address: str) -> set[str]:
-    """Return the password of an address or of "name:password", as written and as meant."""
+    """Return the password of a URL or of "name:password", as written and decoded."""
     found = _PASSWORD.search(address)
     password = (found[1] or found[2]) if found else ""
     return {password, unquote(password)} - {""}
 
 
 class SecretMasker:
-    """A structlog processor that masks secrets, but for their last four characters at most."""
+    """A structlog processor that masks secrets except for up to four last characters."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = {each for one in secrets for each in (one, *passwords_in(one))}
@@ -156,10 +156,10 @@ class SecretMasker:
 
 
 def mask_pasted_tokens(text: str) -> str:
-    """Mask what has the format of a token, key or password in a text that a person wrote.
+    """Mask anything that looks like a token, key or password in a person's text.
 
-    So is what stands behind a name such as `PASSWORD=`, if it has letters and digits. Characters
-    without width do not hide a token: they are removed with it.
+    So is a value with letters and digits after a name such as `PASSWORD=`. Zero-width characters do
+    not hide a token: they are removed with it.
     """
     bare = text if text.isascii() else text.translate(_ZERO_WIDTH)
     masked = bare
@@ -171,7 +171,7 @@ def mask_pasted_tokens(text: str) -> str:
 
 
 def _may_have_token(text: str) -> bool:
-    """Return quickly, for most texts, that no token, password or key is in them."""
+    """Return False, quickly, for most texts without a token, password or key."""
     if _DIGIT_OR_AT.search(text) is None and "-----BEGIN" not in text:
         return False
     longest = max(map(len, text.split()), default=0)
@@ -179,9 +179,9 @@ def _may_have_token(text: str) -> bool:
 
 
 class TokenFilter:
-    """Does the same for a stream: what may still grow into a token is held back.
+    """Masks tokens in a stream: text that may still grow into a token is held back.
 
-    Names such as `PASSWORD=` are not looked for: what a model writes behind them is its own.
+    Names such as `PASSWORD=` are ignored: what a model writes after them is its own invention.
     """
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ class TokenFilter:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Append text; return what can be shown of it."""
+        """Append text; return what can be shown already."""
         searched = max(0, len(self._held) - _LONGEST_KEY_END_CHARS)
         self._held += text
         is_key = self._held.startswith("-") and _KEY_BEGIN.match(self._held)
@@ -199,11 +199,11 @@ class TokenFilter:
         return self._release(self._safe_length())
 
     def finish(self) -> str:
-        """Return what was held back, at the end of the text."""
+        """Return the rest at the end of the text."""
         return self._release(len(self._held))
 
     def _safe_length(self) -> int:
-        """Return how much of what is held cannot become a token, or is one in full."""
+        """Return how many held characters cannot become a token, or are a complete one."""
         begin = len(self._before)
         if "-----BEGIN" not in self._held:  # no other format has white space in it
             word = max(self._held.rfind(" "), self._held.rfind("\n")) + 1
@@ -252,7 +252,7 @@ def _mask_named(found: re.Match[str]) -> str:
 
 
 def _encodings(secret: str) -> set[str]:
-    """Return how a secret may be written: as it is, URL-quoted, in base64."""
+    """Return a secret in the forms in which it may appear: plain, URL-quoted, base64."""
     return {secret, quote(secret, safe=""), b64encode(secret.encode()).decode().rstrip("=")}
 
 

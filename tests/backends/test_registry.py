@@ -97,7 +97,7 @@ async def test_backend_without_models_prepares_and_tries_none(
     toy: BackendSpec, tmp_path: Path
 ) -> None:
     settings = ToySettings()
-    await prepare_model("m", settings, tmp_path, pytest.fail)
+    await prepare_model("mine", "m", settings, tmp_path, pytest.fail)
     assert list(model_trials([settings], tmp_path, Renderer())) == []
 
 

@@ -5,31 +5,22 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from bot.cli.app import app
 from bot.errors import PresetError, UserError
 from bot.importers.card import read_card
+from tests.cli.command import troupe
 from tests.importers.card_samples import CARD_CONTENTS, CARD_FILES
 
 ASSISTANT = {"name": "assistant", "provider": "ollama", "model": "tiny"}
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _prepare(folder: Path) -> None:
     """A working directory with the five cards and one preset."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "presets").mkdir()
-    (tmp_path / "presets" / "assistant.json").write_text(json.dumps(ASSISTANT))
+    (folder / "presets").mkdir()
+    (folder / "presets" / "assistant.json").write_text(json.dumps(ASSISTANT))
     for name, data in CARD_FILES.items():
-        (tmp_path / name).write_bytes(data)
-    return tmp_path
-
-
-def troupe(*words: str) -> str:
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
+        (folder / name).write_bytes(data)
 
 
 def test_import_makes_preset_on_the_provider_of_the_default_one(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -27,15 +26,10 @@ ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A working directory with a preset on the echo backend."""
-    for name in os.environ:  # noqa: TID251 # to delete them
-        if name.startswith("TROUPE_"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TROUPE_PROVIDERS__ECHO__KIND", "echo")
-    write_preset(tmp_path, ECHO)
-    return tmp_path
+    write_preset(folder, ECHO)
 
 
 def write_preset(folder: Path, preset: dict[str, object]) -> None:
@@ -76,24 +70,45 @@ async def test_check_finds_misspelt_variable(monkeypatch: pytest.MonkeyPatch) ->
     assert lines[-1] == "ok     provider echo: an echo"  # the rest was tested, too
 
 
-async def test_check_names_line_of_broken_preset(folder: Path) -> None:
-    write_preset(folder, {**ECHO, "sytem": "You are."})
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        (
+            {"sytem": "You are."},
+            "presets: presets/assistant.json, line 1: unknown key 'sytem'; did you mean 'system'?",
+        ),
+        (
+            {"provider": "local", "model": "default", "parameters": {"topP": 0.9}},
+            "presets: preset 'assistant': unknown parameter 'topP'; did you mean 'top_p'?",
+        ),
+        (
+            {"template": "{{ nope( }}"},
+            "presets: presets/assistant.json, line 1: template: line 1: unexpected",
+        ),
+        (
+            {"template": "{{ nope() }}"},
+            "presets: preset 'assistant': its template: UndefinedError: ",
+        ),
+        (
+            {"provider": "groq"},
+            "presets: preset 'assistant': it uses the provider 'groq', which is not set up; "
+            "set TROUPE_PROVIDERS__GROQ__API_KEY or __BASE_URL",
+        ),
+        (
+            {"fallbacks": [{"provider": "local", "model": "lost"}, {"provider": "local"}]},
+            "provider local: there is no model data/models/lost.gguf; "
+            "`troupe model list` shows those there are",
+        ),
+    ],
+)
+async def test_check_names_the_problem_of_a_preset(
+    folder: Path, keys: dict[str, object], problem: str
+) -> None:
+    write_preset(folder, {**ECHO, **keys})
     passed, lines = await run_check()
     assert not passed
-    assert wrong_lines(lines) == [
-        "presets: presets/assistant.json, line 1: unknown key 'sytem'; did you mean 'system'?"
-    ]
-
-
-async def test_check_names_parameter_unknown_to_local_model(folder: Path) -> None:
-    parameters = {"topP": 0.9, "temperature": 0.5}
-    local = {**ECHO, "provider": "local", "model": "default"}
-    write_preset(folder, {**local, "parameters": parameters})
-    passed, lines = await run_check()
-    assert not passed
-    assert wrong_lines(lines) == [
-        "presets: preset 'assistant': unknown parameter 'topP'; did you mean 'top_p'?"
-    ]
+    [line] = wrong_lines(lines)
+    assert line.startswith(problem)
 
 
 async def test_check_finds_installed_file_that_is_not_a_model(folder: Path) -> None:
@@ -146,29 +161,6 @@ async def test_check_does_not_load_model_larger_than_free_memory(
     ]
 
 
-async def test_check_finds_failing_template(folder: Path) -> None:
-    write_preset(folder, {**ECHO, "template": "{{ nope( }}"})
-    passed, lines = await run_check()
-    assert not passed
-    [line] = wrong_lines(lines)
-    assert line.startswith("presets: presets/assistant.json, line 1: template: line 1: unexpected")
-    write_preset(folder, {**ECHO, "template": "{{ nope() }}"})
-    passed, lines = await run_check()
-    assert not passed
-    [line] = wrong_lines(lines)
-    assert line.startswith("presets: preset 'assistant': its template: UndefinedError: ")
-
-
-async def test_check_names_setting_of_missing_provider(folder: Path) -> None:
-    write_preset(folder, {**ECHO, "provider": "groq"})
-    passed, lines = await run_check()
-    assert not passed
-    assert wrong_lines(lines) == [
-        "presets: preset 'assistant': it uses the provider 'groq', which is not set up; "
-        "set TROUPE_PROVIDERS__GROQ__API_KEY or __BASE_URL"
-    ]
-
-
 async def test_check_tests_the_other_presets_beside_a_broken_one(folder: Path) -> None:
     (folder / "presets" / "broken.json").write_text("{")
     lore = {**ECHO, "name": "lore", "lorebook": "missing.json"}
@@ -215,17 +207,6 @@ async def test_check_finds_unreachable_provider(
     passed, lines = await run_check()
     assert not passed
     assert wrong_lines(lines)[0].startswith("provider mine: ")
-
-
-async def test_check_finds_missing_model_of_a_preset(folder: Path) -> None:
-    fallbacks = [{"provider": "local", "model": "lost"}, {"provider": "local"}]
-    write_preset(folder, {**ECHO, "fallbacks": fallbacks})
-    passed, lines = await run_check()
-    assert not passed
-    assert wrong_lines(lines) == [
-        "provider local: there is no model data/models/lost.gguf; "
-        "`troupe model list` shows those there are"
-    ]
 
 
 @pytest.mark.parametrize(

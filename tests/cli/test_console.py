@@ -4,10 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from bot.chat.access import Scope
-from bot.cli.app import app
 from bot.console.login import token_digest
 from bot.console.server import published_address
 from bot.errors import UserError
@@ -15,18 +13,11 @@ from bot.runtime.clock import SystemClock
 from bot.storage.database import open_database
 from bot.storage.operation import AuditLog
 from bot.storage.tokens import ConsoleTokens
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+from tests.cli.command import troupe
 
 
 def console(*words: str) -> str:
-    result = CliRunner().invoke(app, ["console", *words], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout.strip()
+    return troupe("console", *words).strip()
 
 
 def test_link_is_to_the_running_service_and_logs_in_once(folder: Path) -> None:
@@ -46,7 +37,7 @@ def test_link_is_to_the_running_service_and_logs_in_once(folder: Path) -> None:
 
 def test_link_without_a_service_names_the_remedy() -> None:
     with pytest.raises(UserError, match="no console runs on data; start one with `troupe run`"):
-        CliRunner().invoke(app, ["console", "url"], catch_exceptions=False)
+        console("url")
 
 
 @pytest.mark.parametrize(
@@ -67,13 +58,11 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match="there is no scope 'oparate'; did you mean operate"):
         console("token", "add", "other", "--scope", "read,oparate")
     with pytest.raises(UserError, match="there is a token 'backup' already"):
-        CliRunner().invoke(
-            app, ["console", "token", "add", "backup", "--scope", "read"], catch_exceptions=False
-        )
+        console("token", "add", "backup", "--scope", "read")
     assert console("token", "revoke", "backup") == "revoked backup"
     assert console("token", "list") == ""
     with pytest.raises(UserError, match="there is no token 'backup'"):
-        CliRunner().invoke(app, ["console", "token", "revoke", "backup"], catch_exceptions=False)
+        console("token", "revoke", "backup")
 
     async def audited() -> list[tuple[str, str, str]]:
         async with open_database("sqlite:///data/troupe.db") as database:

@@ -16,11 +16,9 @@ pytestmark = pytest.mark.service
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _prepare(folder: Path) -> None:
     """A working directory with an empty presets folder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "presets").mkdir()
-    return tmp_path
+    (folder / "presets").mkdir()
 
 
 def run_failing(*words: str, **environment: str) -> list[str]:
@@ -41,8 +39,8 @@ def run_failing(*words: str, **environment: str) -> list[str]:
     return complaint
 
 
-def echo_preset(folder: Path) -> None:
-    preset = {"name": "assistant", "provider": "echo", "model": "m"}
+def echo_preset(folder: Path, **keys: str) -> None:
+    preset = {"name": "assistant", "provider": "echo", "model": "m", **keys}
     (folder / "presets" / "assistant.json").write_text(json.dumps(preset), encoding="utf-8")
 
 
@@ -56,17 +54,26 @@ def test_wrong_settings_are_one_line_each() -> None:
     ]
 
 
-def test_unknown_preset_is_one_line(folder: Path) -> None:
-    echo_preset(folder)
-    assert run_failing("preset", "show", "asistant") == [
-        "troupe: no preset 'asistant'; did you mean 'assistant'?"
-    ]
-
-
 def test_empty_presets_folder_is_one_line() -> None:
     assert run_failing("run", **ECHO) == [
         "troupe: no *.json in the presets directory presets; put a preset there"
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        ("preset show asistant", "no preset 'asistant'; did you mean 'assistant'?"),
+        ("preset validate none.json", "none.json cannot be read: No such file or directory"),
+        (
+            "preset export assistant no/where.json",
+            "no/where.json cannot be written: No such file or directory",
+        ),
+    ],
+)
+def test_wrong_argument_is_one_line(folder: Path, command: str, complaint: str) -> None:
+    echo_preset(folder)
+    assert run_failing(*command.split()) == [f"troupe: {complaint}"]
 
 
 @pytest.mark.parametrize("words", [("run",), ("chat",), ("db", "upgrade")])
@@ -96,19 +103,6 @@ def test_port_in_use_is_one_line(folder: Path) -> None:
         [complaint] = run_failing("run", **{**ECHO, "TROUPE_CONSOLE__PORT": port})
     assert f"cannot listen on 127.0.0.1:{port}" in complaint
     assert "TROUPE_CONSOLE__PORT" in complaint
-
-
-def test_missing_file_is_one_line() -> None:
-    assert run_failing("preset", "validate", "none.json") == [
-        "troupe: none.json cannot be read: No such file or directory"
-    ]
-
-
-def test_export_into_missing_folder_is_one_line(folder: Path) -> None:
-    echo_preset(folder)
-    assert run_failing("preset", "export", "assistant", "no/where.json") == [
-        "troupe: no/where.json cannot be written: No such file or directory"
-    ]
 
 
 def test_import_without_presets_folder_is_one_line(folder: Path) -> None:
@@ -141,8 +135,7 @@ def test_chat_answers_piped_line_and_ends_with_the_input(folder: Path) -> None:
 
 
 def test_escape_sequences_of_files_do_not_reach_the_terminal(folder: Path) -> None:
-    preset = {"name": "assistant", "provider": "echo", "model": "m", "description": "x\x1b[2Jy"}
-    (folder / "presets" / "assistant.json").write_text(json.dumps(preset), encoding="utf-8")
+    echo_preset(folder, description="x\x1b[2Jy")
     listed = subprocess.run(
         [sys.executable, "-m", "bot", "preset", "list"],
         env={"PYTHONPATH": str(CHECKOUT), "PATH": os.environ["PATH"]},  # noqa: TID251
@@ -152,8 +145,7 @@ def test_escape_sequences_of_files_do_not_reach_the_terminal(folder: Path) -> No
     assert b"x\\x1b[2Jy" in listed.stdout
     assert b"\x1b" not in listed.stdout
 
-    preset["prov\x1b[2Jider"] = ""
-    (folder / "presets" / "assistant.json").write_text(json.dumps(preset), encoding="utf-8")
+    echo_preset(folder, **{"prov\x1b[2Jider": ""})
     [complaint] = run_failing("run", **ECHO)
     assert "\\x1b[2J" in complaint
     assert "\x1b" not in complaint

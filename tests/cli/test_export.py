@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet
-from typer.testing import CliRunner
 
 from bot.chat.incoming import Address
 from bot.chat.session import Turn, TurnResult
-from bot.cli.app import app
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
 from bot.settings import read_settings
@@ -21,22 +19,19 @@ from bot.storage.conversations import Conversations
 from bot.storage.database import open_database
 from bot.storage.inbox import SqlInbox
 from bot.storage.operation import AuditLog
+from tests.cli.command import troupe
 from tests.samples import ALICE, BOB, begin, make_incoming
 
 MINE = [("telegram:5", "in a group, é\u202e"), ("telegram:6", "in another one")]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
-    return tmp_path
+def _prepare(folder: Path) -> None:
+    (folder / "data").mkdir()
 
 
 def export(*words: str) -> str:
-    result = CliRunner().invoke(app, ["export", *words], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    return troupe("export", *words)
 
 
 def store_words() -> None:
@@ -113,7 +108,7 @@ def test_file_of_an_export_is_for_its_owner_only_and_replaces_none(folder: Path)
 @pytest.mark.parametrize(
     ("person", "problem"),
     [
-        ("telegarm:1", "'telegarm' is no platform"),
+        ("telegarm:1", "'telegarm' is not a platform"),
         ("telegram", "--user is a platform and an id, such as"),
         ("telegram:404", "nothing is stored of telegram:404"),
     ],

@@ -42,16 +42,6 @@ async def platforms(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LoopbackPl
         yield platforms
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory, in an environment without settings."""
-    for name in os.environ:  # noqa: TID251 # to delete them
-        if name.startswith("TROUPE_"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 async def init(*flags: str) -> Result:
     """Run the command in a thread, because the servers need this one."""
     return await asyncio.to_thread(CliRunner().invoke, app, ["init", *flags])

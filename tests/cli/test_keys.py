@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from typer.testing import CliRunner
 
 from bot.backends.chat_completions.settings import HttpProviderSettings
-from bot.cli.app import app
 from bot.errors import SettingsError, TroupeError
 from bot.runtime.clock import SystemClock
 from bot.service.resources import with_stored_keys
@@ -17,23 +15,20 @@ from bot.settings import collect_secrets, read_settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import open_database
 from bot.storage.operation import AuditLog
+from tests.cli.command import troupe
 
 SECRET, OTHER = "sk-SECRET-1111", "sk-SECRET-2222"
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def _prepare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", OLD)
     monkeypatch.setenv("TROUPE_PROVIDERS__GROQ__STORED_KEYS", "true")
-    return tmp_path
 
 
-def keys(*words: str, given: str = "") -> str:
-    result = CliRunner().invoke(app, ["keys", *words], input=given, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+def keys(*words: str, given: str | None = None) -> str:
+    return troupe("keys", *words, given=given)
 
 
 def provider_keys() -> list[str]:
@@ -148,12 +143,6 @@ async def read_setting() -> str:
     return found["telegram:1"]
 
 
-def run(*words: str) -> str:
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def test_texts_are_encrypted_rotated_and_decrypted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,13 +150,13 @@ def test_texts_are_encrypted_rotated_and_decrypted(
     asyncio.run(store_setting())
     assert b"canary" in stored(folder)
     with pytest.raises(SettingsError, match="set TROUPE_ENCRYPT_TEXTS=true first"):
-        run("db", "encrypt")
+        troupe("db", "encrypt")
 
     monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
-    assert run("db", "encrypt").endswith("are encrypted now: 1\n")
+    assert troupe("db", "encrypt").endswith("are encrypted now: 1\n")
     assert b"canary" not in stored(folder)
     with pytest.raises(SettingsError, match="unset TROUPE_ENCRYPT_TEXTS first"):
-        run("db", "decrypt")
+        troupe("db", "decrypt")
 
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
     assert "encryption key: 1 keys, " in keys("rotate")
@@ -180,7 +169,7 @@ def test_texts_are_encrypted_rotated_and_decrypted(
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)
     monkeypatch.delenv("TROUPE_ENCRYPT_TEXTS")
     assert asyncio.run(read_setting()) == "canary"
-    assert run("db", "decrypt").endswith("are decrypted now: 1\n")
+    assert troupe("db", "decrypt").endswith("are decrypted now: 1\n")
     monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
     assert asyncio.run(read_setting()) == "canary"
     assert b"canary" in stored(folder)
@@ -189,9 +178,9 @@ def test_texts_are_encrypted_rotated_and_decrypted(
 def test_encryption_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
     monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
-    run("db", "upgrade")  # it stores no text
+    troupe("db", "upgrade")  # it stores no text
     with pytest.raises(SettingsError, match="set TROUPE_ENCRYPTION_KEYS to what `troupe keys new`"):
-        run("nodes")
+        troupe("nodes")
 
 
 def test_changes_of_keys_and_of_encryption_are_in_the_audit_log_without_the_keys(
@@ -203,9 +192,9 @@ def test_changes_of_keys_and_of_encryption_are_in_the_audit_log_without_the_keys
     keys("list")
     keys("remove", "1")
     monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
-    run("db", "encrypt")
+    troupe("db", "encrypt")
     monkeypatch.delenv("TROUPE_ENCRYPT_TEXTS")
-    run("db", "decrypt")
+    troupe("db", "decrypt")
 
     async def read() -> list[tuple[str, str, str]]:
         async with open_database(read_settings().sqlalchemy_url) as database:

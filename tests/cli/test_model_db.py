@@ -15,33 +15,7 @@ from bot.storage.data_dir import DataDirUse, lock_data_dir
 from bot.storage.database import NEWEST_REVISION
 from tests.backends import tiny_gguf, toy_projector
 from tests.checkout import CHECKOUT
-
-MODELFILE = """FROM ./phi.gguf
-TEMPLATE \"\"\"{{ range .Messages }}<|{{ .Role }}|>
-{{ .Content }}<|end|>
-{{ end }}<|assistant|>
-\"\"\"
-SYSTEM You are terse.
-PARAMETER num_ctx 4096
-PARAMETER stop <|end|>
-"""
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a model, a Modelfile and an empty presets folder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "presets").mkdir()
-    (tmp_path / "phi.gguf").touch()
-    (tmp_path / "Modelfile").write_text(MODELFILE, encoding="utf-8")
-    return tmp_path
-
-
-def troupe(*words: str) -> str:
-    """Run a command; return what it printed, raise what it raised."""
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
+from tests.cli.command import troupe
 
 
 def test_model_pull_imports_and_describes_model(

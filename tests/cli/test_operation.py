@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import select, update
-from typer.testing import CliRunner
 
 from bot.chat.access import COMMAND_LINE
 from bot.chat.incoming import Address, ForgetRequested
 from bot.chat.session import Turn, TurnResult
 from bot.chat.usage import AnswerCharge
-from bot.cli.app import app
-from bot.cli.operation.installation import format_age
+from bot.cli.installation import format_age
 from bot.errors import SettingsError, StoreError, UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
@@ -25,6 +23,7 @@ from bot.storage.operation import AuditLog, NodeRegistry
 from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.rows import decode_event
 from bot.storage.tables import inbox, node
+from tests.cli.command import troupe
 from tests.contracts.conftest import Store
 from tests.contracts.test_operation import refuse_answer, set_aside
 from tests.contracts.test_receipts import RECEIPT
@@ -34,16 +33,12 @@ LIST = ("dead-letters", "list")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
-    return tmp_path
+def _prepare(folder: Path) -> None:
+    (folder / "data").mkdir()
 
 
 def run(*words: str) -> list[str]:
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout.splitlines()
+    return troupe(*words).splitlines()
 
 
 def prepare(action: Callable[[Database], Awaitable[object]]) -> None:
@@ -162,8 +157,8 @@ def test_pause_and_resume_are_told_and_audited() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--platform", "irc"], "'irc' is no platform; there are: discord, telegram"),
-        (["--channel", "12345"], "'12345' is no platform"),
+        (["--platform", "irc"], "'irc' is not a platform; there are: discord, telegram"),
+        (["--channel", "12345"], "'12345' is not a platform"),
         (["--channel", "telegram:"], "--channel is a platform and an id"),
         (["--platform", "telegram", "--channel", "telegram:1"], "either --platform or --channel"),
     ],
@@ -295,9 +290,9 @@ def test_operator_forgets_one_thing_at_a_time() -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("forget", "--user", "telegarm:1"), "'telegarm' is no platform"),
+        (("forget", "--user", "telegarm:1"), "'telegarm' is not a platform"),
         (("forget", "--user", "telegram"), "--user is a platform and an id, such as"),
-        (("forget", "--server", "guild:1"), "'guild' is no platform"),
+        (("forget", "--server", "guild:1"), "'guild' is not a platform"),
         (("forget", "--channel", "discord:guild:1"), "is a server; name one of its channels"),
         (("pause", "--channel", "discord:guild:1"), "is a server; name one of its channels"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bot.cli.app import app
-from bot.cli.preset.configured_folder import configured_presets_folder
+from bot.cli.preset import configured_presets_folder
 from bot.errors import PresetError, SettingsError, UserError
 from bot.prompting.presets.files import load_presets, preset_version
 from bot.runtime.clock import SystemClock
@@ -17,6 +17,7 @@ from bot.runtime.shipped_files import presets_folder
 from bot.settings import read_settings
 from bot.storage.database import open_database
 from bot.storage.presets import PresetVersions
+from tests.cli.command import troupe
 
 MODELFILE = """FROM ./phi.gguf
 TEMPLATE \"\"\"{{ range .Messages }}<|{{ .Role }}|>
@@ -30,28 +31,11 @@ PARAMETER stop <|end|>
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _prepare(folder: Path) -> None:
     """A working directory with a model, a Modelfile and an empty presets folder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "presets").mkdir()
-    (tmp_path / "phi.gguf").touch()
-    (tmp_path / "Modelfile").write_text(MODELFILE, encoding="utf-8")
-    return tmp_path
-
-
-def troupe(*words: str) -> str:
-    """Run a command; return what it printed, raise what it raised."""
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def test_validate_finds_parameter_unknown_to_local_model(folder: Path) -> None:
-    preset = {"name": "nova", "provider": "local", "model": "m", "parameters": {"top-p": 1}}
-    (folder / "nova.json").write_text(json.dumps(preset), encoding="utf-8")
-
-    with pytest.raises(PresetError, match=r"nova.json: unknown parameter 'top-p'; .*'top_p'"):
-        troupe("preset", "validate", "nova.json")
+    (folder / "presets").mkdir()
+    (folder / "phi.gguf").touch()
+    (folder / "Modelfile").write_text(MODELFILE, encoding="utf-8")
 
 
 def test_validate_finds_parameter_unknown_to_fallback(folder: Path) -> None:

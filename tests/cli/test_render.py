@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from typer.testing import CliRunner
 
-from bot.cli.app import app
 from bot.errors import BackendUnavailable, PresetError, TroupeError, UserError
 from tests.backends.local_model import lend_model
+from tests.cli.command import troupe
 
 TALK = [
     {"role": "user", "content": "Hi <|im_end|>"},
@@ -27,12 +26,10 @@ NOVA = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "presets").mkdir()
-    add_preset(tmp_path)
-    (tmp_path / "talk.json").write_text(json.dumps(TALK), encoding="utf-8")
-    return tmp_path
+def _prepare(folder: Path) -> None:
+    (folder / "presets").mkdir()
+    add_preset(folder)
+    (folder / "talk.json").write_text(json.dumps(TALK), encoding="utf-8")
 
 
 def add_preset(folder: Path, **keys: object) -> None:
@@ -43,10 +40,7 @@ def add_preset(folder: Path, **keys: object) -> None:
 
 def render(*words: str, messages: str = "talk.json", given: str | None = None) -> str:
     """Run the command; return what it printed, raise what it raised."""
-    command = ["render", "--messages", messages, *words]
-    result = CliRunner().invoke(app, command, input=given, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    return troupe("render", "--messages", messages, *words, given=given)
 
 
 def test_render_as_messages_shows_what_an_online_model_is_sent() -> None:

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from typer.testing import CliRunner
 
 from bot.chat.drafts import PresetDraft
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn, TurnResult
-from bot.cli.app import app
 from bot.cli.replay import mark_differences
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
@@ -22,6 +20,7 @@ from bot.storage.conversations import Conversations
 from bot.storage.database import open_database
 from bot.storage.inbox import SqlInbox
 from bot.storage.presets import PresetDrafts
+from tests.cli.command import troupe
 from tests.commands.test_context import RECEIPT
 from tests.samples import ALICE, begin, make_incoming
 
@@ -29,12 +28,10 @@ SECRET = "sk-thesecretofanoperator"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def _prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__PARROT__KIND", "echo")
     monkeypatch.setenv("TROUPE_PROVIDERS__OPENAI__API_KEY", SECRET)
-    (tmp_path / "data").mkdir()
-    return tmp_path
+    (folder / "data").mkdir()
 
 
 def store_receipt(receipt: Receipt) -> None:
@@ -55,9 +52,7 @@ def unstyle(text: str) -> str:
 
 
 def replay(*words: str) -> str:
-    result = CliRunner().invoke(app, ["replay", *words], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return unstyle(result.stdout)
+    return unstyle(troupe("replay", *words))
 
 
 def test_replay_compares_new_answer_with_old_one() -> None:

@@ -8,17 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from bot.chat.prompt import Usage
 from bot.chat.session import TurnResult
 from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal, format_usage_table
-from bot.cli.app import app
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
 from bot.storage.database import open_database
 from bot.storage.inbox import SqlInbox
+from tests.cli.command import troupe
 from tests.commands.test_context import RECEIPT
 from tests.samples import begin, make_incoming
 
@@ -29,16 +28,12 @@ HEAD = (
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
-    return tmp_path
+def _prepare(folder: Path) -> None:
+    (folder / "data").mkdir()
 
 
 def usage(*words: str) -> list[str]:
-    result = CliRunner().invoke(app, ["usage", *words], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout.splitlines()
+    return troupe("usage", *words).splitlines()
 
 
 def store_answers() -> None:
@@ -98,4 +93,4 @@ def test_usage_without_a_database_is_empty() -> None:
 
 def test_day_that_is_none_is_named() -> None:
     with pytest.raises(UserError, match="'soon' is not a date; write it as 2026-11-01"):
-        CliRunner().invoke(app, ["usage", "--since", "soon"], catch_exceptions=False)
+        usage("--since", "soon")

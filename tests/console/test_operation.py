@@ -18,7 +18,7 @@ from bot.console.operation import ProviderRow
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
-from bot.service.jobs import ReportSharing
+from bot.service.jobs import make_report
 from bot.storage.inbox import SqlInbox
 from bot.storage.operation import NodeRegistry, SqlMessageNotes
 from bot.storage.tables import node
@@ -304,9 +304,8 @@ async def test_errors_and_models_of_another_process_are_shown(console: ConsoleUn
     elsewhere.log("error", "turn_failed", exception=f"{'x' * 1500}\nValueError: <script>")
     nodes = NodeRegistry(console.database, CLOCK)
     backends = {"remote": WatchedBackend([]), "local": LocalBackend([])}
-    sharing = ReportSharing(nodes, "host:<2>", backends, elsewhere.events, CLOCK)
     await nodes.enter("host:<2>", "worker", "0.1.0")
-    await nodes.share("host:<2>", sharing.report())
+    await nodes.share("host:<2>", make_report(backends, elsewhere.events))
     await console.log_in()
     error_id = error_id_of(TURN)
 

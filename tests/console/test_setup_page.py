@@ -13,7 +13,7 @@ from bot.console.setup_page import SetupPage
 from bot.runtime.clock import SystemClock
 from bot.service.console import first_page
 from bot.settings import read_settings
-from bot.setup.accounts import SetupSteps
+from bot.setup import SetupSteps
 from bot.storage.operation import AuditLog
 from tests.cli.test_init import OLD, send_code
 from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms

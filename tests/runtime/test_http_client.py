@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bot.runtime.http_client import ConnectionFailed, HttpClient, HttpResponse, write_only_if
-from tests.runtime.http_server import ByteServer, Step, byte_server, play
+from tests.runtime.http_server import ByteServer, Step, byte_server
 from tests.waiting import wait_until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -79,21 +77,6 @@ async def test_connection_is_used_again_after_a_whole_response() -> None:
     assert server.connections == 1
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
-        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
-        OK + OK,
-    ],
-)
-async def test_connection_is_not_used_again_if_it_cannot_be(answer: bytes) -> None:
-    async with byte_server([answer], [OK]) as server, client_of(server.base_url) as client:
-        assert [await read(client), await read(client)] == [b"ok"] * 2
-
-    assert server.connections == 2
-
-
 @pytest.mark.parametrize("is_connected", [True, False])
 async def test_request_that_may_not_leave_any_more_is_not_written(is_connected: bool) -> None:
     answers_asked: list[bool] = []
@@ -115,66 +98,15 @@ async def test_request_that_may_not_leave_any_more_is_not_written(is_connected: 
         assert await read(client) == b"ok"  # on another connection
 
 
-async def test_body_without_a_length_ends_with_its_connection() -> None:
-    steps: list[Step] = [b"HTTP/1.1 200 OK\r\n\r\nwe", 0.01, b"ll"]
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"{}")
-        await play(steps, writer)
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with client_of(f"http://127.0.0.1:{port}") as client:
-            assert await read(client) == b"well"
-
-
-async def test_interim_responses_are_skipped() -> None:
-    interim = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
-    async with (
-        byte_server([interim + interim, 0.01, OK]) as server,
-        client_of(server.base_url) as client,
-    ):
-        assert await read(client) == b"ok"
-
-
-async def test_response_without_a_body_is_complete_at_once() -> None:
-    empty = b"HTTP/1.1 204 No Content\r\n\r\n"
-    async with byte_server([empty], [OK]) as server, client_of(server.base_url) as client:
-        assert await read(client) == b""
-        assert await read(client) == b"ok"
-    assert server.connections == 1
-
-
-@given(st.binary(min_size=1, max_size=200), st.lists(st.integers(1, 40)), st.integers(1, 30))
-async def test_chunks_may_be_cut_anywhere(body: bytes, sizes: list[int], step: int) -> None:
-    chunks, rest = [], body
-    for size in [*sizes, len(body)]:
-        if rest:
-            chunks.append(b"%x\r\n%b\r\n" % (len(rest[:size]), rest[:size]))
-            rest = rest[size:]
-    whole = CHUNKED + b"".join(chunks) + b"0\r\n\r\n"
-    pieces = [whole[at : at + step] for at in range(0, len(whole), step)]
-    async with byte_server(pieces) as server, client_of(server.base_url) as client:
-        assert await read(client) == body
-
-
 @pytest.mark.parametrize(
     "answer",
     [
         b"nonsense\r\n\r\n",
-        b"HTTP/2 200\r\n\r\n",
-        b"HTTP/1.1 2xx OK\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000,
         CHUNKED + b"zz\r\nok\r\n",
-        CHUNKED + b"-2\r\nok\r\n",
-        CHUNKED + b"1\r\nokay\r\n",
-        CHUNKED + b"1" * 5000,
     ],
-    ids=range(11),
+    ids=range(4),
 )
 async def test_malformed_response_is_a_failed_connection(answer: bytes) -> None:
     async with byte_server([answer, 5.0]) as server, client_of(server.base_url) as client:

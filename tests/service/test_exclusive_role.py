@@ -10,7 +10,7 @@ from typing_extensions import override
 from bot.errors import StoreError
 from bot.ports import Intake, RoleLeases, ShardedPlatform
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.exclusive_role import ExclusivePlatform, ExclusiveRole, SharedShards
+from bot.service.exclusive_role import ExclusiveReceiver, ExclusiveRole, ShardReceiver
 from tests.fakes import FakeClock
 from tests.service.test_platform_supervisor import FakePlatform
 from tests.support.intake import FakeIntake
@@ -170,7 +170,7 @@ async def test_platform_that_stands_by_has_no_problem(clock: FakeClock) -> None:
     other = Process(leases, "other")
     await clock.advance(0)
     platform = FakePlatform()
-    exclusive = ExclusivePlatform(platform, ExclusiveRole("work", leases.of("this"), clock))
+    exclusive = ExclusiveReceiver(platform, ExclusiveRole("work", leases.of("this"), clock))
     assert exclusive.connection_error == "not connected"
     running = asyncio.create_task(exclusive.run(FakeIntake()))
     await clock.advance(5)
@@ -209,7 +209,7 @@ class Sharing:
     def __init__(self, leases: Leases, name: str) -> None:
         self.leases = leases.of(name)
         self.shards = FakeShards()
-        shared = SharedShards(self.shards, "fake", name, self.leases, leases.clock)
+        shared = ShardReceiver(self.shards, "fake", name, self.leases, leases.clock)
         self.platform = shared
         self.task = asyncio.create_task(shared.run(FakeIntake()))
 

@@ -6,7 +6,7 @@ from prometheus_client import REGISTRY
 from typing_extensions import override
 
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.jobs import LoopLag
+from bot.service.jobs import measure_loop_lag
 from tests.fakes import FakeClock
 
 
@@ -29,7 +29,7 @@ class BusyClock(FakeClock):
 async def test_timer_that_is_late_is_counted_with_its_lag() -> None:
     clock = BusyClock()
     count, seconds, soon = sample("count"), sample("sum"), sample("bucket", le="0.05")
-    measuring = asyncio.create_task(LoopLag(clock).run())
+    measuring = asyncio.create_task(measure_loop_lag(clock))
     await clock.advance(1.2)
     await cancel_and_wait([measuring])
 

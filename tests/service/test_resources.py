@@ -1,4 +1,4 @@
-"""Test what is opened at the start: a missing model file is named before the first message."""
+"""What is checked at the start: model files, and the engine that runs them."""
 
 import os
 from pathlib import Path
@@ -32,4 +32,16 @@ async def test_missing_model_file_of_a_fallback_is_an_error_at_the_start(tmp_pat
 
 async def test_online_preset_needs_no_model_file(tmp_path: Path) -> None:
     await prepare_models(installed(tmp_path), Preset.model_validate(ONLINE), progress=pytest.fail)
+    assert os.listdir(tmp_path) == []
+
+
+async def test_missing_engine_is_an_error_before_its_model_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bot.backends.llama_cpp.engine.find_spec", lambda _package: None)
+    settings = Settings(data_dir=tmp_path, providers={"local": LlamaCppSettings()})
+    preset = Preset.model_validate({"name": "nora", "provider": "local", "model": "default"})
+
+    with pytest.raises(SettingsError, match=r"pip install 'troupe-bot\[local\]'"):
+        await prepare_models(settings, preset, progress=pytest.fail)
     assert os.listdir(tmp_path) == []

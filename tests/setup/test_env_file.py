@@ -9,22 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import SettingsError
-from bot.setup.env_file import change_variables, read_names, write_variables
+from bot.setup import read_names, write_variables
 
 VALUES = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl"]))
 
 
-def test_changed_variable_keeps_its_place_and_comments_stay() -> None:
-    text = "# one\nA=1\nexport B = 2 # two\n\nC=3\n"
-    assert change_variables(text, {"B": "x", "D": "y"}) == "# one\nA=1\nB=x\n\nC=3\nD=y\n"
-
-
-def test_last_of_several_lines_counts_and_the_others_go() -> None:
-    assert change_variables("A=1\nB=2\na=3\n", {"A": "4"}) == "B=2\nA=4\n"
-
-
-def test_none_removes_a_variable() -> None:
-    assert change_variables("A=1\nB=2\n", {"A": None, "C": None}) == "B=2\n"
+@pytest.mark.parametrize(
+    ("before", "changes", "after"),
+    [
+        (
+            "# one\nA=1\nexport B = 2 # two\n\nC=3",
+            {"B": "x", "D": "y"},
+            "# one\nA=1\nB=x\n\nC=3\nD=y\n",
+        ),
+        ("A=1\nB=2\na=3\n", {"A": "4"}, "A=4\nB=2\n"),
+        ("A=1\nB=2\nb=3\n", {"A": None, "B": None, "C": None}, ""),
+    ],
+    ids=["changed and added", "other case", "removed"],
+)
+def test_variables_are_changed_in_place_and_other_lines_stay(
+    tmp_path: Path, before: str, changes: dict[str, str | None], after: str
+) -> None:
+    (tmp_path / ".env").write_text(before, "utf-8")
+    write_variables(tmp_path / ".env", changes)
+    assert (tmp_path / ".env").read_text("utf-8") == after
+    assert [file.name for file in tmp_path.iterdir()] == [".env"]
 
 
 @given(value=VALUES)

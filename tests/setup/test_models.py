@@ -7,7 +7,7 @@ import pytest
 from bot.backends.openai_compatible.services import KEYLESS, WELL_KNOWN
 from bot.errors import BackendUnavailable, SettingsError
 from bot.settings import read_settings
-from bot.setup.models import (
+from bot.setup import (
     FoundService,
     ModelChoice,
     find_local_services,

@@ -4,7 +4,7 @@ import asyncio
 import math
 import os
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import field
 from functools import partial
@@ -23,6 +23,7 @@ from bot.backends.chat_completions.retries import CircuitBreaker
 from bot.backends.chat_completions.wire import ChatCompletionsParser
 from bot.backends.llama_cpp.hardware import check_cpu
 from bot.backends.llama_cpp.settings import LlamaCppSettings
+from bot.backends.model_files import store
 from bot.chat.prompt import GenerationEvent
 from bot.errors import SettingsError
 from bot.runtime.http_client import ConnectionFailed
@@ -304,8 +305,8 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
         ChildFailed: it does not start.
         SettingsError: it is not installed or cannot run here; the text names the remedy.
     """
-    name = require_engine(config)
-    settings, prefix = config.settings, setting_prefix(config)
+    settings, prefix = config.settings, setting_prefix(config.provider)
+    name = require_engine(settings, config.provider)
     options: dict[str, object] = {
         "model": config.model,
         "slots-folder": config.slots_folder,
@@ -359,18 +360,18 @@ def engine_settings(settings: LlamaCppSettings) -> LlamaCppSettings:
     return settings
 
 
-def setting_prefix(config: EngineConfig) -> str:
-    """Return what the names of the provider's settings begin with."""
-    return f"TROUPE_PROVIDERS__{config.provider.upper()}__"
+def setting_prefix(provider: str) -> str:
+    """Return what the names of a provider's settings begin with."""
+    return f"TROUPE_PROVIDERS__{provider.upper()}__"
 
 
-def require_engine(config: EngineConfig) -> str:
+def require_engine(settings: LlamaCppSettings, provider: str) -> str:
     """Return the engine to start; raises `SettingsError` with the remedy if it is not installed."""
-    name = select_engine(config.settings)
+    name = select_engine(settings)
     if name is not None:
         return name
-    wanted, installed = config.settings.engine, _installed()
-    prefix = setting_prefix(config)
+    wanted, installed = settings.engine, _installed()
+    prefix = setting_prefix(provider)
     missing = next(iter(_ENGINES)) if wanted == "auto" else wanted
     alternative = (
         f"unset {prefix}ENGINE for the default, {installed[0]}"
@@ -379,6 +380,22 @@ def require_engine(config: EngineConfig) -> str:
     )
     _, remedy = _ENGINES[missing]
     raise SettingsError(f"the engine {missing} is not installed: {remedy}; or {alternative}")
+
+
+async def prepare_model(
+    provider: str,
+    model: str,
+    settings: LlamaCppSettings,
+    data_dir: Path,
+    progress: Callable[[str], None],
+) -> None:
+    """Check that there is an engine before the default model is downloaded for it.
+
+    Raises:
+        SettingsError: the engine or the model is missing, or the download failed.
+    """
+    require_engine(settings, provider)
+    await store.prepare_model(model, settings, data_dir, progress)
 
 
 def _installed() -> list[str]:

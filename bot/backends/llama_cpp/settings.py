@@ -57,6 +57,6 @@ SPEC = BackendSpec(
     calls_tools=True,
     providers_without_settings=frozenset({"local"}),
     parameter_check="bot.backends.llama_cpp.sampling:parameter_problems",
-    preparation="bot.backends.model_files.store:prepare_model",
+    preparation="bot.backends.llama_cpp.engine:prepare_model",
     model_trials="bot.backends.llama_cpp.model_trial:model_trials",
 )

@@ -152,9 +152,12 @@ def test_several_answers_are_refused() -> None:
         body(parameters={"n": 2})
 
 
+def settings_of(engine: str) -> LlamaCppSettings:
+    return LlamaCppSettings.model_validate({"engine": engine})
+
+
 def config(tmp_path: Path, engine: str) -> EngineConfig:
-    settings = LlamaCppSettings.model_validate({"engine": engine})
-    return EngineConfig(tmp_path / "m.gguf", "local", settings, tmp_path, tmp_path)
+    return EngineConfig(tmp_path / "m.gguf", "local", settings_of(engine), tmp_path, tmp_path)
 
 
 def install_only(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
@@ -165,12 +168,12 @@ def install_only(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
 
 
 def test_missing_bindings_are_reported_with_the_extra_and_the_default_engine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     install_only(monkeypatch, "xllamacpp")
 
     with pytest.raises(SettingsError) as refused:
-        require_engine(config(tmp_path, "llama_cpp_python"))
+        require_engine(settings_of("llama_cpp_python"), "local")
 
     assert str(refused.value) == (
         "the engine llama_cpp_python is not installed: `pip install 'troupe-bot[llama-cpp]'` "
@@ -181,12 +184,12 @@ def test_missing_bindings_are_reported_with_the_extra_and_the_default_engine(
 
 @pytest.mark.parametrize("engine", ["auto", "xllamacpp"])
 def test_missing_default_engine_is_reported_with_a_remedy(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str
+    monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     install_only(monkeypatch)
 
     with pytest.raises(SettingsError) as refused:
-        require_engine(config(tmp_path, engine))
+        require_engine(settings_of(engine), "local")
 
     assert str(refused.value) == (
         "the engine xllamacpp is not installed: `pip install 'troupe-bot[local]'` brings it; or "
@@ -196,11 +199,11 @@ def test_missing_default_engine_is_reported_with_a_remedy(
 
 
 def test_auto_selects_the_bindings_if_nothing_else_is_installed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     install_only(monkeypatch, "llama_cpp")
 
-    assert require_engine(config(tmp_path, "auto")) == "llama_cpp_python"
+    assert require_engine(settings_of("auto"), "local") == "llama_cpp_python"
 
 
 async def test_bindings_take_no_projector(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

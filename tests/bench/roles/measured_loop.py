@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 import bot.cli.app
-from bot.service.jobs import LoopLag
+from bot.ports import Clock
+from bot.service import container
 
 TIMER_SECONDS = 0.002
 _TIMERS_A_LINE = 500
@@ -26,7 +27,7 @@ def main() -> None:
     file, *command = sys.argv[1:]
     path = Path(file)
 
-    async def measure(self: LoopLag) -> None:
+    async def measure(_clock: Clock) -> None:
         while True:
             late, cpu = [], []
             for _ in range(_TIMERS_A_LINE):
@@ -38,7 +39,7 @@ def main() -> None:
             with path.open("a") as log:  # noqa: ASYNC230 # less than a millisecond
                 log.write(line + "\n")
 
-    LoopLag.run = measure  # type: ignore[method-assign]
+    container.measure_loop_lag = measure
     sys.argv = ["troupe", *command[command.index("run") :]]
     bot.cli.app.main()
 

@@ -1,15 +1,17 @@
-"""`troupe forget`: delete what is stored of a person, a channel or a server."""
+"""`troupe export` and `troupe forget`: what is stored of a person, a channel or a server."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bot.cli.operation.installation import record_change, signal_all, use_installation
-from bot.cli.operation.pause import checked_key, scope_of
-from bot.cli.text_io import print_line
+from bot.cli.installation import checked_key, record_change, scope_of, signal_all, use_installation
+from bot.cli.text_io import print_exactly, print_line, write_private_text
 from bot.cli.typer_apps import command_app
 from bot.commands.personas import UserPersonas
+from bot.commands.privacy import ExportedWords, export_words
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.settings import read_settings
@@ -25,15 +27,54 @@ from bot.storage.forgetting import (
 )
 from bot.turn.arrivals import CONVERSATIONS
 
+_Person = Annotated[
+    str | None, typer.Argument(help="What this person said, such as telegram:123456789.")
+]
+_User = Annotated[str | None, typer.Option(help="The same.")]
+_PERSON = "telegram:123456789"
+
 app = command_app()
 
 
 @app.command()
-def forget(
-    person: Annotated[
-        str | None, typer.Argument(help="What this person said, such as telegram:123456789.")
+def export(
+    person: _Person = None,
+    user: _User = None,
+    to: Annotated[
+        Path | None, typer.Option(help="The new file to write; otherwise standard output.")
     ] = None,
-    user: Annotated[str | None, typer.Option(help="The same.")] = None,
+) -> None:
+    """Write what a person said, and said of themselves, as JSON.
+
+    The file that `/export` sends to that person: the own words of every channel, nobody else's. The
+    service may run meanwhile. A file of `--to` is readable by its owner only.
+    """
+    person = checked_key(person or user or "", "--user", _PERSON)
+    if to is not None and to.exists():
+        raise UserError(f"{to} exists; give the file another name")
+
+    async def read(database: Database) -> ExportedWords:
+        clock = SystemClock()
+        at = datetime.fromtimestamp(clock.now(), UTC)
+        words = await export_words(PersonalData(database, clock), person, at)
+        if words.messages or words.descriptions:
+            await record_change(database, "export person", person)
+        return words
+
+    found = use_installation(read)
+    if not (found.messages or found.descriptions):
+        raise UserError(f"nothing is stored of {person}")
+    if to is None:
+        print_exactly(found.file.text)
+    else:
+        write_private_text(to, found.file.text)
+        print_line(f"{to} holds messages of {person}: {found.messages}")
+
+
+@app.command()
+def forget(
+    person: _Person = None,
+    user: _User = None,
     channel: Annotated[
         str | None,
         typer.Option(help="This channel with its topics, such as discord:81384788765712384."),
@@ -52,9 +93,10 @@ def forget(
     given = [one for one in (person, user, channel, server) if one]
     if len(given) != 1:
         raise UserError("name one of --user, --channel and --server")
+    [subject] = given
     user = person or user
     if user:
-        checked_key(user, "--user", "telegram:123456789")
+        checked_key(user, "--user", _PERSON)
     elif server:
         checked_key(server, "--server", "discord:guild:81384788765712384")
     in_channel = scope_of(None, channel)
@@ -65,14 +107,14 @@ def forget(
         elif channel:
             keys = await conversations_of_channel(database, in_channel)
         else:
-            keys = await conversations_of_server(database, given[0])
+            keys = await conversations_of_server(database, subject)
         await request_deletion(database, SystemClock(), keys, user)
-        await record_change(database, "forget", given[0])
+        await record_change(database, "forget", subject)
         await signal_all(CONVERSATIONS, keys)
         return keys
 
     keys = use_installation(request)
-    print_line(f"{given[0]} is forgotten in conversations: {len(keys)}")
+    print_line(f"{subject} is forgotten in conversations: {len(keys)}")
 
 
 async def _forget_person(database: Database, person: str) -> Sequence[str]:

@@ -1,27 +1,27 @@
-"""Add, list, rotate and remove the keys of providers that are kept in the database."""
+"""`troupe keys`: keep the keys of providers in the database, encrypted."""
 
 import sys
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
-import uvloop
 
-from bot.cli.operation.installation import record_change
-from bot.cli.text_io import print_line, print_progress
+from bot.cli.installation import (
+    change_installation,
+    print_converted,
+    record_change,
+    use_installation,
+)
+from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
-from bot.settings import Settings, read_settings
-from bot.storage.data_dir import create_data_dir
-from bot.storage.database import Database, open_database
+from bot.settings import read_settings
+from bot.storage.database import Database
 from bot.storage.fernets import KeyCipher, new_encryption_key
 from bot.storage.provider_keys import SqlProviderKeys, replace_provider_keys
 from bot.storage.rewriting import rewrite_texts
-
-T = TypeVar("T")
 
 app = command_app("Keep the keys of providers in the database, encrypted.")
 
@@ -37,31 +37,30 @@ def add_key(
     provider: Annotated[str, typer.Argument(help="The id of the provider, such as openai.")],
 ) -> None:
     """Ask for a key, or read it from standard input, and store it encrypted."""
-    settings = read_settings()
-    cipher = KeyCipher(settings.all_encryption_keys)
+    cipher = _cipher()
     key = typer.prompt("Key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
     if not key.strip():
         raise UserError("there is no key on standard input")
     token = cipher.encrypt(provider, key.strip())
 
-    async def add(database: Database) -> None:
+    async def add(database: Database) -> bool:
         await SqlProviderKeys(database, SystemClock()).add(provider, token)
-        await record_change(database, "add provider key", provider)
+        return True
 
-    _run(settings, add)
+    change_installation(add, "add provider key", provider, must_exist=False)
     print_line(
-        f"stored; set TROUPE_PROVIDERS__{provider.upper()}__STORED_KEYS=true and start anew to use"
-        " it"
+        f"stored; set TROUPE_PROVIDERS__{provider.upper()}__STORED_KEYS=true and restart to use it"
     )
 
 
 @app.command("list")
 def list_keys() -> None:
     """List the stored keys: number, provider, day, and the last four characters."""
-    settings = read_settings()
-    cipher = KeyCipher(settings.all_encryption_keys)
-    read = _run(settings, lambda database: SqlProviderKeys(database, SystemClock()).read())
-    for one in read:
+    cipher = _cipher()
+    stored = use_installation(
+        lambda database: SqlProviderKeys(database, SystemClock()).read(), must_exist=False
+    )
+    for one in stored:
         day = datetime.fromtimestamp(one.added_at, UTC).date()
         tail = cipher.decrypt(one.provider, one.token)[-4:]
         print_line(f"{one.number}  {one.provider}  {day}  …{tail}")
@@ -74,15 +73,14 @@ def rotate() -> None:
     Put a new key in front of the old one in every process, rotate, then remove the old one. The
     service may run meanwhile. A run that was interrupted goes on.
     """
-    settings = read_settings()
-    cipher = KeyCipher(settings.all_encryption_keys)
+    cipher = _cipher()
 
     async def rotate_all(database: Database) -> tuple[int, int]:
         count = await database.write(partial(replace_provider_keys, renew=cipher.rotate))
         await record_change(database, "rotate encryption key", "all")
-        return count, await rewrite_texts(database, _report)
+        return count, await rewrite_texts(database, print_converted)
 
-    keys, rows = _run(settings, rotate_all)
+    keys, rows = use_installation(rotate_all, must_exist=False)
     print_line(f"encrypted with the newest encryption key: {keys} keys, {rows} rows with texts")
 
 
@@ -91,26 +89,16 @@ def remove_key(
     number: Annotated[int, typer.Argument(help="The number that `troupe keys list` shows.")],
 ) -> None:
     """Remove a stored key."""
-
-    async def remove(database: Database) -> bool:
-        is_removed = await SqlProviderKeys(database, SystemClock()).remove(number)
-        if is_removed:
-            await record_change(database, "remove provider key", str(number))
-        return is_removed
-
-    if not _run(read_settings(), remove):
+    is_removed = change_installation(
+        lambda database: SqlProviderKeys(database, SystemClock()).remove(number),
+        "remove provider key",
+        str(number),
+        must_exist=False,
+    )
+    if not is_removed:
         raise UserError(f"there is no key {number}; `troupe keys list` shows them")
     print_line("removed")
 
 
-def _report(table: str, rows: int) -> None:
-    print_progress(f"{table}: {rows} rows")
-
-
-def _run(settings: Settings, action: Callable[[Database], Awaitable[T]]) -> T:
-    async def use() -> T:
-        async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-            return await action(database)
-
-    create_data_dir(settings.data_dir)
-    return uvloop.run(use())
+def _cipher() -> KeyCipher:
+    return KeyCipher(read_settings().all_encryption_keys)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from bot.runtime.frame_stack import call_in_large_chunk
+from bot.cli.run import call_in_large_chunk
 
 CALLS = 200
 DEPTHS = range(150)

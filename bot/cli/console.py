@@ -1,0 +1,120 @@
+"""`troupe console`: links that log in, sessions, and tokens for the API."""
+
+import difflib
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
+
+import typer
+
+from bot.chat.access import ApiToken, Scope
+from bot.cli.installation import change_installation, use_installation
+from bot.cli.text_io import print_line
+from bot.cli.typer_apps import command_app
+from bot.console.login import make_login_link, new_api_token, token_digest
+from bot.console.server import find_address
+from bot.errors import UserError
+from bot.runtime.clock import SystemClock
+from bot.settings import read_settings
+from bot.storage.database import Database
+from bot.storage.tokens import ConsoleTokens
+
+T = TypeVar("T")
+
+app = command_app("Log in to the console in a browser.")
+tokens_app = command_app("Add, list and revoke tokens for the API.")
+app.add_typer(tokens_app, name="token")
+
+
+@app.command()
+def url() -> None:
+    """Print a link that logs in once.
+
+    It opens the console of the running service, and works for 10 minutes.
+    """
+    settings = read_settings()
+    address = settings.console.url or find_address(settings.data_dir)
+    if address is None:
+        raise UserError(
+            f"no console runs on {settings.data_dir}; start one with `troupe run`, or set"
+            " TROUPE_CONSOLE__URL to the address of one on another machine"
+        )
+    clock = SystemClock()
+    print_line(_use(lambda tokens: make_login_link(tokens, clock, str(address))))
+
+
+@app.command()
+def revoke() -> None:
+    """End all sessions of the console.
+
+    Links that were not used yet do not work any more, either.
+    """
+    ended = _change(lambda tokens: tokens.end_all_sessions(), "end sessions", "all")
+    print_line(f"ended {ended} session{'' if ended == 1 else 's'}")
+
+
+@tokens_app.command("add")
+def add_token(
+    name: Annotated[str, typer.Argument(help="What the token is for, such as backups.")],
+    scope: Annotated[
+        list[str],
+        typer.Option(
+            help="What it may do: read, presets, operate; several of them with commas, or by"
+            " several options."
+        ),
+    ],
+) -> None:
+    """Make a token for the API and print it; only its hash is stored."""
+    scopes = frozenset(_parse_scope(name) for given in scope for name in given.split(","))
+    token = new_api_token()
+    digest, new = token_digest(token), ApiToken(name, tuple(sorted(scopes)), SystemClock().now())
+    is_new = _change(
+        lambda tokens: tokens.add_api_token(digest, new),
+        "add token",
+        name,
+        after=", ".join(sorted(scopes)),
+    )
+    if not is_new:
+        raise UserError(
+            f"there is a token {name!r} already; `troupe console token revoke {name}` deletes it"
+        )
+    print_line(token)
+
+
+@tokens_app.command("list")
+def list_tokens() -> None:
+    """List the tokens for the API, and what each may do."""
+    for token in _use(lambda tokens: tokens.api_tokens()):
+        print_line(f"{token.name}: {', '.join(sorted(token.scopes))}")
+
+
+@tokens_app.command("revoke")
+def revoke_token(name: Annotated[str, typer.Argument(help="The token's name.")]) -> None:
+    """Delete a token for the API."""
+    if not _change(lambda tokens: tokens.revoke_api_token(name), "revoke token", name):
+        raise UserError(f"there is no token {name!r}; `troupe console token list` names them")
+    print_line(f"revoked {name}")
+
+
+def _parse_scope(name: str) -> Scope:
+    try:
+        return Scope(name.strip().lower())
+    except ValueError:
+        near = difflib.get_close_matches(name, list(Scope), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(Scope)}"
+        raise UserError(f"--scope: there is no scope {name.strip()!r}; {hint}") from None
+
+
+def _tokens(database: Database) -> ConsoleTokens:
+    return ConsoleTokens(database, SystemClock())
+
+
+def _use(action: Callable[[ConsoleTokens], Awaitable[T]]) -> T:
+    return use_installation(lambda database: action(_tokens(database)), must_exist=False)
+
+
+def _change(
+    change: Callable[[ConsoleTokens], Awaitable[T]], action: str, subject: str, after: str = ""
+) -> T:
+    return change_installation(
+        lambda database: change(_tokens(database)), action, subject, after=after, must_exist=False
+    )

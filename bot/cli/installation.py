@@ -1,0 +1,389 @@
+"""Operate an installation beside its processes: nodes, jobs, dead letters, pauses, usage."""
+
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from importlib import import_module  # noqa: TID251 # the client of Redis takes long to import
+from typing import Annotated, TypeVar
+
+import typer
+import uvloop
+
+from bot.chat.access import COMMAND_LINE, AuditEntry
+from bot.chat.incoming import address_of
+from bot.chat.operation import EVERYWHERE, BackgroundWork, DeadLetter, HeldJob, Node
+from bot.chat.usage import UsageRow, format_usage_table
+from bot.cli.text_io import print_line, print_progress
+from bot.cli.typer_apps import command_app
+from bot.errors import SettingsError, UserError
+from bot.platforms.registry import platform_specs
+from bot.runtime.clock import SystemClock
+from bot.settings import Settings, read_settings
+from bot.storage.data_dir import create_data_dir
+from bot.storage.database import Database, database_exists, open_database
+from bot.storage.dead_letters import DeadLetters
+from bot.storage.operation import AuditLog, NodeRegistry, Pauses
+from bot.storage.usage import UsageTotals
+from bot.turn.arrivals import CONVERSATIONS
+from bot.turn.limits.pauses import PAUSES_TOPIC
+
+T = TypeVar("T")
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_SERVER = "guild:"
+_NODE_COLUMNS = ("process", "roles", "version", "up", "seen", "answering", "holds")
+_Platform = Annotated[
+    str | None, typer.Option(help="Only this platform, such as telegram, or telegram@77.")
+]
+_Channel = Annotated[
+    str | None,
+    typer.Option(help="Only this channel with its topics, such as discord:81384788765712384."),
+]
+_Name = Annotated[str, typer.Argument(help="As `troupe dead-letters list` shows it: in-12, out-7.")]
+
+app = command_app()
+dead_letters_app = command_app("Show, retry or drop what was set aside.")
+app.add_typer(dead_letters_app, name="dead-letters")
+
+
+def require_database(settings: Settings) -> None:
+    """Check that the database exists.
+
+    Raises:
+        SettingsError: it does not; the text names the settings that lead to it.
+    """
+    if not database_exists(settings.sqlalchemy_url):
+        raise SettingsError(
+            f"there is no database in {settings.data_dir} yet: start the service first, or set"
+            " TROUPE_DATA_DIR or TROUPE_DATABASE_URL as the service has it"
+        )
+
+
+def use_installation(action: Callable[[Database], Awaitable[T]], *, must_exist: bool = True) -> T:
+    """Return what `action` does with the database that the settings name.
+
+    Raises:
+        SettingsError: there is no database, and `must_exist` keeps it from being created.
+        StoreError: it cannot be opened.
+    """
+    settings = read_settings()
+    if must_exist:
+        require_database(settings)
+    else:
+        create_data_dir(settings.data_dir)
+
+    async def use() -> T:
+        async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
+            return await action(database)
+
+    return uvloop.run(use())
+
+
+def change_installation(
+    change: Callable[[Database], Awaitable[T]],
+    action: str,
+    subject: str,
+    *,
+    after: str = "",
+    topic: str | None = None,
+    must_exist: bool = True,
+) -> T:
+    """Return what `change` does; unless that is false, record it and tell the other processes.
+
+    `action`, `subject` and the new value, `after`, are for the audit log; the signal of `topic` has
+    the subject.
+    """
+
+    async def change_and_record(database: Database) -> T:
+        result = await change(database)
+        if result:
+            await record_change(database, action, subject, after=after)
+            if topic is not None:
+                await signal_all(topic, [subject])
+        return result
+
+    return use_installation(change_and_record, must_exist=must_exist)
+
+
+async def record_change(
+    database: Database, action: str, subject: str, before: str = "", after: str = ""
+) -> None:
+    """Record in the audit log what the command line has changed."""
+    entry = AuditEntry(SystemClock().now(), COMMAND_LINE, action, subject, before, after)
+    await AuditLog(database).record(entry)
+
+
+async def signal_all(topic: str, keys: Sequence[str]) -> None:
+    """Tell every process at once, if they share a Redis; those that miss it read the database."""
+    url = read_settings().redis_url
+    if url is not None:
+        signals = import_module("bot.storage.redis_signals")
+        await signals.publish_once(url.get_secret_value(), topic, keys)
+
+
+def print_converted(table: str, rows: int) -> None:
+    """Report the progress of work on all rows of a table."""
+    print_progress(f"{table}: {rows} rows")
+
+
+def format_age(seconds: float | None) -> str:
+    """Write a time in the unit that people would use: "12 s", "3 min", "5 h", "2 d"."""
+    if seconds is None:
+        return "-"
+    seconds = max(0.0, seconds)
+    for unit, size in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Align the columns; the last one is as long as it is."""
+    lines = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        print_line("  ".join(cells).rstrip())
+
+
+# nodes and jobs
+
+
+@app.command("nodes")
+def show_nodes() -> None:
+    """Show the processes of the installation.
+
+    With their roles, version, last report, and what only one of them holds.
+
+    A process reports every 10 seconds. One that ended by itself is not listed; one that died is,
+    as "silent", for a week.
+    """
+    nodes = use_installation(lambda database: NodeRegistry(database, SystemClock()).nodes())
+    if not nodes:
+        print_line("no process has reported itself; is the service running on this database?")
+        return
+    _print_table(_NODE_COLUMNS, list(map(_node_row, nodes)))
+
+
+def _node_row(node: Node) -> Sequence[str]:
+    seen = f"{format_age(node.seen_seconds)} ago{' (silent)' if node.is_silent else ''}"
+    leases = ", ".join(node.leases) or "-"
+    up = format_age(node.started_seconds)
+    return (node.owner, node.roles, node.version, up, seen, str(node.conversations), leases)
+
+
+@app.command("jobs")
+def show_jobs() -> None:
+    """Show what is done and what waits.
+
+    Which process does what only one may do, and since when; how much work waits, and how old it is.
+    """
+
+    async def read(database: Database) -> tuple[Sequence[HeldJob], Sequence[BackgroundWork]]:
+        nodes = NodeRegistry(database, SystemClock())
+        return await nodes.held_jobs(), await nodes.background_work()
+
+    held, work = use_installation(read)
+    if held:
+        _print_table(("job", "process", "for", "lease"), list(map(_job_row, held)))
+    else:
+        print_line("no role is leased: on SQLite one process does everything")
+    print_line("")
+    rows = [(one.name, str(one.count), format_age(one.oldest_seconds)) for one in work]
+    _print_table(("work", "count", "oldest"), rows)
+
+
+def _job_row(job: HeldJob) -> Sequence[str]:
+    if job.lease_seconds <= 0:
+        return (job.role, "nobody", "-", "-")
+    return (job.role, job.owner, format_age(job.held_seconds), f"{job.lease_seconds:.0f} s")
+
+
+# dead letters
+
+
+@dead_letters_app.command("list")
+def list_dead_letters() -> None:
+    """List what was set aside, without what people wrote."""
+    letters = use_installation(lambda database: _dead_letters(database).all())
+    if not letters:
+        print_line("nothing was set aside")
+        return
+    _print_table(("name", "where", "what", "when (UTC)", "why"), list(map(_letter_row, letters)))
+
+
+def _letter_row(letter: DeadLetter) -> Sequence[str]:
+    at = letter.at
+    moment = "-" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
+    return (letter.name, letter.place, letter.kind, moment, letter.reason)
+
+
+@dead_letters_app.command("show")
+def show_dead_letter(name: _Name) -> None:
+    """Print what one of them says."""
+    text = use_installation(lambda database: _dead_letters(database).text(name))
+    if text is None:
+        raise _no_dead_letter(name)
+    print_line(text)
+
+
+@dead_letters_app.command("retry")
+def retry_dead_letter(name: _Name) -> None:
+    """Process a message once more, or send a part once more unless it has arrived after all.
+
+    A part is sent as text: the file, the buttons and the face that it had are not kept.
+    """
+
+    async def retry(database: Database) -> str | None:
+        key = await _dead_letters(database).retry(name)
+        if key is not None:
+            await record_change(database, "retry dead letter", name, key)
+            await signal_all(CONVERSATIONS, [key])
+        return key
+
+    key = use_installation(retry)
+    if key is None:
+        raise _no_dead_letter(name)
+    print_line(f"{name} is tried again in {key}")
+
+
+@dead_letters_app.command("drop")
+def drop_dead_letter(name: _Name) -> None:
+    """Delete what one of them says, for good."""
+
+    async def drop(database: Database) -> bool:
+        is_dropped = await _dead_letters(database).drop(name)
+        if is_dropped:
+            await database.truncate_log()
+        return is_dropped
+
+    if not change_installation(drop, "drop dead letter", name):
+        raise _no_dead_letter(name)
+    print_line(f"{name} is dropped")
+
+
+def _dead_letters(database: Database) -> DeadLetters:
+    return DeadLetters(database, SystemClock())
+
+
+def _no_dead_letter(name: str) -> UserError:
+    return UserError(f"there is no dead letter {name!r}; `troupe dead-letters list` shows them")
+
+
+# pauses
+
+
+@app.command()
+def pause(platform: _Platform = None, channel: _Channel = None) -> None:
+    """Answer nobody until `troupe resume`.
+
+    In the whole installation, on a platform, or in a channel.
+
+    Answers in progress are finished. Questions get a notice, at most every ten minutes in each
+    channel, and become context. Commands, edits, and deletions work as always.
+    """
+    scope = scope_of(platform, channel)
+
+    def begin(database: Database) -> Awaitable[bool]:
+        return Pauses(database, SystemClock()).begin(scope, COMMAND_LINE)
+
+    if not change_installation(begin, "pause answering", scope, topic=PAUSES_TOPIC):
+        raise UserError(f"{scope} is paused already; `troupe resume` ends that")
+    print_line(f"paused: {scope}; every process obeys within 2 seconds")
+
+
+@app.command()
+def resume(platform: _Platform = None, channel: _Channel = None) -> None:
+    """Answer again after `troupe pause`.
+
+    It ends the pause of the same scope: everything, a platform, or a channel.
+    """
+    scope = scope_of(platform, channel)
+    left: list[str] = []
+
+    async def end(database: Database) -> bool:
+        pauses = Pauses(database, SystemClock())
+        is_ended = await pauses.end(scope)
+        left.extend(one.scope for one in await pauses.current())
+        return is_ended
+
+    is_ended = change_installation(end, "resume answering", scope, topic=PAUSES_TOPIC)
+    still = f"; still paused: {', '.join(left)}" if left else ""
+    if not is_ended:
+        raise UserError(f"{scope} is not paused{still}")
+    print_line(f"resumed: {scope}{still}")
+
+
+def scope_of(platform: str | None, channel: str | None) -> str:
+    """Return the scope that the options name.
+
+    Raises:
+        UserError: they name two, or what cannot exist.
+    """
+    if platform and channel:
+        raise UserError("name either --platform or --channel")
+    if channel:
+        found = checked_key(channel, "--channel", "telegram:-1001234")
+        if found.partition(":")[2].startswith(_SERVER):
+            raise UserError(f"{channel} is a server; name one of its channels")
+        return address_of(found).channel
+    if platform:
+        _require_known(platform)
+    return platform or EVERYWHERE
+
+
+def checked_key(key: str, option: str, example: str) -> str:
+    """Return the value of an option if it is an id on a platform that exists.
+
+    Raises:
+        UserError: it is not; nothing would be found, and nobody would know.
+    """
+    platform, _, rest = key.partition(":")
+    _require_known(platform)
+    if not rest:
+        raise UserError(f"{option} is a platform and an id, such as {example}")
+    return key
+
+
+def _require_known(platform: str) -> None:
+    known = [spec.kind for spec in platform_specs()]
+    named = platform.partition("@")[0]
+    if named not in known:
+        raise UserError(f"{named!r} is not a platform; there are: {', '.join(known)}")
+
+
+# usage
+
+
+@app.command()
+def usage(
+    since: Annotated[
+        str | None, typer.Option(help="The first day, such as 2026-11-01; by default this month.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="The last day; by default today.")] = None,
+) -> None:
+    """Print what answers cost, as CSV.
+
+    There is a row for each day, person, channel, preset and model. Days are those of UTC. Where the
+    price of a model is not known its answers have no cost.
+    """
+    today = datetime.now(UTC).date()
+    first = _parse_day(since) if since else today.replace(day=1)
+    last = _parse_day(until) if until else today
+    rows = uvloop.run(read_usage(read_settings(), first, last))
+    sys.stdout.write(format_usage_table(rows))
+
+
+async def read_usage(settings: Settings, first: date, last: date) -> Sequence[UsageRow]:
+    """Return the usage from the first day to the last, both included."""
+    if not database_exists(settings.sqlalchemy_url):
+        return ()
+    begin, end = (datetime.combine(day, time.min, UTC) for day in (first, last + timedelta(days=1)))
+    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
+        return await UsageTotals(database).by_day(begin, end)
+
+
+def _parse_day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise UserError(f"{text!r} is not a date; write it as 2026-11-01") from None

@@ -1,0 +1,75 @@
+"""List and read the files of a presets folder without parsing them.
+
+`troupe preset list` uses it, which imports neither pydantic nor the schema of a preset.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from bot.errors import PresetError
+from bot.texts.text import translatable
+
+FileStamps: TypeAlias = Mapping[Path, tuple[int, int]]
+"""When files were changed last, in nanoseconds, and their sizes."""
+
+_READ_SUFFIXES = frozenset({".json", ".jsonl", ".zip"})
+
+
+def file_stamps(directory: Path) -> FileStamps:
+    """Return the stamps of presets, lorebooks and characters in a folder and its subfolders."""
+    stamps = {}
+    for file in (*directory.glob("*"), *directory.glob("*/*")):
+        if file.suffix.lower() in _READ_SUFFIXES:
+            with contextlib.suppress(OSError):  # it was deleted meanwhile
+                found = file.stat()
+                stamps[file] = (found.st_mtime_ns, found.st_size)
+    return stamps
+
+
+def json_files(directory: Path) -> list[Path]:
+    """Return every `*.json` in a presets folder by name; raises `PresetError` if there is none."""
+    try:
+        files = sorted(file for file in directory.iterdir() if file.suffix.lower() == ".json")
+    except OSError as error:
+        raise PresetError(
+            f"the presets directory {directory} cannot be read ({error.strerror});"
+            " set TROUPE_PRESETS_DIR to one with preset files"
+        ) from error
+    if not files:
+        raise PresetError(f"no *.json in the presets directory {directory}; put a preset there")
+    return files
+
+
+def read_preset_text(file: Path) -> str:
+    """Read a file of a presets folder; raises `PresetError` if it is unreadable or not UTF-8."""
+    try:
+        if file.exists() and not (file.is_file() or file.is_dir()):  # such as a link to /dev/zero
+            raise PresetError(translatable("{file}: is a device; remove it", file=file))
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise PresetError(
+            translatable("{file}: cannot be read ({reason})", file=file, reason=error.strerror)
+        ) from error
+    except UnicodeDecodeError as error:
+        raise PresetError(
+            translatable("{file}: is not UTF-8; save it as UTF-8", file=file)
+        ) from error
+
+
+def path_inside(folder: Path, name: str) -> Path | None:
+    """Return the path of a file that a preset names; None if it is outside of the folder.
+
+    So is what leads nowhere: a loop of links, or a path that no system takes.
+    """
+    try:
+        file = (folder / name).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return file if folder.resolve() in file.parents else None
+
+
+def is_lorebook(text: str) -> bool:
+    """Tell a preset's lorebook beside it: every preset has a provider, a lorebook has entries."""
+    return '"entries"' in text and '"provider"' not in text

@@ -1,0 +1,510 @@
+"""Set-up: steps that check live what a person gives, and one write of `.env` at the end.
+
+`troupe init` calls them from questions in the terminal, the set-up page of the console from forms.
+The shipped presets name the provider `local`; its settings may point to a file on this machine or
+to any service, so that one choice of a model is enough for all of them.
+"""
+
+import asyncio
+import contextlib
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dotenv import dotenv_values, set_key, unset_key
+from pydantic import SecretStr, ValidationError
+
+from bot.backends.factory import make_backend
+from bot.backends.openai_compatible.services import KEYLESS, SERVICES, WELL_KNOWN
+from bot.backends.registry import backend_spec, backend_specs, default_spec
+from bot.backends.spec import ProviderSettings
+from bot.chat.prompt import Delta, Message, Prompt
+from bot.errors import BackendUnavailable, PlatformError, SettingsError, TroupeError, UserError
+from bot.platforms.registry import make_account_setup, platform_specs
+from bot.platforms.spec import AccountSetup, BotAccount, CodeRequest, PlatformSpec
+from bot.ports import Backend
+from bot.runtime.tasks import cancel_and_wait
+from bot.runtime.validation_errors import describe_problem
+from bot.settings import Settings, set_in_environment
+from bot.templates.renderer import Renderer
+from bot.texts.text import Text, text_of, translatable
+from bot.value_class import value_class
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@%+,=-]*")
+_MODE = 0o600  # it holds tokens and keys
+
+
+def write_variables(file: Path, changes: Mapping[str, str | None]) -> None:
+    """Set variables, or remove those that are None; the file is replaced in one step.
+
+    Only its owner may read it afterwards. A variable keeps its place; names differ by more than
+    their case.
+
+    Raises:
+        SettingsError: it cannot be read or written; nothing was changed.
+    """
+    for name, value in changes.items():
+        if value is not None and re.search(r"[\n\r\0]", value):
+            raise SettingsError(f"{name} has a line break in it; give one line")
+    target = file.resolve()  # a link stays one
+    try:
+        with tempfile.TemporaryDirectory(prefix=f"{target.name}.", dir=target.parent) as folder:
+            staged = Path(folder) / target.name
+            if target.exists():
+                shutil.copyfile(target, staged)
+            else:
+                staged.touch()
+            _change(staged, changes)
+            staged.chmod(_MODE)
+            staged.replace(target)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise SettingsError(f"{file} cannot be written: {reason}; nothing was changed") from None
+
+
+def _change(file: Path, changes: Mapping[str, str | None]) -> None:
+    for name in dotenv_values(file, interpolate=False):
+        known = name.upper()
+        if known in changes and (changes[known] is None or name != known):
+            unset_key(file, name)
+    for name, value in changes.items():
+        if value is not None:
+            set_key(file, name, value, "never" if _PLAIN.fullmatch(value) else "always")
+
+
+def read_names(file: Path) -> Collection[str]:
+    """Return the variables that a file sets, in capitals; none if there is no such file."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return {name.upper() for name in dotenv_values(file, interpolate=False)}
+    return ()
+
+
+INCLUDED = "included"
+"""The id of the model that comes with Troupe, among those of providers."""
+
+_PREFIX = "TROUPE_PROVIDERS__LOCAL__"
+_PARTS = ("KIND", "BASE_URL", "API_KEY", "MODEL", "MODEL_PATH")
+_QUESTION = "Say hello in one short sentence."
+_MAX_ANSWER_TOKENS = 64
+_FIND_SECONDS = 2.0
+_TRY_SECONDS = 60.0
+
+
+@value_class
+class ModelChoice:
+    """A model of a service or in a file; without any field, the included model."""
+
+    provider: str | None = None
+    """The id of a provider that Troupe knows, or None."""
+    base_url: str | None = None
+    api_key: str | None = None
+    model: str | None = None
+    """A name at the service, or of a file in the models folder."""
+    model_path: Path | None = None
+
+    @property
+    def is_service(self) -> bool:
+        """Whether it is a service at an address."""
+        return self.provider is not None or self.base_url is not None
+
+    @property
+    def variables(self) -> Mapping[str, str | None]:
+        """The settings to write; None removes one of an earlier choice."""
+        chosen = {
+            "KIND": self._kind,
+            "BASE_URL": self._address,
+            "API_KEY": self.api_key,
+            "MODEL": self.model,
+            "MODEL_PATH": str(self.model_path) if self.model_path else None,
+        }
+        return {f"{_PREFIX}{part}": chosen[part] for part in _PARTS}
+
+    @property
+    def _address(self) -> str | None:
+        return self.base_url or WELL_KNOWN.get(self.provider or "")
+
+    @property
+    def _kind(self) -> str | None:
+        """The kind of backend, if the provider `local` does not imply it."""
+        implied = default_spec(self.provider).kind if self.provider else None
+        return implied if implied != default_spec("").kind else None
+
+
+@value_class
+class FoundService:
+    """A service on this machine that answers, and its models."""
+
+    provider: str
+    base_url: str
+    models: Sequence[str]
+
+
+@value_class
+class SuggestedModel:
+    """A model worth downloading."""
+
+    source: str
+    """What `troupe model pull` takes."""
+    size_gb: float
+    words: str
+
+
+SUGGESTED: Sequence[SuggestedModel] = (
+    SuggestedModel("Qwen/Qwen3-4B-GGUF:Q4_K_M", 2.5, "good answers; 6 GB of memory"),
+    SuggestedModel("Qwen/Qwen3-8B-GGUF:Q4_K_M", 5.0, "better ones; 9 GB of memory"),
+)
+
+
+_TITLES = {
+    "anthropic": "Anthropic (Claude)",
+    "anthropic_openai": "Anthropic, by OpenAI's API",
+    "azure_openai": "Azure OpenAI",
+    "cohere": "Cohere",
+    "dash_scope": "Alibaba DashScope (Qwen)",
+    "deepseek": "DeepSeek",
+    "deepseek_beta": "DeepSeek, beta",
+    "gemini": "Google Gemini",
+    "groq": "Groq",
+    "litellm": "LiteLLM",
+    "llama_server": "llama-server (llama.cpp)",
+    "lmstudio": "LM Studio",
+    "mistral_ai": "Mistral AI",
+    "moonshot": "Moonshot (Kimi)",
+    "ollama": "Ollama",
+    "open_router": "OpenRouter",
+    "openai": "OpenAI",
+    "sglang": "SGLang",
+    "silicon_flow": "SiliconFlow",
+    "together_ai": "Together AI",
+    "vllm": "vLLM",
+    "x_ai": "xAI (Grok)",
+    "zhipu": "Zhipu (GLM)",
+}
+
+
+def service_title(provider: str) -> str:
+    """Return the display name of a service."""
+    return _TITLES.get(provider, provider)
+
+
+def find_service(words: str) -> str | None:
+    """Return the id of a service by a name such as "OpenRouter", "claude" or "open_router"."""
+    wanted = _letters(words)
+    names = {name: (_letters(name), _letters(service_title(name))) for name in known_providers()}
+    exact = [name for name, known in names.items() if wanted in known]
+    part = [name for name, (_, title) in names.items() if wanted and wanted in title]
+    found = exact or part
+    return min(found, key=lambda name: len(service_title(name))) if found else None
+
+
+def _letters(text: str) -> str:
+    return "".join(char for char in text.casefold() if char.isalnum())
+
+
+def known_services() -> Sequence[str]:
+    """Return the ids of online services that need only a key."""
+    elsewhere = [name for name in SERVICES if name not in KEYLESS]
+    return sorted({*elsewhere, *_services_of_other_kinds()})
+
+
+def known_providers() -> Sequence[str]:
+    """Return the ids of all providers."""
+    return sorted({INCLUDED, *KEYLESS, *known_services()})
+
+
+async def find_local_services() -> Sequence[FoundService]:
+    """Look for model servers at their usual ports on this machine."""
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(_ask_service(name)) for name in sorted(KEYLESS)]
+    return [found for task in asked if (found := task.result()) is not None]
+
+
+async def list_models(choice: ModelChoice) -> Sequence[str]:
+    """Return the models that a service lists; none if it has no list.
+
+    Raises:
+        SettingsError: the choice is incomplete.
+        BackendUnavailable: nothing answers, or the key is wrong.
+    """
+    async with Renderer() as renderer:
+        backend = _backend(choice, renderer)
+        try:
+            return await backend.list_models()
+        finally:
+            await backend.close()
+
+
+async def try_model(choice: ModelChoice) -> str:
+    """Ask the model one short question and return its answer.
+
+    Raises:
+        SettingsError: the choice is incomplete.
+        BackendUnavailable: it does not answer; the text says why.
+    """
+    prompt = Prompt(
+        messages=(Message("user", _QUESTION),),
+        model=choice.model or "default",
+        conversation="init:check",
+        max_output_tokens=_MAX_ANSWER_TOKENS,
+    )
+    async with Renderer() as renderer:
+        backend = _backend(choice, renderer)
+        try:
+            async with asyncio.timeout(_TRY_SECONDS), aclosing(backend.generate(prompt)) as events:
+                texts = [event.text async for event in events if isinstance(event, Delta)]
+        except TimeoutError:
+            raise BackendUnavailable(f"no answer within {_TRY_SECONDS:g} s") from None
+        finally:
+            await backend.close()
+    return " ".join("".join(texts).split())
+
+
+async def _ask_service(name: str) -> FoundService | None:
+    address = WELL_KNOWN[name]
+    try:
+        async with asyncio.timeout(_FIND_SECONDS):
+            models = await list_models(ModelChoice(provider=name))
+    except (TroupeError, TimeoutError):
+        return None
+    return FoundService(name, address, models) if models else None
+
+
+def _backend(choice: ModelChoice, renderer: Renderer) -> Backend:
+    name = choice.provider or "local"
+    settings = _provider_settings(name, choice)
+    return make_backend(name, settings, Path(), renderer)
+
+
+def _provider_settings(name: str, choice: ModelChoice) -> ProviderSettings:
+    given = {
+        "base_url": choice.base_url,
+        "api_key": choice.api_key,
+        "model": choice.model,
+        "first_token_seconds": _TRY_SECONDS,  # it may have to be loaded first
+    }
+    kind = default_spec(name).kind if choice.provider else default_spec("").kind
+    fields = {key: value for key, value in given.items() if value is not None}
+    try:
+        settings = backend_spec(kind).settings.model_validate({"kind": kind, **fields})
+        return settings.completed(name)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = "".join(str(part) for part in problem["loc"]).upper()
+        raise SettingsError(f"{where}: {describe_problem(problem)}") from None
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _services_of_other_kinds() -> Sequence[str]:
+    """Return the providers of other kinds that take a key and have a fixed address."""
+    default = default_spec("").kind
+    return [
+        name
+        for spec in backend_specs()
+        if spec.kind != default and "api_key" in spec.settings.model_fields
+        for name in spec.provider_ids
+    ]
+
+
+CODE_SECONDS = 300.0
+"""How long the first admin may take to send the code."""
+_CODE_DIGITS = 6
+
+
+def platforms_with_tokens() -> Sequence[PlatformSpec]:
+    """Return the platforms whose bots have a token."""
+    return [spec for spec in platform_specs() if spec.account_setup is not None]
+
+
+@asynccontextmanager
+async def open_account(
+    spec: PlatformSpec, settings: Settings, token: str
+) -> AsyncIterator[AccountSetup]:
+    """Open the account of a token, through the configured API address of the platform.
+
+    Raises:
+        SettingsError: the platform's bots have no token.
+    """
+    given = settings.platform(spec)
+    if given is None:
+        raise SettingsError(f"bots of {spec.kind} have no token")
+    account = make_account_setup(spec, given.model_copy(update={"token": SecretStr(token)}))
+    if account is None:
+        raise SettingsError(f"bots of {spec.kind} have no token")
+    try:
+        yield account
+    finally:
+        await account.close()
+
+
+async def inspect_account(spec: PlatformSpec, settings: Settings, token: str) -> BotAccount:
+    """Ask the platform whose token it is.
+
+    Raises:
+        PlatformError: the token is wrong, or the platform cannot be reached.
+    """
+    async with open_account(spec, settings, token) as account:
+        return await account.inspect()
+
+
+def make_code() -> str:
+    """Return a new code of six digits."""
+    return "".join(secrets.choice("0123456789") for _ in range(_CODE_DIGITS))
+
+
+def bot_variables(
+    tokens: Mapping[str, str], admins: Sequence[str], settings: Settings
+) -> Mapping[str, str]:
+    """Return the variables to write: tokens by platform, and admins beside those that are set."""
+    variables = {f"TROUPE_{kind.upper()}__TOKEN": token for kind, token in tokens.items()}
+    if admins:
+        everybody = dict.fromkeys([*sorted(settings.admins), *admins])
+        variables["TROUPE_ADMINS"] = ",".join(everybody)
+    return variables
+
+
+@dataclass(slots=True)
+class BotStep:
+    """A bot whose token was checked."""
+
+    spec: PlatformSpec
+    token: str = field(repr=False)
+    account: BotAccount
+    code: str = ""
+    """What the first admin sends; empty: nobody was asked yet."""
+    request: CodeRequest | None = None
+    admin: str | None = None
+    """Who has sent the code: "telegram:5"."""
+    problem: str = ""
+    """Why nobody became an admin."""
+    waiting: asyncio.Task[None] | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.spec.kind
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.waiting is not None and not self.waiting.done()
+
+
+@value_class
+class PlatformChoice:
+    """A platform that a bot can be set up for."""
+
+    kind: str
+    where_from: Text
+    """Where people get a token."""
+    is_configured: bool
+    """Whether a bot is set already."""
+
+
+class SetupSteps:
+    """The choices made so far; `write` writes them to `env_file`."""
+
+    def __init__(self, settings: Settings, env_file: Path) -> None:
+        self._settings = settings
+        self._env_file = env_file
+        self._bots: dict[str, BotStep] = {}
+        self._written_admins: list[str] = []
+        """Admins in the file that are not in the settings, which are read once."""
+
+    @property
+    def bots(self) -> Sequence[BotStep]:
+        return list(self._bots.values())
+
+    async def choices(self) -> Sequence[PlatformChoice]:
+        """Return the platforms whose bots have a token."""
+        configured = {spec.kind for spec in self._settings.configured_platforms}
+        choices = []
+        for spec in platforms_with_tokens():
+            if self._settings.platform(spec) is None:
+                continue
+            async with open_account(spec, self._settings, "") as account:
+                is_configured = spec.kind in configured
+                choices.append(PlatformChoice(spec.kind, account.where_from, is_configured))
+        return choices
+
+    async def check_token(self, kind: str, token: str) -> BotStep:
+        """Ask the platform whose token it is, and remember the bot.
+
+        Raises:
+            UserError: there is no such platform.
+            PlatformError: the token is wrong, or the platform cannot be reached.
+        """
+        spec = next((one for one in platforms_with_tokens() if one.kind == kind), None)
+        if spec is None:
+            raise UserError(translatable("There is no such platform."))
+        account = await inspect_account(spec, self._settings, token)
+        await self.forget(kind)
+        self._bots[kind] = BotStep(spec, token, account)
+        return self._bots[kind]
+
+    async def ask_for_admin(self, kind: str) -> None:
+        """Create a code, and wait in the background until somebody sends it to the bot."""
+        step = self._step(kind)
+        if step.waiting is not None:
+            await cancel_and_wait([step.waiting])
+        step.code, step.admin, step.problem = make_code(), None, ""
+        async with open_account(step.spec, self._settings, step.token) as account:
+            step.request = account.request_code(step.account, step.code)
+        step.waiting = asyncio.create_task(self._wait_for_code(step))
+
+    async def _wait_for_code(self, step: BotStep) -> None:
+        try:
+            async with (
+                asyncio.timeout(CODE_SECONDS),
+                open_account(step.spec, self._settings, step.token) as account,
+            ):
+                step.admin = f"{step.kind}:{await account.wait_for_code(step.code)}"
+        except TimeoutError:
+            step.problem = translatable("Nobody sent the code in time.")
+        except PlatformError as error:
+            step.problem = text_of(error)
+
+    async def forget(self, kind: str) -> None:
+        """Drop a chosen bot; nothing is written."""
+        step = self._bots.pop(kind, None)
+        if step is not None and step.waiting is not None:
+            await cancel_and_wait([step.waiting])
+
+    def variables(self) -> Mapping[str, str]:
+        """Return the variables to write."""
+        admins = self._admins()
+        everybody = [*self._written_admins, *admins] if admins else ()
+        tokens = {one.kind: one.token for one in self.bots}
+        return bot_variables(tokens, everybody, self._settings)
+
+    def _admins(self) -> list[str]:
+        return [one.admin for one in self.bots if one.admin is not None]
+
+    async def write(self) -> Sequence[str]:
+        """Write the variables; return those that the environment overrides.
+
+        Raises:
+            UserError: nothing was chosen.
+            SettingsError: the file cannot be written.
+        """
+        variables = self.variables()
+        if not variables:
+            raise UserError(translatable("Check a token first."))
+        await asyncio.to_thread(write_variables, self._env_file, variables)
+        self._written_admins += self._admins()
+        await self.close()
+        return set_in_environment(variables)
+
+    async def close(self) -> None:
+        """Stop waiting for codes, and forget the tokens."""
+        for kind in list(self._bots):
+            await self.forget(kind)
+
+    def _step(self, kind: str) -> BotStep:
+        step = self._bots.get(kind)
+        if step is None:
+            raise UserError(translatable("Check a token first."))
+        return step
