@@ -2,20 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import field
 from importlib import import_module  # noqa: TID251 # for what few installations need
+
 import structlog
+
 from bot.backends.factory import prepare_model
-from bot.embedders.registry import CountedEmbedder
-from bot.embedders.registry import make_embedder
+from bot.embedders.registry import CountedEmbedder, make_embedder
 from bot.errors import BackendUnavailable
-from bot.ports import Backend
-from bot.ports import Stories
-from bot.ports import ToolServer
+from bot.ports import Backend, Stories, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
@@ -25,14 +21,10 @@ from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.leases import read_installation_id
 from bot.storage.usage import UsageLog
-from bot.stories import RetrieveStories
-from bot.stories import StoryRetriever
-from bot.stories import index_stories
-from bot.stories import no_stories
+from bot.stories import RetrieveStories, StoryRetriever, index_stories, no_stories
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import open_tool_servers
 from bot.value_class import value_class
-
 
 _log = structlog.get_logger(__name__)
 
