@@ -234,7 +234,10 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
         "a server with OpenAI's API, at its address": _ask_for_address,
     }
     services = [*known_services(), *sorted(KEYLESS)]
-    asks = [*options.values(), *(partial(_ask_about_service, name) for name in services)]
+    asks: list[Callable[[], ModelChoice | None]] = [
+        *options.values(),
+        *(partial(_ask_about_service, name) for name in services),
+    ]
 
     def find(words: str) -> int | None:
         service = find_service(words)

@@ -16,7 +16,7 @@ from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
-from bot.service.jobs import log_outages
+from bot.service.jobs import Job, log_outages
 from bot.service.options import Role, RunOptions
 from bot.service.platform_supervisor import Receiver
 from bot.service.resources import open_resources
@@ -46,7 +46,7 @@ class Service:
         for part in role_parts:
             await part.start()
         async with self._http_server():
-            working = [job for part in role_parts for job in part.jobs]
+            working: list[Job] = [job for part in role_parts for job in part.jobs]
             if not container.is_alone:
                 working.append(self._presets.watch)
             jobs = [

@@ -39,7 +39,7 @@ def main() -> None:
             with path.open("a") as log:  # noqa: ASYNC230 # less than a millisecond
                 log.write(line + "\n")
 
-    container.measure_loop_lag = measure
+    container.measure_loop_lag = measure  # type: ignore[attr-defined, assignment] # on purpose
     sys.argv = ["troupe", *command[command.index("run") :]]
     bot.cli.app.main()
 
