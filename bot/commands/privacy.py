@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
@@ -182,46 +182,38 @@ class ChannelForgetting:
             )
 
 
+@dataclass(eq=False)
 class SharedMemories(ConversationMemory):
     """What the processes of an installation keep of conversations: all of them forget together.
 
     A signal tells the others at once, and a row of the database those that missed it.
-
-    Args:
-        memories: return what this process keeps: a preset that is published may add a model.
-        signals: tell this process and the others.
-        forgotten: the rows.
-        kept_seconds: how old a row may be that was not seen before; older ones are deleted.
     """
 
-    def __init__(
-        self,
-        memories: Callable[[], Sequence[ConversationMemory]],
-        signals: Signals,
-        forgotten: ForgottenConversations,
-        clock: Clock,
-        kept_seconds: float,
-    ) -> None:
-        self._memories = memories
-        self._signals = signals
-        self._forgotten = forgotten
-        self._clock = clock
-        self._looked_at = clock.now() - kept_seconds
+    memories: Callable[[], Sequence[ConversationMemory]]
+    """Return what this process keeps: a preset that is published may add a model."""
+    signals: Signals
+    forgotten: ForgottenConversations
+    clock: Clock
+    kept_seconds: float
+    """How old a row may be that was not seen before; older ones are deleted."""
+
+    def __post_init__(self) -> None:
+        self._looked_at = self.clock.now() - self.kept_seconds
         self._seen: Set[int] = frozenset()
         self._to_forget: asyncio.Queue[str] = asyncio.Queue()
         self._forgetting_here = ""
-        signals.subscribe(_TOPIC, self._receive)
+        self.signals.subscribe(_TOPIC, self._receive)
 
     @override
     async def end_session(self, conversation: str) -> None:
         clear_text_caches()
-        for memory in self._memories():
+        for memory in self.memories():
             await memory.end_session(conversation)
 
     @override
     async def forget(self, conversation: str) -> None:
         self._forgetting_here = conversation
-        self._signals.publish(_TOPIC, [conversation])
+        self.signals.publish(_TOPIC, [conversation])
         self._forgetting_here = ""
         await self._forget_here(conversation)
 
@@ -242,9 +234,9 @@ class SharedMemories(ConversationMemory):
 
     async def _forget_noted(self) -> None:
         while True:
-            started = self._clock.now()
+            started = self.clock.now()
             try:
-                noted = await self._forgotten.since(self._looked_at)
+                noted = await self.forgotten.since(self._looked_at)
             except StoreError as error:
                 _log.warning("store_failed", reason=str(error))
             else:
@@ -252,11 +244,11 @@ class SharedMemories(ConversationMemory):
                 for key in sorted(new):
                     await self._forget_here(key)
                 self._seen, self._looked_at = noted.keys(), started - _OVERLAP_SECONDS
-            await self._clock.sleep(_LOOK_SECONDS)
+            await self.clock.sleep(_LOOK_SECONDS)
 
     async def _forget_here(self, conversation: str) -> None:
         clear_text_caches()
-        for memory in self._memories():
+        for memory in self.memories():
             await memory.forget(conversation)
 
 
@@ -288,20 +280,14 @@ _WRITE_AS_YOURSELF = translatable(
 )
 
 
+@dataclass(eq=False)
 class PrivacyHandlers:
     """The handlers; everybody may use them for what they said themselves."""
 
-    def __init__(
-        self,
-        data: PersonalData,
-        admins: AdminCheck,
-        resolver: PresetResolver,
-        private_commands: PrivateCommands | None,
-    ) -> None:
-        self._data = data
-        self._admins = admins
-        self._resolver = resolver
-        self._private_commands = private_commands
+    data: PersonalData
+    admins: AdminCheck
+    resolver: PresetResolver
+    private_commands: PrivateCommands | None
 
     def forget_me(self) -> CommandResult:
         """Ask whether everything is meant that the person said."""
@@ -336,7 +322,7 @@ class PrivacyHandlers:
         return CommandResult("", forgets=exchange.question.message_id, forgets_answers=True)
 
     async def _require_deletion(self, request: CommandRequest) -> None:
-        await self._admins.require(
+        await self.admins.require(
             request.incoming, _FORGET_OTHERS, needs_name=True, audited_as="forget message"
         )
 
@@ -352,7 +338,7 @@ class PrivacyHandlers:
         """
         incoming = request.incoming
         if not incoming.is_private:
-            if self._private_commands is not None and await self._private_commands.repeat(incoming):
+            if self.private_commands is not None and await self.private_commands.repeat(incoming):
                 return CommandResult(_SENT_IN_PRIVATE)
             if incoming.interaction is None:
                 raise UserError(
@@ -361,7 +347,7 @@ class PrivacyHandlers:
                         " chat."
                     )
                 )
-        exported = await export_words(self._data, incoming.author.id, incoming.at)
+        exported = await export_words(self.data, incoming.author.id, incoming.at)
         text = translatable_count(
             "What you have said to me: {count} message.",
             "What you have said to me: {count} messages.",
@@ -386,8 +372,8 @@ class PrivacyHandlers:
         if value:
             if writes_as_the_group(request.incoming):
                 raise UserError(_WRITE_AS_YOURSELF)
-            await self._resolver.set_observing_person(author, on=value == "on")
-        is_off = bool(await self._resolver.unobserved([author]))
+            await self.resolver.set_observing_person(author, on=value == "on")
+        is_off = bool(await self.resolver.unobserved([author]))
         return CommandResult(_AUTHOR_UNOBSERVED if is_off else _AUTHOR_OBSERVED)
 
     @command(
@@ -411,10 +397,10 @@ class PrivacyHandlers:
                     " inherit."
                 )
             )
-        await self._admins.require(request.incoming, _CHANGE_OBSERVING)
+        await self.admins.require(request.incoming, _CHANGE_OBSERVING)
         by, audited = request.incoming.author.id, request.is_audited
-        await self._resolver.set_observing(
+        await self.resolver.set_observing(
             request.scope, on=_OBSERVED[value], by=by, audited=audited
         )
-        observes = await self._resolver.observes(request.incoming.scopes)
+        observes = await self.resolver.observes(request.incoming.scopes)
         return CommandResult(_OBSERVES if observes else _ONLY_SAID_TO_ME, changes_channel=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -291,27 +291,20 @@ def _without_pictures(fitted: FittedPrompt) -> Prompt:
     return replace(prompt, messages=tuple(messages))
 
 
+@dataclass(eq=False)
 class _AnswerBuilder:
     """Collects the events of one generation."""
 
-    def __init__(
-        self,
-        prompt: Prompt,
-        shows: Sequence[Callable[[str], None]],
-        replace_shown: Callable[[str], None],
-        show_wait: Callable[[Waiting], None],
-        clock: Clock,
-        limit: VisibleLimit | None,
-        provider: str,
-    ) -> None:
-        self._prompt = prompt
-        self._shows = shows
-        self._provider = provider
-        self._replace_shown = replace_shown
-        self._limit = limit
+    prompt: Prompt
+    shows: Sequence[Callable[[str], None]]
+    replace_shown: Callable[[str], None]
+    show_wait: Callable[[Waiting], None]
+    clock: Clock
+    limit: VisibleLimit | None
+    provider: str
+
+    def __post_init__(self) -> None:
         self._visible_tokens = 0
-        self._show_wait = show_wait
-        self._clock = clock
         self._begin_filters()
         self._repeated_thought = RepetitionDetector()
         self._chunks: list[str] = []
@@ -322,7 +315,7 @@ class _AnswerBuilder:
         self._finish = Finish(FinishReason.STOP)
         self._usages: list[Usage] = []
         self._written_before = self._chunks_before = 0
-        self._started_at = clock.monotonic()
+        self._started_at = self.clock.monotonic()
         self._first_word_seconds: float | None = None
 
     @property
@@ -367,7 +360,7 @@ class _AnswerBuilder:
         match event:
             case Delta(text):
                 if self._first_word_seconds is None:
-                    self._first_word_seconds = self._clock.monotonic() - self._started_at
+                    self._first_word_seconds = self.clock.monotonic() - self._started_at
                     SECONDS_TO_FIRST_TOKEN.observe(self._first_word_seconds)
                 self._add_text(text.replace("\0", ""))  # PostgreSQL stores no NUL
             case ReasoningDelta(text):
@@ -379,12 +372,12 @@ class _AnswerBuilder:
                 self._finish = event
                 record_usage(event.usage)
             case QueuePosition() | RateLimitWait():
-                self._show_wait(event)
+                self.show_wait(event)
 
     @contextmanager
     def traced(self, prompt: Prompt) -> Iterator[None]:
         """Record the request within the block as a span of the message."""
-        began, error = self._clock.now(), None
+        began, error = self.clock.now(), None
         try:
             yield
         except BackendError as failed:
@@ -394,19 +387,19 @@ class _AnswerBuilder:
             usage = self._finish.usage
             attributes = {
                 "gen_ai.operation.name": "chat",
-                "gen_ai.provider.name": self._provider,
+                "gen_ai.provider.name": self.provider,
                 "gen_ai.request.model": prompt.model,
                 "gen_ai.response.finish_reasons": [str(self._finish.reason)],
                 "gen_ai.usage.input_tokens": usage.prompt_tokens,
                 "gen_ai.usage.output_tokens": usage.output_tokens,
             }
-            name, ended = f"chat {prompt.model}", self._clock.now()
+            name, ended = f"chat {prompt.model}", self.clock.now()
             span = {"attributes": attributes, "error": error, "is_remote_call": True}
             record_span(name, None, began, ended, **span)
 
     def _begin_filters(self) -> None:
-        self._echo_filter = EchoFilter(self._prompt.answers_as, self._prompt.speakers)
-        self._output_filter = OutputFilter(self._prompt.filtered)
+        self._echo_filter = EchoFilter(self.prompt.answers_as, self.prompt.speakers)
+        self._output_filter = OutputFilter(self.prompt.filtered)
         self._token_filter = TokenFilter()
         self._repetition = RepetitionDetector()
 
@@ -417,7 +410,7 @@ class _AnswerBuilder:
         self._written = [self.written[: self._written_before]]
         self._visible_tokens = 0
         self._begin_filters()
-        self._replace_shown("".join(self._chunks))
+        self.replace_shown("".join(self._chunks))
 
     def begin_continuation(self) -> None:
         """Take the following text as the rest of what was written before."""
@@ -442,7 +435,7 @@ class _AnswerBuilder:
             reason=FinishReason.CANCELLED if cancelled else reason,
             usage=total_usage([*self._usages, self._finish.usage]),
             first_word_seconds=self._first_word_seconds,
-            seconds=self._clock.monotonic() - self._started_at,
+            seconds=self.clock.monotonic() - self._started_at,
             thoughts=mask_pasted_tokens("".join(self._reasoning).strip()),
             begun=self._begun,
         )
@@ -453,11 +446,11 @@ class _AnswerBuilder:
 
     @property
     def _is_too_long(self) -> bool:
-        return self._limit is not None and self._visible_tokens >= self._limit.tokens
+        return self.limit is not None and self._visible_tokens >= self.limit.tokens
 
     def _add_text(self, text: str) -> None:
-        if self._limit is not None:
-            self._visible_tokens += sum(self._limit.count([text]))
+        if self.limit is not None:
+            self._visible_tokens += sum(self.limit.count([text]))
         self._feed(text if self._beginning is None else self._beginning.feed(text))
 
     def _feed(self, text: str) -> None:
@@ -471,5 +464,5 @@ class _AnswerBuilder:
         """Add text without secrets to the answer."""
         self._chunks.append(text)
         self._repetition.feed(text)
-        for show in self._shows:
+        for show in self.shows:
             show(text)

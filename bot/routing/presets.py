@@ -1,6 +1,7 @@
 """Which presets and which history scope hold in a channel."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import structlog
@@ -333,17 +334,12 @@ SCOPE_DESCRIPTIONS: Mapping[HistoryScope, str] = {
 }
 
 
+@dataclass(eq=False)
 class HistoryScopes:
-    """What an admin chose for the channel, else what its first preset says.
+    """What an admin chose for the channel, else what its first preset says."""
 
-    Args:
-        chat_settings: where the choices of admins are.
-        resolver: the presets of each channel.
-    """
-
-    def __init__(self, chat_settings: ChatSettings, resolver: PresetResolver) -> None:
-        self._chat_settings = chat_settings
-        self._resolver = resolver
+    chat_settings: ChatSettings
+    resolver: PresetResolver
 
     async def find(
         self, scopes: Sequence[str], person_id: str | None = None
@@ -354,18 +350,18 @@ class HistoryScopes:
         the first message of a chat does not read them on its own.
         """
         own = scopes_of_person(person_id, scopes) if person_id else ()
-        found = await self._chat_settings.get_scopes([*scopes, *own])
+        found = await self.chat_settings.get_scopes([*scopes, *own])
         chosen = [found[one][_SCOPE_KEY] for one in scopes if _SCOPE_KEY in found.get(one, ())]
         if chosen and chosen[0] in list(HistoryScope):  # a newer version may know others
             return HistoryScope(chosen[0])
-        if all(one.scope == "channel" for one in self._resolver.presets.values()):
+        if all(one.scope == "channel" for one in self.resolver.presets.values()):
             return None
-        active = await self._resolver.resolve(scopes)
+        active = await self.resolver.resolve(scopes)
         return _SCOPES[active.first.preset.scope]
 
     async def setting(self, scopes: Sequence[str]) -> ChatSetting | None:
         """Return what an admin chose for a channel or around it."""
-        return await self._chat_settings.resolve(scopes, _SCOPE_KEY)
+        return await self.chat_settings.resolve(scopes, _SCOPE_KEY)
 
     async def set(
         self, scope: str, value: HistoryScope | None, by: str, *, audited: bool = False
@@ -374,4 +370,4 @@ class HistoryScopes:
 
         What was said keeps its history.
         """
-        await self._chat_settings.set(scope, _SCOPE_KEY, value, by, audited=audited)
+        await self.chat_settings.set(scope, _SCOPE_KEY, value, by, audited=audited)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
@@ -56,26 +56,19 @@ class _LimitSpentOnThinking(BackendError):
     """An answer without a word, because thoughts took all tokens that the preset allows it."""
 
 
+@dataclass(eq=False)
 class ModelRequests:
     """Asks a preset's own model, its fallbacks when it fails, a cheaper one without money."""
 
-    def __init__(
-        self,
-        sources: PromptSources,
-        backends: Mapping[str, Backend],
-        clock: Clock,
-        spending: Spending,
-        tools: AnswerTools,
-        fallback_notes: FallbackNotes,
-        slots: ProviderSlots | None,
-    ) -> None:
-        self._sources = sources
-        self._backends = backends
-        self._clock = clock
-        self._spending = spending
-        self._tools = tools
-        self._fallback_notes = fallback_notes
-        self._slots = slots
+    sources: PromptSources
+    backends: Mapping[str, Backend]
+    clock: Clock
+    spending: Spending
+    tools: AnswerTools
+    fallback_notes: FallbackNotes
+    slots: ProviderSlots | None
+
+    def __post_init__(self) -> None:
         self._thinking_models: set[tuple[str, str]] = set()
         """By provider and name, learned from their answers: the preset's limit is not sent."""
 
@@ -106,13 +99,13 @@ class ModelRequests:
         try:
             return await self._try_models(speaker, line, context, live_reply, stop)
         except BudgetUsedUp:
-            cheaper = self._spending.cheaper(speaker.preset)
+            cheaper = self.spending.cheaper(speaker.preset)
             if cheaper is None:
                 raise
             _log.info("cheaper_model", preset=cheaper.name, provider=cheaper.provider)
             speaker = replace(speaker, preset=cheaper)
             receipt = await self._try_models(speaker, line, context, live_reply, stop)
-        if notice := await self._spending.notice_of_cheaper(context.said):
+        if notice := await self.spending.notice_of_cheaper(context.said):
             context.notices.append(notice)
         return receipt
 
@@ -143,8 +136,8 @@ class ModelRequests:
         if not receipt.answer:
             return receipt
         if not failures:
-            self._fallback_notes.end_outage(speaker.preset)
-        elif note := await self._fallback_notes.tell(speaker.preset, failures[0], context.said):
+            self.fallback_notes.end_outage(speaker.preset)
+        elif note := await self.fallback_notes.tell(speaker.preset, failures[0], context.said):
             context.notices.append(note)
         return receipt
 
@@ -181,40 +174,40 @@ class ModelRequests:
         *,
         has_fallback: bool,
     ) -> Receipt:
-        preset, backend = speaker.preset, self._backends[speaker.preset.provider]
+        preset, backend = speaker.preset, self.backends[speaker.preset.provider]
         visible_limit = await self._visible_limit(preset)
         if visible_limit is not None:
             preset = preset.without_output_limit
-        begun_at = self._clock.monotonic()
-        tools = await self._tools.for_answer(preset, backend, context)
-        fitted = await self._sources.fit(preset, context, tools.specs if tools else ())
-        composed = self._clock.monotonic() - begun_at
+        begun_at = self.clock.monotonic()
+        tools = await self.tools.for_answer(preset, backend, context)
+        fitted = await self.sources.fit(preset, context, tools.specs if tools else ())
+        composed = self.clock.monotonic() - begun_at
         is_shown = preset.stream and not (context.in_place_of or preset.answer_scripts)
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
         replace_shown = (lambda text: live_reply.replace(line + text)) if is_shown else _discard
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
         most_tokens = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
-        async with self._spending.reserved(
+        async with self.spending.reserved(
             preset, context.said, fitted.prompt, most_tokens
         ) as reservation:
             async with self._slot(preset.provider, context.said, stop, show_wait):
                 prompt = reservation.prompt
                 if has_fallback:
                     prompt = replace(prompt, has_fallback=True)
-                queued = self._clock.now() - context.said.at.timestamp()
+                queued = self.clock.now() - context.said.at.timestamp()
                 waited = WaitedSeconds(max(composed, queued), composed)
-                with logged_steps(waited, fitted.tokens, self._clock), ExitStack() as stack:
+                with logged_steps(waited, fitted.tokens, self.clock), ExitStack() as stack:
                     if not context.in_place_of and context.said.wake is not None:
                         notice = live_reply.show_slow_start
-                        stack.callback(self._clock.call_later(_SECONDS_BEFORE_NOTICE, notice))
+                        stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, notice))
                     answer = await generate_answer(
-                        *(backend, prompt, show, show_wait, self._clock, stop),
-                        partial(self._spending.reserve_continuation, reservation),
+                        *(backend, prompt, show, show_wait, self.clock, stop),
+                        partial(self.spending.reserve_continuation, reservation),
                         *(tools, visible_limit, preset.provider, replace_shown),
                     )
                     answer = _run_scripts(answer, preset, context.said)
             usages = usages_of(answer, fitted.tokens)
-            charge = self._spending.charged(reservation, preset, usages)
+            charge = self.spending.charged(reservation, preset, usages)
         if answer.thoughts:
             self._thinking_models.add((preset.provider, preset.model))
         if not stop.requested:
@@ -241,10 +234,10 @@ class ModelRequests:
         stop: StopFlag,
         show_position: Callable[[Waiting], None],
     ) -> AbstractAsyncContextManager[None]:
-        if self._slots is None:
+        if self.slots is None:
             return nullcontext()
         urgency = Urgency.REACTION if said.wake is None else Urgency.QUESTION
-        return self._slots.hold(
+        return self.slots.hold(
             provider, stop, show_position, chat=said.address.lane, urgency=urgency
         )
 
@@ -254,7 +247,7 @@ class ModelRequests:
             _, observed = split_observed(context.session.turns)
             kept = len(observed) + sum(len(unit.messages) for unit in fitted.draft.history)
             conversation = context.claim.conversation
-            self._sources.summarizer.request(preset, conversation, kept, context.said)
+            self.sources.summarizer.request(preset, conversation, kept, context.said)
 
 
 def _prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[str], None]:

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from typing import TypeAlias
@@ -72,21 +72,16 @@ def _keep_all() -> float:
     return -math.inf
 
 
+@dataclass(eq=False)
 class ChannelReader:
     """Makes observed turns of what people said before the first message that wakes the bot.
 
     What is older than the installation keeps histories is left where it is: it would come back.
     """
 
-    def __init__(
-        self,
-        read_before: ReadBefore,
-        read_start: ReadStart | None = None,
-        kept_since: KeptSince = _keep_all,
-    ) -> None:
-        self._read_before = read_before
-        self._read_start = read_start
-        self._kept_since = kept_since
+    read_before: ReadBefore
+    read_thread_start: ReadStart | None = None
+    kept_since: KeptSince = _keep_all
 
     async def read(
         self, said: Said, active: ActiveCharacters, known: Sequence[Turn] = ()
@@ -103,7 +98,7 @@ class ChannelReader:
             return ()
         try:
             async with asyncio.timeout(_READ_SECONDS):
-                found = await self._read_before(said, _MAX_MESSAGES)
+                found = await self.read_before(said, _MAX_MESSAGES)
         except (PlatformError, TimeoutError) as error:
             conversation, reason = said.address.conversation, str(error) or "no answer"
             _log.info("channel_not_read", conversation=conversation, reason=reason)
@@ -119,7 +114,7 @@ class ChannelReader:
         That message is in another channel, or older than what was read; nothing where it is known.
         """
         is_new_thread = said.in_thread and not any(turn.role == "assistant" for turn in known)
-        if self._read_start is None or not (is_new_thread and active.reads_all):
+        if self.read_thread_start is None or not (is_new_thread and active.reads_all):
             return ()
         if said.address.history or said.opened_from is not None:
             return ()
@@ -128,14 +123,14 @@ class ChannelReader:
             return ()
         try:
             async with asyncio.timeout(_READ_SECONDS):
-                found = await self._read_start(said)
+                found = await self.read_thread_start(said)
         except (PlatformError, TimeoutError) as error:
             _log.info("thread_start_not_read", reason=str(error) or "no answer")
             return ()
         return self._observed_turns([found] if found is not None else [])
 
     def _observed_turns(self, found: Sequence[Said]) -> tuple[Turn, ...]:
-        since = self._kept_since()
+        since = self.kept_since()
         kept = (one for one in found if one.at.timestamp() >= since and described_text(one))
         return tuple(_observed_turn(storable_said(one)) for one in kept)
 

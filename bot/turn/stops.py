@@ -85,26 +85,17 @@ async def _tell_nobody(_claim: Claim, _command: Said, _outcome: StopOutcome) -> 
     return False
 
 
+@dataclass(eq=False)
 class StopRequests:
     """Finds the answer that a /stop means, and stops it for who asked, and for admins."""
 
-    def __init__(
-        self,
-        signals: Signals,
-        is_admin: Callable[[Request], Awaitable[bool | None]],
-        note: Callable[[Request, str], Awaitable[None]] | None = None,
-    ) -> None:
-        """Listen to the signals of all processes.
+    signals: Signals
+    is_admin: Callable[[Request], Awaitable[bool | None]]
+    """Decides about others' answers; returns None if the platform could not be asked."""
+    note: Callable[[Request, str], Awaitable[None]] | None = None
+    """Notes in the audit log what an admin has done; None: nothing is noted."""
 
-        Args:
-            signals: tell what others receive.
-            is_admin: decides about others' answers; returns None if the platform could not be
-                asked.
-            note: notes in the audit log what an admin has done; None: nothing is noted.
-        """
-        self._signals = signals
-        self._is_admin = is_admin
-        self._note = note
+    def __post_init__(self) -> None:
         self._answers: dict[str, _AnswerInProgress] = {}
         self._outcomes: OrderedDict[tuple[str, str], StopOutcome] = OrderedDict()
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -113,10 +104,10 @@ class StopRequests:
         self._edited: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._deleted: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._to_decide: asyncio.Queue[Request] = asyncio.Queue()
-        signals.subscribe(_TOPIC, self._receive)
-        signals.subscribe(_PRESSES, self._receive_presses)
-        signals.subscribe(_EDITS, self._receive_edits)
-        signals.subscribe(_DELETIONS, self._receive_deletions)
+        self.signals.subscribe(_TOPIC, self._receive)
+        self.signals.subscribe(_PRESSES, self._receive_presses)
+        self.signals.subscribe(_EDITS, self._receive_edits)
+        self.signals.subscribe(_DELETIONS, self._receive_deletions)
 
     def announce(self, messages: Sequence[Incoming]) -> None:
         """Tell every process of the stops, edits and deletions among these messages."""
@@ -127,7 +118,7 @@ class StopRequests:
         topics = ((_TOPIC, stops), (_PRESSES, presses), (_EDITS, edits), (_DELETIONS, deletions))
         for topic, signals in topics:
             if signals:
-                self._signals.publish(topic, [_encode(one).decode() for one in signals])
+                self.signals.publish(topic, [_encode(one).decode() for one in signals])
 
     @contextlib.asynccontextmanager
     async def answering(
@@ -215,7 +206,7 @@ class StopRequests:
         """Decide about the commands of people who did not ask the question, until cancelled."""
         while True:
             command = await self._to_decide.get()
-            outcome = _outcome(await self._is_admin(command))
+            outcome = _outcome(await self.is_admin(command))
             if self._decide(command, outcome):
                 await self._note_stop(command)
             if outcome is not StopOutcome.STOPPED and isinstance(command, Said):
@@ -223,10 +214,10 @@ class StopRequests:
 
     async def _note_stop(self, command: Request) -> None:
         """Note that an admin has stopped the answer to somebody else's question."""
-        if self._note is None:
+        if self.note is None:
             return
         try:
-            await self._note(command, "stop answer")
+            await self.note(command, "stop answer")
         except StoreError as error:  # the answer has ended: that is not taken back
             _log.warning("stop_not_noted", by=command.author.id, reason=str(error))
 
