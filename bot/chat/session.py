@@ -17,7 +17,7 @@ from itertools import dropwhile
 from typing import Any, TypeAlias
 
 from bot.chat.incoming import Incoming, MediaItem, Person, Said
-from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
+from bot.chat.outgoing import FILE_PARTS, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Role
 from bot.chat.receipt import Receipt
 from bot.value_class import value_class
@@ -138,6 +138,14 @@ class InboxMessage:
     def part_name(self, part: int) -> str:
         """Name a part of the answer: what is sent for it keeps this name for good."""
         return f"{self.turn}/{part}"
+
+    def part_name_in(self, replaced: Sequence[str], part: int) -> str:
+        """Name a part of an answer that takes the messages of these parts, one by one.
+
+        Files and what stands in a thread are no such messages.
+        """
+        names = [name for name in replaced if int(name.rpartition("/")[2]) < FILE_PARTS]
+        return names[part] if part < len(names) else self.part_name(part)
 
 
 def error_id_of(turn: str) -> str:

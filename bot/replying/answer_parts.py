@@ -242,14 +242,6 @@ def count_messages(parts: Iterable[OutgoingPart]) -> int:
     return len(messages_of(one.part for one in parts))
 
 
-def message_names(names: Iterable[str]) -> list[str]:
-    """Return those of these names of parts whose messages others may replace.
-
-    Files and what stands in a thread are no such messages.
-    """
-    return [name for name in names if int(name.rpartition("/")[2]) < FILE_PARTS]
-
-
 def messages_of(numbers: Iterable[int]) -> list[int]:
     """Return those of these numbers of parts that are messages of the channel, and no files."""
     return [number for number in numbers if number < FILE_PARTS]

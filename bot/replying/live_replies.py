@@ -16,7 +16,7 @@ from bot.ports import Clock, Conversations, Delivery, Surface
 from bot.replying.answer_parts import PartPlaces, stop_button
 from bot.replying.live_reply import LiveReply
 from bot.replying.split import split
-from bot.texts.text import language_of
+from bot.texts.text import Text, language_of, translate
 
 _log = structlog.get_logger(__name__)
 _SECONDS_BEFORE_TYPING = 0.5  # an answer that is shown by then costs no call for the indicator
@@ -48,6 +48,19 @@ class LiveReplies:
     ) -> tuple[OutgoingPart, ...]:
         """Split a final text into the parts of an answer; none if nothing of it is visible."""
         return final_parts(text, self.limits(address), first_part, face)
+
+    def notice_parts(
+        self, address: Address, text: Text, locale: str | None, first_part: int = 0
+    ) -> tuple[OutgoingPart, ...]:
+        """Translate a text of the service and split it into parts."""
+        return self.final_parts(address, translate(text, language_of(locale)), first_part)
+
+    async def open_notice(self, claim: Claim, message: InboxMessage, text: Text) -> None:
+        """Reply to a message that waits, before it is its turn; raises `Fenced`, `StoreError`."""
+        address = message.incoming.address
+        for part in self.notice_parts(address, text, message.incoming.locale):
+            opened = await self.conversations.open(claim, message, part)
+            self.deliver(address, opened.row)
 
     def with_buttons(
         self,

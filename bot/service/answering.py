@@ -38,7 +38,6 @@ from bot.turn.arrivals import CONVERSATIONS
 from bot.turn.limits.admin_notices import RefusedChats
 from bot.turn.limits.queue_limit import QueueLimit
 from bot.turn.limits.spending import BudgetedSummaries, EmbeddingSpending
-from bot.turn.message_groups import MessageGatherer
 from bot.turn.prompt_inputs import AnswerTools, ChannelReader, PromptSources
 from bot.turn.stages import TurnStages
 from bot.turn.worker import ConversationWorker
@@ -95,7 +94,15 @@ class AnsweringContainer(MessagingContainer, ABC):
     @cached_property
     def stages(self) -> TurnStages:
         answer_limits = self.answer_limits
+        settings = self.chat_settings  # tells the other processes itself
+        kept = [settings] if isinstance(settings, ConversationMemory) else []
+        web = ForgottenWebMessages(
+            self.web_channels, self.conversations, self.history_index, self.inbox
+        )
         return TurnStages(
+            self.conversations,
+            [*kept, web, self.shared_memories],
+            self.clock,
             self.resolver,
             self.command_handlers,
             self.pipeline,
@@ -104,7 +111,6 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.answer_buttons,
             PersonForgetting(self.personal_data, self.personas, self.receive),
             ChannelForgetting(self.history_index, self.receive),
-            MessageGatherer(self.conversations, self.arrivals, self.clock),
             self.arrivals,
             VoiceMessages(
                 self.platform_calls.download,
@@ -185,15 +191,7 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def worker(self) -> ConversationWorker:
-        settings = self.chat_settings  # tells the other processes itself
-        kept = [settings] if isinstance(settings, ConversationMemory) else []
-        web = ForgottenWebMessages(
-            self.web_channels, self.conversations, self.history_index, self.inbox
-        )
-        memories = [*kept, web, self.shared_memories]
-        return ConversationWorker(
-            self.conversations, memories, self.stages, self.owner, self.clock, self.leases
-        )
+        return ConversationWorker(self.stages, self.owner, self.leases)
 
     @cached_property
     def shared_memories(self) -> SharedMemories:

@@ -36,6 +36,7 @@ from bot.turn.limits.admin_notices import FallbackNotes
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.turn.limits.spending import Spending, usages_of
 from bot.turn.prompt_inputs import AnswerTools, PromptSources, TurnContext
+from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _SECONDS_BEFORE_NOTICE = 10.0  # that a model has not begun yet
@@ -56,6 +57,26 @@ class _LimitSpentOnThinking(BackendError):
     """An answer without a word, because thoughts took all tokens that the preset allows it."""
 
 
+@value_class
+class AnswerRequest:
+    """An answer of one character, to be generated and shown."""
+
+    speaker: ActivePreset
+    line: str
+    """Shown before the first text, as it says who speaks; may be empty."""
+    context: TurnContext
+    """What is known of the turn; gets the notices."""
+    live_reply: LiveReply
+    """Shows the answer while it is generated."""
+    stop: StopFlag
+    """Keeps what was said when it is requested."""
+    has_fallback: bool = False
+    """Whether another model is tried if this one fails."""
+
+    def of_preset(self, preset: Preset) -> "AnswerRequest":
+        return replace(self, speaker=replace(self.speaker, preset=preset))
+
+
 @dataclass(eq=False)
 class ModelRequests:
     """Asks a preset's own model, its fallbacks when it fails, a cheaper one without money."""
@@ -72,22 +93,8 @@ class ModelRequests:
         self._thinking_models: set[tuple[str, str]] = set()
         """By provider and name, learned from their answers: the preset's limit is not sent."""
 
-    async def generate(
-        self,
-        speaker: ActivePreset,
-        line: str,
-        context: TurnContext,
-        live_reply: LiveReply,
-        stop: StopFlag,
-    ) -> Receipt:
+    async def generate(self, request: AnswerRequest) -> Receipt:
         """Ask the preset's model, or a cheaper one where a budget is used up for it.
-
-        Args:
-            speaker: who answers.
-            line: shown before the first text, as it says who speaks; may be empty.
-            context: what is known of the turn; gets the notices.
-            live_reply: shows the answer while it is generated.
-            stop: keeps what was said when it is requested.
 
         Returns:
             What was sent, and the answer; it is empty if it was stopped before its first word.
@@ -97,84 +104,59 @@ class ModelRequests:
             UserError: the author can fix it, or a budget is used up.
         """
         try:
-            return await self._try_models(speaker, line, context, live_reply, stop)
+            return await self._try_models(request)
         except BudgetUsedUp:
-            cheaper = self.spending.cheaper(speaker.preset)
+            cheaper = self.spending.cheaper(request.speaker.preset)
             if cheaper is None:
                 raise
             _log.info("cheaper_model", preset=cheaper.name, provider=cheaper.provider)
-            speaker = replace(speaker, preset=cheaper)
-            receipt = await self._try_models(speaker, line, context, live_reply, stop)
+            receipt = await self._try_models(request.of_preset(cheaper))
+        context = request.context
         if notice := await self.spending.notice_of_cheaper(context.said):
             context.notices.append(notice)
         return receipt
 
-    async def _try_models(
-        self,
-        speaker: ActivePreset,
-        line: str,
-        context: TurnContext,
-        live_reply: LiveReply,
-        stop: StopFlag,
-    ) -> Receipt:
+    async def _try_models(self, request: AnswerRequest) -> Receipt:
         """Ask the preset's model; each fallback is tried when the one before gave no answer."""
-        _, *fallbacks = speaker.preset.with_fallbacks
-        *others, last = (speaker, *(replace(speaker, preset=one) for one in fallbacks))
+        own, context = request.speaker.preset, request.context
+        *others, last = (request.of_preset(one) for one in own.with_fallbacks)
         failures: list[BackendError] = []
         for one in others:
             try:
-                receipt = await self._generate(
-                    one, line, context, live_reply, stop, has_fallback=True
-                )
+                receipt = await self._generate(replace(one, has_fallback=True))
                 break
             except BackendError as error:
-                provider, reason = one.preset.provider, str(error)
-                _log.warning("fell_back", preset=one.preset.name, provider=provider, reason=reason)
+                failed, reason = one.speaker.preset, str(error)
+                provider = failed.provider
+                _log.warning("fell_back", preset=failed.name, provider=provider, reason=reason)
                 failures.append(error)
         else:
-            receipt = await self._generate(last, line, context, live_reply, stop)
+            receipt = await self._generate(last)
         if not receipt.answer:
             return receipt
         if not failures:
-            self.fallback_notes.end_outage(speaker.preset)
-        elif note := await self.fallback_notes.tell(speaker.preset, failures[0], context.said):
+            self.fallback_notes.end_outage(own)
+        elif note := await self.fallback_notes.tell(own, failures[0], context.said):
             context.notices.append(note)
         return receipt
 
-    async def _generate(
-        self,
-        speaker: ActivePreset,
-        line: str,
-        context: TurnContext,
-        live_reply: LiveReply,
-        stop: StopFlag,
-        *,
-        has_fallback: bool = False,
-    ) -> Receipt:
+    async def _generate(self, request: AnswerRequest) -> Receipt:
         """Ask one model, and again where the first request has shown what it takes.
 
         Thoughts took all that the preset allows an answer, or the prompt was too long.
         """
-        given = (speaker, line, context, live_reply, stop)
+        preset = request.speaker.preset
         try:
-            return await self._generate_once(*given, has_fallback=has_fallback)
+            return await self._generate_once(request)
         except _LimitSpentOnThinking:
-            _log.info("output_limit_spent_on_thinking", preset=speaker.preset.name)
+            _log.info("output_limit_spent_on_thinking", preset=preset.name)
         except (ContextExceeded, ToolResultsTooLong) as error:
-            _log.info("prompt_too_long", preset=speaker.preset.name, reason=str(error))
-        return await self._generate_once(*given, has_fallback=has_fallback)
+            _log.info("prompt_too_long", preset=preset.name, reason=str(error))
+        return await self._generate_once(request)
 
-    async def _generate_once(
-        self,
-        speaker: ActivePreset,
-        line: str,
-        context: TurnContext,
-        live_reply: LiveReply,
-        stop: StopFlag,
-        *,
-        has_fallback: bool,
-    ) -> Receipt:
-        preset, backend = speaker.preset, self.backends[speaker.preset.provider]
+    async def _generate_once(self, request: AnswerRequest) -> Receipt:
+        preset, context, live_reply = request.speaker.preset, request.context, request.live_reply
+        said, stop, backend = context.said, request.stop, self.backends[preset.provider]
         visible_limit = await self._visible_limit(preset)
         if visible_limit is not None:
             preset = preset.without_output_limit
@@ -183,21 +165,20 @@ class ModelRequests:
         fitted = await self.sources.fit(preset, context, tools.specs if tools else ())
         composed = self.clock.monotonic() - begun_at
         is_shown = preset.stream and not (context.in_place_of or preset.answer_scripts)
+        line = request.line
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
         replace_shown = (lambda text: live_reply.replace(line + text)) if is_shown else _discard
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
         most_tokens = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
-        async with self.spending.reserved(
-            preset, context.said, fitted.prompt, most_tokens
-        ) as reservation:
-            async with self._slot(preset.provider, context.said, stop, show_wait):
+        async with self.spending.reserved(preset, said, fitted.prompt, most_tokens) as reservation:
+            async with self._slot(preset.provider, said, stop, show_wait):
                 prompt = reservation.prompt
-                if has_fallback:
+                if request.has_fallback:
                     prompt = replace(prompt, has_fallback=True)
-                queued = self.clock.now() - context.said.at.timestamp()
+                queued = self.clock.now() - said.at.timestamp()
                 waited = WaitedSeconds(max(composed, queued), composed)
                 with logged_steps(waited, fitted.tokens, self.clock), ExitStack() as stack:
-                    if not context.in_place_of and context.said.wake is not None:
+                    if not context.in_place_of and said.wake is not None:
                         notice = live_reply.show_slow_start
                         stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, notice))
                     answer = await generate_answer(
@@ -205,7 +186,7 @@ class ModelRequests:
                         partial(self.spending.reserve_continuation, reservation),
                         *(tools, visible_limit, preset.provider, replace_shown),
                     )
-                    answer = _run_scripts(answer, preset, context.said)
+                    answer = _run_scripts(answer, preset, said)
             usages = usages_of(answer, fitted.tokens)
             charge = self.spending.charged(reservation, preset, usages)
         if answer.thoughts:
@@ -215,8 +196,8 @@ class ModelRequests:
         self._request_summary(preset, context, fitted)
         if reservation.prompt is not fitted.prompt:
             fitted = replace(fitted, prompt=reservation.prompt)
-        scopes = context.said.scopes
-        return build_receipt(answer, fitted, preset, speaker.version, waited, charge, scopes)
+        version = request.speaker.version
+        return build_receipt(answer, fitted, preset, version, waited, charge, said.scopes)
 
     async def _visible_limit(self, preset: Preset) -> VisibleLimit | None:
         """Return the limit that is not sent to a model that thinks; None for any other."""

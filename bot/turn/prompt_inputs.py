@@ -27,6 +27,7 @@ from bot.chat.session import (
 from bot.chat.story import Story
 from bot.chat.tool import ToolName, ToolSpec
 from bot.commands.personas import UserPersonas
+from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError
 from bot.intake import storable_said
 from bot.media.attachment_reader import AttachmentReader
@@ -44,7 +45,7 @@ from bot.prompting.draft import Draft
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
-from bot.replying.answer_parts import count_messages, message_names, messages_of
+from bot.replying.answer_parts import count_messages, messages_of
 from bot.replying.live_reply import LiveReply
 from bot.replying.tool_rounds import ToolRounds
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
@@ -52,6 +53,7 @@ from bot.stories import RetrieveStories
 from bot.summaries import Summarizer
 from bot.texts.text import Text
 from bot.tools import Tool, Toolbox, dice_tool, history_tool, server_tools, story_tool, time_tool
+from bot.turn.message_groups import MessageGroup
 from bot.value_class import value_class
 
 ReadBefore: TypeAlias = Callable[[Said, int], Awaitable[Sequence[Said]]]
@@ -210,11 +212,7 @@ class TurnContext:
 
     def part_name(self, part: int) -> str:
         """Name what a part of the answer is sent as."""
-        if self.in_place_of:
-            replaced = message_names(self.in_place_of)
-            if part < len(replaced):
-                return replaced[part]
-        return self.message.part_name(part)
+        return self.message.part_name_in(self.in_place_of, part)
 
 
 @value_class
@@ -235,22 +233,19 @@ class PromptSources:
 
     async def load(
         self,
-        claim: Claim,
-        message: InboxMessage,
-        said: Said,
+        group: MessageGroup,
+        asked: AskedQuestion,
         active: ActiveCharacters,
-        speakers: Sequence[ActivePreset],
         removed: TurnRange | None = None,
         before: Session | None = None,
-        in_place_of: Sequence[str] = (),
-        gathered: Sequence[Turn] = (),
         first_part: int = 0,
     ) -> TurnContext:
-        """Load what does not depend on the speaker; nobody reads the removed turns.
+        """Load what does not depend on the speaker; see `AnswerPipeline.answer`.
 
-        With `before`, the speakers know these turns only. The `gathered` ones are not stored yet.
         Pictures are read if anybody sees them.
         """
+        said, speakers, gathered = asked.incoming, asked.speakers, asked.earlier
+        claim, message = group.claim, group.message
         max_turns = _turns_to_load(speakers)
         session = before or await self._load_session(claim, max_turns, removed)
         session = replace(session, turns=session.turns[-max_turns:])
@@ -266,7 +261,10 @@ class PromptSources:
         known = session.turns
         if earlier:
             known = tuple(sorted((*earlier, *known), key=lambda one: one.at))
-        start = await self._read_start(oldest, active, known) if is_new_question else ()
+        start: tuple[Turn, ...] = ()
+        if is_new_question:
+            found = await self.channel_reader.read_start(oldest, active, known)
+            start = await self.resolver.readable(found)
         if start or earlier or gathered:
             session = replace(session, turns=(*start, *known, *gathered))
         files = NO_FILES
@@ -285,7 +283,7 @@ class PromptSources:
             files,
             (*start, *earlier),
             first_part,
-            tuple(in_place_of),
+            asked.in_place_of,
             replaces_answers=removed is not None,
         )
 
@@ -304,12 +302,6 @@ class PromptSources:
         if not await self.resolver.observes(oldest.scopes):
             return ()
         found = await self.channel_reader.read(oldest, active, session.turns)
-        return await self.resolver.readable(found)
-
-    async def _read_start(
-        self, oldest: Said, active: ActiveCharacters, known: Sequence[Turn]
-    ) -> tuple[Turn, ...]:
-        found = await self.channel_reader.read_start(oldest, active, known)
         return await self.resolver.readable(found)
 
     async def _with_readable_quote(self, said: Said, session: Session) -> Said:

@@ -54,7 +54,6 @@ from bot.summaries import Summarizer
 from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals, MissedSignals
 from bot.turn.claims import LeaseKeeper
-from bot.turn.message_groups import MessageGatherer
 from bot.turn.prompt_inputs import ChannelReader, PromptSources
 from bot.turn.stages import TurnStages
 from bot.turn.stops import StopRequests
@@ -251,6 +250,9 @@ class SimulatedProcess:
         arrivals = ArrivalSignals(signals)
         notes = SqlMessageNotes(database, clock)
         stages = TurnStages(
+            self.conversations,
+            (),
+            clock,
             resolver,
             commands,
             AnswerPipeline(sources, backends, replies, clock, rng.random),
@@ -259,14 +261,13 @@ class SimulatedProcess:
             AnswerButtons(self.conversations, inbox, admins, router.route_press),
             PersonForgetting(personal_data, personas, self._receive),
             ChannelForgetting(index, self._receive),
-            MessageGatherer(self.conversations, arrivals, clock),
             arrivals,
             VoiceMessages(_download_nothing, backends),
             DecisionLog(notes, clock),
             notes,
             rng.random,
         )
-        self.worker = ConversationWorker(self.conversations, (), stages, name, clock, leases)
+        self.worker = ConversationWorker(stages, name, leases)
         self.conversation_pool = KeyedWorkerPool[ClaimedMessage](
             CONVERSATIONS,
             signals=signals,

@@ -65,7 +65,6 @@ from bot.turn.limits.pauses import AnsweringPauses
 from bot.turn.limits.queue_limit import QueueLimit
 from bot.turn.limits.rate_limits import CommandLimits, RareNotices
 from bot.turn.limits.spending import Spending
-from bot.turn.message_groups import MessageGatherer
 from bot.turn.prompt_inputs import ChannelReader, PromptSources, ReadBefore, ReadStart
 from bot.turn.stages import TurnStages
 from bot.turn.stops import StopRequests
@@ -235,7 +234,6 @@ class Setup(Delivery):
         self.pauses = AnsweringPauses(SqlPauses(database, self.clock), self.signals)
         self.stops = StopRequests(self.signals, admins.is_known_admin, admins.note)
         self.arrivals = arrivals = ArrivalSignals(self.signals)
-        gatherer = MessageGatherer(self.conversations, arrivals, self.clock)
         forgetting = PersonForgetting(
             SqlPersonalData(database, self.clock), personas, self._receive_events
         )
@@ -243,8 +241,9 @@ class Setup(Delivery):
         self.notes = SqlMessageNotes(database, self.clock)
         self.decisions = DecisionLog(self.notes, self.clock)
         setups = TurnStages(
+            *(self.conversations, [self.memory], self.clock),
             *(resolver, commands, pipeline, replies, self.stops, self.buttons),
-            *(forgetting, ChannelForgetting(index, self._receive_events), gatherer),
+            *(forgetting, ChannelForgetting(index, self._receive_events)),
             *(arrivals, VoiceMessages(download, backends), self.decisions),
             *(self.notes, dice),
             is_paused=self.pauses.covers,
@@ -257,9 +256,7 @@ class Setup(Delivery):
             command_limits=command_limits,
             refused_chats=RefusedChats(self.clock, self.signals, notices, admin_notes),
         )
-        self.worker = ConversationWorker(
-            self.conversations, [self.memory], setups, owner, self.clock
-        )
+        self.worker = ConversationWorker(setups, owner)
 
     async def _receive_events(self, events: Sequence[Incoming]) -> None:
         async with self.router.routed(events) as routed:
