@@ -42,6 +42,9 @@ from bot.chat.prompt import (
     PromptDescription,
     PromptToken,
     TemplateChoice,
+    ToolCall,
+    ToolRecord,
+    ToolSpec,
     Usage,
 )
 from bot.chat.rate import CallScope, Rate, Waiter
@@ -66,7 +69,6 @@ from bot.chat.session import (
     TurnResult,
 )
 from bot.chat.story import PackedVector, Story, StoryVector
-from bot.chat.tool import ToolCall, ToolRecord, ToolSpec
 from bot.chat.usage import AnswerCharge, BudgetCap, SpentAmount, UsageRow, UsageTotal
 from bot.chat.web_channel import WebChannel, WebMessage
 

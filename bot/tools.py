@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 import structlog
 from typing_extensions import override
 
+from bot.chat.prompt import UNKNOWN_TOOL, ToolCall, ToolRecord, ToolSpec
 from bot.chat.session import Turn
 from bot.chat.storable import make_storable
 from bot.chat.story import Story
-from bot.chat.tool import UNKNOWN_TOOL, ToolCall, ToolRecord, ToolSpec
 from bot.errors import EmbeddingError, StoreError, ToolServerError, TroupeError
 from bot.ports import Clock, Tools, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text

@@ -1,4 +1,4 @@
-"""Generate one answer: stream it from a backend, filter what readers must not see, time it."""
+"""Generate one answer: stream it from a backend, run tools, filter what readers must not see."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from bot.chat.prompt import (
+    UNKNOWN_TOOL,
     Delta,
     Finish,
     FinishReason,
@@ -16,11 +17,13 @@ from bot.chat.prompt import (
     RateLimitWait,
     ReasoningDelta,
     Retraction,
+    ToolExchange,
+    ToolRecord,
+    ToolSpec,
     Usage,
     Waiting,
 )
 from bot.chat.receipt import Receipt, Timings
-from bot.chat.tool import ToolRecord
 from bot.chat.usage import AnswerCharge
 from bot.errors import (
     BackendError,
@@ -29,18 +32,79 @@ from bot.errors import (
     ContextExceeded,
     ToolResultsTooLong,
 )
-from bot.ports import Backend, Clock, ContinuingBackend, TextTokenCounter
+from bot.ports import Backend, Clock, ContinuingBackend, TextTokenCounter, Tools
 from bot.prompting.echo_filter import EchoFilter
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.filters import OutputFilter, RepeatedBeginning, RepetitionDetector, ends_in_loop
 from bot.replying.stop_flag import StopFlag
-from bot.replying.tool_rounds import ToolRounds, total_usage
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
 from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
 from bot.telemetry.traces import record_span
 from bot.texts.text import EMPTY, Text, joined, translatable
 from bot.value_class import value_class
+
+MAX_TOOL_TOKENS = 12_000
+"""The most that tools and their results add to a prompt, about."""
+
+_MAX_ROUNDS = 4  # then the model gets no tools any more and has to answer
+_MAX_CALLS_A_ROUND = 4
+
+
+class ToolRounds:
+    """The requests of one answer that a model reads results in.
+
+    Nothing is stored before the answer is: if the process dies, the tools are called again, which
+    is harmless because they change nothing.
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._exchanges: list[ToolExchange] = []
+
+    @property
+    def specs(self) -> Sequence[ToolSpec]:
+        """What is offered."""
+        return self._tools.specs
+
+    @property
+    def records(self) -> Sequence[ToolRecord]:
+        return self._tools.records
+
+    @property
+    def may_call(self) -> bool:
+        """Whether the model has a round left."""
+        return len(self._exchanges) < _MAX_ROUNDS
+
+    def offer(self, prompt: Prompt) -> Prompt:
+        """Return the next request: with what was called before, and with tools while they last."""
+        specs = tuple(self._tools.specs) if self.may_call else ()
+        return replace(prompt, tools=specs, tool_exchanges=tuple(self._exchanges))
+
+    async def run(self, text: str, finish: Finish) -> None:
+        """Run the calls of a response that wrote this text; those above the limit are left out."""
+        kept = finish.tool_calls[:_MAX_CALLS_A_ROUND]
+        results = [await self._tools.run(call) for call in kept]
+        self._exchanges.append(ToolExchange(text, kept, tuple(results), finish.attached))
+
+
+def used_tools(records: Sequence[ToolRecord]) -> Text:
+    """Return what readers see of the calls; empty where there were none."""
+    names = ", ".join(dict.fromkeys(one.name for one in records if one.name != UNKNOWN_TOOL))
+    if not names:
+        return EMPTY
+    return joined(["\n\n", translatable("🔧 tools used: {tools}", tools=names)], "")
+
+
+def total_usage(usages: Sequence[Usage]) -> Usage:
+    """Return the tokens of several requests for one answer."""
+    return Usage(
+        sum(one.prompt_tokens for one in usages),
+        sum(one.cached_tokens for one in usages),
+        sum(one.output_tokens for one in usages),
+        sum(one.written_tokens for one in usages),
+    )
+
 
 _log = structlog.get_logger(__name__)
 _END_MARKS = {

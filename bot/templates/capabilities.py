@@ -14,7 +14,7 @@ never at the model's name:
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from bot.chat.template_capabilities import Capabilities
+from bot.chat.prompt import Capabilities
 from bot.errors import TemplateError
 from bot.templates.control_tokens import ChatTemplate, render_messages
 from bot.templates.jinja.jinja_template import JinjaTemplate, Message

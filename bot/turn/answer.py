@@ -31,11 +31,10 @@ from bot.replying.answer_parts import (
     shorten,
     supported_form,
 )
-from bot.replying.generate import end_mark
+from bot.replying.generate import end_mark, used_tools
 from bot.replying.live_replies import LiveReplies, final_parts
 from bot.replying.live_reply import LiveReply
 from bot.replying.stop_flag import StopFlag
-from bot.replying.tool_rounds import used_tools
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
 from bot.texts.text import Text, joined, language_of, translatable, translate

@@ -20,6 +20,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.text.tokens import counter_for_model
 from bot.replying.generate import (
+    MAX_TOOL_TOKENS,
     GeneratedAnswer,
     VisibleLimit,
     WaitedSeconds,
@@ -29,7 +30,6 @@ from bot.replying.generate import (
 )
 from bot.replying.live_reply import LiveReply
 from bot.replying.stop_flag import StopFlag
-from bot.replying.tool_rounds import MAX_TOOL_TOKENS
 from bot.routing.presets import ActivePreset
 from bot.texts.text import translatable
 from bot.turn.limits.admin_notices import FallbackNotes

@@ -13,6 +13,7 @@ import structlog
 from bot.chat.attachments import NO_FILES, AttachedFiles, described_text
 from bot.chat.incoming import Said, WakeReason
 from bot.chat.outgoing import OutgoingPart
+from bot.chat.prompt import ToolName, ToolSpec
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
     Claim,
@@ -25,7 +26,6 @@ from bot.chat.session import (
     all_turns,
 )
 from bot.chat.story import Story
-from bot.chat.tool import ToolName, ToolSpec
 from bot.commands.personas import UserPersonas
 from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError
@@ -46,8 +46,8 @@ from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.replying.answer_parts import count_messages, messages_of
+from bot.replying.generate import ToolRounds
 from bot.replying.live_reply import LiveReply
-from bot.replying.tool_rounds import ToolRounds
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.stories import RetrieveStories
 from bot.summaries import Summarizer

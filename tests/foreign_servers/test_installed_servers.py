@@ -15,8 +15,7 @@ from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.errors import BackendError
 from bot.ports import Backend
-from bot.replying.generate import generate_answer
-from bot.replying.tool_rounds import ToolRounds
+from bot.replying.generate import ToolRounds, generate_answer
 from bot.tools import Toolbox, dice_tool
 from tests.backends.asking import ask, prompt
 from tests.fakes import FakeClock

@@ -5,13 +5,11 @@ from collections.abc import Sequence
 import pytest
 from typing_extensions import override
 
-from bot.chat.prompt import Finish, FinishReason, Message, Prompt
-from bot.chat.tool import ToolCall, ToolRecord, ToolSpec
+from bot.chat.prompt import Finish, FinishReason, Message, Prompt, ToolCall, ToolRecord, ToolSpec
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.ports import ContinuingBackend, Tools
 from bot.replying.filters import RepeatedBeginning
-from bot.replying.generate import GeneratedAnswer, generate_answer
-from bot.replying.tool_rounds import ToolRounds
+from bot.replying.generate import GeneratedAnswer, ToolRounds, generate_answer
 from tests.fakes import FakeBackend, FakeClock, ScriptStep
 
 PROMPT = Prompt((Message("user", "a story"),), "m", "channel")

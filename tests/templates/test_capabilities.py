@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.chat.template_capabilities import ALL_CAPABILITIES, Capabilities
+from bot.chat.prompt import ALL_CAPABILITIES, Capabilities
 from bot.templates import JinjaTemplate, StringTemplate, get
 from bot.templates.capabilities import (
     PLACEHOLDER_USER_TEXT,

@@ -7,8 +7,7 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.incoming import Person
-from bot.chat.prompt import Finish, FinishReason, TemplateChoice, Usage
-from bot.chat.tool import ToolCall
+from bot.chat.prompt import Finish, FinishReason, TemplateChoice, ToolCall, Usage
 from bot.chat.usage import BudgetKind, Period
 from bot.errors import BackendUnavailable, PresetError
 from bot.ports import ToolCallingBackend

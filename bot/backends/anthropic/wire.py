@@ -17,8 +17,7 @@ from bot.backends.chat_completions.streaming import (
     decode_event,
     token_count,
 )
-from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
-from bot.chat.tool import ToolCall, ToolExchange
+from bot.chat.prompt import FinishReason, Image, Message, Prompt, ToolCall, ToolExchange, Usage
 from bot.errors import BackendUnavailable
 from bot.texts.text import translatable
 

@@ -14,8 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, lowest_output_limit
-from bot.chat.tool import ToolName
+from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, ToolName, lowest_output_limit
 from bot.errors import PresetError, TemplateError
 from bot.prompting.lorebook.entries import Lorebook
 from bot.prompting.lorebook.files import LoreEntryError, read_lorebook

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 import structlog
 
-from bot.chat.template_capabilities import Capabilities
+from bot.chat.prompt import Capabilities
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates.capabilities import PROBES, capabilities_from_probes
 from bot.templates.control_tokens import TextSpan

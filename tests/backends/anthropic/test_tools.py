@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from bot.chat.prompt import Finish, FinishReason, Prompt, Usage
-from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
-from bot.replying.generate import generate_answer
-from bot.replying.tool_rounds import ToolRounds
+from bot.chat.prompt import Finish, FinishReason, Prompt, ToolCall, ToolExchange, ToolSpec, Usage
+from bot.replying.generate import ToolRounds, generate_answer
 from bot.tools import Toolbox, dice_tool
 from tests.backends.anthropic.conftest import Connect
 from tests.backends.asking import ask, prompt

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.backends.chat_completions.deltas import ToolCallParser
-from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
-from bot.replying.generate import generate_answer
-from bot.replying.tool_rounds import ToolRounds
+from bot.chat.prompt import ToolCall, ToolExchange, ToolSpec
+from bot.replying.generate import ToolRounds, generate_answer
 from bot.tools import Toolbox, dice_tool
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect

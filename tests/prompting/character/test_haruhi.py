@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from bot.chat.prompt import ALL_CAPABILITIES
 from bot.chat.story import Story, Vector
-from bot.chat.template_capabilities import ALL_CAPABILITIES
 from bot.prompting.character import Character, Transcript, TranscriptLine
 from bot.prompting.embedding import FunctionEmbedder, StoryIndex
 from bot.prompting.persona import (

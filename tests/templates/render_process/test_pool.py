@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bot.chat.template_capabilities import ALL_CAPABILITIES
+from bot.chat.prompt import ALL_CAPABILITIES
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates import JinjaTemplate
 from bot.templates.control_tokens import render_spans
