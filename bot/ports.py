@@ -3,7 +3,7 @@
 Each has a contract test in tests/contracts/ that runs over all of its implementations.
 """
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -34,7 +34,6 @@ from bot.chat.outgoing import (
     MessageContent,
     OutboxRow,
     OutgoingMessage,
-    OutgoingPart,
 )
 from bot.chat.prompt import (
     GenerationEvent,
@@ -48,27 +47,11 @@ from bot.chat.prompt import (
     Usage,
 )
 from bot.chat.rate import CallScope, Rate, Waiter
-from bot.chat.receipt import Receipt
 from bot.chat.session import (
-    Attempt,
     ChatSetting,
-    Claim,
-    ClaimedMessage,
-    Exchange,
-    FinishedTurn,
-    InboxMessage,
-    MessageNote,
-    MessagePlace,
-    OpenedPart,
-    PresetVersion,
-    Session,
-    SessionTurns,
-    StoredTurn,
-    Summary,
     Turn,
-    TurnResult,
 )
-from bot.chat.story import PackedVector, Story, StoryVector
+from bot.chat.story import PackedVector
 from bot.chat.usage import AnswerCharge, BudgetCap, SpentAmount, UsageRow, UsageTotal
 from bot.chat.web_channel import WebChannel, WebMessage
 
@@ -659,300 +642,6 @@ class PaidEmbedder(Protocol):
 # All methods raise `StoreError` while the database is unavailable.
 
 
-class Inbox(Intake, Protocol):
-    """Messages that were received and are not answered yet."""
-
-    async def find_in_progress(self, address: Address, external_key: str) -> Sequence[Incoming]:
-        """Return what was received under a key from the bot's platform, and what was gathered.
-
-        Nothing once it is done.
-        """
-        ...
-
-    async def waiting(
-        self, conversations: Collection[str], limit: int, of_each: int
-    ) -> Sequence[Incoming]:
-        """Return what is unanswered in these conversations, the newest of it first.
-
-        Args:
-            conversations: any number of them.
-            limit: the most events in all.
-            of_each: the most events of one conversation.
-        """
-        ...
-
-
-class Conversations(Protocol):
-    """Histories, and who may process them; each method is one transaction.
-
-    What writes for a claim raises `Fenced` if a later claim exists.
-    """
-
-    async def ready(self, limit: int, sources: Collection[str]) -> Sequence[str]:
-        """Return conversations with something unanswered that nobody holds, oldest first."""
-        ...
-
-    async def begin(
-        self, keys: Sequence[str], owner: str, lease_seconds: float
-    ) -> Sequence[ClaimedMessage]:
-        """Claim those of these conversations that are ready, each with its oldest message.
-
-        A claim fences all earlier ones. An attempt at the message that did not end counts as a
-        death of its process: by what was recorded of it, as one of the message's own, as one of
-        many messages', or as one that clears it.
-        """
-        ...
-
-    async def renew(self, claims: Collection[Claim], lease_seconds: float) -> Sequence[Claim]:
-        """Hold them for so long from now on, all of one owner; return those that were lost."""
-        ...
-
-    async def release(self, claim: Claim) -> None:
-        """Give it back as it is; what is unanswered can be claimed at once."""
-        ...
-
-    async def release_all(self, owner: str) -> None:
-        """Give back everything that this owner held in an earlier life."""
-        ...
-
-    async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
-        """Take back what `begin` or `finish` recorded: the attempt was ended on purpose."""
-        ...
-
-    async def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> None:
-        """Store what is being done with a message, for the case that the process dies of it."""
-        ...
-
-    async def waiting(self, claim: Claim, limit: int) -> Sequence[InboxMessage]:
-        """Return the unanswered messages of a conversation, oldest first, the current one too."""
-        ...
-
-    async def following(
-        self, claim: Claim, message: InboxMessage, limit: int
-    ) -> Sequence[InboxMessage]:
-        """Return what came after a message and those gathered with it, in order.
-
-        It ends before the first event that is no message, and before one that was in flight when a
-        process died: those are processed alone.
-        """
-        ...
-
-    async def load_session(self, claim: Claim, max_turns: int) -> Session:
-        """Return the newest turns of the current session.
-
-        The epoch is not checked: it may be what a claim that is fenced by now has known.
-        """
-        ...
-
-    async def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Sequence[StoredTurn]:
-        """Return the turns of these messages of the platform, oldest first, in all sessions.
-
-        A person's message is one turn; an answer is found by any message that it was sent as. The
-        versions that are not active any more are found as well.
-        """
-        ...
-
-    async def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Exchange | None:
-        """Return a person's message, its answers and so many turns before it; None: unknown."""
-        ...
-
-    async def load_answered(
-        self, conversation_key: str, part: str, max_turns: int
-    ) -> Exchange | None:
-        """Return the exchange whose answer was sent as this part.
-
-        An exchange without answers: the part says that the answer failed, and the question is not
-        in the history; before it is what was gathered with it. None: unknown, or answered since.
-        """
-        ...
-
-    async def load_failed(self, claim: Claim) -> Sequence[StoredTurn]:
-        """Return the questions whose answers failed since the newest answer, newest first.
-
-        What was gathered with one has the same parts. Commands whose menus were sent are among
-        them.
-        """
-        ...
-
-    async def find_said_by(self, claim: Claim, person_id: str) -> Sequence[int]:
-        """Return the ids of what a person said in a conversation, and of the answers to that.
-
-        Where nobody else has said anything, these are all turns.
-        """
-        ...
-
-    async def forget(self, claim: Claim) -> int:
-        """Delete the history of a conversation, all its sessions, for good; return its turns.
-
-        What people said of themselves there goes with it.
-        """
-        ...
-
-    async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
-        """Queue the first message of an answer that is still being written.
-
-        The same part of the same turn is queued once, whatever process asks and how often.
-        """
-        ...
-
-    async def opened_parts(self, message: InboxMessage) -> Sequence[int]:
-        """Return the numbers of a message's parts that were opened, in earlier attempts too."""
-        ...
-
-    async def finish(
-        self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
-    ) -> FinishedTurn:
-        """Mark a message and those gathered with it as answered; store the turns and the answer.
-
-        The only way in which an answer reaches anybody; it is named after the message, and replies
-        to the newest of those gathered with it. A part that was opened early is edited to its final
-        text; one that was opened but is not in the result is deleted. Then the next message is
-        begun, or the conversation released if there is none or `go_on` is false.
-        """
-        ...
-
-
-class MessageNotes(Protocol):
-    """What every process may read about messages that one of them has processed."""
-
-    async def add(self, notes: Sequence[MessageNote]) -> None:
-        """Store notes."""
-        ...
-
-    async def newest(self, key: str, limit: int) -> Sequence[str]:
-        """Return the newest notes of a key, oldest first."""
-        ...
-
-    async def forget(self, key: str, person_id: str | None = None) -> None:
-        """Delete the notes of a key, of one person or of all."""
-        ...
-
-
-class HistoryIndex(Protocol):
-    """Where messages stand in the histories of a channel that has several."""
-
-    async def find_received(self, address: Address, external_key: str) -> str | None:
-        """Return the conversation of an event that was received; None: it is not kept any more."""
-        ...
-
-    async def find(
-        self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
-    ) -> Sequence[MessagePlace]:
-        """Return where these messages of the platform stand, people's first, each oldest first.
-
-        Branches have copies of what precedes them; of answers they are found where that is asked.
-        """
-        ...
-
-    async def newest_of(self, address: Address, person_id: str) -> str | None:
-        """Return the conversation of the channel in which the person has said something last."""
-        ...
-
-    async def conversations(self, address: Address) -> Mapping[str, int]:
-        """Return the keys of all conversations of the channel, with the number of their turns."""
-        ...
-
-    async def begin_branch(self, key: str, place: MessagePlace) -> None:
-        """Copy what was said up to a turn to a new conversation; may be repeated."""
-        ...
-
-
-class Outbox(Protocol):
-    """What is to be sent, strictly in order within a lane. `not_before` is in Unix seconds.
-
-    Rows are taken under a lease; whoever reports on a row raises `Fenced` once another has it.
-    """
-
-    async def due_lanes(self, limit: int, sources: Collection[str]) -> Sequence[str]:
-        """Return lanes whose first unsent row is due and held by nobody."""
-        ...
-
-    async def take(self, lanes: Sequence[str]) -> Sequence[OutboxRow]:
-        """Take the first unsent row of each of these lanes that is due.
-
-        A pending row is committed as being sent before it is given (its `state` still says
-        pending); one with an unknown outcome is given as it is, to be reconciled. So is a row whose
-        sender's lease has ended.
-        """
-        ...
-
-    async def mark_sent(self, row: OutboxRow, external_id: str | None) -> OutboxRow | None:
-        """Note that it arrived, and take the next row of its lane.
-
-        `external_id` is the message that it became, None for a change of one.
-        """
-        ...
-
-    async def mark_dead(self, row: OutboxRow, reason: str) -> OutboxRow | None:
-        """Note that the platform refused it for good, and take the next row of its lane."""
-        ...
-
-    async def send_again(self, row: OutboxRow, reason: str, *, is_gone: bool) -> OutboxRow | None:
-        """Give up an edit that was refused, and have its part sent anew as the edit says.
-
-        Args:
-            row: the edit.
-            reason: why it was refused.
-            is_gone: whether its message is gone; else the row of the part keeps that message's id,
-                which it is to replace.
-
-        Returns:
-            The next row of its lane, which is that part unless it was deleted by us.
-        """
-        ...
-
-    async def set_aside(self, row: OutboxRow, reason: str, notice: str) -> OutboxRow | None:
-        """Give up a row whose outcome stays unknown, queue a notice, take the lane's next row.
-
-        A notice that cannot be delivered either is given up without another one.
-        """
-        ...
-
-    async def mark_unknown(self, row: OutboxRow, seconds: float) -> None:
-        """Note that nobody knows whether it arrived: reconcile it after so long."""
-        ...
-
-    async def reschedule(self, row: OutboxRow, seconds: float) -> None:
-        """Note that nothing arrived for certain: send it after so long."""
-        ...
-
-    async def release_all(self) -> None:
-        """Let what this sender held in an earlier life be taken again at once."""
-        ...
-
-    async def has_later(self, row: OutboxRow) -> bool:
-        """Whether more is to be sent in the lane of a row after it."""
-        ...
-
-    async def sent_ids(self, row_ids: Collection[int]) -> Mapping[int, str | None]:
-        """The messages that rows became, by row, and None for one that never will.
-
-        What is still to be sent is not in it.
-        """
-        ...
-
-    async def message_of(self, part: str) -> str | None:
-        """The message that a part was sent as, by its name; None if there is none yet."""
-        ...
-
-    async def known_ids(self, address: Address) -> Set[str]:
-        """The ids of the messages in this chat that are accounted for."""
-        ...
-
-    async def hold_lane(self, lane: str) -> float | None:
-        """Take a lane without a row for the length of a lease, so that nobody sends there.
-
-        Returns:
-            The end of the lease in Unix seconds, which `release_lane` takes; None where somebody
-            sends, or the outcome of a row is unknown.
-        """
-        ...
-
-    async def release_lane(self, lane: str, held: float) -> None:
-        """Let senders take a lane again that is still held until then; else change nothing."""
-        ...
-
-
 class Delivery(Protocol):
     """Sends what is in the outbox."""
 
@@ -1001,57 +690,6 @@ class ChatSettings(Protocol):
 
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """Return all values of these scopes, by scope and key; none of one that has no value."""
-        ...
-
-
-class PersonalData(Protocol):
-    """What is stored of a person, over all conversations."""
-
-    async def conversations(self, person_id: str) -> Sequence[str]:
-        """Return the keys of the conversations in which the person has said something."""
-        ...
-
-    async def note_forgotten(self, person_id: str) -> None:
-        """Delete notes that quote the person.
-
-        Record, so that it outlives the database, that the person's descriptions are deleted.
-        """
-        ...
-
-    async def drop_set_aside(self, person_id: str) -> None:
-        """Delete what the person wrote and what was set aside because it could not be processed."""
-        ...
-
-    async def lines(self, person_id: str) -> Sequence[tuple[str, Turn]]:
-        """Return what the person said, oldest first, each with the key of its conversation."""
-        ...
-
-    async def descriptions(self, person_id: str) -> Mapping[str, str]:
-        """Return what the person said of themselves with /me, by the scope of the setting."""
-        ...
-
-
-class ForgottenConversations(Protocol):
-    """In which conversations something was forgotten, for those who keep copies of it."""
-
-    async def since(self, moment: float) -> Mapping[int, str]:
-        """Return the conversations by numbers that never return, from a moment in Unix seconds."""
-        ...
-
-
-class Receipts(Protocol):
-    """The receipts of recent answers, by number."""
-
-    async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
-        """Return the receipts of the last answered message: one for each character."""
-        ...
-
-    async def of_answer(self, conversation: str, at: float) -> Sequence[tuple[int, Receipt]]:
-        """Return the receipts of what was answered at or right after a moment, in Unix seconds."""
-        ...
-
-    async def get(self, number: int) -> Receipt | None:
-        """Return a receipt, None if it does not exist or was deleted."""
         ...
 
 
@@ -1166,45 +804,6 @@ class UsageLog(Protocol):
         ...
 
 
-class Summaries(Protocol):
-    """Summaries of turns that do not fit into prompts any more."""
-
-    async def current(self, conversation: str) -> Summary | None:
-        """Return the summary of the session; a cheap check, which misses edits of equal length."""
-        ...
-
-    async def load_turns(self, conversation: str) -> SessionTurns:
-        """Return the whole session, with its summary if the covered turns are unchanged."""
-        ...
-
-    async def save(self, conversation: str, new: Summary) -> bool:
-        """Replace the summary; return False if turns that it covers were changed since."""
-        ...
-
-
-class PresetVersions(Protocol):
-    """All versions of all presets."""
-
-    async def save(self, versions: Sequence[PresetVersion]) -> Mapping[str, int]:
-        """Store the current presets; return their version numbers by name.
-
-        A preset whose content equals its newest version keeps that number.
-        """
-        ...
-
-    async def newest(self, name: str) -> PresetVersion | None:
-        """Return the newest version, None if the service never started with such a preset."""
-        ...
-
-    async def find(self, name: str, version: int) -> PresetVersion | None:
-        """Return a version; None if there is no such one."""
-        ...
-
-    async def history(self, name: str, limit: int) -> Sequence[tuple[int, float]]:
-        """Return the newest numbers, newest first, and when each was first seen (Unix seconds)."""
-        ...
-
-
 class PresetDrafts(Protocol):
     """The editions of presets that somebody works on, by the name of the preset."""
 
@@ -1223,34 +822,6 @@ class PresetDrafts(Protocol):
 
     async def delete(self, name: str) -> bool:
         """Return whether there was one."""
-        ...
-
-
-class Stories(Protocol):
-    """The stories of characters, with the vectors that they are retrieved by."""
-
-    async def replace_stories(
-        self, character: str, texts: Sequence[str], model_id: str
-    ) -> Sequence[str]:
-        """Replace a character's stories; return those without a vector of this model.
-
-        A text that occurs twice is one story, at its first position.
-        """
-        ...
-
-    async def save_vectors(
-        self, character: str, model_id: str, vectors: Sequence[StoryVector]
-    ) -> None:
-        """Store vectors; those of stories that do not exist any more are ignored."""
-        ...
-
-    async def nearest(
-        self, character: str, query: PackedVector, model_id: str, limit: int
-    ) -> Sequence[Story]:
-        """Return the stories nearest to a query vector, best first; of equals the earlier.
-
-        Stories without a vector of that model are not found.
-        """
         ...
 
 

@@ -9,9 +9,10 @@ import structlog
 
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.errors import BudgetUsedUp, EmbeddingError, StoreError
-from bot.ports import Clock, Embedder, EmbeddingPayer, PaidEmbedder, Stories
+from bot.ports import Clock, Embedder, EmbeddingPayer, PaidEmbedder
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
+from bot.storage.stories import SqlStories
 
 _log = structlog.get_logger(__name__)
 _BATCH_SIZE = 32  # some seconds of work, lost if the process ends
@@ -22,7 +23,7 @@ _MAX_PAUSE_SECONDS = 60.0
 async def index_stories(
     stories_by_character: Mapping[str, Sequence[str]],
     embedder: Embedder,
-    stories: Stories,
+    stories: SqlStories,
     clock: Clock,
 ) -> None:
     """Index the stories of each character; retry those that fail until all are indexed."""
@@ -41,7 +42,7 @@ async def index_stories(
 
 
 class _StoryIndexer:
-    def __init__(self, embedder: Embedder, stories: Stories) -> None:
+    def __init__(self, embedder: Embedder, stories: SqlStories) -> None:
         self._embedder = embedder
         self._stories = stories
 
@@ -92,7 +93,9 @@ async def no_stories(
 class StoryRetriever:
     """Retrieves from the stories of these characters, which are named like their presets."""
 
-    def __init__(self, embedder: Embedder, stories: Stories, characters: Collection[str]) -> None:
+    def __init__(
+        self, embedder: Embedder, stories: SqlStories, characters: Collection[str]
+    ) -> None:
         self._embedder = embedder
         self._stories = stories
         self._characters = frozenset(characters)

@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from bot.chat.incoming import Address, Person, Quote, Said, WakeReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session
-from bot.ports import Conversations
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
@@ -52,7 +51,7 @@ def mask_secret(text: str) -> str:
 
 
 async def begin(
-    conversations: Conversations, key: str = "telegram:5", owner: str = "me"
+    conversations: SqlConversations, key: str = "telegram:5", owner: str = "me"
 ) -> tuple[Claim, InboxMessage]:
     """Claim a conversation that has a message."""
     [begun] = await conversations.begin([key], owner, 60)

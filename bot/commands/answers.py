@@ -34,8 +34,9 @@ from bot.commands.authority import (
 )
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
-from bot.ports import Conversations, Inbox
 from bot.routing.presets import ActiveCharacters, ActivePreset
+from bot.storage.conversations import SqlConversations
+from bot.storage.inbox import SqlInbox
 from bot.texts.text import Text, language_of, marked, translatable, translate
 from bot.value_class import value_class
 
@@ -231,8 +232,8 @@ _AUDITED_AS = {
 class AnswerButtons:
     """Finds the answer of a button in the store; only who asked may press, and admins."""
 
-    conversations: Conversations
-    inbox: Inbox
+    conversations: SqlConversations
+    inbox: SqlInbox
     admins: AdminCheck
     route: Callable[[Pressed], Awaitable[Pressed]]
     """Tells the history of a press."""

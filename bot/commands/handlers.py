@@ -25,12 +25,13 @@ from bot.commands.request import (
     specs_of,
 )
 from bot.errors import UserError
-from bot.ports import DeadLetters, PersonalData
+from bot.ports import DeadLetters
 from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import ask_usage
 from bot.routing.presets import ActiveCharacters, HistoryScopes, PresetResolver
+from bot.storage.forgetting import SqlPersonalData
 from bot.texts.text import Text, joined, looked_up, marked, translatable
 
 _MAX_GREETING_DIGITS = 3
@@ -54,7 +55,7 @@ class CommandHandlers:
     admins: AdminCheck
     context: ContextView
     personas: UserPersonas
-    personal_data: PersonalData
+    personal_data: SqlPersonalData
     history_scopes: HistoryScopes
     anonymous: AnonymousAdmins
     platform_commands: Mapping[str, Sequence[CommandSpec]] = field(default_factory=dict)

@@ -25,16 +25,10 @@ from bot.commands.authority import AdminCheck, writes_as_the_group
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PlatformError, StoreError, UserError
-from bot.ports import (
-    Clock,
-    ConversationMemory,
-    ForgottenConversations,
-    HistoryIndex,
-    PersonalData,
-    PrivateChats,
-    Signals,
-)
+from bot.ports import Clock, ConversationMemory, PrivateChats, Signals
 from bot.routing.presets import PresetResolver
+from bot.storage.forgetting import SqlForgottenConversations, SqlPersonalData
+from bot.storage.history_index import SqlHistoryIndex
 from bot.texts.caches import clear_text_caches
 from bot.texts.text import marked, translatable, translatable_count
 from bot.value_class import value_class
@@ -51,7 +45,7 @@ class ExportedWords:
     file: Attachment
 
 
-async def export_words(data: PersonalData, person: str, at: datetime) -> ExportedWords:
+async def export_words(data: SqlPersonalData, person: str, at: datetime) -> ExportedWords:
     """Write what a person has said and is described as; `at` is the time of the export."""
     lines, descriptions = await data.lines(person), await data.descriptions(person)
     content = {
@@ -115,7 +109,7 @@ _OVERLAP_SECONDS = 600.0  # between two looks: clocks differ, and transactions t
 class PersonForgetting:
     """Has each conversation forget a person in its turn: only its worker may change a history."""
 
-    data: PersonalData
+    data: SqlPersonalData
     personas: UserPersonas
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
@@ -144,7 +138,7 @@ class PersonForgetting:
 class ChannelForgetting:
     """Reaches the other histories of a channel; a channel with one history has no others."""
 
-    index: HistoryIndex
+    index: SqlHistoryIndex
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
     async def request(self, said: Said) -> int:
@@ -192,7 +186,7 @@ class SharedMemories(ConversationMemory):
     memories: Callable[[], Sequence[ConversationMemory]]
     """Return what this process keeps: a preset that is published may add a model."""
     signals: Signals
-    forgotten: ForgottenConversations
+    forgotten: SqlForgottenConversations
     clock: Clock
     kept_seconds: float
     """How old a row may be that was not seen before; older ones are deleted."""
@@ -284,7 +278,7 @@ _WRITE_AS_YOURSELF = translatable(
 class PrivacyHandlers:
     """The handlers; everybody may use them for what they said themselves."""
 
-    data: PersonalData
+    data: SqlPersonalData
     admins: AdminCheck
     resolver: PresetResolver
     private_commands: PrivateCommands | None

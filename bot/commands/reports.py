@@ -11,10 +11,11 @@ from bot.chat.receipt import DroppedItem, Receipt
 from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal, format_cost
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
-from bot.ports import Budgets, Receipts, UsageTotals
+from bot.ports import Budgets, UsageTotals
 from bot.prompting.draft import section_name
 from bot.prompting.fit import prompt_tokens, tokens_by_section
 from bot.prompting.presets.preset import Preset
+from bot.storage.receipts import SqlReceipts
 from bot.texts.text import Text, joined, looked_up, marked, translatable, translatable_count
 
 _BAR_CELLS = 12
@@ -34,7 +35,7 @@ def _no_address(_number: int) -> None:
 class ContextView:
     """Shows the receipts of the last answer."""
 
-    receipts: Receipts
+    receipts: SqlReceipts
     write_prompt: WritePrompt
     mask: Callable[[str], str]
     """Removes secrets."""

@@ -41,8 +41,9 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import BackendError, BackendUnavailable, RequestRefused
-from bot.ports import AnswerLog, Backend, PresetDrafts, PresetVersions, TokenizingBackend
+from bot.ports import AnswerLog, Backend, PresetDrafts, TokenizingBackend
 from bot.prompting.fit import prompt_tokens, tokens_by_section
+from bot.storage.presets import SqlPresetVersions
 from bot.texts.text import looked_up, translatable
 
 _EXCERPT_CHARS = 200
@@ -241,7 +242,7 @@ class AnswerPages(RouteGroup):
         answers: AnswerLog,
         prompts: ExactPromptWriter,
         backends: Mapping[str, Backend],
-        versions: PresetVersions,
+        versions: SqlPresetVersions,
         providers: Mapping[str, ProviderSettings],
         presets: Collection[str] = (),
         drafts: PresetDrafts | None = None,

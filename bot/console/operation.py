@@ -23,13 +23,13 @@ from bot.ports import (
     Clock,
     DeadLetters,
     LoadingBackend,
-    MessageNotes,
     MonitoredBackend,
     NodeRegistry,
     Pauses,
     RateLimits,
     ServiceState,
 )
+from bot.storage.operation import SqlMessageNotes
 from bot.telemetry.logs import RecentEvents, find_failure
 from bot.value_class import value_class
 
@@ -179,7 +179,7 @@ class Installation:
     nodes: NodeRegistry
     pauses: Pauses
     dead_letters: DeadLetters
-    notes: MessageNotes
+    notes: SqlMessageNotes
     reports: FindReports = no_reports
 
 
@@ -303,7 +303,7 @@ class OperationReports:
         here = self.events.failure(error_id)
         if here is not None:
             return here
-        stored = await find_failure(self.installation.notes, error_id)
+        stored = await find_failure(self.installation.notes.newest, error_id)
         if stored is not None:
             return stored
         others = await self._others(await self.installation.nodes.nodes())

@@ -33,8 +33,9 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused, UserError
-from bot.ports import Clock, HistoryCopies, Receipts, WebChannels
+from bot.ports import Clock, HistoryCopies, WebChannels
 from bot.routing.presets import PresetResolver
+from bot.storage.receipts import SqlReceipts
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import looked_up, marked, translatable, translate
 from bot.value_class import value_class
@@ -281,7 +282,7 @@ class PlaygroundPages(RouteGroup):
     actions: PlaygroundActions
     preview: Preview
     to_said: ToSaid
-    receipts: Receipts
+    receipts: SqlReceipts
     commands: Sequence[CommandSpec]
     looks: Sequence[str]
     renderer: PageRenderer

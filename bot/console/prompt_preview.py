@@ -15,7 +15,7 @@ from bot.chat.usage import AnswerCharge
 from bot.commands.request import AskedQuestion
 from bot.errors import BackendError, UserError
 from bot.intake import storable_said
-from bot.ports import Backend, Clock, Conversations
+from bot.ports import Backend, Clock
 from bot.prompting.compose.compose import bare_prompt, can_count
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import counter_for_model, get_counter
@@ -23,6 +23,7 @@ from bot.replying.generate import GeneratedAnswer, WaitedSeconds, build_receipt
 from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.routing.speakers import Dice, SpeakerCandidate
+from bot.storage.conversations import SqlConversations
 from bot.texts.text import translatable
 from bot.turn.limits.spending import NoEmbeddingSpending, Spending
 from bot.turn.message_groups import MessageGroup
@@ -44,7 +45,7 @@ class PromptPreview:
 
     sources: PromptSources
     resolver: PresetResolver
-    conversations: Conversations
+    conversations: SqlConversations
     spending: Spending
     clock: Clock
     find_history: Callable[[Said], Awaitable[Said | None]]
@@ -126,7 +127,7 @@ class DraftPreview:
 
     sources: PromptSources
     resolver: PresetResolver
-    conversations: Conversations
+    conversations: SqlConversations
 
     async def compose(
         self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool

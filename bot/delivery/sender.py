@@ -41,9 +41,10 @@ from bot.errors import (
     Unreachable,
     WordsRefused,
 )
-from bot.ports import Clock, Delivery, Outbox, Surface
+from bot.ports import Clock, Delivery, Surface
 from bot.runtime.http_client import write_only_if
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.storage.outbox import SqlOutbox
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS
 from bot.telemetry.traces import record_span
@@ -94,7 +95,7 @@ class Sender:
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: SqlOutbox,
         surfaces: Mapping[str, Surface],
         clock: Clock,
         *,

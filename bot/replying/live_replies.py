@@ -12,10 +12,11 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Button, Face, Limits, Menu, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, OpenedPart
 from bot.errors import PlatformError, RateLimited
-from bot.ports import Clock, Conversations, Delivery, Surface
+from bot.ports import Clock, Delivery, Surface
 from bot.replying.answer_parts import PartPlaces, stop_button
 from bot.replying.live_reply import LiveReply
 from bot.replying.split import split
+from bot.storage.conversations import SqlConversations
 from bot.texts.text import Text, language_of, translate
 
 _log = structlog.get_logger(__name__)
@@ -31,7 +32,7 @@ def _always(_claim: Claim) -> bool:
 class LiveReplies:
     """Knows the surfaces of all platforms, and how what is queued gets delivered."""
 
-    conversations: Conversations
+    conversations: SqlConversations
     surfaces: Mapping[str, Surface]
     """By `Address.source`; best-effort ones, whose edits never delay deliveries."""
     delivery: Delivery

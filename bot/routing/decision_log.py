@@ -16,10 +16,11 @@ from bot.chat.incoming import Said
 from bot.chat.receipt import Receipt
 from bot.chat.session import MessageNote
 from bot.errors import StoreError
-from bot.ports import Clock, MessageNotes
+from bot.ports import Clock
 from bot.routing.decide import Answer, Decision, Ignore, Observe
 from bot.routing.presets import ActivePreset
 from bot.routing.speakers import SpeakerCandidate
+from bot.storage.operation import SqlMessageNotes
 from bot.texts.text import StoredPattern, Text, joined, looked_up, marked, translatable
 from bot.value_class import value_class
 
@@ -67,7 +68,7 @@ _decode = msgspec.json.Decoder(_NotedDecision).decode
 class DecisionLog:
     """Stores decisions a moment after they were made, many at once."""
 
-    notes: MessageNotes
+    notes: SqlMessageNotes
     clock: Clock
 
     def __post_init__(self) -> None:

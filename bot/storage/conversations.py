@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Sequence
 
 import structlog
 from sqlalchemy import BindParameter, Connection, bindparam, delete, func, insert, select, update
-from typing_extensions import override
 
 from bot.chat.incoming import address_of
 from bot.chat.outgoing import OutgoingPart
@@ -23,7 +22,7 @@ from bot.chat.session import (
     TurnResult,
 )
 from bot.errors import Fenced, StoreError, Undecodable
-from bot.ports import Clock, Conversations
+from bot.ports import Clock
 from bot.storage import claims as units
 from bot.storage import histories as history
 from bot.storage import lanes
@@ -99,7 +98,7 @@ def _record_nothing(_: Tombstone) -> None:
     return
 
 
-class SqlConversations(Conversations):
+class SqlConversations:
     """Conversations in SQL; the newest turns of those that were claimed here stay in memory.
 
     Args:
@@ -124,15 +123,20 @@ class SqlConversations(Conversations):
         self._shared = shared
         self._record_tombstone = record_tombstone
 
-    @override
     async def ready(self, limit: int, sources: Collection[str]) -> Sequence[str]:
+        """Return conversations with something unanswered that nobody holds, oldest first."""
         served, now = served_text(sources), self._clock.now()
         return await self._database.run(lambda: units.ready(served, limit, now))
 
-    @override
     async def begin(
         self, keys: Sequence[str], owner: str, lease_seconds: float
     ) -> Sequence[ClaimedMessage]:
+        """Claim those of these conversations that are ready, each with its oldest message.
+
+        A claim fences all earlier ones. An attempt at the message that did not end counts as a
+        death of its process: by what was recorded of it, as one of the message's own, as one of
+        many messages', or as one that clears it.
+        """
         now, dialect = self._clock.now(), self._database.dialect
         found = await self._database.run(
             lambda: units.begin(keys, owner, lease_seconds, now, dialect)
@@ -167,43 +171,47 @@ class SqlConversations(Conversations):
                 return None
         return None
 
-    @override
     async def renew(self, claims: Collection[Claim], lease_seconds: float) -> Sequence[Claim]:
+        """Hold them for so long from now on, all of one owner; return those that were lost."""
         now = self._clock.now()
         return await self._database.run(lambda: units.renew(claims, lease_seconds, now))
 
-    @override
     async def release(self, claim: Claim) -> None:
+        """Give it back as it is; what is unanswered can be claimed at once."""
         window = self.windows.take(claim)
         await self._database.run(lambda: units.release(claim))
         if window is not None:
             self.windows.put(claim, window)
 
-    @override
     async def release_all(self, owner: str) -> None:
+        """Give back everything that this owner held in an earlier life."""
         held = update(conversation).where(
             is_ready, conversation.c.owner == owner, conversation.c.lease_until > 0
         )
         await self._database.write(lambda c: c.execute(held.values(lease_until=0.0)).rowcount)
 
-    @override
     async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
+        """Take back what `begin` or `finish` recorded: the attempt was ended on purpose."""
         await self.record_attempt(claim, message, Attempt.NONE)
 
-    @override
     async def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> None:
+        """Store what is being done with a message, for the case that the process dies of it."""
         ids = _ids(message)
         await self._database.run(lambda: units.record_attempt(claim, ids, attempt))
 
-    @override
     async def waiting(self, claim: Claim, limit: int) -> Sequence[InboxMessage]:
+        """Return the unanswered messages of a conversation, oldest first, the current one too."""
         found = await self._database.run(lambda: units.waiting(claim, limit))
         return decode_all("inbox", found, _to_message)
 
-    @override
     async def following(
         self, claim: Claim, message: InboxMessage, limit: int
     ) -> Sequence[InboxMessage]:
+        """Return what came after a message and those gathered with it, in order.
+
+        It ends before the first event that is no message, and before one that was in flight when a
+        process died: those are processed alone.
+        """
         after = message.newest.id
         found = await self._database.run(lambda: units.following(claim, after, limit))
         messages: list[InboxMessage] = []
@@ -211,8 +219,11 @@ class SqlConversations(Conversations):
             messages.extend(_to_message(one) for one in found)
         return messages
 
-    @override
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
+        """Return the newest turns of the current session.
+
+        The epoch is not checked: it may be what a claim that is fenced by now has known.
+        """
         window = self.windows.get(claim)
         if window is None and self._shared is not None:
             window = await self._shared.find(claim)
@@ -237,34 +248,52 @@ class SqlConversations(Conversations):
 
         return await self._database.run(unit)
 
-    @override
     async def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Sequence[StoredTurn]:
+        """Return the turns of these messages of the platform, oldest first, in all sessions.
+
+        A person's message is one turn; an answer is found by any message that it was sent as. The
+        versions that are not active any more are found as well.
+        """
         return await self._database.run(lambda: history.find(claim.conversation, message_ids))
 
-    @override
     async def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Exchange | None:
+        """Return a person's message, its answers and so many turns before it; None: unknown."""
         return await self._database.run(
             lambda: history.load_exchange(claim.conversation, message_id, max_turns)
         )
 
-    @override
     async def load_answered(
         self, conversation_key: str, part: str, max_turns: int
     ) -> Exchange | None:
+        """Return the exchange whose answer was sent as this part.
+
+        An exchange without answers: the part says that the answer failed, and the question is not
+        in the history; before it is what was gathered with it. None: unknown, or answered since.
+        """
         return await self._database.run(
             lambda: history.load_answered(conversation_key, part, max_turns)
         )
 
-    @override
     async def load_failed(self, claim: Claim) -> Sequence[StoredTurn]:
+        """Return the questions whose answers failed since the newest answer, newest first.
+
+        What was gathered with one has the same parts. Commands whose menus were sent are among
+        them.
+        """
         return await self._database.run(lambda: history.load_failed(claim.conversation))
 
-    @override
     async def find_said_by(self, claim: Claim, person_id: str) -> Sequence[int]:
+        """Return the ids of what a person said in a conversation, and of the answers to that.
+
+        Where nobody else has said anything, these are all turns.
+        """
         return await self._database.run(lambda: history.find_said_by(claim.conversation, person_id))
 
-    @override
     async def forget(self, claim: Claim) -> int:
+        """Delete the history of a conversation, all its sessions, for good; return its turns.
+
+        What people said of themselves there goes with it.
+        """
         self.windows.take(claim)
         told_here = delete(choice).where(choice.c.conversation == claim.conversation)
         of, now = {"of": claim.conversation}, self._clock.now()
@@ -291,22 +320,31 @@ class SqlConversations(Conversations):
         await self._database.truncate_log()
         return turns
 
-    @override
     async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
+        """Queue the first message of an answer that is still being written.
+
+        The same part of the same turn is queued once, whatever process asks and how often.
+        """
         row, at = to_opening_row(message, opening), self._moment()
         number, taken = await self._database.run(
             lambda: units.open_part(claim, row, self._sender, at, self._database.dialect)
         )
         return OpenedPart(number, taken)
 
-    @override
     async def opened_parts(self, message: InboxMessage) -> Sequence[int]:
+        """Return the numbers of a message's parts that were opened, in earlier attempts too."""
         return await self._database.run(lambda: history.opened_parts(message.turn))
 
-    @override
     async def finish(
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
     ) -> FinishedTurn:
+        """Mark a message and those gathered with it as answered; store the turns and the answer.
+
+        The only way in which an answer reaches anybody; it is named after the message, and replies
+        to the newest of those gathered with it. A part that was opened early is edited to its final
+        text; one that was opened but is not in the result is deleted. Then the next message is
+        begun, or the conversation released if there is none or `go_on` is false.
+        """
         at = self._moment()
         rows = units.FinishedRows(
             messages=[*_ids(message), *(one.id for one in message.refused)],

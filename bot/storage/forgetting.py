@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, or_, select, update
-from typing_extensions import override
 
 from bot.chat.incoming import (
     HISTORY_MARK,
@@ -27,7 +26,7 @@ from bot.chat.incoming import (
 )
 from bot.chat.session import Turn
 from bot.errors import StoreError, Undecodable
-from bot.ports import Clock, ForgottenConversations, PersonalData
+from bot.ports import Clock
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode_all, decode_event
@@ -132,7 +131,7 @@ def _record_nothing(_: Tombstone) -> None:
     return
 
 
-class SqlPersonalData(PersonalData):
+class SqlPersonalData:
     def __init__(
         self,
         database: Database,
@@ -143,21 +142,25 @@ class SqlPersonalData(PersonalData):
         self._clock = clock
         self._record_tombstone = record_tombstone
 
-    @override
     async def note_forgotten(self, person_id: str) -> None:
+        """Delete notes that quote the person.
+
+        Record, so that it outlives the database, that the person's descriptions are deleted.
+        """
         self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
         # Notes quote messages that were ignored, of which nothing else is stored.
         asked = {"person": person_id}
         await self._database.write(lambda c: c.execute(_DROP_NOTES, asked).rowcount)
 
-    @override
     async def conversations(self, person_id: str) -> Sequence[str]:
+        """Return the keys of the conversations in which the person has said something."""
         asked = {"person": person_id}
         query = _CONVERSATIONS.order_by(turn.c.conversation)
         return await self._database.read(lambda c: c.execute(query, asked).scalars().all())
 
-    @override
     async def drop_set_aside(self, person_id: str) -> None:
+        """Delete what the person wrote and what was set aside because it could not be processed."""
+
         def unit(connection: Connection) -> None:
             gone = [
                 row.id
@@ -169,8 +172,8 @@ class SqlPersonalData(PersonalData):
         await self._database.write(unit)
         await self._database.truncate_log()
 
-    @override
     async def lines(self, person_id: str) -> Sequence[tuple[str, Turn]]:
+        """Return what the person said, oldest first, each with the key of its conversation."""
         asked = {"person": person_id}
         query = _LINES.order_by(turn.c.id)
         rows = await self._database.read(lambda c: c.execute(query, asked).all())
@@ -181,8 +184,8 @@ class SqlPersonalData(PersonalData):
             lines.setdefault(key, row)
         return decode_all("turn", lines.values(), lambda row: (row.conversation, to_turn(row)))
 
-    @override
     async def descriptions(self, person_id: str) -> Mapping[str, str]:
+        """Return what the person said of themselves with /me, by the scope of the setting."""
         is_own = _is_of(person_id, self._database.dialect)
         is_description = choice.c.key == "persona"
         query = select(choice.c.scope, choice.c.value).where(is_description, is_own)
@@ -205,12 +208,12 @@ def _is_of(person_id: str, dialect: str) -> ColumnElement[bool]:
     return or_(everywhere, has_prefix(choice.c.scope, f"{person_id}@", dialect))
 
 
-class SqlForgottenConversations(ForgottenConversations):
+class SqlForgottenConversations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @override
     async def since(self, moment: float) -> Mapping[int, str]:
+        """Return the conversations by numbers that never return, from a moment in Unix seconds."""
         query = select(forgotten.c.id, forgotten.c.conversation).where(forgotten.c.at >= moment)
         rows = await self._database.read(lambda c: c.execute(query).all())
         return {row.id: row.conversation for row in rows}

@@ -15,12 +15,10 @@ from sqlalchemy import (
     select,
     union_all,
 )
-from typing_extensions import override
 
 from bot.chat.incoming import HISTORY_MARK, Address
 from bot.chat.outgoing import OutboxOperation
 from bot.chat.session import MessagePlace
-from bot.ports import HistoryIndex
 from bot.storage.database import Database
 from bot.storage.histories import encode_parts
 from bot.storage.statements import bound_texts, has_prefix
@@ -41,28 +39,32 @@ def _is_turn_in_channel(address: Address, dialect: str) -> ColumnElement[bool]:
     return turn.c.conversation.in_(keys)
 
 
-class SqlHistoryIndex(HistoryIndex):
+class SqlHistoryIndex:
     """Asked only about channels whose histories are not shared by everybody."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @override
     async def find_received(self, address: Address, external_key: str) -> str | None:
+        """Return the conversation of an event that was received; None: it is not kept any more."""
         return await self._database.read(lambda c: _received(c, address, external_key))
 
-    @override
     async def find(
         self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
     ) -> Sequence[MessagePlace]:
+        """Return where these messages of the platform stand, people's first, each oldest first.
+
+        Branches have copies of what precedes them; of answers they are found where that is asked.
+        """
+
         def unit(connection: Connection) -> list[MessagePlace]:
             said = _places_of_people(connection, address, message_ids)
             return said + _places_of_answers(connection, address, message_ids, with_copies)
 
         return await self._database.read(unit)
 
-    @override
     async def newest_of(self, address: Address, person_id: str) -> str | None:
+        """Return the conversation of the channel in which the person has said something last."""
         query = (
             select(turn.c.conversation)
             .where(turn.c.speaker_id == person_id)
@@ -72,8 +74,8 @@ class SqlHistoryIndex(HistoryIndex):
         )
         return await self._database.read(lambda c: c.execute(query).scalar())
 
-    @override
     async def conversations(self, address: Address) -> Mapping[str, int]:
+        """Return the keys of all conversations of the channel, with the number of their turns."""
         turns = select(func.count()).where(turn.c.conversation == conversation.c.key)
         query = select(conversation.c.key, turns.scalar_subquery()).where(
             _is_in_channel(address, self._database.dialect)
@@ -81,8 +83,8 @@ class SqlHistoryIndex(HistoryIndex):
         rows = await self._database.read(lambda c: c.execute(query).all())
         return {row[0]: row[1] for row in rows}
 
-    @override
     async def begin_branch(self, key: str, place: MessagePlace) -> None:
+        """Copy what was said up to a turn to a new conversation; may be repeated."""
         await self._database.write(lambda c: _copy_turns(c, key, place))
 
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming
 from bot.chat.session import Attempt
-from bot.ports import Clock, Inbox
+from bot.ports import Clock, Intake
 from bot.storage import claims as units
 from bot.storage.database import Database
 from bot.storage.rows import decode_all, decode_event, encode_event, event_kind
@@ -51,7 +51,7 @@ def _newest_unanswered(dialect: DialectName) -> Select[tuple[str, bytes | None]]
 _WAITING = Statement(_newest_unanswered)
 
 
-class SqlInbox(Inbox):
+class SqlInbox(Intake):
     """Stores messages, makes their conversations ready and advances cursors, all in one unit."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
@@ -83,8 +83,11 @@ class SqlInbox(Inbox):
         rows = await self._database.read(lambda c: c.execute(query).all())
         return {row.name: row.value for row in rows}
 
-    @override
     async def find_in_progress(self, address: Address, external_key: str) -> Sequence[Incoming]:
+        """Return what was received under a key from the bot's platform, and what was gathered.
+
+        Nothing once it is done.
+        """
         named = select(inbox.c.id, inbox.c.conversation).where(
             inbox.c.platform == address.platform,
             inbox.c.bot_id == address.bot_id,
@@ -106,10 +109,16 @@ class SqlInbox(Inbox):
 
         return await self._database.read(unit)
 
-    @override
     async def waiting(
         self, conversations: Collection[str], limit: int, of_each: int
     ) -> Sequence[Incoming]:
+        """Return what is unanswered in these conversations, the newest of it first.
+
+        Args:
+            conversations: any number of them.
+            limit: the most events in all.
+            of_each: the most events of one conversation.
+        """
         asked = {
             "conversations": json.dumps(sorted(conversations)),
             "of_each": of_each,

@@ -24,7 +24,7 @@ from bot.chat.access import AuditEntry
 from bot.chat.operation import BackgroundWork, HeldJob, Node, Pause
 from bot.chat.outgoing import OutboxState
 from bot.chat.session import MessageNote
-from bot.ports import AuditLog, Clock, MessageNotes, NodeRegistry, Pauses
+from bot.ports import AuditLog, Clock, NodeRegistry, Pauses
 from bot.storage.database import Database
 from bot.storage.statements import DialectName, clock
 from bot.storage.tables import (
@@ -216,13 +216,13 @@ _FORGET = delete(message_note).where(message_note.c.key == bindparam("of"))
 _FORGET_PERSON = _FORGET.where(message_note.c.person == bindparam("by"))
 
 
-class SqlMessageNotes(MessageNotes):
+class SqlMessageNotes:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    @override
     async def add(self, notes: Sequence[MessageNote]) -> None:
+        """Store notes."""
         now = self._clock.now()
         rows = [
             {"key": one.key, "at": now, "content": one.content, "person": one.person}
@@ -230,14 +230,14 @@ class SqlMessageNotes(MessageNotes):
         ]
         await self._database.write(lambda c: c.execute(insert(message_note), rows).rowcount)
 
-    @override
     async def newest(self, key: str, limit: int) -> Sequence[str]:
+        """Return the newest notes of a key, oldest first."""
         asked: Mapping[str, object] = {"of": key, "most": limit}
         found = await self._database.read(lambda c: c.execute(_NEWEST, asked).scalars().all())
         return found[::-1]
 
-    @override
     async def forget(self, key: str, person_id: str | None = None) -> None:
+        """Delete the notes of a key, of one person or of all."""
         statement = _FORGET if person_id is None else _FORGET_PERSON
         asked = {"of": key} if person_id is None else {"of": key, "by": person_id}
         await self._database.write(lambda c: c.execute(statement, asked).rowcount)

@@ -13,7 +13,7 @@ from typing_extensions import override
 from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.chat.session import PresetVersion
 from bot.chat.storable import make_storable
-from bot.ports import Clock, PresetDrafts, PresetVersions
+from bot.ports import Clock, PresetDrafts
 from bot.storage.database import Database
 from bot.storage.tables import preset_draft, preset_version, upsert
 
@@ -37,13 +37,16 @@ _HISTORY = (
 _INSERT = upsert(preset_version, lambda insert: insert.on_conflict_do_nothing())
 
 
-class SqlPresetVersions(PresetVersions):
+class SqlPresetVersions:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    @override
     async def save(self, versions: Sequence[PresetVersion]) -> Mapping[str, int]:
+        """Store the current presets; return their version numbers by name.
+
+        A preset whose content equals its newest version keeps that number.
+        """
         now = self._clock.now()
 
         def unit(connection: Connection) -> dict[str, int]:
@@ -51,23 +54,23 @@ class SqlPresetVersions(PresetVersions):
 
         return await self._database.write(unit)
 
-    @override
     async def newest(self, name: str) -> PresetVersion | None:
+        """Return the newest version, None if the service never started with such a preset."""
         row = await self._database.read(
             lambda connection: connection.execute(_NEWEST, {"preset_name": name}).one_or_none()
         )
         return PresetVersion(name, row.content, row.version) if row else None
 
-    @override
     async def find(self, name: str, version: int) -> PresetVersion | None:
+        """Return a version; None if there is no such one."""
         asked = {"preset_name": name, "number": version}
         content = await self._database.read(
             lambda connection: connection.execute(_CONTENT, asked).scalar_one_or_none()
         )
         return None if content is None else PresetVersion(name, content, version)
 
-    @override
     async def history(self, name: str, limit: int) -> Sequence[tuple[int, float]]:
+        """Return the newest numbers, newest first, and when each was first seen (Unix seconds)."""
         asked = {"preset_name": name, "most": limit}
         rows = await self._database.read(lambda c: c.execute(_HISTORY, asked).all())
         return [(row.version, row.first_seen_at) for row in rows]

@@ -6,11 +6,9 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Row, bindparam, select
-from typing_extensions import override
 
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage
-from bot.ports import Receipts
 from bot.storage.database import Database
 from bot.storage.rows import decode_all
 from bot.storage.tables import has_content, receipt
@@ -80,24 +78,24 @@ def _compress(content: bytes) -> bytes:
     return compressor.compress(content) + compressor.flush()
 
 
-class SqlReceipts(Receipts):
+class SqlReceipts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @override
     async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
+        """Return the receipts of the last answered message: one for each character."""
         values = {"conversation_key": conversation}
         rows = await self._database.read(lambda c: c.execute(_NEWEST, values).all())
         return decode_all("receipt", rows, _decode_row)
 
-    @override
     async def of_answer(self, conversation: str, at: float) -> Sequence[tuple[int, Receipt]]:
+        """Return the receipts of what was answered at or right after a moment, in Unix seconds."""
         values = {"conversation_key": conversation, "moment": at}
         rows = await self._database.read(lambda c: c.execute(_OF_ANSWER, values).all())
         return decode_all("receipt", rows, _decode_row)
 
-    @override
     async def get(self, number: int) -> Receipt | None:
+        """Return a receipt, None if it does not exist or was deleted."""
         values = {"receipt_id": number}
         rows = await self._database.read(lambda c: c.execute(_BY_ID, values).all())
         return next((one for _, one in decode_all("receipt", rows, _decode_row)), None)

@@ -5,11 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Executable, bindparam, delete, insert, select, update
-from typing_extensions import override
 
 from bot.chat.storable import make_storable
 from bot.chat.story import PackedVector, Story, StoryVector
-from bot.ports import Stories
 from bot.storage.database import Database
 from bot.storage.numpy_vectors import NumpyIndex
 from bot.storage.tables import story, story_revision, upsert
@@ -38,17 +36,20 @@ _RAISE_REVISION = upsert(
 )
 
 
-class SqlStories(Stories):
+class SqlStories:
     """Writes for one character wait for each other, so workers that start together agree."""
 
     def __init__(self, database: Database, index: VectorIndex) -> None:
         self._database = database
         self._index = index
 
-    @override
     async def replace_stories(
         self, character: str, texts: Sequence[str], model_id: str
     ) -> Sequence[str]:
+        """Replace a character's stories; return those without a vector of this model.
+
+        A text that occurs twice is one story, at its first position.
+        """
         wanted = {_key(text): text for text in texts}
 
         def unit(connection: Connection) -> dict[str, _StoredStory]:
@@ -61,10 +62,10 @@ class SqlStories(Stories):
             found = await self._database.write(unit)
         return [text for key, text in wanted.items() if found[key].model != model_id]
 
-    @override
     async def save_vectors(
         self, character: str, model_id: str, vectors: Sequence[StoryVector]
     ) -> None:
+        """Store vectors; those of stories that do not exist any more are ignored."""
         rows = [
             {
                 "character_name": character,
@@ -82,14 +83,17 @@ class SqlStories(Stories):
 
         await self._database.write(unit)
 
-    @override
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Story]:
+        """Return the stories nearest to a query vector, best first; of equals the earlier.
+
+        Stories without a vector of that model are not found.
+        """
         return await self._index.nearest(character, query, model_id, limit)
 
 
-async def open_stories(database: Database) -> Stories:
+async def open_stories(database: Database) -> SqlStories:
     """Return the stories of a database, searched by pgvector where it is available, else numpy."""
     if not database.is_sqlite:
         index = PgvectorIndex(database)

@@ -8,11 +8,9 @@ written, it is checked against the full text of the turns.
 from dataclasses import replace
 
 from sqlalchemy import Connection, bindparam, func, select
-from typing_extensions import override
 
 from bot.chat.session import SessionTurns, StoredTurn, Summary
 from bot.chat.storable import make_storable
-from bot.ports import Summaries
 from bot.storage.database import Database
 from bot.storage.rows import decode_all
 from bot.storage.tables import conversation, summary, turn, upsert
@@ -69,17 +67,18 @@ _SAVE = upsert(
 )
 
 
-class SqlSummaries(Summaries):
+class SqlSummaries:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @override
     async def load_turns(self, conversation_key: str) -> SessionTurns:
+        """Return the whole session, with its summary if the covered turns are unchanged."""
         found = await self._database.read(lambda c: _load_turns(c, conversation_key))
         return replace(found, summary=None) if found.has_stale_summary else found
 
-    @override
     async def current(self, conversation_key: str) -> Summary | None:
+        """Return the summary of the session; a cheap check, which misses edits of equal length."""
+
         def unit(connection: Connection) -> Summary | None:
             values: dict[str, object] = {"conversation_key": conversation_key}
             row = connection.execute(_CURRENT, values).one_or_none()
@@ -92,8 +91,8 @@ class SqlSummaries(Summaries):
 
         return await self._database.read(unit)
 
-    @override
     async def save(self, conversation_key: str, new: Summary) -> bool:
+        """Replace the summary; return False if turns that it covers were changed since."""
         row = {
             "conversation": conversation_key,
             "session": new.session,

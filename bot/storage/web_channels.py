@@ -20,16 +20,11 @@ from bot.chat.session import Claim, Turn
 from bot.chat.storable import make_storable
 from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import Refused
-from bot.ports import (
-    ConversationMemory,
-    Conversations,
-    HistoryCopies,
-    HistoryIndex,
-    Inbox,
-    Signals,
-    WebChannels,
-)
+from bot.ports import ConversationMemory, HistoryCopies, Signals, WebChannels
+from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
+from bot.storage.history_index import SqlHistoryIndex
+from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode_all
 from bot.storage.tables import conversation, turn, upsert, web_channel, web_message
 
@@ -210,7 +205,7 @@ _KNOWN = select(conversation.c.key).where(conversation.c.key == bindparam("of"))
 
 
 class SqlHistoryCopies(HistoryCopies):
-    def __init__(self, database: Database, conversations: Conversations) -> None:
+    def __init__(self, database: Database, conversations: SqlConversations) -> None:
         self._database = database
         self._conversations = conversations
 
@@ -267,9 +262,9 @@ class ForgottenWebMessages(ConversationMemory):
     def __init__(
         self,
         channels: WebChannels,
-        conversations: Conversations,
-        index: HistoryIndex,
-        inbox: Inbox,
+        conversations: SqlConversations,
+        index: SqlHistoryIndex,
+        inbox: SqlInbox,
     ) -> None:
         self._channels = channels
         self._conversations = conversations

@@ -8,7 +8,8 @@ import structlog
 
 from bot.chat.incoming import Incoming
 from bot.errors import StoreError
-from bot.ports import Clock, Inbox, Signals
+from bot.ports import Clock, Signals
+from bot.storage.inbox import SqlInbox
 from bot.turn.stops import StopRequests
 
 CONVERSATIONS = "conversations"
@@ -77,7 +78,7 @@ _MAX_OF_CONVERSATION = 20
 class MissedSignals:
     """Reads the inbox of all answers in progress, every two seconds, in one query."""
 
-    inbox: Inbox
+    inbox: SqlInbox
     stops: StopRequests
     arrivals: ArrivalSignals
     clock: Clock

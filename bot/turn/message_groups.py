@@ -17,11 +17,12 @@ from bot.chat.outgoing import Limits
 from bot.chat.session import Attempt, Claim, InboxMessage, Turn
 from bot.commands.request import AskedQuestion
 from bot.errors import StoreError
-from bot.ports import Clock, Conversations
+from bot.ports import Clock
 from bot.prompting.presets.preset import BusyMode, BusyRules
 from bot.replying.stop_flag import StopFlag
 from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable
 from bot.runtime.tasks import cancel_and_wait
+from bot.storage.conversations import SqlConversations
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.turn.arrivals import ArrivalSignals
 from bot.turn.claims import CRASHES_OF_A_SUSPECT
@@ -112,7 +113,11 @@ class MessageParts:
 
 
 async def join_parts(
-    group: MessageGroup, said: Said, parts: MessageParts, conversations: Conversations, clock: Clock
+    group: MessageGroup,
+    said: Said,
+    parts: MessageParts,
+    conversations: SqlConversations,
+    clock: Clock,
 ) -> Said:
     """Return a message with its further parts, for which it waits; most have none.
 
@@ -168,7 +173,7 @@ class Gathering:
     """What the answer replies to, and who answers; the first one's preset says what is gathered."""
     limits: Limits
     """Of the channel."""
-    conversations: Conversations
+    conversations: SqlConversations
     arrivals: ArrivalSignals
     clock: Clock
     decide_next: Callable[[Said], Awaitable[Decision]] | None = None

@@ -31,15 +31,7 @@ from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError
 from bot.intake import storable_said
 from bot.media.attachment_reader import AttachmentReader
-from bot.ports import (
-    Backend,
-    Clock,
-    Conversations,
-    EmbeddingPayer,
-    SeeingBackend,
-    ToolCallingBackend,
-    ToolServer,
-)
+from bot.ports import Backend, Clock, EmbeddingPayer, SeeingBackend, ToolCallingBackend, ToolServer
 from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend, template_of
 from bot.prompting.draft import Draft
 from bot.prompting.fit import FittedPrompt
@@ -49,6 +41,7 @@ from bot.replying.answer_parts import count_messages, messages_of
 from bot.replying.generate import ToolRounds
 from bot.replying.live_reply import LiveReply
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
+from bot.storage.conversations import SqlConversations
 from bot.stories import RetrieveStories
 from bot.summaries import Summarizer
 from bot.texts.text import Text
@@ -219,7 +212,7 @@ class TurnContext:
 class PromptSources:
     """Everything that prompts are made of: history, names, personas, stories, summaries."""
 
-    conversations: Conversations
+    conversations: SqlConversations
     resolver: PresetResolver
     personas: UserPersonas
     retrieve_stories: RetrieveStories
@@ -394,7 +387,7 @@ _MAX_SEARCHED_TURNS = 500
 class AnswerTools:
     """Knows what the tools read: the channel's own history, the character's own stories."""
 
-    conversations: Conversations
+    conversations: SqlConversations
     retrieve_stories: RetrieveStories
     clock: Clock
     random_number: Callable[[], float]

@@ -11,11 +11,13 @@ from bot.commands.answers import AnswerButtons
 from bot.commands.handlers import CommandHandlers
 from bot.commands.privacy import ChannelForgetting, PersonForgetting
 from bot.media.voice_messages import VoiceMessages
-from bot.ports import Clock, ConversationMemory, Conversations, MessageNotes
+from bot.ports import Clock, ConversationMemory
 from bot.replying.live_replies import LiveReplies
 from bot.routing.decision_log import DecisionLog
 from bot.routing.presets import ActiveCharacters, PresetResolver
 from bot.routing.speakers import Dice
+from bot.storage.conversations import SqlConversations
+from bot.storage.operation import SqlMessageNotes
 from bot.texts.text import Text
 from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import ArrivalSignals
@@ -38,7 +40,7 @@ async def _explain_nothing(_said: Said, _explanation: Text) -> None:
 class TurnStages:
     """What the worker and its parts share."""
 
-    conversations: Conversations
+    conversations: SqlConversations
     memories: Sequence[ConversationMemory]
     """What keeps parts of conversations besides, as backends do."""
     clock: Clock
@@ -53,7 +55,7 @@ class TurnStages:
     arrivals: ArrivalSignals
     voices: VoiceMessages
     decisions: DecisionLog
-    notes: MessageNotes
+    notes: SqlMessageNotes
     dice: Dice = random.random
     explain_silence: Callable[[Said, Text], Awaitable[None]] = _explain_nothing
     """Tells the people of a channel why nobody answers, where the platform shows that."""

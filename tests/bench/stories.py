@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from bot.chat.story import PackedVector, StoryVector
-from bot.ports import Stories
 from bot.prompting.embedding import DEFAULT_EMBEDDER
 from bot.storage.database import Database, open_database
 from bot.storage.numpy_vectors import NumpyIndex
@@ -37,11 +36,11 @@ async def main() -> None:
     await report("the vector of a question", lambda: embedder.embed_query(QUESTION))
 
 
-def over_numpy(database: Database) -> Stories:
+def over_numpy(database: Database) -> SqlStories:
     return SqlStories(database, NumpyIndex(database))
 
 
-async def measure(name: str, stories: Stories) -> None:
+async def measure(name: str, stories: SqlStories) -> None:
     texts = [f"Story {number}: " + "the gull and the lamp. " * 20 for number in range(STORIES)]
     vectors = random_vectors(STORIES)
     begun = time.perf_counter()

@@ -12,9 +12,9 @@ from typing_extensions import override
 from bot.chat.prompt import FinishReason, Message, Prompt, Usage
 from bot.chat.receipt import DroppedItem, Receipt, Timings
 from bot.commands.reports import ContextView, show_context
-from bot.ports import Receipts
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart
 from bot.prompting.fit import tokens_by_section
+from bot.storage.receipts import SqlReceipts
 from tests.samples import format_receipt, mask_secret
 
 DRAFT = Draft(
@@ -99,7 +99,7 @@ def test_context_with_any_section_missing(missing: str) -> None:
     assert set(spans) <= {"system", "lore", "pinned", "history", "stories", "newest"}
 
 
-class OneReceipt(Receipts):
+class OneReceipt(SqlReceipts):
     """The receipt 17, of every conversation."""
 
     @override

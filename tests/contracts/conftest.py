@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet
 
-from bot.ports import Signals, Stories
+from bot.ports import Signals
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.chat_settings import SqlChatSettings
@@ -20,7 +20,7 @@ from bot.storage.lanes import SenderIdentity
 from bot.storage.outbox import SqlOutbox
 from bot.storage.presets import SqlPresetVersions
 from bot.storage.redis_signals import open_signals
-from bot.storage.stories import open_stories
+from bot.storage.stories import SqlStories, open_stories
 from tests.postgres import create_postgres_database
 from tests.valkey import run_redis, run_valkey
 from tests.waiting import wait_until
@@ -45,7 +45,7 @@ class Store:
     """That of a sender whose platforms accept a request up to a minute late."""
     chat_settings: SqlChatSettings
     preset_versions: SqlPresetVersions
-    stories: Stories
+    stories: SqlStories
 
 
 DIALECTS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.service))

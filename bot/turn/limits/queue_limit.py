@@ -14,9 +14,10 @@ import structlog
 from bot.chat.command import parse
 from bot.chat.incoming import Said
 from bot.errors import Fenced, StoreError
-from bot.ports import Clock, Conversations
+from bot.ports import Clock
 from bot.replying.live_replies import LiveReplies
 from bot.runtime.tasks import cancel_and_wait
+from bot.storage.conversations import SqlConversations
 from bot.telemetry.metrics import LIMITED_MESSAGES
 from bot.texts.text import translatable
 from bot.turn.arrivals import ArrivalSignals
@@ -38,7 +39,7 @@ _COUNTED_BEYOND = 100
 class QueueLimit:
     """Limits how many questions wait in each conversation while one is answered."""
 
-    conversations: Conversations
+    conversations: SqlConversations
     arrivals: ArrivalSignals
     replies: LiveReplies
     clock: Clock
