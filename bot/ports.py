@@ -5,27 +5,18 @@ Each has a contract test in tests/contracts/ that runs over all of its implement
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.access import ApiToken, AuditEntry
-from bot.chat.answers import AnswerSearch, FoundAnswers, StoredAnswer
-from bot.chat.drafts import PresetDraft, Scene
-from bot.chat.incoming import Address, Incoming, MediaItem, Person, Request, Said
+from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
 from bot.chat.operation import (
     BackgroundWork,
     DeadLetter,
     HeldJob,
-    HeldLease,
-    KnownChannel,
-    KnownSession,
-    MadeSetting,
-    MessageTrace,
     ModelHealth,
     ModelInMemory,
     Node,
     Pause,
-    QueueState,
     RefusedCalls,
     Restore,
 )
@@ -44,16 +35,13 @@ from bot.chat.prompt import (
     ToolCall,
     ToolRecord,
     ToolSpec,
-    Usage,
 )
 from bot.chat.rate import CallScope, Rate, Waiter
 from bot.chat.session import (
     ChatSetting,
-    Turn,
 )
 from bot.chat.story import PackedVector
-from bot.chat.usage import AnswerCharge, BudgetCap, SpentAmount, UsageRow, UsageTotal
-from bot.chat.web_channel import WebChannel, WebMessage
+from bot.chat.usage import AnswerCharge, SpentAmount
 
 # --- platforms -------------------------------------------------------------------------------
 
@@ -690,213 +678,6 @@ class ChatSettings(Protocol):
 
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """Return all values of these scopes, by scope and key; none of one that has no value."""
-        ...
-
-
-class WebChannels(Protocol):
-    """The channels of the web platform with their messages.
-
-    Every change raises the revision of its channel, in whose order changes are read.
-    """
-
-    async def create(self, channel: WebChannel) -> None:
-        """Add a channel without messages."""
-        ...
-
-    async def update(self, channel: WebChannel) -> None:
-        """Replace everything of a channel but its messages."""
-        ...
-
-    async def delete(self, channel_id: str) -> None:
-        """Delete a channel with its messages; one that does not exist is no error."""
-        ...
-
-    async def get(self, channel_id: str) -> WebChannel | None: ...
-
-    async def all(self) -> Sequence[WebChannel]:
-        """Return every channel, the oldest first."""
-        ...
-
-    async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None:
-        """Append messages; one whose id is known is left as it is.
-
-        Raises:
-            Refused: there is no such channel.
-        """
-        ...
-
-    async def replace(self, channel_id: str, message: WebMessage) -> bool:
-        """Replace a message; return False if there is none of its id, or it was deleted."""
-        ...
-
-    async def find(self, channel_id: str, message_id: str) -> WebMessage | None:
-        """Return a message that was not deleted."""
-        ...
-
-    async def newest(self, channel_id: str, limit: int) -> Sequence[WebMessage]:
-        """Return the newest messages that were not deleted, oldest first."""
-        ...
-
-    async def changed(self, channel_id: str, after: int, limit: int) -> Sequence[WebMessage]:
-        """Return what was changed after a revision, in the order of the changes."""
-        ...
-
-    def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Call a handler with the ids of channels that changed; return what ends that.
-
-        A change of another process may be missed. The handler must not block or raise.
-        """
-        ...
-
-
-class HistoryCopies(Protocol):
-    """Copies what was said in a conversation to a new one."""
-
-    async def recent(self, limit: int) -> Sequence[str]:
-        """Return the keys of conversations, those with the newest turns first."""
-        ...
-
-    async def copy(self, source: str, target: str) -> Sequence[Turn]:
-        """Copy the newest turns of the current session; return them as they were copied.
-
-        A target that is in use is left as it is, and nothing is returned.
-        """
-        ...
-
-
-class Budgets(Protocol):
-    """What was spent in this day and month; what is reserved counts as spent."""
-
-    async def reserve(self, caps: Sequence[BudgetCap], amount: int) -> BudgetCap | None:
-        """Count an amount against all of these caps in one transaction.
-
-        Returns:
-            None; or the first cap that would be exceeded: then nothing was counted.
-        """
-        ...
-
-    async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
-        """Replace what was reserved by what was spent, in one transaction."""
-        ...
-
-    async def spent(self, caps: Sequence[BudgetCap]) -> Mapping[str, int]:
-        """Return what is spent or reserved, by the key of the cap; what is missing is 0."""
-        ...
-
-
-class UsageTotals(Protocol):
-    """What answers cost, added up."""
-
-    async def of_person(self, person: str, since: datetime) -> UsageTotal: ...
-
-    async def by_day(self, since: datetime, until: datetime) -> Sequence[UsageRow]:
-        """Return a row for each day, person, channel, preset and model, oldest first."""
-        ...
-
-
-class UsageLog(Protocol):
-    """Usage of requests that no receipt is kept of, such as those for summaries."""
-
-    async def record(
-        self, conversation: str, preset: str, provider: str, charge: AnswerCharge, usage: Usage
-    ) -> None:
-        """Count a request in the totals of usage; it is not counted as an answer."""
-        ...
-
-
-class PresetDrafts(Protocol):
-    """The editions of presets that somebody works on, by the name of the preset."""
-
-    async def all(self) -> Sequence[PresetDraft]:
-        """Return every draft by name, without the files that they were imported from."""
-        ...
-
-    async def find(self, name: str) -> PresetDraft | None: ...
-
-    async def save(self, draft: PresetDraft) -> bool:
-        """Store a draft if its revision follows the stored one; return whether it was stored.
-
-        The first revision is 1.
-        """
-        ...
-
-    async def delete(self, name: str) -> bool:
-        """Return whether there was one."""
-        ...
-
-
-class AnswerLog(Protocol):
-    """The answers whose receipts are kept."""
-
-    async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
-        """Return at most so many answers, newest first.
-
-        What stands in no column is looked for in some thousand receipts at a time; then fewer may
-        be found, with a `next_before` to go on.
-        """
-        ...
-
-    async def find(self, number: int) -> StoredAnswer | None:
-        """Return an answer; None if it does not exist or its text was deleted."""
-        ...
-
-    async def find_before(self, answer: StoredAnswer) -> int | None:
-        """Return the number of the same preset's answer before this one in its conversation."""
-        ...
-
-    async def find_delivery(self, answer: StoredAnswer) -> float | None:
-        """Return when the last message of an answer was sent, in Unix seconds.
-
-        None: not all of it was sent yet, or that is not stored any more. Where several characters
-        answered the same message, their messages count as one answer.
-        """
-        ...
-
-    async def find_scene(self, answer: StoredAnswer) -> Scene | None:
-        """Return what was answered, and what was said before; None: it is not stored any more.
-
-        What the message quoted and which files it had is not stored.
-        """
-        ...
-
-
-class ServiceState(Protocol):
-    """What the processes on one database have to do, and the channels that they know."""
-
-    async def queues(self) -> QueueState:
-        """Return how much is waiting."""
-        ...
-
-    async def role_leases(self) -> Sequence[HeldLease]:
-        """Return who does what only one process may do, by the role."""
-        ...
-
-    async def trace(self, turn: str) -> MessageTrace:
-        """Return what is stored of the processing of a message, by the name of its turn."""
-        ...
-
-    async def channels(self, limit: int) -> Sequence[KnownChannel]:
-        """Return the channels with answers, those with the newest answers first."""
-        ...
-
-    async def chat_settings(self) -> Sequence[MadeSetting]:
-        """Return the settings made in chats by scope, without what people say of themselves."""
-        ...
-
-
-class ChannelHistories(Protocol):
-    """What was said in a conversation, for people who operate the service."""
-
-    async def sessions(self, conversation: str, limit: int) -> Sequence[KnownSession]:
-        """Return the sessions of a conversation, the newest first."""
-        ...
-
-    async def people(self, conversation: str, limit: int) -> Sequence[Person]:
-        """Return who has spoken there, under the newest name; who spoke last is the first."""
-        ...
-
-    async def turns(self, conversation: str) -> Sequence[tuple[int, Turn]]:
-        """Return everything that was said, oldest first, each with the number of its session."""
         ...
 
 

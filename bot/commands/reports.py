@@ -11,11 +11,11 @@ from bot.chat.receipt import DroppedItem, Receipt
 from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal, format_cost
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
-from bot.ports import Budgets, UsageTotals
 from bot.prompting.draft import section_name
 from bot.prompting.fit import prompt_tokens, tokens_by_section
 from bot.prompting.presets.preset import Preset
 from bot.storage.receipts import SqlReceipts
+from bot.storage.usage import SqlBudgets, SqlUsageTotals
 from bot.texts.text import Text, joined, looked_up, marked, translatable, translatable_count
 
 _BAR_CELLS = 12
@@ -266,8 +266,8 @@ _PERIODS = {Period.DAY: translatable("Today"), Period.MONTH: translatable("This 
 class UsageView:
     """Reads what was used; days and months are those of UTC."""
 
-    totals: UsageTotals
-    budgets: Budgets
+    totals: SqlUsageTotals
+    budgets: SqlBudgets
     caps: Callable[[Said, Preset], Sequence[BudgetCap]]
     """The budgets that an answer counts against."""
 

@@ -41,9 +41,10 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import BackendError, BackendUnavailable, RequestRefused
-from bot.ports import AnswerLog, Backend, PresetDrafts, TokenizingBackend
+from bot.ports import Backend, TokenizingBackend
 from bot.prompting.fit import prompt_tokens, tokens_by_section
-from bot.storage.presets import SqlPresetVersions
+from bot.storage.presets import SqlPresetDrafts, SqlPresetVersions
+from bot.storage.reports import SqlAnswerLog
 from bot.texts.text import looked_up, translatable
 
 _EXCERPT_CHARS = 200
@@ -239,13 +240,13 @@ class AnswerPages(RouteGroup):
 
     def __init__(
         self,
-        answers: AnswerLog,
+        answers: SqlAnswerLog,
         prompts: ExactPromptWriter,
         backends: Mapping[str, Backend],
         versions: SqlPresetVersions,
         providers: Mapping[str, ProviderSettings],
         presets: Collection[str] = (),
-        drafts: PresetDrafts | None = None,
+        drafts: SqlPresetDrafts | None = None,
     ) -> None:
         self._answers = answers
         self._prompts = prompts
@@ -487,7 +488,7 @@ class ReplayPages(RouteGroup):
         mask: removes secrets from what is shown.
     """
 
-    def __init__(self, answers: AnswerLog, replay: Replay, mask: Callable[[str], str]) -> None:
+    def __init__(self, answers: SqlAnswerLog, replay: Replay, mask: Callable[[str], str]) -> None:
         self._answers = answers
         self._replay = replay
         self._mask = mask

@@ -27,18 +27,13 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused
-from bot.ports import (
-    AnswerLog,
-    AuditLog,
-    Budgets,
-    ChannelHistories,
-    Clock,
-    ServiceState,
-    WebChannels,
-)
+from bot.ports import AuditLog, Clock
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.routing.presets import SCOPE_DESCRIPTIONS, ActiveCharacters, HistoryScopes, PresetResolver
+from bot.storage.reports import SqlAnswerLog, SqlChannelHistories, SqlServiceState
+from bot.storage.usage import SqlBudgets
+from bot.storage.web_channels import SqlWebChannels
 from bot.texts.text import looked_up, translatable
 from bot.value_class import value_class
 
@@ -134,14 +129,14 @@ class ChannelReports:
         clock: the time.
     """
 
-    histories: ChannelHistories
-    answers: AnswerLog
-    state: ServiceState
+    histories: SqlChannelHistories
+    answers: SqlAnswerLog
+    state: SqlServiceState
     resolver: PresetResolver
     history_scopes: HistoryScopes
-    budgets: Budgets
+    budgets: SqlBudgets
     caps: Callable[[Sequence[str], Preset], Sequence[BudgetCap]]
-    web_channels: WebChannels
+    web_channels: SqlWebChannels
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
     audit: AuditLog
     clock: Clock
@@ -357,7 +352,7 @@ class ChannelsPage(RouteGroup):
 
     navigation = (NavigationItem("/channels", translatable("Channels"), "channels"),)
 
-    def __init__(self, state: ServiceState, default_preset: str) -> None:
+    def __init__(self, state: SqlServiceState, default_preset: str) -> None:
         self._state = state
         self._default_preset = default_preset
 

@@ -14,7 +14,8 @@ from bot.console.routes import (
     ConsoleRequest,
 )
 from bot.errors import StoreError
-from bot.ports import Clock, WebChannels
+from bot.ports import Clock
+from bot.storage.web_channels import SqlWebChannels
 
 RenderChanges = Callable[[Sequence[WebMessage]], Awaitable[Sequence[str]]]
 """Returns the HTML of each message; empty for one that is not shown."""
@@ -30,7 +31,7 @@ class ChannelEvents:
     """Streams the changes of one channel to one page."""
 
     def __init__(
-        self, channels: WebChannels, channel: WebChannel, render: RenderChanges, clock: Clock
+        self, channels: SqlWebChannels, channel: WebChannel, render: RenderChanges, clock: Clock
     ) -> None:
         self._channels = channels
         self._channel = channel

@@ -27,9 +27,9 @@ from bot.ports import (
     NodeRegistry,
     Pauses,
     RateLimits,
-    ServiceState,
 )
 from bot.storage.operation import SqlMessageNotes
+from bot.storage.reports import SqlServiceState
 from bot.telemetry.logs import RecentEvents, find_failure
 from bot.value_class import value_class
 
@@ -211,7 +211,7 @@ class OperationReports:
     """
 
     probes: Mapping[str, Probe]
-    state: ServiceState
+    state: SqlServiceState
     providers: Sequence[ProviderRow]
     backends: Mapping[str, Backend]
     waiting: Callable[[str], int]

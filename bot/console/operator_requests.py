@@ -12,13 +12,15 @@ from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
 from bot.console.prompt_preview import DraftPreview
 from bot.errors import BackendUnavailable, SettingsError, UserError
-from bot.ports import AnswerLog, Backend, Clock, TokenCountingBackend, UsageLog
+from bot.ports import Backend, Clock, TokenCountingBackend
 from bot.prompting.compose.compose import bare_prompt, template_of
 from bot.prompting.fit import estimate_message_tokens
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import count_tokens
 from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.replying.stop_flag import StopFlag
+from bot.storage.reports import SqlAnswerLog
+from bot.storage.usage import SqlUsageLog
 from bot.texts.text import translatable
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.turn.limits.spending import Spending, usages_of
@@ -52,7 +54,7 @@ class OperatorRequests:
     backends: Mapping[str, Backend]
     spending: Spending
     slots: ProviderSlots
-    log: UsageLog
+    log: SqlUsageLog
     clock: Clock
 
     async def send(
@@ -170,7 +172,7 @@ class PromptReplay:
 
     requests: OperatorRequests
     presets: Mapping[str, Preset]
-    answers: AnswerLog
+    answers: SqlAnswerLog
     find_draft: Callable[[str], Awaitable[Preset]]
     composer: DraftPreview
     prepare: Callable[[Preset], Preset]

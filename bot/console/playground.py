@@ -33,9 +33,10 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused, UserError
-from bot.ports import Clock, HistoryCopies, WebChannels
+from bot.ports import Clock
 from bot.routing.presets import PresetResolver
 from bot.storage.receipts import SqlReceipts
+from bot.storage.web_channels import SqlHistoryCopies, SqlWebChannels
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import looked_up, marked, translatable, translate
 from bot.value_class import value_class
@@ -105,8 +106,8 @@ _OPERATOR = "web:console"
 class PlaygroundActions:
     """Changes channels and their messages; every change is stored before it returns."""
 
-    channels: WebChannels
-    copies: HistoryCopies
+    channels: SqlWebChannels
+    copies: SqlHistoryCopies
     resolver: PresetResolver
     clock: Clock
 

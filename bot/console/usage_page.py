@@ -17,7 +17,8 @@ from bot.console.routes import (
     RouteGroup,
     route,
 )
-from bot.ports import Clock, UsageTotals
+from bot.ports import Clock
+from bot.storage.usage import SqlUsageTotals
 from bot.texts.text import translatable
 
 _DAYS = 30
@@ -59,7 +60,7 @@ class UsagePage(RouteGroup):
 
     navigation = (NavigationItem("/usage", translatable("Usage and cost"), "usage"),)
 
-    def __init__(self, totals: UsageTotals, clock: Clock) -> None:
+    def __init__(self, totals: SqlUsageTotals, clock: Clock) -> None:
         self._totals = totals
         self._clock = clock
 

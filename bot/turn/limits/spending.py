@@ -23,11 +23,12 @@ from bot.chat.usage import (
     format_cost,
 )
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
-from bot.ports import Budgets, Clock, EmbeddingPayer, RateLimits, UsageLog
+from bot.ports import Clock, EmbeddingPayer, RateLimits
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer
 from bot.replying.stop_flag import StopFlag
+from bot.storage.usage import SqlBudgets, SqlUsageLog
 from bot.summaries import SummaryRequest, SummarySpending
 from bot.texts.text import Text, translatable
 from bot.turn.limits.rate_limits import RareNotices
@@ -101,7 +102,7 @@ class Spending:
     providers: Mapping[str, ProviderSettings]
     """With the prices of their models."""
     clock: Clock
-    budgets: Budgets | None = None
+    budgets: SqlBudgets | None = None
     """What was spent; None: nothing is limited."""
     rates: RateLimits | None = None
     """Counts notices, so that they are not repeated; None: they are."""
@@ -425,7 +426,7 @@ class BudgetedSummaries(SummarySpending):
     """Reserves and settles the cost of summaries, and logs their usage beside that of answers."""
 
     spending: Spending
-    log: UsageLog
+    log: SqlUsageLog
     slots: ProviderSlots | None = None
 
     @contextlib.asynccontextmanager
