@@ -7,18 +7,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from bot.chat.access import ApiToken, AuditEntry
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
 from bot.chat.operation import (
-    BackgroundWork,
-    DeadLetter,
-    HeldJob,
     ModelHealth,
     ModelInMemory,
-    Node,
-    Pause,
     RefusedCalls,
-    Restore,
 )
 from bot.chat.outgoing import (
     Limits,
@@ -152,36 +145,6 @@ class Intake(Protocol):
 
     async def cursors(self, prefix: str) -> Mapping[str, str]:
         """Return the stored cursors whose names have this prefix."""
-        ...
-
-
-class RoleLeases(Protocol):
-    """Decides which of several processes does what only one may do at a time."""
-
-    async def take(self, role: str, seconds: float) -> bool:
-        """Take or renew the lease of a role; return False while another process holds it.
-
-        Raises:
-            StoreError: It is not known whether this process holds it.
-        """
-        ...
-
-    async def release(self, role: str) -> None:
-        """Give back a lease, if this process holds it, so that another one need not wait."""
-        ...
-
-    async def held(self, prefix: str) -> Sequence[str]:
-        """Return the roles with this beginning that any process holds; raises `StoreError`."""
-        ...
-
-    def on_release(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Call `handler` with roles that any process has given back, as far as signals reach.
-
-        It must not block or raise.
-
-        Returns:
-            What ends that.
-        """
         ...
 
 
@@ -678,134 +641,6 @@ class ChatSettings(Protocol):
 
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """Return all values of these scopes, by scope and key; none of one that has no value."""
-        ...
-
-
-class NodeRegistry(Protocol):
-    """The processes of an installation, and what they have to do."""
-
-    async def enter(self, owner: str, roles: str, version: str) -> None:
-        """Note that a process has started."""
-        ...
-
-    async def report(self, owner: str, roles: str, version: str) -> None:
-        """Note that a process is there."""
-        ...
-
-    async def leave(self, owner: str) -> None:
-        """Note that a process ends."""
-        ...
-
-    async def nodes(self) -> Sequence[Node]:
-        """Return the processes that are there, and those that died within days, oldest first."""
-        ...
-
-    async def held_jobs(self) -> Sequence[HeldJob]:
-        """Return who does what only one process may do, by the role."""
-        ...
-
-    async def background_work(self) -> Sequence[BackgroundWork]:
-        """Return how much work waits or goes on, by its kind, and how old it is."""
-        ...
-
-
-class Pauses(Protocol):
-    """Where nothing is answered."""
-
-    async def current(self) -> Sequence[Pause]:
-        """Return all pauses, oldest first."""
-        ...
-
-    async def begin(self, scope: str, by: str) -> bool:
-        """Pause a scope; return False if it is paused already."""
-        ...
-
-    async def end(self, scope: str) -> bool:
-        """End the pause of a scope; return False if there is none."""
-        ...
-
-
-class Restores(Protocol):
-    """That the database was restored from a backup."""
-
-    async def newest(self) -> Restore | None:
-        """Return the newest restore; None: there was none that still matters."""
-        ...
-
-
-class DeadLetters(Protocol):
-    """What was set aside: messages that were not processed, parts that were not delivered."""
-
-    async def all(self) -> Sequence[DeadLetter]:
-        """Return all of them, without what people wrote."""
-        ...
-
-    async def refusals(self, lane: str) -> Sequence[str]:
-        """Return why the newest parts of a lane were not delivered, each reason once."""
-        ...
-
-    async def text(self, name: str) -> str | None:
-        """Return what one says; None: there is none of that name."""
-        ...
-
-    async def retry(self, name: str) -> str | None:
-        """Process or deliver one once more; return its conversation or lane.
-
-        Returns:
-            None: there is none of that name.
-        """
-        ...
-
-    async def drop(self, name: str) -> bool:
-        """Delete the content of one for good; return False if there is none of that name."""
-        ...
-
-
-class ConsoleTokens(Protocol):
-    """The tokens of the console, known by their SHA-256 only."""
-
-    async def add_login(self, digest: str, expires_at: float) -> None:
-        """Store a one-time token that somebody may log in with."""
-        ...
-
-    async def use_login(self, digest: str) -> bool:
-        """Delete a one-time token; return whether it was there and had not expired."""
-        ...
-
-    async def add_session(self, digest: str, expires_at: float) -> None: ...
-
-    async def has_session(self, digest: str) -> bool:
-        """Return whether a session exists that has not expired."""
-        ...
-
-    async def end_session(self, digest: str) -> None: ...
-
-    async def end_all_sessions(self) -> int:
-        """End all sessions and delete all one-time tokens; return the number of sessions."""
-        ...
-
-    async def add_api_token(self, digest: str, token: ApiToken) -> bool:
-        """Store a token; return False if its name is taken."""
-        ...
-
-    async def find_api_token(self, digest: str) -> ApiToken | None: ...
-
-    async def api_tokens(self) -> Sequence[ApiToken]:
-        """Return all tokens by name."""
-        ...
-
-    async def revoke_api_token(self, name: str) -> bool:
-        """Delete a token; return False if there is none of that name."""
-        ...
-
-
-class AuditLog(Protocol):
-    """Who changed what over the console, with the command line, or as an admin in a chat."""
-
-    async def record(self, entry: AuditEntry) -> None: ...
-
-    async def newest(self, limit: int) -> Sequence[AuditEntry]:
-        """Return the newest entries, newest first."""
         ...
 
 

@@ -25,12 +25,12 @@ from bot.commands.request import (
     specs_of,
 )
 from bot.errors import UserError
-from bot.ports import DeadLetters
 from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import ask_usage
 from bot.routing.presets import ActiveCharacters, HistoryScopes, PresetResolver
+from bot.storage.dead_letters import SqlDeadLetters
 from bot.storage.forgetting import SqlPersonalData
 from bot.texts.text import Text, joined, looked_up, marked, translatable
 
@@ -68,7 +68,7 @@ class CommandHandlers:
     """Shows what answers cost."""
     private_commands: PrivateCommands | None = None
     """Has commands run where people are alone with the bot."""
-    dead_letters: DeadLetters | None = None
+    dead_letters: SqlDeadLetters | None = None
     """Know what the platform refused."""
 
     def __post_init__(self) -> None:

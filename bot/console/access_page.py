@@ -17,7 +17,9 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused
-from bot.ports import AuditLog, Clock, ConsoleTokens
+from bot.ports import Clock
+from bot.storage.operation import SqlAuditLog
+from bot.storage.tokens import SqlConsoleTokens
 from bot.texts.text import translatable
 
 _PAGE_ENTRIES = 200
@@ -65,7 +67,7 @@ class AccessPage(RouteGroup):
 
     navigation = (NavigationItem("/access", translatable("Access and audit"), "access"),)
 
-    def __init__(self, tokens: ConsoleTokens, audit: AuditLog, clock: Clock) -> None:
+    def __init__(self, tokens: SqlConsoleTokens, audit: SqlAuditLog, clock: Clock) -> None:
         self._tokens = tokens
         self._audit = audit
         self._clock = clock

@@ -27,10 +27,11 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused
-from bot.ports import AuditLog, Clock
+from bot.ports import Clock
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.routing.presets import SCOPE_DESCRIPTIONS, ActiveCharacters, HistoryScopes, PresetResolver
+from bot.storage.operation import SqlAuditLog
 from bot.storage.reports import SqlAnswerLog, SqlChannelHistories, SqlServiceState
 from bot.storage.usage import SqlBudgets
 from bot.storage.web_channels import SqlWebChannels
@@ -138,7 +139,7 @@ class ChannelReports:
     caps: Callable[[Sequence[str], Preset], Sequence[BudgetCap]]
     web_channels: SqlWebChannels
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
-    audit: AuditLog
+    audit: SqlAuditLog
     clock: Clock
 
     async def find(self, channel: str) -> ChannelDetail:

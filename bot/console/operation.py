@@ -18,17 +18,9 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.console.health import Probe, run_probes
-from bot.ports import (
-    Backend,
-    Clock,
-    DeadLetters,
-    LoadingBackend,
-    MonitoredBackend,
-    NodeRegistry,
-    Pauses,
-    RateLimits,
-)
-from bot.storage.operation import SqlMessageNotes
+from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend, RateLimits
+from bot.storage.dead_letters import SqlDeadLetters
+from bot.storage.operation import SqlMessageNotes, SqlNodeRegistry, SqlPauses
 from bot.storage.reports import SqlServiceState
 from bot.telemetry.logs import RecentEvents, find_failure
 from bot.value_class import value_class
@@ -176,9 +168,9 @@ async def no_reports(_: Sequence[str]) -> Mapping[str, ProcessReport]:
 class Installation:
     """What the commands of operators read as well."""
 
-    nodes: NodeRegistry
-    pauses: Pauses
-    dead_letters: DeadLetters
+    nodes: SqlNodeRegistry
+    pauses: SqlPauses
+    dead_letters: SqlDeadLetters
     notes: SqlMessageNotes
     reports: FindReports = no_reports
 

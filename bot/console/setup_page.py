@@ -15,8 +15,9 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import PlatformError, RequestRefused, SettingsError
-from bot.ports import AuditLog, Clock
+from bot.ports import Clock
 from bot.setup.accounts import SetupSteps
+from bot.storage.operation import SqlAuditLog
 from bot.texts.text import Text, text_of, translatable
 from bot.value_class import value_class
 
@@ -41,7 +42,7 @@ class SetupPage(RouteGroup):
     navigation = (NavigationItem(SETUP_PATH, translatable("Set-up"), "setup"),)
 
     steps: SetupSteps
-    audit: AuditLog
+    audit: SqlAuditLog
     mask: Callable[[str], str]
     clock: Clock
 

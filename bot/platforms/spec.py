@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Pressed, Said
 from bot.chat.outgoing import Limits
-from bot.ports import Clock, Intake, RoleLeases
+from bot.ports import Clock, Intake
 from bot.runtime.clock import SystemClock
+from bot.storage.leases import SqlRoleLeases
 from bot.storage.web_channels import SqlWebChannels
 from bot.texts.text import Text
 from bot.value_class import value_class
@@ -172,7 +173,7 @@ class PlatformContext:
     answerable_seconds: float = 300
     """How old a message may be that it fetches after a pause; older ones are not answered."""
 
-    leases: RoleLeases | None = None
+    leases: SqlRoleLeases | None = None
     """What processes agree with on whose turn it is; None: there is no other process."""
 
     bot_id: str = ""

@@ -38,7 +38,7 @@ from bot.console.setup_page import SETUP_PATH, SetupPage
 from bot.console.usage_page import UsagePage
 from bot.platforms.registry import imitable_platforms
 from bot.platforms.web import to_said
-from bot.ports import Clock, ConsoleTokens, RateLimits
+from bot.ports import Clock, RateLimits
 from bot.prompting.presets.files import open_presets_folder
 from bot.prompting.presets.preset import Preset
 from bot.service.backends import preset_problems
@@ -48,6 +48,7 @@ from bot.setup.accounts import SetupSteps
 from bot.storage.database import Database
 from bot.storage.operation import SqlAuditLog
 from bot.storage.reports import SqlChannelHistories, SqlServiceState
+from bot.storage.tokens import SqlConsoleTokens
 from bot.storage.web_channels import SqlHistoryCopies
 from bot.telemetry.logs import RECENT_EVENTS
 
@@ -243,7 +244,7 @@ class ConsoleContainer:
 def make_console(
     settings: ConsoleSettings,
     database: Database,
-    tokens: ConsoleTokens,
+    tokens: SqlConsoleTokens,
     rate_limits: RateLimits,
     clock: Clock,
     pages: Sequence[RouteGroup],

@@ -14,8 +14,9 @@ from typing_extensions import override
 
 from bot.chat.incoming import Request
 from bot.errors import StoreError
-from bot.ports import Clock, Intake, Platform, RoleLeases, ShardedPlatform, Surface
+from bot.ports import Clock, Intake, Platform, ShardedPlatform, Surface
 from bot.runtime.tasks import cancel_and_wait
+from bot.storage.leases import SqlRoleLeases
 from bot.telemetry.metrics import HELD_ROLES
 
 _P = TypeVar("_P", bound=Platform)
@@ -35,7 +36,7 @@ class ExclusiveRole:
     def __init__(
         self,
         name: str,
-        leases: RoleLeases,
+        leases: SqlRoleLeases,
         clock: Clock,
         may_take: Callable[[], bool] = lambda: True,
         *,
@@ -209,7 +210,12 @@ class SharedShards(_SharedPlatform[ShardedPlatform]):
     """
 
     def __init__(
-        self, platform: ShardedPlatform, source: str, owner: str, leases: RoleLeases, clock: Clock
+        self,
+        platform: ShardedPlatform,
+        source: str,
+        owner: str,
+        leases: SqlRoleLeases,
+        clock: Clock,
     ) -> None:
         """Take a platform and who shares it.
 

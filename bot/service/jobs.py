@@ -15,11 +15,12 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.errors import StoreError
-from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend, NodeRegistry
+from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
 from bot.settings import Settings
 from bot.storage.database import Database
+from bot.storage.operation import SqlNodeRegistry
 from bot.storage.reports import SharedReports, SqlQueueAges
 from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.telemetry.logs import RecentEvents
@@ -98,7 +99,9 @@ async def measure_queues(ages: SqlQueueAges, roles: Set[Role]) -> None:
         QUEUE_AGE.labels("lanes").set(found.lanes)
 
 
-def heartbeat(nodes: NodeRegistry, owner: str, roles: str, version: str, clock: Clock) -> RolePart:
+def heartbeat(
+    nodes: SqlNodeRegistry, owner: str, roles: str, version: str, clock: Clock
+) -> RolePart:
     """Report that this process is there, for `troupe nodes`, and delete its row when it ends.
 
     Args:

@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, insert, select, update
-from typing_extensions import override
 
 from bot.chat.incoming import ForgetRequested, Incoming, Pressed, Said
 from bot.chat.operation import DeadLetter
 from bot.chat.outgoing import OutboxState
 from bot.errors import Undecodable
-from bot.ports import Clock, DeadLetters
+from bot.ports import Clock
 from bot.storage.database import Database
 from bot.storage.rows import decode_event, encode_event
 from bot.storage.statements import clock_at
@@ -67,13 +66,14 @@ _DROP = (
 )
 
 
-class SqlDeadLetters(DeadLetters):
+class SqlDeadLetters:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    @override
     async def all(self) -> Sequence[DeadLetter]:
+        """Return all of them, without what people wrote."""
+
         def unit(connection: Connection) -> list[DeadLetter]:
             received = [
                 DeadLetter(
@@ -89,14 +89,14 @@ class SqlDeadLetters(DeadLetters):
 
         return await self._database.read(unit)
 
-    @override
     async def refusals(self, lane: str) -> Sequence[str]:
+        """Return why the newest parts of a lane were not delivered, each reason once."""
         asked = {"of": lane}
         rows = await self._database.read(lambda c: c.execute(_REFUSALS, asked).scalars().all())
         return tuple(dict.fromkeys(rows))
 
-    @override
     async def text(self, name: str) -> str | None:
+        """Return what one says; None: there is none of that name."""
         kind, row = _parse(name)
 
         def unit(connection: Connection) -> str | None:
@@ -112,16 +112,20 @@ class SqlDeadLetters(DeadLetters):
 
         return await self._database.read(unit) if kind else None
 
-    @override
     async def retry(self, name: str) -> str | None:
+        """Process or deliver one once more; return its conversation or lane.
+
+        Returns:
+            None: there is none of that name.
+        """
         kind, row = _parse(name)
         if not kind:
             return None
         again = self._send_again if kind == _OUT else self._receive_again
         return await self._database.write(lambda c: again(c, row))
 
-    @override
     async def drop(self, name: str) -> bool:
+        """Delete the content of one for good; return False if there is none of that name."""
         kind, row = _parse(name)
         if not kind:
             return False

@@ -8,9 +8,8 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy import Connection, Executable, and_, bindparam, case, or_, select, update
-from typing_extensions import override
 
-from bot.ports import Clock, RoleLeases, Signals
+from bot.ports import Clock, Signals
 from bot.storage.database import Database
 from bot.storage.statements import DialectName, clock
 from bot.storage.tables import Insert, first_bot, role_lease, upsert
@@ -54,7 +53,7 @@ _RELEASE = (
 )
 
 
-class SqlRoleLeases(RoleLeases):
+class SqlRoleLeases:
     """A row for each role; retention deletes those of processes that ended long ago."""
 
     def __init__(
@@ -76,8 +75,12 @@ class SqlRoleLeases(RoleLeases):
         if signals is not None:
             signals.subscribe(_TOPIC, self._tell_handlers)
 
-    @override
     async def take(self, role: str, seconds: float) -> bool:
+        """Take or renew the lease of a role; return False while another process holds it.
+
+        Raises:
+            StoreError: It is not known whether this process holds it.
+        """
         asked = {"role": role, "owner": self._owner, "seconds": seconds, "now": self._clock.now()}
         statement = _TAKE[self._database.dialect]
 
@@ -86,15 +89,15 @@ class SqlRoleLeases(RoleLeases):
 
         return await self._database.write(unit)
 
-    @override
     async def release(self, role: str) -> None:
+        """Give back a lease, if this process holds it, so that another one need not wait."""
         held = {"held": role, "holder": self._owner}
         was_held = await self._database.write(lambda c: c.execute(_RELEASE, held).rowcount)
         if was_held and self._signals is not None:
             self._signals.publish(_TOPIC, [role])
 
-    @override
     async def held(self, prefix: str) -> Sequence[str]:
+        """Return the roles with this beginning that any process holds; raises `StoreError`."""
         query = select(role_lease.c.role).where(
             role_lease.c.role.startswith(prefix, autoescape=True),
             role_lease.c.lease_until >= clock(self._database.dialect),
@@ -102,8 +105,14 @@ class SqlRoleLeases(RoleLeases):
         asked = {"now": self._clock.now()}
         return await self._database.read(lambda c: list(c.execute(query, asked).scalars()))
 
-    @override
     def on_release(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+        """Call `handler` with roles that any process has given back, as far as signals reach.
+
+        It must not block or raise.
+
+        Returns:
+            What ends that.
+        """
         key = object()
         self._handlers[key] = handler
 

@@ -18,13 +18,12 @@ from sqlalchemy import (
     null,
     select,
 )
-from typing_extensions import override
 
 from bot.chat.access import AuditEntry
 from bot.chat.operation import BackgroundWork, HeldJob, Node, Pause
 from bot.chat.outgoing import OutboxState
 from bot.chat.session import MessageNote
-from bot.ports import AuditLog, Clock, NodeRegistry, Pauses
+from bot.ports import Clock
 from bot.storage.database import Database
 from bot.storage.statements import DialectName, clock
 from bot.storage.tables import (
@@ -65,15 +64,15 @@ _REPORT: Mapping[DialectName, Executable] = {
 _REMOVE = delete(node).where(node.c.owner == bindparam("of_owner"))
 
 
-class SqlNodeRegistry(NodeRegistry):
+class SqlNodeRegistry:
     """All ages are by the clock of the database."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    @override
     async def enter(self, owner: str, roles: str, version: str) -> None:
+        """Note that a process has started."""
         row, of = {"owner": owner, "roles": roles, "version": version}, {"of_owner": owner}
 
         def unit(connection: Connection) -> None:
@@ -82,18 +81,18 @@ class SqlNodeRegistry(NodeRegistry):
 
         await self._database.write(unit)
 
-    @override
     async def report(self, owner: str, roles: str, version: str) -> None:
+        """Note that a process is there."""
         row = {"owner": owner, "roles": roles, "version": version, **self._now()}
         statement = _REPORT[self._database.dialect]
         await self._database.write(lambda c: c.execute(statement, row).rowcount)
 
-    @override
     async def leave(self, owner: str) -> None:
+        """Note that a process ends."""
         await self._database.write(lambda c: c.execute(_REMOVE, {"of_owner": owner}).rowcount)
 
-    @override
     async def nodes(self) -> Sequence[Node]:
+        """Return the processes that are there, and those that died within days, oldest first."""
         now = clock(self._database.dialect)
         seen = self._seen
         leases = select(role_lease.c.role, role_lease.c.owner).where(role_lease.c.lease_until > now)
@@ -116,8 +115,8 @@ class SqlNodeRegistry(NodeRegistry):
 
         return await self._database.read(unit)
 
-    @override
     async def held_jobs(self) -> Sequence[HeldJob]:
+        """Return who does what only one process may do, by the role."""
         now = clock(self._database.dialect)
         columns = (
             *(role_lease.c.role, role_lease.c.owner),
@@ -127,8 +126,8 @@ class SqlNodeRegistry(NodeRegistry):
         rows = await self._database.read(lambda c: c.execute(held, self._now()).all())
         return [HeldJob(*row) for row in rows]
 
-    @override
     async def background_work(self) -> Sequence[BackgroundWork]:
+        """Return how much work waits or goes on, by its kind, and how old it is."""
         now = clock(self._database.dialect)
         is_held = conversation.c.lease_until > now
         is_unknown = is_unsent & (outbox.c.state == OutboxState.UNKNOWN)
@@ -184,24 +183,24 @@ _BEGIN = upsert(pause, lambda insert: insert.on_conflict_do_nothing())
 _END = delete(pause).where(pause.c.scope == bindparam("of_scope"))
 
 
-class SqlPauses(Pauses):
+class SqlPauses:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    @override
     async def current(self) -> Sequence[Pause]:
+        """Return all pauses, oldest first."""
         rows = await self._database.read(lambda c: c.execute(_CURRENT).all())
         return [Pause(*row) for row in rows]
 
-    @override
     async def begin(self, scope: str, by: str) -> bool:
+        """Pause a scope; return False if it is paused already."""
         row = {"scope": scope, "by": by, "at": self._clock.now()}
         statement = _BEGIN[self._database.dialect]
         return bool(await self._database.write(lambda c: c.execute(statement, row).rowcount))
 
-    @override
     async def end(self, scope: str) -> bool:
+        """End the pause of a scope; return False if there is none."""
         asked = {"of_scope": scope}
         return bool(await self._database.write(lambda c: c.execute(_END, asked).rowcount))
 
@@ -250,16 +249,15 @@ _COLUMNS = (
 _NEWEST_ENTRIES = select(*_COLUMNS).order_by(audit.c.id.desc())
 
 
-class SqlAuditLog(AuditLog):
+class SqlAuditLog:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @override
     async def record(self, entry: AuditEntry) -> None:
         row = asdict(entry)
         await self._database.write(lambda c: c.execute(insert(audit), row).rowcount)
 
-    @override
     async def newest(self, limit: int) -> Sequence[AuditEntry]:
+        """Return the newest entries, newest first."""
         rows = await self._database.read(lambda c: c.execute(_NEWEST_ENTRIES.limit(limit)).all())
         return [AuditEntry(*row) for row in rows]

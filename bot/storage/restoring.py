@@ -24,13 +24,12 @@ from sqlalchemy import (
     select,
     update,
 )
-from typing_extensions import override
 
 from bot.chat.incoming import address_of
 from bot.chat.operation import Restore
 from bot.chat.outgoing import OutboxState
 from bot.errors import StoreError
-from bot.ports import Clock, Restores
+from bot.ports import Clock
 from bot.storage import histories as changes
 from bot.storage.database import Database
 from bot.storage.forgetting import Tombstone
@@ -196,13 +195,13 @@ _FORGOTTEN = select(
 )
 
 
-class SqlRestores(Restores):
+class SqlRestores:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    @override
     async def newest(self) -> Restore | None:
+        """Return the newest restore; None: there was none that still matters."""
         since = self._clock.now() - _MATTERS_SECONDS
 
         def unit(connection: Connection) -> Restore | None:

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select
-from typing_extensions import override
 
 from bot.chat.access import ApiToken, Scope
-from bot.ports import Clock, ConsoleTokens
+from bot.ports import Clock
 from bot.storage.database import Database
 from bot.storage.tables import console_token
 
@@ -25,34 +24,33 @@ _API_TOKENS = (
 )
 
 
-class SqlConsoleTokens(ConsoleTokens):
+class SqlConsoleTokens:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    @override
     async def add_login(self, digest: str, expires_at: float) -> None:
+        """Store a one-time token that somebody may log in with."""
         await self._add(digest, _LOGIN, expires_at)
 
-    @override
     async def use_login(self, digest: str) -> bool:
+        """Delete a one-time token; return whether it was there and had not expired."""
         return await self._use(digest, _LOGIN)
 
-    @override
     async def add_session(self, digest: str, expires_at: float) -> None:
         await self._add(digest, _SESSION, expires_at)
 
-    @override
     async def has_session(self, digest: str) -> bool:
+        """Return whether a session exists that has not expired."""
         asked = self._asked(digest, _SESSION)
         return bool(await self._database.read(lambda c: c.execute(_FIND, asked).first()))
 
-    @override
     async def end_session(self, digest: str) -> None:
         await self._use(digest, _SESSION)
 
-    @override
     async def end_all_sessions(self) -> int:
+        """End all sessions and delete all one-time tokens; return the number of sessions."""
+
         def unit(connection: Connection) -> int:
             count = select(func.count()).where(
                 console_token.c.kind == _SESSION, console_token.c.expires_at > self._clock.now()
@@ -63,8 +61,8 @@ class SqlConsoleTokens(ConsoleTokens):
 
         return await self._database.write(unit)
 
-    @override
     async def add_api_token(self, digest: str, token: ApiToken) -> bool:
+        """Store a token; return False if its name is taken."""
         row = {
             "sha256": digest,
             "kind": _API,
@@ -82,19 +80,18 @@ class SqlConsoleTokens(ConsoleTokens):
 
         return await self._database.write(unit)
 
-    @override
     async def find_api_token(self, digest: str) -> ApiToken | None:
         asked = self._asked(digest, _API)
         row = await self._database.read(lambda c: c.execute(_FIND, asked).first())
         return _api_token(row.name, row.scopes, row.created_at) if row else None
 
-    @override
     async def api_tokens(self) -> Sequence[ApiToken]:
+        """Return all tokens by name."""
         rows = await self._database.read(lambda c: c.execute(_API_TOKENS).all())
         return [_api_token(row.name, row.scopes, row.created_at) for row in rows]
 
-    @override
     async def revoke_api_token(self, name: str) -> bool:
+        """Delete a token; return False if there is none of that name."""
         revoke = delete(console_token).where(console_token.c.name == name)
         return bool(await self._database.write(lambda c: c.execute(revoke).rowcount))
 

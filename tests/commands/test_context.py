@@ -102,6 +102,9 @@ def test_context_with_any_section_missing(missing: str) -> None:
 class OneReceipt(SqlReceipts):
     """The receipt 17, of every conversation."""
 
+    def __init__(self) -> None:
+        """Use no database."""
+
     @override
     async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
         return [(17, RECEIPT)]

@@ -14,7 +14,6 @@ from bot.chat.operation import Restore
 from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
 from bot.chat.session import HistoryChange, InboxMessage, MessageNote, Turn, TurnResult
 from bot.errors import StoreError
-from bot.ports import Restores
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import SqlConversations
 from bot.storage.forgetting import Tombstone, TombstoneFile, read_tombstones
@@ -191,7 +190,7 @@ async def test_old_restore_does_not_matter(store: Store) -> None:
 # --- what a process does with messages from before ---------------------------------------------
 
 
-class FixedRestores(Restores):
+class FixedRestores(SqlRestores):
     def __init__(self, restore: Restore | None) -> None:
         self._restore = restore
 

@@ -6,7 +6,6 @@ from typing import TypeVar
 import uvloop
 
 from bot.chat.access import AuditEntry
-from bot.ports import ConsoleTokens
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings
 from bot.storage.data_dir import create_data_dir
@@ -17,13 +16,13 @@ from bot.storage.tokens import SqlConsoleTokens
 T = TypeVar("T")
 
 
-def use_tokens(settings: Settings, action: Callable[[ConsoleTokens], Awaitable[T]]) -> T:
+def use_tokens(settings: Settings, action: Callable[[SqlConsoleTokens], Awaitable[T]]) -> T:
     """Return what `action` does with the stored tokens."""
     return uvloop.run(_use(settings, action))
 
 
 def change_tokens(
-    settings: Settings, change: Callable[[ConsoleTokens], Awaitable[T]], entry: AuditEntry
+    settings: Settings, change: Callable[[SqlConsoleTokens], Awaitable[T]], entry: AuditEntry
 ) -> T:
     """Change the stored tokens and return what `change` does; note it in the audit log.
 
@@ -34,7 +33,7 @@ def change_tokens(
 
 async def _use(
     settings: Settings,
-    action: Callable[[ConsoleTokens], Awaitable[T]],
+    action: Callable[[SqlConsoleTokens], Awaitable[T]],
     entry: AuditEntry | None = None,
 ) -> T:
     create_data_dir(settings.data_dir)

@@ -14,7 +14,7 @@ from bot.console.presets.lorebook_entries import apply_entry_forms, has_entry_fi
 from bot.errors import PresetError, RequestRefused, SettingsError, UserError
 from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
-from bot.ports import AuditLog, Clock
+from bot.ports import Clock
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import (
     export_preset,
@@ -30,6 +30,7 @@ from bot.prompting.presets.problems import CheckedPreset, PresetProblem, check_p
 from bot.prompting.text.confusables import skeleton
 from bot.prompting.text.jsonc import JsonDocument
 from bot.routing.presets import PresetResolver
+from bot.storage.operation import SqlAuditLog
 from bot.storage.presets import SqlPresetDrafts, SqlPresetVersions
 from bot.texts.text import text_of, translatable
 from bot.value_class import value_class
@@ -83,7 +84,7 @@ class PresetEditing:
     resolver: PresetResolver
     versions: SqlPresetVersions
     drafts: SqlPresetDrafts
-    audit: AuditLog
+    audit: SqlAuditLog
     clock: Clock
     unsupported: Callable[[Preset], Sequence[str]]
     """Returns a line for each parameter that one of the preset's providers does not take."""

@@ -54,11 +54,11 @@ from bot.ports import (
     Intake,
     Platform,
     PrivateChats,
-    RoleLeases,
     ShardedPlatform,
 )
 from bot.runtime.http_client import ConnectionFailed
 from bot.runtime.tasks import cancel_and_wait
+from bot.storage.leases import SqlRoleLeases
 from bot.texts.text import translatable
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing,
         message_commands: Sequence[MessageCommandSpec] = (),
         text_to_edit: Callable[[Said], Awaitable[EditableText]] = edit_nothing,
-        leases: RoleLeases | None = None,
+        leases: SqlRoleLeases | None = None,
         press_form: Callable[[Pressed], Awaitable[EditableText | None]] = open_no_form,
     ) -> None:
         self._settings = settings

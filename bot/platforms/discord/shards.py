@@ -17,7 +17,8 @@ import structlog
 
 from bot.errors import StoreError
 from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
-from bot.ports import Clock, RoleLeases
+from bot.ports import Clock
+from bot.storage.leases import SqlRoleLeases
 from bot.telemetry.metrics import IDENTIFIES_LEFT
 from bot.value_class import value_class
 
@@ -119,7 +120,9 @@ def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
 class IdentifyLimits:
     """Lets one IDENTIFY go at a time, of all processes that share the leases."""
 
-    def __init__(self, rest: RestClient, leases: RoleLeases | None, bot: str, clock: Clock) -> None:
+    def __init__(
+        self, rest: RestClient, leases: SqlRoleLeases | None, bot: str, clock: Clock
+    ) -> None:
         """Take what is asked.
 
         Args:

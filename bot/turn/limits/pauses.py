@@ -11,7 +11,9 @@ from bot.chat.incoming import Incoming, Said, address_of
 from bot.chat.operation import Pause, Restore
 from bot.chat.session import InboxMessage
 from bot.errors import StoreError
-from bot.ports import Pauses, Restores, Signals
+from bot.ports import Signals
+from bot.storage.operation import SqlPauses
+from bot.storage.restoring import SqlRestores
 
 PAUSES_TOPIC = "pauses"
 _log = structlog.get_logger(__name__)
@@ -22,7 +24,7 @@ _LOOK_SECONDS = 2.0
 class AnsweringPauses:
     """What this process knows of the pauses."""
 
-    pauses: Pauses
+    pauses: SqlPauses
     signals: Signals
 
     def __post_init__(self) -> None:
@@ -60,7 +62,7 @@ class AnsweringPauses:
 class RestoredMessages:
     """Knows which messages are from before the restore."""
 
-    restores: Restores
+    restores: SqlRestores
 
     def __post_init__(self) -> None:
         self._newest: Restore | None = None
