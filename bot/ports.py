@@ -25,8 +25,6 @@ from bot.chat.prompt import (
     PromptDescription,
     PromptToken,
     TemplateChoice,
-    ToolCall,
-    ToolRecord,
     ToolSpec,
 )
 from bot.chat.rate import CallScope, Rate, Waiter
@@ -317,11 +315,21 @@ class SeeingBackend(Protocol):
 
 
 @runtime_checkable
-class SampleModelBackend(Protocol):
-    """A backend with a model that is too small for more than showing that everything works."""
+class LocalBackend(Protocol):
+    """A backend whose models run on this machine, where they take time to load."""
 
     def is_sample(self, model: str) -> bool:
-        """Return whether a preset's model is that one."""
+        """Whether a preset's model is the small one that only shows that everything works."""
+        ...
+
+    async def preload(self, model: str) -> None:
+        """Load a model before the first request; raise `BackendUnavailable` if it cannot."""
+        ...
+
+    def models_in_memory(self) -> Sequence[ModelInMemory]: ...
+
+    async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
+        """Return the tokens that would be sent to the model; raises like `generate`."""
         ...
 
 
@@ -340,22 +348,6 @@ class ToolCallingBackend(Protocol):
 
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
         """Return whether a preset's model is offered tools, with the preset's template."""
-        ...
-
-
-class Tools(Protocol):
-    """The tools of one answer."""
-
-    @property
-    def specs(self) -> Sequence[ToolSpec]: ...
-
-    @property
-    def records(self) -> Sequence[ToolRecord]:
-        """What was called so far."""
-        ...
-
-    async def run(self, call: ToolCall) -> str:
-        """Run a call and return what the model reads of its result; a mistake is a result, too."""
         ...
 
 
@@ -402,15 +394,6 @@ class TranscribingBackend(Protocol):
 
 
 @runtime_checkable
-class TokenizingBackend(Protocol):
-    """A backend that tokenizes prompts itself."""
-
-    async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
-        """Return the tokens that would be sent to the model; raises like `generate`."""
-        ...
-
-
-@runtime_checkable
 class DescribingBackend(Protocol):
     """A backend that can say what it sends to its model."""
 
@@ -420,15 +403,6 @@ class DescribingBackend(Protocol):
         Raises:
             BackendUnavailable: it cannot be determined, for example because the model is gone.
         """
-        ...
-
-
-@runtime_checkable
-class PreloadingBackend(Protocol):
-    """A backend whose models take time to load."""
-
-    async def preload(self, model: str) -> None:
-        """Load a model before the first request; raise `BackendUnavailable` if it cannot."""
         ...
 
 
@@ -447,15 +421,6 @@ class MonitoredBackend(Protocol):
 
     def model_health(self) -> Sequence[ModelHealth]:
         """Return the models that were asked since the start."""
-        ...
-
-
-@runtime_checkable
-class LoadingBackend(Protocol):
-    """A backend whose models are in the memory of this machine."""
-
-    def models_in_memory(self) -> Sequence[ModelInMemory]:
-        """Return the models that are loaded now."""
         ...
 
 

@@ -12,14 +12,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import structlog
-from typing_extensions import override
 
 from bot.chat.prompt import UNKNOWN_TOOL, ToolCall, ToolRecord, ToolSpec
 from bot.chat.session import Turn
 from bot.chat.storable import make_storable
 from bot.chat.story import Story
 from bot.errors import EmbeddingError, StoreError, ToolServerError, TroupeError
-from bot.ports import Clock, Tools, ToolServer
+from bot.ports import Clock, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.tokens import get_counter
 from bot.telemetry.secret_masker import mask_pasted_tokens
@@ -82,7 +81,7 @@ _MAX_ARGUMENT_CHARS = 2000
 _MAX_CALLS = 8
 
 
-class Toolbox(Tools):
+class Toolbox:
     """The tools of one answer, and what was called of them."""
 
     def __init__(self, tools: Iterable[Tool], clock: Clock) -> None:
@@ -92,17 +91,16 @@ class Toolbox(Tools):
         self._seconds = 0.0
 
     @property
-    @override
     def specs(self) -> tuple[ToolSpec, ...]:
         return tuple(one.spec for one in self._tools.values())
 
     @property
-    @override
     def records(self) -> tuple[ToolRecord, ...]:
+        """What was called so far."""
         return tuple(self._records)
 
-    @override
     async def run(self, call: ToolCall) -> str:
+        """Run a call and return what the model reads of its result; a mistake is a result, too."""
         started_at = self._clock.monotonic()
         try:
             result, outcome = await self._call(call), "done"

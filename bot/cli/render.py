@@ -29,7 +29,7 @@ from bot.importers.file_kinds import (
     detect_file_kind,
 )
 from bot.importers.preset_files import preset_from_text
-from bot.ports import DescribingBackend, TokenizingBackend
+from bot.ports import DescribingBackend, LocalBackend
 from bot.prompting.compose.compose import compose, fit_for_backend, fit_for_preset, template_of
 from bot.prompting.draft import Draft
 from bot.prompting.presets.preset import Preset
@@ -130,7 +130,7 @@ async def render_preset(
     async with Renderer() as renderer:
         backend = make_backend(preset.provider, provider, settings.data_dir, renderer)
         try:
-            if view is View.TOKENS and isinstance(backend, TokenizingBackend):
+            if view is View.TOKENS and isinstance(backend, LocalBackend):
                 fitted = await fit_for_backend(preset, draft, backend)
                 return format_tokens(await backend.tokenize(fitted.prompt))
             choice = prompt.template

@@ -41,7 +41,7 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import BackendError, BackendUnavailable, RequestRefused
-from bot.ports import Backend, TokenizingBackend
+from bot.ports import Backend, LocalBackend
 from bot.prompting.fit import prompt_tokens, tokens_by_section
 from bot.storage.presets import SqlPresetDrafts, SqlPresetVersions
 from bot.storage.reports import SqlAnswerLog
@@ -341,7 +341,7 @@ class AnswerPages(RouteGroup):
     async def _tokens(self, answer: StoredAnswer) -> list[PromptToken]:
         """Return the tokens of a prompt; raises `RequestRefused` where nobody here knows them."""
         backend = self._backends.get(answer.receipt.provider)
-        if not isinstance(backend, TokenizingBackend):
+        if not isinstance(backend, LocalBackend):
             raise RequestRefused(409, _NO_TOKENS)
         try:
             return list(await backend.tokenize(answer.receipt.prompt))

@@ -18,7 +18,7 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.console.health import Probe, run_probes
-from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend, RateLimits
+from bot.ports import Backend, Clock, LocalBackend, MonitoredBackend, RateLimits
 from bot.storage.dead_letters import SqlDeadLetters
 from bot.storage.operation import SqlMessageNotes, SqlNodeRegistry, SqlPauses
 from bot.storage.reports import SqlServiceState
@@ -264,7 +264,7 @@ class OperationReports:
             loaded=[
                 LoadedModelRow(provider=name, **asdict(one))
                 for name, backend in self.backends.items()
-                if isinstance(backend, LoadingBackend)
+                if isinstance(backend, LocalBackend)
                 for one in backend.models_in_memory()
             ]
             + [

@@ -32,7 +32,7 @@ from bot.errors import (
     ContextExceeded,
     ToolResultsTooLong,
 )
-from bot.ports import Backend, Clock, ContinuingBackend, TextTokenCounter, Tools
+from bot.ports import Backend, Clock, ContinuingBackend, TextTokenCounter
 from bot.prompting.echo_filter import EchoFilter
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
@@ -42,6 +42,7 @@ from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
 from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
 from bot.telemetry.traces import record_span
 from bot.texts.text import EMPTY, Text, joined, translatable
+from bot.tools import Toolbox
 from bot.value_class import value_class
 
 MAX_TOOL_TOKENS = 12_000
@@ -58,7 +59,7 @@ class ToolRounds:
     is harmless because they change nothing.
     """
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: Toolbox) -> None:
         self._tools = tools
         self._exchanges: list[ToolExchange] = []
 

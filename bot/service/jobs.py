@@ -15,7 +15,7 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.errors import StoreError
-from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend
+from bot.ports import Backend, Clock, LocalBackend, MonitoredBackend
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
 from bot.settings import Settings
@@ -272,7 +272,7 @@ class ReportSharing:
             models=tuple(
                 ProcessModel(name, one)
                 for name, backend in self.backends.items()
-                if isinstance(backend, LoadingBackend)
+                if isinstance(backend, LocalBackend)
                 for one in backend.models_in_memory()
             ),
         )

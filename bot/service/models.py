@@ -11,7 +11,7 @@ import structlog
 from bot.backends.registry import prepare_model
 from bot.embedders.registry import CountedEmbedder, make_embedder
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, MeteredEmbedder, PreloadingBackend, ToolServer
+from bot.ports import Backend, LocalBackend, MeteredEmbedder, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
@@ -95,7 +95,7 @@ async def prepare_models(
 async def preload_default(backends: Mapping[str, Backend], default: Preset) -> None:
     """Load the default preset's model while everything else starts."""
     backend = backends[default.provider]
-    if isinstance(backend, PreloadingBackend):
+    if isinstance(backend, LocalBackend):
         try:
             await backend.preload(default.model)
         except BackendUnavailable as error:  # the first message gets the error

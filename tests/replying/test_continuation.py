@@ -1,15 +1,16 @@
 """A stream that is cut goes on behind what was written, where the model can do that."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import pytest
 from typing_extensions import override
 
-from bot.chat.prompt import Finish, FinishReason, Message, Prompt, ToolCall, ToolRecord, ToolSpec
+from bot.chat.prompt import Finish, FinishReason, Message, Prompt, ToolCall, ToolSpec
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.ports import ContinuingBackend, Tools
+from bot.ports import ContinuingBackend
 from bot.replying.filters import RepeatedBeginning
 from bot.replying.generate import GeneratedAnswer, ToolRounds, generate_answer
+from bot.tools import Tool, Toolbox
 from tests.fakes import FakeBackend, FakeClock, ScriptStep
 
 PROMPT = Prompt((Message("user", "a story"),), "m", "channel")
@@ -94,19 +95,15 @@ def test_beginning_that_ends_early_is_kept_unless_it_is_all_repeated(text: str) 
     assert shown == ("" if text == "Aha. A" else text)
 
 
-class OneTool(Tools):
-    """A tool that adds, and what was called of it."""
+async def add(_arguments: Mapping[str, object]) -> str:
+    return "4"
 
-    specs = (ToolSpec("add", "Add numbers.", {}),)
-    records: Sequence[ToolRecord] = ()
 
-    @override
-    async def run(self, call: ToolCall) -> str:
-        return "4"
+ADD = Tool(ToolSpec("add", "Add numbers.", {}), add)
 
 
 async def test_answer_to_a_tool_may_begin_as_the_text_that_was_cut() -> None:
     calls = Finish(FinishReason.STOP, tool_calls=(ToolCall("1", "add", "{}"),))
     backend = FakeContinuingBackend(["Let me see", CUT], [calls], ["Let me see: 4."])
-    answer, _ = await generate(backend, tools=ToolRounds(OneTool()))
+    answer, _ = await generate(backend, tools=ToolRounds(Toolbox([ADD], FakeClock())))
     assert answer.text == "Let me see\n\nLet me see: 4."

@@ -32,14 +32,11 @@ from bot.ports import (
     Backend,
     ConversationMemory,
     DescribingBackend,
-    LoadingBackend,
+    LocalBackend,
     ModelCheckingBackend,
-    PreloadingBackend,
-    SampleModelBackend,
     SeeingBackend,
     TextTokenCounter,
     TokenCountingBackend,
-    TokenizingBackend,
     ToolCallingBackend,
 )
 from bot.prompting.text.tokens import counter_for_model
@@ -67,14 +64,11 @@ _DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the 
 
 class LlamaCpp(
     Backend,
+    LocalBackend,
     TokenCountingBackend,
-    TokenizingBackend,
     DescribingBackend,
-    PreloadingBackend,
     ModelCheckingBackend,
-    SampleModelBackend,
     SeeingBackend,
-    LoadingBackend,
     ConversationMemory,
     ToolCallingBackend,
 ):

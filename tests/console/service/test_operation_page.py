@@ -10,11 +10,12 @@ from typing_extensions import override
 
 from bot.chat.access import Scope
 from bot.chat.operation import ModelHealth, ModelInMemory
+from bot.chat.prompt import Prompt, PromptToken
 from bot.chat.session import error_id_of
 from bot.console import live_events as live_fragment
 from bot.console.operation import ProviderRow
 from bot.errors import BackendUnavailable
-from bot.ports import LoadingBackend, MonitoredBackend
+from bot.ports import LocalBackend, MonitoredBackend
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.inbox import SqlInbox
@@ -41,7 +42,19 @@ class WatchedBackend(FakeBackend, MonitoredBackend):
         return [ModelHealth("good", False, 9, 1), ModelHealth("bad", True, 0, 0)]
 
 
-class LocalBackend(FakeBackend, LoadingBackend):
+class LoadedBackend(FakeBackend, LocalBackend):
+    @override
+    def is_sample(self, model: str) -> bool:
+        return False
+
+    @override
+    async def preload(self, model: str) -> None:
+        """Nothing takes time here."""
+
+    @override
+    async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
+        return ()
+
     @override
     def models_in_memory(self) -> Sequence[ModelInMemory]:
         return [ModelInMemory("small", 4, 1, 3, 2)]
@@ -78,7 +91,7 @@ def make_parts(parts: Parts) -> MakeParts:
         operation_page(
             database,
             providers=PROVIDERS,
-            backends={"remote": WatchedBackend(), "local": LocalBackend()},
+            backends={"remote": WatchedBackend(), "local": LoadedBackend()},
             waiting={"remote": 3},
             rate_limits=parts.rate_limits,
             events=parts.events,
