@@ -44,6 +44,9 @@ class Turn:
     files: tuple[MediaItem, ...] = ()
     """Where the platform has the files of a person's question, for when it is asked again."""
 
+    def is_said_by(self, person: Person) -> bool:
+        return self.speaker is not None and self.speaker.id == person.id
+
 
 @value_class
 class TurnRange:

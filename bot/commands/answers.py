@@ -73,7 +73,8 @@ class NewestQuestionHandlers:
         """Answer the newest question again; the old answers leave the history."""
         exchange = _newest_exchange(request)
         question, before = exchange.question, exchange.earlier
-        await self._check_author(request, question.speaker)
+        if not question.is_said_by(request.incoming.author):
+            await self.admins.require(request.incoming, RETRY_OTHERS, audited_as=RETRY_QUESTION)
         if exchange.turns is not None:
             newer = exchange.turns.newer + exchange.turns.count
             before = tuple(request.recent[: len(request.recent) - newer])
@@ -96,7 +97,7 @@ class NewestQuestionHandlers:
     async def _undo(self, request: CommandRequest) -> CommandResult:
         """Take the newest question and its answers out of the history."""
         exchange = _newest_exchange(request)
-        await self._check_removal(request, exchange.question.speaker)
+        await self._check_removal(request, exchange.question)
         text = _quoted(exchange.question.text)
         return CommandResult(
             translatable("Removed from the conversation: “{text}” and its answer.", text=text)
@@ -107,16 +108,12 @@ class NewestQuestionHandlers:
             changes_channel=True,
         )
 
-    async def _check_author(self, request: CommandRequest, author: Person | None) -> None:
-        if author is None or author.id != request.incoming.author.id:
-            await self.admins.require(request.incoming, RETRY_OTHERS, audited_as=RETRY_QUESTION)
-
-    async def _check_removal(self, request: CommandRequest, author: Person | None) -> None:
+    async def _check_removal(self, request: CommandRequest, question: Turn) -> None:
         """Refuse to delete others' questions, and to who writes as the group any at all.
 
         Which of the anonymous admins asked is not known, and what is removed does not come back.
         """
-        is_own = author is not None and author.id == request.incoming.author.id
+        is_own = question.is_said_by(request.incoming.author)
         if not is_own or writes_as_the_group(request.incoming):
             await self.admins.require(
                 request.incoming, RETRY_OTHERS, needs_name=True, audited_as="undo question"
@@ -304,8 +301,8 @@ class AnswerButtons:
             UserError: as `find` does.
         """
         exchange = await self.find(pressed, data)
-        author, audited_as = exchange.question.turn.speaker, _AUDITED_AS.get(data.action)
-        if audited_as is not None and (author is None or author.id != pressed.author.id):
+        audited_as = _AUDITED_AS.get(data.action)
+        if audited_as is not None and not exchange.question.turn.is_said_by(pressed.author):
             await self.admins.note(pressed, audited_as)
         return exchange
 
@@ -357,11 +354,10 @@ class AnswerButtons:
         Raises:
             UserError: the author may not.
         """
-        author = exchange.question.turn.speaker
-        if found.turn.role == "user" and found.turn.sent_as:
-            raise UserError(NOT_REMEMBERED)
         is_said = found.turn.role == "user"
-        is_own = author is not None and author.id == said.author.id
+        if is_said and found.turn.sent_as:
+            raise UserError(NOT_REMEMBERED)
+        is_own = exchange.question.turn.is_said_by(said.author)
         if is_own and not (is_said and writes_as_the_group(said)):
             return
         if is_said:  # by which of the admins who write anonymously is not known
@@ -374,13 +370,11 @@ class AnswerButtons:
             found, exchange = await self.find_quoted(said)
         except UserError:
             return False
-        author = exchange.question.turn.speaker
-        return found.turn.role != "user" and author is not None and author.id == said.author.id
+        return found.turn.role != "user" and exchange.question.turn.is_said_by(said.author)
 
     async def check_asker(self, said: Said, exchange: Exchange) -> None:
         """Refuse to ask others' questions again, except for admins; raises `UserError`."""
-        author = exchange.question.turn.speaker
-        if author is None or author.id != said.author.id:
+        if not exchange.question.turn.is_said_by(said.author):
             await self.admins.require(said, RETRY_OTHERS, audited_as=RETRY_QUESTION)
 
     async def check_reader(self, said: Said, exchange: Exchange) -> None:
@@ -389,8 +383,7 @@ class AnswerButtons:
         Raises:
             UserError: each person has a history here, and the author is another one.
         """
-        author = exchange.question.turn.speaker
-        is_own = author is not None and author.id == said.author.id
+        is_own = exchange.question.turn.is_said_by(said.author)
         if said.address.is_of_one_person and not is_own:
             await self.admins.require(said, _SEE_OTHERS, audited_as="read context")
 

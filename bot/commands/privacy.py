@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -15,6 +15,7 @@ from bot.chat.incoming import (
     ForgetRequested,
     Incoming,
     Pressed,
+    Request,
     Said,
     WakeReason,
     address_of,
@@ -106,74 +107,57 @@ _OVERLAP_SECONDS = 600.0  # between two looks: clocks differ, and transactions t
 
 
 @value_class
-class PersonForgetting:
-    """Has each conversation forget a person in its turn: only its worker may change a history."""
+class Forgetting:
+    """Has each conversation forget in its turn: only its worker may change a history."""
 
     data: SqlPersonalData
     personas: UserPersonas
+    index: SqlHistoryIndex
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
-    async def request(self, pressed: Pressed) -> None:
-        """Ask for it once for every conversation; may be repeated."""
+    async def request_person(self, pressed: Pressed) -> None:
+        """Have everything forgotten that a person said, in every conversation; repeatable."""
         person = pressed.author.id
-        keys = await self.data.conversations(person)
-        await self.receive(
-            [
-                ForgetRequested(
-                    address=address_of(key),
-                    external_key=f"{pressed.external_key}:forget:{key}",
-                    person_id=person,
-                    at=pressed.at,
-                    scopes=(key,),
-                )
-                for key in keys
-            ]
-        )
+        await self._request(await self.data.conversations(person), pressed, person)
         await self.data.drop_set_aside(person)
         await self.data.note_forgotten(person)
         await self.personas.forget(person, await self.data.descriptions(person))
 
+    async def request_channel(self, said: Said) -> int:
+        """Have all other conversations of the channel deleted; return how many turns they have.
 
-@value_class
-class ChannelForgetting:
-    """Reaches the other histories of a channel; a channel with one history has no others."""
-
-    index: SqlHistoryIndex
-    receive: Callable[[Sequence[Incoming]], Awaitable[None]]
-
-    async def request(self, said: Said) -> int:
-        """Have all other conversations of the channel deleted; return how many turns they have."""
+        A channel with one history has no others.
+        """
         others = dict(await self.index.conversations(said.address))
         others.pop(said.address.conversation, None)
-        if others:
-            await self.receive(
-                [
-                    ForgetRequested(
-                        address=address_of(key),
-                        external_key=f"{said.external_key}:forget:{key}",
-                        person_id=None,
-                        at=said.at,
-                        scopes=(key,),
-                    )
-                    for key in others
-                ]
-            )
+        await self._request(others, said, None)
         return sum(others.values())
+
+    async def _request(self, keys: Iterable[str], asked: Request, person: str | None) -> None:
+        requests = [
+            ForgetRequested(
+                address=address_of(key),
+                external_key=f"{asked.external_key}:forget:{key}",
+                person_id=person,
+                at=asked.at,
+                scopes=(key,),
+            )
+            for key in keys
+        ]
+        if requests:
+            await self.receive(requests)
 
     async def request_copies(self, said: Said, message_id: str) -> None:
         """Have the copies of a message deleted that branches have."""
         if said.address.history:
-            await self.receive(
-                [
-                    Deleted(
-                        address=said.address,
-                        external_key=f"{said.external_key}:copies",
-                        message_ids=(message_id,),
-                        at=said.at,
-                        scopes=said.scopes,
-                    )
-                ]
+            deleted = Deleted(
+                address=said.address,
+                external_key=f"{said.external_key}:copies",
+                message_ids=(message_id,),
+                at=said.at,
+                scopes=said.scopes,
             )
+            await self.receive([deleted])
 
 
 @dataclass(eq=False)
@@ -309,8 +293,7 @@ class PrivacyHandlers:
         exchange = find_exchange(request)
         if exchange is None or exchange.question.message_id is None:
             raise UserError(translatable("There is no question in this conversation yet."))
-        author = exchange.question.speaker
-        is_own = author is not None and author.id == request.incoming.author.id
+        is_own = exchange.question.is_said_by(request.incoming.author)
         if not is_own or writes_as_the_group(request.incoming):  # which of the admins asked it?
             await self._require_deletion(request)
         return CommandResult("", forgets=exchange.question.message_id, forgets_answers=True)

@@ -11,8 +11,7 @@ from bot.chat.session import ClaimedMessage
 from bot.commands.admin_notes import AdminNotes
 from bot.commands.handlers import CommandHandlers
 from bot.commands.privacy import (
-    ChannelForgetting,
-    PersonForgetting,
+    Forgetting,
     PrivateCommands,
     SharedMemories,
 )
@@ -109,8 +108,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.replies,
             self.stops,
             self.answer_buttons,
-            PersonForgetting(self.personal_data, self.personas, self.receive),
-            ChannelForgetting(self.history_index, self.receive),
+            Forgetting(self.personal_data, self.personas, self.history_index, self.receive),
             self.arrivals,
             VoiceMessages(
                 self.platform_calls.download,

@@ -106,7 +106,7 @@ class Commands:
             is_begun = session.is_answered or len(session.turns) >= _MAX_TURNS
             result = replace(result, new_session=is_begun)
         if result.deletes_history:
-            others = await stages.channel_forgetting.request(request.incoming)
+            others = await stages.forgetting.request_channel(request.incoming)
             deleted = _deleted(others + await finisher.delete_history(claim))
             result = _with_first_words(result, deleted)
         stored = await self._compose(group.message, request, result, menu)
@@ -260,7 +260,7 @@ class Commands:
         if not turns:
             return await self.finisher.finish_with_text(group, NOT_REMEMBERED)
         if isinstance(incoming, Said):
-            await stages.channel_forgetting.request_copies(incoming, message_id)
+            await stages.forgetting.request_copies(incoming, message_id)
         outgoing = stages.replies.notice_parts(incoming.address, _FORGOTTEN, incoming.locale)
         change = HistoryChange(deleted=[one.id for one in turns])
         return await self.finisher.finish_forgetting(group, TurnResult((), outgoing, change=change))

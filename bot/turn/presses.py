@@ -79,7 +79,7 @@ class Presses:
             case ButtonAction.RETRY:
                 return await self._retry(group, pressed, exchange, active)
             case ButtonAction.FORGET:
-                await self.stages.forgetting.request(pressed)
+                await self.stages.forgetting.request_person(pressed)
                 return self._replaced(pressed, exchange, _FORGOTTEN)
             case ButtonAction.KEEP:
                 return self._replaced(pressed, exchange, _KEPT)

@@ -9,7 +9,7 @@ from bot.chat.outgoing import Face
 from bot.chat.session import InboxMessage, Turn
 from bot.commands.answers import AnswerButtons
 from bot.commands.handlers import CommandHandlers
-from bot.commands.privacy import ChannelForgetting, PersonForgetting
+from bot.commands.privacy import Forgetting
 from bot.media.voice_messages import VoiceMessages
 from bot.ports import Clock, ConversationMemory
 from bot.replying.live_replies import LiveReplies
@@ -50,8 +50,7 @@ class TurnStages:
     replies: LiveReplies
     stops: StopRequests
     buttons: AnswerButtons
-    forgetting: PersonForgetting
-    channel_forgetting: ChannelForgetting
+    forgetting: Forgetting
     arrivals: ArrivalSignals
     voices: VoiceMessages
     decisions: DecisionLog

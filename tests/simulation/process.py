@@ -21,7 +21,7 @@ from bot.commands.answers import AnswerButtons
 from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
-from bot.commands.privacy import ChannelForgetting, PersonForgetting
+from bot.commands.privacy import Forgetting
 from bot.commands.reports import ContextView
 from bot.delivery.sender import LaneDelivery, Sender
 from bot.errors import StoreError, Unreachable
@@ -259,8 +259,7 @@ class SimulatedProcess:
             replies,
             self._stops,
             AnswerButtons(self.conversations, inbox, admins, router.route_press),
-            PersonForgetting(personal_data, personas, self._receive),
-            ChannelForgetting(index, self._receive),
+            Forgetting(personal_data, personas, index, self._receive),
             arrivals,
             VoiceMessages(_download_nothing, backends),
             DecisionLog(notes, clock),

@@ -24,7 +24,7 @@ from bot.commands.answers import AnswerButtons
 from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
-from bot.commands.privacy import ChannelForgetting, PersonForgetting
+from bot.commands.privacy import Forgetting
 from bot.commands.reports import ContextView
 from bot.console.prompt_preview import PromptPreview
 from bot.delivery.sender import Sender
@@ -234,8 +234,8 @@ class Setup(Delivery):
         self.pauses = AnsweringPauses(SqlPauses(database, self.clock), self.signals)
         self.stops = StopRequests(self.signals, admins.is_known_admin, admins.note)
         self.arrivals = arrivals = ArrivalSignals(self.signals)
-        forgetting = PersonForgetting(
-            SqlPersonalData(database, self.clock), personas, self._receive_events
+        forgetting = Forgetting(
+            SqlPersonalData(database, self.clock), personas, index, self._receive_events
         )
         notices = RareNotices(InProcessRateLimits(self.clock))
         self.notes = SqlMessageNotes(database, self.clock)
@@ -243,7 +243,7 @@ class Setup(Delivery):
         setups = TurnStages(
             *(self.conversations, [self.memory], self.clock),
             *(resolver, commands, pipeline, replies, self.stops, self.buttons),
-            *(forgetting, ChannelForgetting(index, self._receive_events)),
+            forgetting,
             *(arrivals, VoiceMessages(download, backends), self.decisions),
             *(self.notes, dice),
             is_paused=self.pauses.covers,
