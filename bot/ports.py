@@ -4,7 +4,6 @@ Each has a contract test in tests/contracts/ that runs over all of its implement
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
-from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
@@ -32,7 +31,7 @@ from bot.chat.session import (
     ChatSetting,
 )
 from bot.chat.story import PackedVector
-from bot.chat.usage import AnswerCharge, SpentAmount
+from bot.chat.usage import EmbeddingPayer
 
 # --- platforms -------------------------------------------------------------------------------
 
@@ -511,30 +510,6 @@ class MeteredEmbedder(Protocol):
 
     def take_tokens(self) -> int:
         """Return the tokens that were embedded since the last call."""
-        ...
-
-
-class EmbeddingPayer(Protocol):
-    """Whoever the embedding of a text is for: it counts against their budgets."""
-
-    @property
-    def conversation(self) -> str: ...
-
-    @property
-    def preset(self) -> str: ...
-
-    @property
-    def charge(self) -> AnswerCharge:
-        """The person and the server; the model and the cost are not known yet."""
-        ...
-
-    def paid(self, most: int) -> AbstractAsyncContextManager[SpentAmount]:
-        """Reserve what the block may cost, in millionths of a dollar, and settle what it did.
-
-        Raises:
-            BudgetUsedUp: a budget does not allow it; nothing was reserved.
-            StoreError: the budgets cannot be read.
-        """
         ...
 
 

@@ -5,11 +5,11 @@ covers was edited or deleted, it is invalid, and the next one starts from the be
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Protocol
+from typing import TypeAlias
 
 import structlog
 
@@ -102,25 +102,14 @@ class SummaryRequest:
     has_thoughts: bool = False
 
 
-class SummarySpending(Protocol):
-    """Pays for summaries."""
+PaySummary: TypeAlias = Callable[
+    [Preset, Said, Prompt, int], AbstractAsyncContextManager[SummaryRequest]
+]
+"""Reserves the cost of a summary for a block, and counts what it cost.
 
-    def paid(
-        self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
-    ) -> AbstractAsyncContextManager[SummaryRequest]:
-        """Reserve the cost of a summary for the block, and count what it cost.
-
-        Args:
-            preset: with the provider and the model that summarize.
-            said: what was answered before; it says whose budgets count.
-            prompt: what is sent.
-            prompt_tokens: an estimate of its tokens.
-
-        Raises:
-            BudgetUsedUp: a budget does not allow it.
-            StoreError: the database failed.
-        """
-        ...
+It is given the preset whose model summarizes, what was answered before, which says whose budgets
+count, and the prompt with an estimate of its tokens. Raises `BudgetUsedUp` or `StoreError`.
+"""
 
 
 class Summarizer:
@@ -130,12 +119,12 @@ class Summarizer:
         self,
         summaries: SqlSummaries,
         backends: Mapping[str, Backend],
-        spending: SummarySpending | None = None,
+        pay: PaySummary | None = None,
         readable: ReadableTurns = all_turns,
     ) -> None:
         self._summaries = summaries
         self._backends = backends
-        self._spending = spending
+        self._pay = pay
         self._readable = readable
         self._requested: dict[str, tuple[Preset, int, Said]] = {}
         self._in_progress: set[str] = set()
@@ -249,11 +238,11 @@ class Summarizer:
     async def _paid(
         self, preset: Preset, provider: str, prompt: Prompt, said: Said
     ) -> AbstractAsyncContextManager[SummaryRequest]:
-        if self._spending is None:
+        if self._pay is None:
             return nullcontext(SummaryRequest(prompt))
         tokens = await counter_for_model(prompt.model).count_prompt(prompt)
         summarizing = preset.model_copy(update={"provider": provider, "model": prompt.model})
-        return self._spending.paid(summarizing, said, prompt, tokens)
+        return self._pay(summarizing, said, prompt, tokens)
 
 
 async def _stream_summary(backend: Backend, request: SummaryRequest) -> None:

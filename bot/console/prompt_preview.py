@@ -25,7 +25,7 @@ from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.routing.speakers import Dice, SpeakerCandidate
 from bot.storage.conversations import SqlConversations
 from bot.texts.text import translatable
-from bot.turn.limits.spending import NoEmbeddingSpending, Spending
+from bot.turn.limits.spending import Spending, no_embedding_payer
 from bot.turn.message_groups import MessageGroup
 from bot.turn.prompt_inputs import PromptSources, TurnContext
 from bot.turn.worker import TURNS_FOR_ROUTING
@@ -148,7 +148,7 @@ class DraftPreview:
         claim = Claim(said.address.conversation, _NO_EPOCH, "preview")
         sources = self.sources
         if not may_spend:
-            sources = replace(sources, embedding_payer=NoEmbeddingSpending)
+            sources = replace(sources, embedding_payer=no_embedding_payer)
         context = await sources.load(
             MessageGroup(claim, InboxMessage(0, said, 0)),
             AskedQuestion(said, (speaker,)),

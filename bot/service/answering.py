@@ -36,7 +36,7 @@ from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS
 from bot.turn.limits.admin_notices import RefusedChats
 from bot.turn.limits.queue_limit import QueueLimit
-from bot.turn.limits.spending import BudgetedSummaries, EmbeddingSpending
+from bot.turn.limits.spending import BudgetedSummaries, embedding_payer
 from bot.turn.prompt_inputs import AnswerTools, ChannelReader, PromptSources
 from bot.turn.stages import TurnStages
 from bot.turn.worker import ConversationWorker
@@ -140,9 +140,9 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def summarizer(self) -> Summarizer:
-        spending = BudgetedSummaries(self.spending, self.usage_log, self.provider_slots)
+        pay = BudgetedSummaries(self.spending, self.usage_log, self.provider_slots).paid
         summaries = SqlSummaries(self.database)
-        return Summarizer(summaries, self.backends, spending, self.resolver.readable)
+        return Summarizer(summaries, self.backends, pay, self.resolver.readable)
 
     @cached_property
     def prompt_sources(self) -> PromptSources:
@@ -159,7 +159,7 @@ class AnsweringContainer(MessagingContainer, ABC):
                 calls.download, PublicFetcher().fetch if settings.fetch_links else None
             ),
             self.backends,
-            partial(EmbeddingSpending, spending=self.spending),
+            partial(embedding_payer, spending=self.spending),
         )
 
     @cached_property
@@ -179,7 +179,7 @@ class AnsweringContainer(MessagingContainer, ABC):
                 self.clock,
                 random.random,
                 self.models.tool_servers,
-                partial(EmbeddingSpending, spending=self.spending),
+                partial(embedding_payer, spending=self.spending),
                 self.resolver.readable,
             ),
             admin_notes=self.admin_notes,

@@ -26,12 +26,13 @@ from bot.chat.session import (
     all_turns,
 )
 from bot.chat.story import Story
+from bot.chat.usage import EmbeddingPayer
 from bot.commands.personas import UserPersonas
 from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError
 from bot.intake import storable_said
 from bot.media.attachment_reader import AttachmentReader
-from bot.ports import Backend, Clock, EmbeddingPayer, SeeingBackend, ToolCallingBackend, ToolServer
+from bot.ports import Backend, Clock, SeeingBackend, ToolCallingBackend, ToolServer
 from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend, template_of
 from bot.prompting.draft import Draft
 from bot.prompting.fit import FittedPrompt

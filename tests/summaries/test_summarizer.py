@@ -22,7 +22,7 @@ from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import summary, turn
-from bot.summaries import Summarizer, SummaryRequest, SummarySpending
+from bot.summaries import PaySummary, Summarizer, SummaryRequest
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import ALICE, begin, make_incoming
 from tests.waiting import wait_until
@@ -57,13 +57,13 @@ class Setup:
         database: Database,
         *scripts: list[ScriptStep],
         backend: FakeBackend | None = None,
-        spending: SummarySpending | None = None,
+        pay: PaySummary | None = None,
     ) -> None:
         self.database = database
         self.backend = backend or FakeBackend(*scripts)
         self.summaries = SqlSummaries(database)
         backends = {"p": self.backend, "cheap": self.backend}
-        self.summarizer = Summarizer(self.summaries, backends, spending)
+        self.summarizer = Summarizer(self.summaries, backends, pay)
         self._conversations = SqlConversations(database, SystemClock())
         self._inbox = SqlInbox(database, SystemClock())
         self._received = 0
@@ -260,7 +260,7 @@ async def test_backend_forgets_the_prompt_of_a_failed_summary(database: Database
     assert backend.forgotten == [f"{CHAT}:summary"]
 
 
-class FixedSpending(SummarySpending):
+class FixedSpending:
     """Records what summaries are paid for, or refuses them."""
 
     def __init__(self, *, is_used_up: bool = False) -> None:
@@ -268,7 +268,6 @@ class FixedSpending(SummarySpending):
         self._is_used_up = is_used_up
 
     @contextlib.asynccontextmanager
-    @override
     async def paid(
         self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[SummaryRequest]:
@@ -282,7 +281,7 @@ class FixedSpending(SummarySpending):
 async def test_summary_is_paid_with_what_its_provider_reports(database: Database) -> None:
     finish = Finish(FinishReason.STOP, Usage(100, 0, 9))
     spending = FixedSpending()
-    setup = Setup(database, ["They met.", finish], spending=spending)
+    setup = Setup(database, ["They met.", finish], pay=spending.paid)
     await setup.say(*LINES)
     cheap = NORA.model_copy(update={"summary": SummaryChoice(provider="cheap", model="small")})
     await setup.summarizer.summarize(cheap, CHAT, kept=0, said=SAID)
@@ -293,7 +292,7 @@ async def test_summary_is_paid_with_what_its_provider_reports(database: Database
 
 
 async def test_no_summary_is_made_when_a_budget_is_used_up(database: Database) -> None:
-    setup = Setup(database, ["They met."], spending=FixedSpending(is_used_up=True))
+    setup = Setup(database, ["They met."], pay=FixedSpending(is_used_up=True).paid)
     await setup.say(*LINES)
     with pytest.raises(BudgetUsedUp):
         await setup.summarizer.summarize(NORA, CHAT, kept=0, said=SAID)

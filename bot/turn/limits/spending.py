@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import structlog
-from typing_extensions import override
 
 from bot.backends.spec import ModelPrice, ProviderSettings
 from bot.chat.incoming import Said
@@ -18,18 +18,19 @@ from bot.chat.usage import (
     AnswerCharge,
     BudgetCap,
     BudgetKind,
+    EmbeddingPayer,
     Period,
     SpentAmount,
     format_cost,
 )
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
-from bot.ports import Clock, EmbeddingPayer, RateLimits
+from bot.ports import Clock, RateLimits
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer
 from bot.replying.stop_flag import StopFlag
 from bot.storage.usage import SqlBudgets, SqlUsageLog
-from bot.summaries import SummaryRequest, SummarySpending
+from bot.summaries import SummaryRequest
 from bot.texts.text import Text, translatable
 from bot.turn.limits.rate_limits import RareNotices
 from bot.turn.limits.slots import ProviderSlots, Urgency
@@ -371,58 +372,24 @@ def _most(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:
 _SPENDS_NOTHING = translatable("Nothing is spent on a preview that only reads.")
 
 
-@value_class
-class _MessagePayer(EmbeddingPayer):
-    """Knows which message is answered, and by which preset."""
-
-    answering: Preset
-    said: Said
-
-    @property
-    @override
-    def conversation(self) -> str:
-        return self.said.address.conversation
-
-    @property
-    @override
-    def preset(self) -> str:
-        return self.answering.name
+def embedding_payer(preset: Preset, said: Said, spending: Spending) -> EmbeddingPayer:
+    """Return who pays for the embeddings of a message: whoever asks."""
+    charge = AnswerCharge(said.charged_person, server_of(said))
+    paid = partial(spending.reserved_amount, preset, said)
+    return EmbeddingPayer(said.address.conversation, preset.name, charge, paid)
 
 
-@value_class
-class EmbeddingSpending(_MessagePayer):
-    """Reserves and settles what a preset's stories cost for one message."""
-
-    spending: Spending
-
-    @property
-    @override
-    def charge(self) -> AnswerCharge:
-        return AnswerCharge(self.said.charged_person, server_of(self.said))
-
-    @contextlib.asynccontextmanager
-    @override
-    async def paid(self, most: int) -> AsyncIterator[SpentAmount]:
-        async with self.spending.reserved_amount(self.answering, self.said, most) as spent:
-            yield spent
+def no_embedding_payer(preset: Preset, said: Said) -> EmbeddingPayer:
+    """Pay for nothing: stories that a service would have to be paid for are left out."""
+    return EmbeddingPayer(said.address.conversation, preset.name, AnswerCharge(), _pay_nothing)
 
 
-@value_class
-class NoEmbeddingSpending(_MessagePayer):
-    """Pays for nothing: stories that a service would have to be paid for are left out."""
-
-    @property
-    @override
-    def charge(self) -> AnswerCharge:
-        return AnswerCharge()
-
-    @override
-    def paid(self, most: int) -> contextlib.AbstractAsyncContextManager[SpentAmount]:
-        raise BudgetUsedUp(_SPENDS_NOTHING)
+def _pay_nothing(_most: int) -> AbstractAsyncContextManager[SpentAmount]:
+    raise BudgetUsedUp(_SPENDS_NOTHING)
 
 
 @dataclass(eq=False)
-class BudgetedSummaries(SummarySpending):
+class BudgetedSummaries:
     """Reserves and settles the cost of summaries, and logs their usage beside that of answers."""
 
     spending: Spending
@@ -430,10 +397,10 @@ class BudgetedSummaries(SummarySpending):
     slots: ProviderSlots | None = None
 
     @contextlib.asynccontextmanager
-    @override
     async def paid(
         self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[SummaryRequest]:
+        """Reserve the cost of a summary for the block, and count what it cost; see `PaySummary`."""
         async with self.spending.reserved(preset, said, prompt, prompt_tokens) as reservation:
             request = SummaryRequest(reservation.prompt)
             async with self._slot(preset.provider):
