@@ -37,6 +37,7 @@ from bot.replying.live_reply import LiveReply
 from bot.replying.stop_flag import StopFlag
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
+from bot.runtime.in_process import InProcessRateLimits
 from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.limits.admin_notices import FallbackNotes
 from bot.turn.limits.rate_limits import ADMITTED, AnswerLimits, RareNotices
@@ -85,7 +86,7 @@ class AnswerPipeline:
                 readable=resolver.readable,
             ),
             FallbackNotes(self.notices, self.admin_notes),
-            self.slots,
+            self.slots or ProviderSlots(InProcessRateLimits(self.clock), self.clock, {}, 0),
         )
 
     async def answer(

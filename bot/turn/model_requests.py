@@ -1,7 +1,7 @@
 """Ask the models of a preset for an answer, within its budgets, and account for it."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -87,7 +87,7 @@ class ModelRequests:
     spending: Spending
     tools: AnswerTools
     fallback_notes: FallbackNotes
-    slots: ProviderSlots | None
+    slots: ProviderSlots
 
     def __post_init__(self) -> None:
         self._thinking_models: set[tuple[str, str]] = set()
@@ -169,9 +169,12 @@ class ModelRequests:
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
         replace_shown = (lambda text: live_reply.replace(line + text)) if is_shown else _discard
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
+        urgency = Urgency.REACTION if said.wake is None else Urgency.QUESTION
         most_tokens = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
         async with self.spending.reserved(preset, said, fitted.prompt, most_tokens) as reservation:
-            async with self._slot(preset.provider, said, stop, show_wait):
+            async with self.slots.hold(
+                preset.provider, stop, show_wait, chat=said.address.lane, urgency=urgency
+            ):
                 prompt = reservation.prompt
                 if request.has_fallback:
                     prompt = replace(prompt, has_fallback=True)
@@ -207,20 +210,6 @@ class ModelRequests:
         token_counter = counter_for_model(preset.model)
         await token_counter.load()
         return VisibleLimit(limit, token_counter)
-
-    def _slot(
-        self,
-        provider: str,
-        said: Said,
-        stop: StopFlag,
-        show_position: Callable[[Waiting], None],
-    ) -> AbstractAsyncContextManager[None]:
-        if self.slots is None:
-            return nullcontext()
-        urgency = Urgency.REACTION if said.wake is None else Urgency.QUESTION
-        return self.slots.hold(
-            provider, stop, show_position, chat=said.address.lane, urgency=urgency
-        )
 
     def _request_summary(self, preset: Preset, context: TurnContext, fitted: FittedPrompt) -> None:
         """Have the turns summarized that no longer fit into the history."""

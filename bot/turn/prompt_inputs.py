@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import structlog
 
@@ -60,6 +60,7 @@ KeptSince: TypeAlias = Callable[[], float]
 """Returns from which moment on this installation keeps what is said, in Unix seconds."""
 
 _log = structlog.get_logger(__name__)
+_Read = TypeVar("_Read")
 _MAX_MESSAGES = 50
 _READ_SECONDS = 3.0  # the answer waits for it
 
@@ -92,13 +93,7 @@ class ChannelReader:
             return ()
         if said.address.history:  # what was said in the channel belongs to others
             return ()
-        try:
-            async with asyncio.timeout(_READ_SECONDS):
-                found = await self.read_before(said, _MAX_MESSAGES)
-        except (PlatformError, TimeoutError) as error:
-            conversation, reason = said.address.conversation, str(error) or "no answer"
-            _log.info("channel_not_read", conversation=conversation, reason=reason)
-            return ()
+        found = await _read(said, self.read_before(said, _MAX_MESSAGES)) or ()
         ids = {turn.message_id for turn in known}
         return self._observed_turns([one for one in found if one.message_id not in ids])
 
@@ -117,18 +112,23 @@ class ChannelReader:
         start = said.address.chat  # Discord gives a thread the id of this message
         if start in {said.message_id, *(turn.message_id for turn in known)}:
             return ()
-        try:
-            async with asyncio.timeout(_READ_SECONDS):
-                found = await self.read_thread_start(said)
-        except (PlatformError, TimeoutError) as error:
-            _log.info("thread_start_not_read", reason=str(error) or "no answer")
-            return ()
+        found = await _read(said, self.read_thread_start(said))
         return self._observed_turns([found] if found is not None else [])
 
     def _observed_turns(self, found: Sequence[Said]) -> tuple[Turn, ...]:
         since = self.kept_since()
         kept = (one for one in found if one.at.timestamp() >= since and described_text(one))
         return tuple(_observed_turn(storable_said(one)) for one in kept)
+
+
+async def _read(said: Said, reading: Awaitable[_Read]) -> _Read | None:
+    try:
+        async with asyncio.timeout(_READ_SECONDS):
+            return await reading
+    except (PlatformError, TimeoutError) as error:
+        conversation, reason = said.address.conversation, str(error) or "no answer"
+        _log.info("channel_not_read", conversation=conversation, reason=reason)
+        return None
 
 
 def _observed_turn(said: Said) -> Turn:

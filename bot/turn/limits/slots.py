@@ -169,7 +169,8 @@ class ProviderSlots:
         """Return how many requests of this process wait for a slot."""
         return len(self._queues[provider])
 
-    def hold(
+    @contextlib.asynccontextmanager
+    async def hold(
         self,
         provider: str,
         stop: StopFlag,
@@ -177,7 +178,7 @@ class ProviderSlots:
         *,
         chat: str = "",
         urgency: Urgency = Urgency.QUESTION,
-    ) -> contextlib.AbstractAsyncContextManager[None]:
+    ) -> AsyncIterator[None]:
         """Hold a slot of a provider during the block; a stop ends the wait for it.
 
         Raises:
@@ -186,17 +187,9 @@ class ProviderSlots:
         """
         limit = self.limits.get(provider)
         if limit is None:
-            return contextlib.nullcontext()
+            yield
+            return
         asked = _AskedSlot(provider, limit, chat, urgency, secrets.token_hex(8))
-        return self._held(asked, stop, show_position)
-
-    @contextlib.asynccontextmanager
-    async def _held(
-        self,
-        asked: "_AskedSlot",
-        stop: StopFlag,
-        show_position: Callable[[QueuePosition], None],
-    ) -> AsyncIterator[None]:
         try:
             if not stop.requested:
                 with stop.ends_block():

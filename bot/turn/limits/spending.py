@@ -112,9 +112,10 @@ class Spending:
     def __post_init__(self) -> None:
         self._notices = RareNotices(self.rates)
 
-    def reserved(
+    @contextlib.asynccontextmanager
+    async def reserved(
         self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
-    ) -> contextlib.AbstractAsyncContextManager[Reservation]:
+    ) -> AsyncIterator[Reservation]:
         """Reserve the cost of an answer for the block, and settle what `charged` found.
 
         A request that failed before its first token costs nothing; after any other failure the
@@ -125,21 +126,16 @@ class Spending:
             StoreError: the budgets cannot be read.
         """
         caps = self.caps(said, preset)
-        charge = AnswerCharge(
-            said.charged_person, server_of(said), self._model(preset.provider, prompt.model)
-        )
+        model = self._model(preset.provider, prompt.model)
+        charge = AnswerCharge(said.charged_person, server_of(said), model)
         if self.budgets is None or not caps:
-            return contextlib.nullcontext(Reservation(prompt, charge))
+            yield Reservation(prompt, charge)
+            return
         prompt = self._bounded(prompt)
         price = self._price(preset.provider, prompt.model)
         amount = 0 if price is None else _most(price, prompt, prompt_tokens)
-        return self._reserved(caps, Reservation(prompt, charge, amount, (), amount, amount))
-
-    @contextlib.asynccontextmanager
-    async def _reserved(
-        self, caps: Sequence[BudgetCap], reservation: Reservation
-    ) -> AsyncIterator[Reservation]:
-        reservation.shares = shares = await self._reserve(caps, reservation.amount)
+        shares = await self._reserve(caps, amount)
+        reservation = Reservation(prompt, charge, amount, shares, amount, amount)
         try:
             yield reservation
         except BackendUnavailable:
@@ -394,7 +390,7 @@ class BudgetedSummaries:
 
     spending: Spending
     log: SqlUsageLog
-    slots: ProviderSlots | None = None
+    slots: ProviderSlots
 
     @contextlib.asynccontextmanager
     async def paid(
@@ -403,17 +399,13 @@ class BudgetedSummaries:
         """Reserve the cost of a summary for the block, and count what it cost; see `PaySummary`."""
         async with self.spending.reserved(preset, said, prompt, prompt_tokens) as reservation:
             request = SummaryRequest(reservation.prompt)
-            async with self._slot(preset.provider):
+            urgency = Urgency.BACKGROUND
+            async with self.slots.hold(preset.provider, StopFlag(), _ignore, urgency=urgency):
                 yield request
             usage = counted(request.usage, prompt_tokens, request.text)
             charge = self.spending.charged(reservation, preset, [usage])
         conversation = said.address.conversation
         await self.log.record(conversation, preset.name, preset.provider, charge, usage)
-
-    def _slot(self, provider: str) -> AbstractAsyncContextManager[None]:
-        if self.slots is None:
-            return contextlib.nullcontext()
-        return self.slots.hold(provider, StopFlag(), _ignore, urgency=Urgency.BACKGROUND)
 
 
 def _ignore(_position: object) -> None:
