@@ -205,7 +205,7 @@ class HistoryReader(Protocol):
     """A platform that can list what was said in a channel."""
 
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
-        """Return people's messages just before this one, oldest first; at most so many are read.
+        """Return up to `limit` messages of people just before this one, oldest first.
 
         Raises:
             PlatformError: they cannot be read.
@@ -213,7 +213,7 @@ class HistoryReader(Protocol):
         ...
 
     async def read_start(self, said: Said) -> Said | None:
-        """Return what the thread of a message was opened about, whoever wrote it; None: nothing.
+        """Return the message that the thread of a message was opened about, if any.
 
         Raises:
             PlatformError: it cannot be read.
@@ -239,7 +239,7 @@ class FileSource(Protocol):
     """A platform that keeps the files of messages."""
 
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
-        """Return a file, or so many bytes of its beginning.
+        """Return a file, or its first `max_bytes`.
 
         Raises:
             PlatformError: it cannot be had.
@@ -588,7 +588,7 @@ class ChatSettings(Protocol):
 
 
 class Signals(Protocol):
-    """What one process tells the others and may be lost: which keys are ready, what has changed."""
+    """Publishes keys that are ready or changed to all processes; signals may be lost."""
 
     def subscribe(
         self,
@@ -636,9 +636,9 @@ class SharedValues(Protocol):
 
 
 class RateLimits(Protocol):
-    """How often something may happen, and how much of it at once, over all processes.
+    """Token buckets, slots and sliding windows, shared by all processes.
 
-    What is kept may be lost at any time: then more is allowed for a moment.
+    Counts may be lost at any time; then more is allowed for a moment.
     """
 
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
@@ -658,23 +658,22 @@ class RateLimits(Protocol):
         lease_seconds: float,
         waiter: Waiter | None = None,
     ) -> int:
-        """Hold one of `limit` places until `release`, or for so long if that never comes.
+        """Hold one of `limit` slots until `release`, or until the lease ends.
 
         Args:
-            key: of what there are so many places.
-            limit: how many.
-            holder: who holds the place.
-            lease_seconds: after which a place is free that was not given back.
-            waiter: takes its turn among those that found no place lately; None: it holds one as
-                soon as one is free.
+            key: names the slots.
+            limit: how many there are.
+            holder: who holds the slot.
+            lease_seconds: after which a slot is free that was not released.
+            waiter: takes its turn among recent waiters; None: it takes any free slot.
 
         Returns:
-            How many places are held now by all processes, this one included; 0: none was free.
+            How many slots all processes hold now, this one included; 0: none was free.
         """
         ...
 
     async def release(self, key: str, holder: str) -> None:
-        """Give a place back; one that is not held is no error."""
+        """Release a slot; one that is not held is ignored."""
         ...
 
     async def take_call(self, scopes: Sequence[CallScope]) -> float:
@@ -690,7 +689,7 @@ class RateLimits(Protocol):
         ...
 
     async def refuse_calls(self, scope: str, seconds: float) -> None:
-        """Allow no call in a scope for so long, since the platform refused one.
+        """Block the calls of a scope, because the platform refused one.
 
         The learned windows of the scope hold for an hour.
         """
@@ -713,5 +712,5 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call a function after so long, without a task; return what calls that off."""
+        """Call a function later, without a task; return what cancels that."""
         ...

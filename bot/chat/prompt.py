@@ -16,7 +16,7 @@ UNKNOWN_TOOL = "unknown"
 
 @value_class
 class ToolSpec:
-    """A tool as a model is told of it."""
+    """A tool as it is described to a model."""
 
     name: str
     description: str
@@ -26,7 +26,7 @@ class ToolSpec:
 
 @value_class
 class ToolCall:
-    """A call as the model wrote it: nothing of it can be trusted."""
+    """A call as the model wrote it, untrusted."""
 
     id: str
     name: str
@@ -181,11 +181,11 @@ class Prompt:
     tools: tuple[ToolSpec, ...] = ()
     """What the model may call; only a `ToolCallingBackend` offers them."""
     tool_exchanges: tuple[ToolExchange, ...] = ()
-    """What it called already for this answer, behind the messages."""
+    """Earlier calls for this answer; they follow the messages."""
     has_fallback: bool = False
-    """Whether another model is tried if this one fails: then nobody waits until it is well."""
+    """Whether another model is tried if this one fails; then it is not waited for."""
     begun: str = ""
-    """The beginning of the answer, which was cut off: the model goes on behind it."""
+    """The beginning of an answer that was cut off; the model continues it."""
 
     @property
     def output_limit(self) -> int | None:
@@ -299,7 +299,7 @@ class PromptDescription:
     """The model that the backend would ask, by its own name."""
 
     details: Mapping[str, str]
-    """What else is worth knowing, by its name, such as the template."""
+    """Further facts by name, such as the template."""
 
     text: str
     """The text that the model reads, or the body of the request."""

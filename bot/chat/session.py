@@ -72,9 +72,9 @@ class Claim:
 
 
 MAX_OWN_CRASHES = 3
-"""A message that alone has killed the process so often is set aside."""
+"""Deaths of the process that only this message explains before it is set aside."""
 MAX_CRASHES = 24
-"""The last resort against one that dies beside others each time: later than a minute, say."""
+"""The same for deaths beside other messages, as a last resort."""
 
 
 class Attempt(IntEnum):
@@ -177,7 +177,7 @@ class HistoryChange:
     restored: Collection[int] = ()
     """Versions that were not active and are among the new ones: these rows are not needed more."""
     deleted: Collection[int] = ()
-    """What is deleted for good, and with it whatever was derived from it."""
+    """What is deleted permanently, with everything derived from it."""
     replaced: Collection[int] = ()
     """The turns with a new version that are not kept as versions themselves."""
     observed: Mapping[int, bool] = field(default_factory=dict)
@@ -264,7 +264,7 @@ class Session:
 
 
 ReadableTurns: TypeAlias = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]
-"""Leaves out the turns that no model may read any more."""
+"""Leaves out turns that models may not read."""
 
 
 async def all_turns(turns: Sequence[Turn]) -> Sequence[Turn]:
@@ -353,7 +353,7 @@ class PresetVersion:
     content: str
     """As strict JSON; empty: the preset was deleted."""
     version: int
-    """Its number; for a preset that is to be saved, the lowest number that it may get."""
+    """Its number; of a preset to save, the lowest number that it may get."""
 
 
 class HistoryScope(StrEnum):

@@ -35,7 +35,7 @@ class SpentAmount:
 
 @value_class
 class EmbeddingPayer:
-    """Whoever the embedding of a text is for: it counts against their budgets."""
+    """Whose budgets the embedding of a text counts against."""
 
     conversation: str
     preset: str

@@ -102,8 +102,8 @@ class AdminNotes:
     async def readers(self, said: Said) -> NoteReaders | None:
         """Return who reads notes about a channel; None: everybody does, under the answer.
 
-        Somebody who has them in private and is no admin any more gets none: they go to where they
-        went before that was chosen.
+        Somebody who gets them in private and is no longer an admin gets none: they go where they
+        went before that choice.
         """
         setting = await self.chat_settings.resolve(said.scopes, _KEY)
         if setting is not None:

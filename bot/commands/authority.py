@@ -74,10 +74,9 @@ _ANONYMOUS = translatable(
 
 @dataclass(eq=False)
 class AdminCheck:
-    """Asks when the command runs: whoever was an admin a minute ago may not be one now.
+    """Asks the platform when a command runs, because rights change.
 
-    That somebody is no admin holds for 30 s. That somebody is one is asked each time: who is not
-    an admin any more changes nothing.
+    A refusal is cached for 30 s. A grant never is, so that a former admin changes nothing.
     """
 
     admin_ids: Collection[str]

@@ -41,7 +41,7 @@ FORM_TEXTS = {
         translatable("How you describe yourself here"),
     ),
 }
-"""The title of each form, and what is to be written."""
+"""The title and the input label of each form."""
 
 
 @dataclass(eq=False)
@@ -194,7 +194,7 @@ class SettingMenus:
     def command_line(
         self, data: ButtonData, pressed: Pressed, active: Collection[str]
     ) -> str | None:
-        """Return the command that a choice stands for; None: another menu is to be shown.
+        """Return the command that a choice stands for; None: it shows another menu.
 
         Args:
             data: of the button or menu.

@@ -47,7 +47,7 @@ def retry_button(part: str, locale: str | None) -> tuple[Button, ...]:
 
 
 def forget_buttons(part: str, locale: str | None) -> tuple[Button, ...]:
-    """Return the buttons under the question whether a person is to be forgotten."""
+    """Return the buttons that confirm or cancel forgetting a person."""
     return (
         _button(_FORGET, ButtonAction.FORGET, part, locale, ButtonStyle.DANGER),
         _button(_KEEP, ButtonAction.KEEP, part, locale),
@@ -151,7 +151,7 @@ def _unit_counter(limits: Limits) -> Callable[[str], int]:
 
 
 def _cut(text: str, most: int, units: Callable[[str], int]) -> str:
-    """Return a text of at most so many units, with a sign where it was cut off."""
+    """Cut a text to at most `most` units, and mark the cut."""
     if units(text) <= most:
         return text
     most -= len(_CUT)

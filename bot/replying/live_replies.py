@@ -174,7 +174,7 @@ class TypingIndicator:
             await asyncio.wait([self._typing])
 
     def stop(self) -> None:
-        """Do not send the indicator any more."""
+        """Stop sending the indicator."""
         if self._cancel_start is not None:
             self._cancel_start()
         if self._typing is not None:

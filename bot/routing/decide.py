@@ -42,7 +42,7 @@ class Ignore:
 
 @value_class
 class Unreadable:
-    """The message is for the bot, but has no text: its author is told so."""
+    """The message is for the bot, but nothing in it can be read; its author is told."""
 
     attachments: tuple[MediaItem, ...]
 

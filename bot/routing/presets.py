@@ -182,7 +182,7 @@ class PresetResolver:
         return self._versions
 
     def publish(self, preset: Preset, version: int) -> None:
-        """Let a preset answer from now on, in place of the one of its name if there is one."""
+        """Add a preset, or replace the one of its name."""
         self._presets[preset.name] = preset
         self.disabled.pop(preset.name, None)
         self._versions[preset.name] = version
@@ -191,7 +191,7 @@ class PresetResolver:
             self._default_alone = ActiveCharacters((self._activate(preset, None),))
 
     def remove(self, name: str) -> None:
-        """Let a preset answer nowhere any more; the default preset stays."""
+        """Remove a preset; the default preset stays."""
         self.disabled.pop(name, None)
         if name != self.default.name:
             self._presets.pop(name, None)
@@ -277,7 +277,7 @@ class PresetResolver:
         return not is_said_to_bot and bool(await self.unobserved([said.author.id]))
 
     async def readable(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        """Leave out what people said to each other who have forbidden to remember it."""
+        """Leave out background of people who do not want to be overheard."""
         people = [one.speaker.id for one in turns if one.observed and one.speaker]
         unobserved = await self.unobserved(people) if people else frozenset()
         if not unobserved:

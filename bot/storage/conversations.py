@@ -184,7 +184,7 @@ class SqlConversations:
             self.windows.put(claim, window)
 
     async def release_all(self, owner: str) -> None:
-        """Give back everything that this owner held in an earlier life."""
+        """Release all claims left by a previous run of this owner."""
         held = update(conversation).where(
             is_ready, conversation.c.owner == owner, conversation.c.lease_until > 0
         )

@@ -111,7 +111,7 @@ class SqlOutbox:
         await self._database.run(lambda: lanes.later(row, state, seconds, self._sender, at))
 
     async def release_all(self) -> None:
-        """Let what this sender held in an earlier life be taken again at once."""
+        """Release all leases left by a previous run of this sender."""
         now = clock_at(self._database.dialect, self._clock.now())
         held = update(lane).where(lane.c.key.in_(_LANES_OF), lane.c.due_at > now)
         asked = {"sender": self._sender.owner}

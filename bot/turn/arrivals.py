@@ -25,12 +25,12 @@ class ArrivalSignals:
         signals.subscribe(CONVERSATIONS, self.note)
 
     def watch(self, conversations: Collection[str]) -> None:
-        """Watch from now on, before what is there is read from the database."""
+        """Watch from now on; called before the database is read."""
         for key in conversations:
             self._watched[key] = False
 
     def unwatch(self, conversations: Collection[str]) -> None:
-        """Do not watch any more."""
+        """Stop watching."""
         for key in conversations:
             self._watched.pop(key, None)
 

@@ -83,13 +83,13 @@ class LeaseKeeper:
 RecordAttempt = Callable[[Attempt], Awaitable[None]]
 
 CRASHES_OF_A_SUSPECT = 2
-"""So many processes died while they worked on the message."""
+"""Deaths during a message that make it a suspect."""
 _MAX_WAIT_SECONDS = 4.0  # of a suspect for its turn; four times as long after each further death
 _LONGEST_WAIT_SECONDS = 60.0
 _DEFERRED_SECONDS = 10.0
 _MAX_SHARE_IN_FLIGHT = 1 / 3
 _ALWAYS_IN_FLIGHT = 2
-"""So many suspects may be in flight at once, whatever the share: one may take very long."""
+"""Suspects that may be in flight whatever the share: one may take very long."""
 
 
 def is_set_aside(message: InboxMessage) -> bool:

@@ -37,7 +37,7 @@ _FORGOTTEN = translatable("I have forgotten that message and everything that was
 _CHANGED = translatable("Changed.")
 _MAX_TURNS = 400
 _MAX_WAITING = 200
-"""A refused /stop further behind is told in its turn."""
+"""A refused /stop further back is answered when its turn comes."""
 
 
 @value_class

@@ -52,7 +52,7 @@ class Presses:
     async def follow(
         self, group: MessageGroup, pressed: Pressed
     ) -> TurnResult | AskedQuestion | ChosenCommand:
-        """Return what the press changes, what is to be answered as a question, or a command.
+        """Return what the press changes, a question to answer, or a command.
 
         A platform asks before it stores a press. Where something else was done meanwhile, as the
         answer to a newer question, a message tells the person why nothing happens.
@@ -120,7 +120,7 @@ class Presses:
         commands, result, problem = self.stages.commands, CommandResult(""), ""
         author = exchange.question.turn.speaker
         if author is not None and is_the_group(author, pressed.address):
-            # Everybody is told who changed what: who wrote as the group stays unnamed.
+            # The change names its author, and who wrote as the group stays anonymous.
             pressed = replace(pressed, author=replace(pressed.author, name=author.name))
         asked = CommandRequest(
             Command(""), _said(pressed, ""), active, (), pressed.at, part=exchange.parts[0]

@@ -51,7 +51,7 @@ from bot.turn.message_groups import MessageGroup
 from bot.value_class import value_class
 
 ReadBefore: TypeAlias = Callable[[Said, int], Awaitable[Sequence[Said]]]
-"""Lists at most so many messages before one, oldest first; raises `PlatformError`."""
+"""Lists the newest messages before one, up to a limit, oldest first; raises `PlatformError`."""
 
 ReadStart: TypeAlias = Callable[[Said], Awaitable[Said | None]]
 """Returns what a thread was opened about; raises `PlatformError`."""
@@ -397,7 +397,7 @@ class AnswerTools:
     embedding_payer: PayerOf | None = None
     """Who pays for the embedding of a search; None: nobody."""
     readable: ReadableTurns = all_turns
-    """Leaves out what people said to each other who do not want that to be remembered."""
+    """Leaves out background of people who do not want to be overheard."""
 
     async def for_answer(
         self, preset: Preset, backend: Backend, context: TurnContext

@@ -171,7 +171,7 @@ class StopRequests:
     def outcome_of(self, command: Said) -> StopOutcome:
         """Return what a /stop has brought about, once it is answered itself.
 
-        It stops nothing any more: what is answered from now on was asked after it.
+        From then on it stops nothing: later answers were asked for after it.
         """
         outcome = self._outcomes.get(_key(command), StopOutcome.NOTHING)
         _keep(self._outcomes, _key(command), outcome)

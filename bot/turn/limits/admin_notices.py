@@ -22,8 +22,8 @@ _Model = tuple[str, str]
 class FallbackNotes:
     """Remembers who was told of which failing model, until that model answers again.
 
-    A model that fails and recovers again and again is told of once in six hours; so is a long
-    outage by several processes, or after a restart.
+    Admins are told at most once in six hours, also if the model keeps failing and recovering, or
+    several processes notice the outage.
     """
 
     notices: RareNotices
@@ -44,7 +44,7 @@ class FallbackNotes:
         """Tell the admins of a channel why another model answers in place of a preset's own.
 
         Returns:
-            What is to stand under the answer, where no admin is told in another way.
+            A note for under the answer, if no admin was told otherwise.
         """
         note = translatable(
             "⚠ For the admins here: another model answers in place of {preset}'s own, which"

@@ -32,7 +32,7 @@ class RareNotices:
         return await self.is_due(f"notice:{channel}", _SECONDS_BETWEEN_NOTICES)
 
     async def is_due(self, name: str, seconds: float) -> bool:
-        """Return whether a notice is to be shown that is shown at most once in so many seconds."""
+        """Return whether a notice is due that is shown at most once in these seconds."""
         if self.rates is None:
             return True
         return await self.rates.take([Rate(f"told:{name}", 1, seconds)]) <= 0
@@ -45,7 +45,7 @@ _SECONDS_BETWEEN_ANSWER_NOTICES = 600.0
 
 @value_class
 class Admission:
-    """Whether a message is answered, and what its author is told about that."""
+    """Whether a message is answered, and the notice to its author."""
 
     is_refused: bool = False
     notice: Text | None = None
@@ -63,11 +63,11 @@ class AnswerLimits:
     clock: Clock
     _: KW_ONLY
     per_person: int
-    """So many answers at once; 0: no limit."""
+    """Burst size in answers; 0: no limit."""
     per_channel: int
     """The same for everybody in a channel together."""
     seconds: float
-    """In which a person or a channel may have so many answers again."""
+    """The time in which a burst refills."""
 
     def __post_init__(self) -> None:
         self._notices = RareNotices(self.rates)
@@ -96,7 +96,7 @@ class AnswerLimits:
     async def _admits_one_of_several(self, said: Said) -> bool:
         """Count an answer to several people for the newest of them who may have it at once.
 
-        Whoever asks too much delays nobody else's answer by that.
+        A person over the limit does not delay the answer to the others.
         """
         people = said.charged_people
         for person in people if len(people) > 1 else ():
@@ -171,9 +171,9 @@ class CommandLimits:
     rates: RateLimits
     _: KW_ONLY
     per_person: int
-    """So many commands and presses at once."""
+    """Burst size in commands and presses."""
     seconds: float
-    """In which a person may have so many again."""
+    """The time in which a burst refills."""
 
     def __post_init__(self) -> None:
         self._notices = RareNotices(self.rates)
@@ -208,7 +208,7 @@ class CommandLimits:
         raise ToldAlready
 
     async def tells_unreadable(self, said: Said) -> bool:
-        """Return whether the author of a message is told that nothing in it can be read.
+        """Return whether to tell the author of a message that nothing in it can be read.
 
         Who sends many in a row is told once in a while: each notice keeps others waiting where a
         platform takes few messages.

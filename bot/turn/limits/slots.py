@@ -72,7 +72,7 @@ class SlotQueue:
         return request
 
     def leave(self, request: WaitingRequest, *, is_served: bool) -> None:
-        """Remove a request, because it has got a slot or does not want one any more."""
+        """Remove a request that has a slot or was given up."""
         self._waiting.remove(request)
         self._full_chats.discard(request.chat)  # perhaps nobody else would look again
         if is_served:
@@ -92,7 +92,7 @@ class SlotQueue:
             del self._served_at[next(iter(self._served_at))]
 
     def end_patience(self, request: WaitingRequest) -> None:
-        """Let a request try once more, whoever's turn it is."""
+        """Let a request try once more out of turn."""
         request.has_waited_long = True
         request.may_try.set()
 
@@ -129,7 +129,7 @@ TAKEN_SLOTS = "taken_provider_slots"
 _POLL_SECONDS = 0.1
 """How often free slots are looked for, should a signal be lost."""
 _MISSED_POLLS = 5
-"""A process that has not looked for so long has lost its turn."""
+"""Missed polls after which a process loses its turn."""
 _MAX_WAIT_SECONDS = 60.0
 _WAITING_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
 _ANY_NUMBER = 1_000_000
@@ -148,7 +148,7 @@ class ProviderSlots:
     limits: Mapping[str, int]
     """The most requests at once, by provider; those without one are not limited."""
     lease_seconds: float
-    """After which the request of a process that died is not counted any more."""
+    """When the slot of a dead process is freed."""
     max_waiting: int = 0
     """How many requests may wait for a provider, over all processes; 0: any number."""
     signals: Signals = field(default_factory=InProcessSignals)

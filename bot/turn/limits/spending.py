@@ -70,7 +70,7 @@ _NO_RULES = BudgetRules({})
 
 @value_class
 class BudgetShare:
-    """Budgets that an answer counts against in equal parts, each for one of so many people."""
+    """Budgets that share the cost of an answer equally among people."""
 
     caps: Sequence[BudgetCap]
     people: int = 1
