@@ -33,7 +33,7 @@ _OF_SETTINGS = frozenset(
 """What is done in the menu of settings, which is shown again then."""
 FORM_TEXTS = {
     ButtonAction.NAME: (
-        translatable("Who is to answer here?"),
+        translatable("Who should answer here?"),
         translatable("The name of the preset"),
     ),
     ButtonAction.ABOUT: (
@@ -54,7 +54,7 @@ class SettingMenus:
 
     async def presets(self, request: CommandRequest, page: int = 1) -> CommandResult:
         """Show who answers, and a page of the presets to choose from."""
-        title = translatable("Choose who is to answer here")
+        title = translatable("Choose who should answer here")
         menu, page_buttons = self._preset_page(
             request, page, title, ButtonAction.USE, ButtonAction.PRESETS
         )

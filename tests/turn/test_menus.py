@@ -175,7 +175,7 @@ async def test_settings_are_changed_by_a_choice_and_lead_to_the_presets(
     assert await setup.resolver.observes((GROUP.lane,))
     await setup.say("/settings menu")
     await setup.say(button(setup, "🎭 Who answers", key="3"))
-    assert menu(setup).title == "Choose who is to answer here"
+    assert menu(setup).title == "Choose who should answer here"
 
 
 async def test_preset_that_is_gone_cannot_be_chosen(database: Database) -> None:
