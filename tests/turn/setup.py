@@ -4,16 +4,21 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from sqlalchemy import select, update
 from typing_extensions import override
 
+from bot.chat.command import ButtonAction, ButtonData
 from bot.chat.incoming import (
     Address,
     Incoming,
     MediaItem,
+    Person,
+    Pressed,
+    Quote,
     Request,
     Said,
 )
@@ -70,7 +75,7 @@ from bot.turn.stages import TurnStages
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface
-from tests.samples import BOB, format_receipt, make_incoming, mask_secret, read_session
+from tests.samples import ALICE, BOB, format_receipt, make_incoming, mask_secret, read_session
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 CHAT = "telegram:5"
@@ -372,3 +377,29 @@ async def texts_before(
         go_on.set()
         await worker
     return before
+
+
+FIRST = "telegram:5:1/0"
+"""The first part of the answer to the first message."""
+
+
+def pressed(
+    action: ButtonAction, part: str = FIRST, *, by: Person = ALICE, number: int = 0, key: str = "1"
+) -> Pressed:
+    address = Address("telegram", "5")
+    return Pressed(
+        address=address,
+        external_key=f"cb{key}",
+        message_id="900",
+        author=by,
+        data=ButtonData(action, part, number).encode(),
+        at=datetime(2026, 11, 21, 12, 5, tzinfo=UTC),
+        scopes=(address.lane,),
+        interaction="77",
+    )
+
+
+def on(message_id: str, text: str, *, key: str, by: Person = ALICE) -> Said:
+    """Return a command that replies to a message."""
+    said = make_incoming(text, key=key, author=by)
+    return replace(said, quote=Quote(None, message_id, ""))

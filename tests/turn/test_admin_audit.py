@@ -14,8 +14,7 @@ from bot.storage.database import Database
 from bot.storage.tables import audit
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import Setup, running_worker
-from tests.turn.test_pressed_buttons import pressed
+from tests.turn.setup import Setup, pressed, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 ADMIN = ALICE

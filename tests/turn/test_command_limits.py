@@ -12,8 +12,7 @@ from bot.storage.database import Database
 from bot.turn.limits.rate_limits import CommandLimits
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import Setup
-from tests.turn.test_pressed_buttons import pressed
+from tests.turn.setup import Setup, pressed
 
 EXCESS = "That is more than 2 commands or buttons in 3600 s. Please try again in {wait} s."
 TOLD = f"⚠ {EXCESS.format(wait=1800)}"

@@ -14,8 +14,8 @@ from bot.storage.database import Database
 from bot.storage.tables import has_content, receipt, turn
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.busy_channel import end
 from tests.turn.setup import WITHOUT_NONCES, Setup, running_worker
-from tests.turn.test_busy_channel import end
 from tests.waiting import advance_in_steps, wait_until
 
 CHAT = make_incoming().address

@@ -22,10 +22,9 @@ from bot.turn.limits.rate_limits import AnswerLimits
 from tests.attacks import expand, expanded, with_ours
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import BOB, make_incoming
-from tests.turn.setup import Setup, running_worker
-from tests.turn.test_pressed_buttons import pressed
-from tests.turn.test_spending import DONE
-from tests.turn.test_spending import make_setup as make_budget_setup
+from tests.turn.budgets import DONE
+from tests.turn.budgets import make_setup as make_budget_setup
+from tests.turn.setup import Setup, pressed, running_worker
 
 Scenario = Callable[[Database, Any], Awaitable[None]]
 

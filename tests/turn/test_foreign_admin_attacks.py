@@ -13,10 +13,9 @@ from bot.storage.receipts import SqlReceipts
 from bot.turn.limits.rate_limits import AnswerLimits
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import CHAT, Setup
+from tests.turn.budgets import DONE, PERSON_A_DAY, make_setup
+from tests.turn.setup import CHAT, Setup, pressed
 from tests.turn.test_anonymous_admin_attacks import written
-from tests.turn.test_pressed_buttons import pressed
-from tests.turn.test_spending import DONE, PERSON_A_DAY, make_setup
 
 MALLORY = Person("telegram:6", "Mallory")
 """An admin of the group that Bob has asked something in: the fake platform says so."""

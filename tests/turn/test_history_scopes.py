@@ -12,8 +12,7 @@ from bot.storage.database import Database
 from bot.storage.forgetting import SqlPersonalData
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming, read_session
-from tests.turn.setup import CHAT, Setup
-from tests.turn.test_pressed_buttons import pressed
+from tests.turn.setup import CHAT, Setup, pressed
 from tests.waiting import wait_until
 
 OF_ALICE, OF_BOB = f"{CHAT}#user=1", f"{CHAT}#user=2"

@@ -11,9 +11,7 @@ from bot.chat.outgoing import Limits
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
-from tests.turn.setup import Setup, running_worker
-from tests.turn.test_pressed_buttons import pressed
-from tests.turn.test_quoted_messages import on
+from tests.turn.setup import Setup, on, pressed, running_worker
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps
 
 SHORT = replace(LIMITS, max_units=60, can_repeat_sends=False)

@@ -13,8 +13,7 @@ from bot.storage.database import Database
 from bot.storage.tables import choice
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming, read_session
-from tests.turn.setup import CHAT, Setup
-from tests.turn.test_pressed_buttons import FIRST, pressed
+from tests.turn.setup import CHAT, FIRST, Setup, pressed
 
 SECRET = "the vault opens at noon"
 OWN_CHAT = "9"

@@ -20,8 +20,7 @@ from bot.storage.forgetting import SqlPersonalData
 from bot.storage.receipts import SqlReceipts
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming, read_session
-from tests.turn.setup import Setup
-from tests.turn.test_pressed_buttons import pressed
+from tests.turn.setup import Setup, pressed
 
 
 def said(text: str, key: str, author: Person = ALICE, chat: str = "5") -> Said:

@@ -13,29 +13,11 @@ from bot.errors import BackendUnavailable
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import Setup, running_worker
+from tests.turn.setup import FIRST, Setup, pressed, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 CAROL = Person("telegram:3", "Carol")
-FIRST = "telegram:5:1/0"
-"""The first part of the answer to the first message."""
 AWAY = BackendUnavailable("refused", notice="The model is away.")
-
-
-def pressed(
-    action: ButtonAction, part: str = FIRST, *, by: Person = ALICE, number: int = 0, key: str = "1"
-) -> Pressed:
-    address = Address("telegram", "5")
-    return Pressed(
-        address=address,
-        external_key=f"cb{key}",
-        message_id="900",
-        author=by,
-        data=ButtonData(action, part, number).encode(),
-        at=datetime(2026, 11, 21, 12, 5, tzinfo=UTC),
-        scopes=(address.lane,),
-        interaction="77",
-    )
 
 
 @pytest.mark.parametrize("action", ButtonAction)

@@ -18,8 +18,7 @@ from bot.storage.tables import story, story_revision
 from tests.attacks import with_ours
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import CHAT, Setup, running_worker
-from tests.turn.test_pressed_buttons import pressed
+from tests.turn.setup import CHAT, Setup, pressed, running_worker
 from tests.waiting import wait_until
 
 CANARY = "canary-5e1f0d"

@@ -4,18 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.incoming import Person, Quote, Said
 from bot.errors import BackendUnavailable, UserError
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
-from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import Setup
-
-
-def on(message_id: str, text: str, *, key: str, by: Person = ALICE) -> Said:
-    """Return a command that replies to a message."""
-    said = make_incoming(text, key=key, author=by)
-    return replace(said, quote=Quote(None, message_id, ""))
+from tests.samples import BOB, make_incoming
+from tests.turn.setup import Setup, on
 
 
 async def test_retry_from_an_older_answer_takes_what_followed_out_of_the_history(

@@ -21,8 +21,8 @@ from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.budgets import DONE, PROVIDERS
 from tests.turn.setup import Setup
-from tests.turn.test_spending import DONE, PROVIDERS
 
 EVER = (datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
 NILS = Preset.model_validate(

@@ -8,9 +8,9 @@ from bot.turn.limits.rate_limits import AnswerLimits
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import ALICE, BOB
+from tests.turn.budgets import DONE, PROVIDERS
+from tests.turn.busy_channel import LIMITS_OF_CHATS, asked, end
 from tests.turn.setup import Setup, running_worker
-from tests.turn.test_busy_channel import LIMITS_OF_CHATS, asked, end
-from tests.turn.test_spending import DONE, PROVIDERS
 
 LIMITS = {(BudgetKind.PERSON, Period.DAY): 6_000, (BudgetKind.CHANNEL, Period.DAY): 50_000}
 

@@ -15,7 +15,7 @@ from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetedSummaries, BudgetRules, Spending
 from tests.fakes import FakeClock
 from tests.samples import make_incoming
-from tests.turn.test_spending import PROVIDERS
+from tests.turn.budgets import PROVIDERS
 
 SAID = make_incoming("hello")
 PRESET = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})

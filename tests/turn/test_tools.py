@@ -16,8 +16,8 @@ from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.budgets import make_setup as make_budget_setup
 from tests.turn.setup import CHAT, Setup, failure
-from tests.turn.test_spending import make_setup as make_budget_setup
 
 ALL = {"tools": ["time", "dice", "history", "stories"]}
 USED = "\n\n🔧 tools used: "
