@@ -333,11 +333,15 @@ class LocalBackend(Protocol):
 
 
 @runtime_checkable
-class ContinuingBackend(Protocol):
-    """A backend that can tell which of its models go on behind the beginning of an answer."""
+class RemoteBackend(Protocol):
+    """A backend that asks a service, whose streams may be cut and whose models may fail."""
 
     def can_continue(self, prompt: Prompt) -> bool:
-        """Return whether the model takes the prompt with a beginning of its answer."""
+        """Return whether the model continues an answer that was cut off (`Prompt.begun`)."""
+        ...
+
+    def model_health(self) -> Sequence[ModelHealth]:
+        """Return the models that were asked since the start."""
         ...
 
 
@@ -411,15 +415,6 @@ class SessionAffineBackend(Protocol):
 
     def use_session_key(self, key: bytes) -> None:
         """Hash the names of conversations with this key, which all processes have in common."""
-        ...
-
-
-@runtime_checkable
-class MonitoredBackend(Protocol):
-    """A backend that watches how requests for each of its models go."""
-
-    def model_health(self) -> Sequence[ModelHealth]:
-        """Return the models that were asked since the start."""
         ...
 
 

@@ -18,7 +18,7 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.console.health import Probe, run_probes
-from bot.ports import Backend, Clock, LocalBackend, MonitoredBackend, RateLimits
+from bot.ports import Backend, Clock, LocalBackend, RateLimits, RemoteBackend
 from bot.storage.dead_letters import SqlDeadLetters
 from bot.storage.operation import SqlMessageNotes, SqlNodeRegistry, SqlPauses
 from bot.storage.reports import SqlServiceState
@@ -253,7 +253,7 @@ class OperationReports:
             health=[
                 _health_row(name, one, "")
                 for name, backend in self.backends.items()
-                if isinstance(backend, MonitoredBackend)
+                if isinstance(backend, RemoteBackend)
                 for one in backend.model_health()
             ]
             + [

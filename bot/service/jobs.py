@@ -15,7 +15,7 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.errors import StoreError
-from bot.ports import Backend, Clock, LocalBackend, MonitoredBackend
+from bot.ports import Backend, Clock, LocalBackend, RemoteBackend
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
 from bot.settings import Settings
@@ -228,7 +228,7 @@ class ProviderNotices:
         found: list[str] = []
         for name in self._served():
             backend = self.backends.get(name)
-            if isinstance(backend, MonitoredBackend):
+            if isinstance(backend, RemoteBackend):
                 health = backend.model_health()
                 if health and all(one.is_paused for one in health):
                     found.append(name)
@@ -266,7 +266,7 @@ class ReportSharing:
             health=tuple(
                 ProcessModelHealth(name, one)
                 for name, backend in self.backends.items()
-                if isinstance(backend, MonitoredBackend)
+                if isinstance(backend, RemoteBackend)
                 for one in backend.model_health()
             ),
             models=tuple(

@@ -4,17 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from typing_extensions import override
 
-from bot.chat.prompt import Prompt
 from bot.chat.usage import BudgetKind, Period, format_cost
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.ports import ContinuingBackend
 from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts
 from bot.turn.limits.spending import BudgetRules, Spending
-from tests.fakes import FakeBackend, FakeClock
+from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend
 from tests.samples import BOB, make_incoming
 from tests.turn.budgets import DONE, PERSON_A_DAY, make_setup
 from tests.turn.setup import CHAT
@@ -130,12 +127,6 @@ def test_amounts_are_written_with_the_digits_that_matter(micros: int, text: str)
     assert format_cost(micros) == text
 
 
-class FakeContinuingBackend(FakeBackend, ContinuingBackend):
-    @override
-    def can_continue(self, prompt: Prompt) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(
     ("limit", "text", "requests"),
     [(20_000, "Once upon a time.", 2), (4_100, "Once upon\n\n⚠ (interrupted)", 1)],
@@ -147,7 +138,7 @@ async def test_continuation_of_a_cut_answer_is_reserved_like_another_answer(
     cut: list[Any] = ["Once upon ", BackendInterrupted("reset", can_continue=True)]
     setup = make_setup(
         database,
-        backend=FakeContinuingBackend(cut, ["a time.", DONE]),
+        backend=FakeRemoteBackend(cut, ["a time.", DONE]),
         limits={PERSON_A_DAY: limit},
     )
     await setup.say("a story")

@@ -33,10 +33,9 @@ from bot.chat.prompt import (
 from bot.ports import (
     Backend,
     Clock,
-    ContinuingBackend,
     DescribingBackend,
     ModelCheckingBackend,
-    MonitoredBackend,
+    RemoteBackend,
     SeeingBackend,
     TextTokenCounter,
     TokenCountingBackend,
@@ -126,9 +125,8 @@ class HttpChatBackend(
     TokenCountingBackend,
     DescribingBackend,
     ModelCheckingBackend,
-    MonitoredBackend,
+    RemoteBackend,
     SeeingBackend,
-    ContinuingBackend,
     ToolCallingBackend,
     Generic[S],
 ):

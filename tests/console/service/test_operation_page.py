@@ -15,7 +15,7 @@ from bot.chat.session import error_id_of
 from bot.console import live_events as live_fragment
 from bot.console.operation import ProviderRow
 from bot.errors import BackendUnavailable
-from bot.ports import LocalBackend, MonitoredBackend
+from bot.ports import LocalBackend
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.inbox import SqlInbox
@@ -24,7 +24,7 @@ from bot.telemetry.logs import RecentEvents, describe_failure
 from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.console.playground.conftest import hidden_fields
 from tests.console.service.operation import operation_page
-from tests.fakes import FakeBackend
+from tests.fakes import FakeBackend, FakeRemoteBackend
 from tests.samples import make_incoming
 from tests.waiting import PATIENCE_SECONDS
 
@@ -36,10 +36,8 @@ PROVIDERS = [
 ]
 
 
-class WatchedBackend(FakeBackend, MonitoredBackend):
-    @override
-    def model_health(self) -> Sequence[ModelHealth]:
-        return [ModelHealth("good", False, 9, 1), ModelHealth("bad", True, 0, 0)]
+class WatchedBackend(FakeRemoteBackend):
+    health = (ModelHealth("good", False, 9, 1), ModelHealth("bad", True, 0, 0))
 
 
 class LoadedBackend(FakeBackend, LocalBackend):
