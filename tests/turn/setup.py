@@ -74,7 +74,7 @@ from bot.turn.prompt_inputs import ChannelReader, PromptSources, ReadBefore, Rea
 from bot.turn.stages import TurnStages
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker
-from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface
+from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, ScriptStep
 from tests.samples import ALICE, BOB, format_receipt, make_incoming, mask_secret, read_session
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
@@ -129,13 +129,13 @@ class FakeMemory(ConversationMemory):
 
 
 class Setup(Delivery):
-    """A worker whose answers are delivered at once to a fake channel."""
+    """A worker whose answers are delivered at once to a fake channel; the model plays `scripts`."""
 
     def __init__(
         self,
         database: Database,
-        *,
-        backend: FakeBackend,
+        *scripts: Sequence[ScriptStep],
+        backend: FakeBackend | None = None,
         limits: Limits = LIMITS,
         preset: Mapping[str, object] | None = None,
         owner: str = "me",
@@ -156,7 +156,7 @@ class Setup(Delivery):
         admin_notes: AdminNotes | None = None,
     ) -> None:
         self.database = database
-        self.backend = backend
+        self.backend = backend = backend or FakeBackend(*scripts)
         self.platform_error: PlatformError | None = None
         """What the platform answers when it is asked who is an admin."""
         self.surface = surface or FakeSurface(limits)

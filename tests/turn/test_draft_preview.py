@@ -16,7 +16,6 @@ from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
 from bot.stories import RetrievedStories
 from bot.turn.limits.spending import Spending, embedding_payer
-from tests.fakes import FakeBackend
 from tests.samples import make_incoming
 from tests.turn.setup import NORA, Setup
 
@@ -38,7 +37,7 @@ async def test_only_who_may_operate_pays_for_the_stories_of_a_preview(
         payers.append(payer.charge.person if payer else "nobody")
         return None
 
-    setup = Setup(database, backend=FakeBackend(), retrieve_stories=retrieve)
+    setup = Setup(database, retrieve_stories=retrieve)
     spending = Spending({}, setup.clock)
     sources = replace(
         setup.preview.sources,

@@ -10,7 +10,7 @@ from bot.chat.incoming import Address, Person, Pressed, WakeReason
 from bot.chat.outgoing import Limits, Menu, MessageContent
 from bot.intake import with_storable_text
 from bot.storage.database import Database
-from tests.fakes import LIMITS, FakeBackend
+from tests.fakes import LIMITS
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup
 
@@ -23,7 +23,7 @@ def make_setup(database: Database, *, limits: Limits = WITH_BUTTONS, presets: in
     others: list[dict[str, object]] = [
         {"name": name, "description": f"About {name}.", "greeting": "Hail."} for name in names
     ]
-    return Setup(database, backend=FakeBackend(), limits=limits, others=others)
+    return Setup(database, limits=limits, others=others)
 
 
 def shown_menu(setup: Setup) -> MessageContent:

@@ -27,7 +27,7 @@ LONG = f"{CANARY} " * 80  # with others of its kind more than a page of the data
 
 @pytest.fixture
 def setup(database: Database) -> Setup:
-    return Setup(database, backend=FakeBackend([f"So your word is {CANARY}."]))
+    return Setup(database, [f"So your word is {CANARY}."])
 
 
 def traces(folder: Path) -> list[str]:

@@ -75,7 +75,7 @@ def make_replay(
 async def test_replay_sends_the_stored_prompt_and_is_kept_in_no_history(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
     turns = (await setup.session()).turns
     model = FakeBackend(["Ho.", DONE])
@@ -92,7 +92,7 @@ async def test_replay_sends_the_stored_prompt_and_is_kept_in_no_history(
 
 
 async def test_replay_counts_as_usage_of_the_operator(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
 
     await make_replay(setup, database, FakeBackend(["Ho.", DONE])).replay(answer, ReplayChanges())
@@ -105,7 +105,7 @@ async def test_replay_counts_as_usage_of_the_operator(database: Database) -> Non
 async def test_replay_takes_another_preset_s_model_and_other_instructions(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
     model = FakeBackend(["Ho."])
 
@@ -156,7 +156,7 @@ async def test_prompt_composed_anew_of_what_was_not_changed_is_the_stored_one(
 async def test_draft_answers_the_stored_message_in_the_place_of_its_preset(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."], ["Later."]))
+    setup = Setup(database, ["Hi."], ["Later."])
     answer = await stored_answer(setup, database)
     await setup.say(make_incoming("and later", key="5:9"))
     draft = NILS.model_copy(update={"system": "You are Nils.", "provider": "p"})
@@ -173,7 +173,7 @@ async def test_draft_answers_the_stored_message_in_the_place_of_its_preset(
 
 
 async def test_replay_with_a_draft_says_that_the_history_is_gone(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
     changed = replace(answer, receipt=replace(answer.receipt, answer="It was edited."))
 
@@ -184,7 +184,7 @@ async def test_replay_with_a_draft_says_that_the_history_is_gone(database: Datab
 
 
 async def test_budget_of_the_channel_refuses_a_replay(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
     model = FakeBackend(["Ho.", DONE])
 
@@ -195,7 +195,7 @@ async def test_budget_of_the_channel_refuses_a_replay(database: Database) -> Non
 
 
 async def test_replay_of_what_is_not_set_up_says_so(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
     made = make_replay(setup, database, FakeBackend())
     replay = replace(made, requests=replace(made.requests, backends={}))
@@ -207,7 +207,7 @@ async def test_replay_of_what_is_not_set_up_says_so(database: Database) -> None:
 
 
 async def test_trial_asks_the_model_of_the_provider_s_first_preset(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     model = FakeBackend(["Hello!"])
     requests = make_replay(setup, database, model).requests
     trial = ProviderTrial(requests, {"nils": NILS})

@@ -145,7 +145,7 @@ async def test_preset_who_explains_who_would_answer(database: Database) -> None:
 
 
 async def test_preset_who_explains_a_single_character(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.say("/preset who hello", "/preset who")
     assert setup.texts[0] == (
         "→ nora answers (score 0.0): is the only character here, was addressed by a mention"
@@ -154,7 +154,7 @@ async def test_preset_who_explains_a_single_character(database: Database) -> Non
 
 
 async def test_single_character_has_no_speaker_line(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     await setup.say("hello")
     assert setup.texts == ["Hi."]
 

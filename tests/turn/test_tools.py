@@ -72,7 +72,7 @@ async def test_no_tool_is_offered_by_default_nor_where_a_backend_has_none(
 ) -> None:
     setup = make_setup(database, ["Hi.", DICE], preset={})
     await setup.say("roll")
-    other = Setup(database, backend=FakeBackend(["Ho.", DICE]), preset=ALL)
+    other = Setup(database, ["Ho.", DICE], preset=ALL)
     await other.say(make_incoming("roll", key="5:9"))
     assert [one.tools for one in (*setup.backend.prompts, *other.backend.prompts)] == [(), ()]
     assert (setup.texts, other.texts) == (["Hi."], ["Ho."])
