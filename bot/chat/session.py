@@ -1,15 +1,7 @@
 """Sessions: the stored history of a conversation, and what one processed message adds to it."""
 
 import hashlib
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Hashable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
 from enum import IntEnum, StrEnum

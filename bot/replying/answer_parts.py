@@ -6,12 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Literal, TypeAlias
 
-from bot.chat.attachments import (
-    MAX_TEXT_BYTES,
-    AttachedFiles,
-    UnreadFile,
-    clean_file_name,
-)
+from bot.chat.attachments import MAX_TEXT_BYTES, AttachedFiles, UnreadFile, clean_file_name
 from bot.chat.command import ButtonAction, encode_button
 from bot.chat.incoming import MediaItem, MediaKind, Said
 from bot.chat.outgoing import (

@@ -14,15 +14,7 @@ from functools import partial
 import structlog
 
 from bot.chat.command import Command
-from bot.chat.incoming import (
-    Deleted,
-    Edited,
-    ForgetRequested,
-    Incoming,
-    Joined,
-    Pressed,
-    Said,
-)
+from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
 from bot.chat.session import (
     Attempt,
     Claim,

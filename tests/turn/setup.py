@@ -12,16 +12,7 @@ from sqlalchemy import select, update
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction, ButtonData
-from bot.chat.incoming import (
-    Address,
-    Incoming,
-    MediaItem,
-    Person,
-    Pressed,
-    Quote,
-    Request,
-    Said,
-)
+from bot.chat.incoming import Address, Incoming, MediaItem, Person, Pressed, Quote, Request, Said
 from bot.chat.outgoing import Limits, OutboxRow
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
 from bot.commands.admin_notes import AdminNotes
@@ -33,11 +24,7 @@ from bot.commands.privacy import Forgetting
 from bot.commands.reports import ContextView
 from bot.console.prompt_preview import PromptPreview
 from bot.delivery.sender import Sender
-from bot.errors import (
-    PlatformError,
-    StoreError,
-    Unreachable,
-)
+from bot.errors import PlatformError, StoreError, Unreachable
 from bot.intake import HistoryRouter
 from bot.media.attachment_reader import AttachmentReader, Download
 from bot.media.voice_messages import VoiceMessages

@@ -6,18 +6,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from bot.chat.prompt import Finish, FinishReason, ReasoningDelta
-from bot.errors import (
-    BackendInterrupted,
-)
+from bot.errors import BackendInterrupted
 from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts
 from tests.fakes import FakeBackend
-from tests.turn.setup import (
-    CHAT,
-    Setup,
-    failure,
-    texts_before,
-)
+from tests.turn.setup import CHAT, Setup, failure, texts_before
 
 
 async def test_interrupted_answer_is_kept_and_marked(database: Database) -> None:

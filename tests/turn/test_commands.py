@@ -5,9 +5,7 @@ from dataclasses import replace
 
 from sqlalchemy import select
 
-from bot.chat.incoming import (
-    WakeReason,
-)
+from bot.chat.incoming import WakeReason
 from bot.chat.outgoing import Attachment
 from bot.chat.session import MessageNote
 from bot.errors import Refused

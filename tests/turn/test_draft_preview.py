@@ -9,9 +9,7 @@ from bot.chat.access import Scope
 from bot.chat.drafts import Scene
 from bot.chat.usage import EmbeddingPayer
 from bot.console.prompt_preview import DraftPreview
-from bot.console.routes import (
-    Caller,
-)
+from bot.console.routes import Caller
 from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
 from bot.stories import RetrievedStories

@@ -14,13 +14,7 @@ from bot.storage.database import Database
 from bot.storage.reports import SqlAnswerLog
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
-from tests.turn.setup import (
-    WITHOUT_NONCES,
-    Setup,
-    failure,
-    running_worker,
-    texts_before,
-)
+from tests.turn.setup import WITHOUT_NONCES, Setup, failure, running_worker, texts_before
 from tests.waiting import advance_in_steps, wait_until
 
 

@@ -7,15 +7,9 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select, update
 
-from bot.chat.incoming import (
-    MediaItem,
-    MediaKind,
-)
+from bot.chat.incoming import MediaItem, MediaKind
 from bot.chat.story import Story
-from bot.errors import (
-    BackendUnavailable,
-    StoreError,
-)
+from bot.errors import BackendUnavailable, StoreError
 from bot.intake import InboxIntake
 from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
@@ -23,12 +17,7 @@ from bot.storage.tables import inbox, turn
 from bot.stories import RetrievedStories
 from tests.fakes import FakeBackend, run_ready_tasks
 from tests.samples import make_incoming
-from tests.turn.setup import (
-    CHAT,
-    Setup,
-    failure,
-    running_worker,
-)
+from tests.turn.setup import CHAT, Setup, failure, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 
