@@ -14,7 +14,13 @@ from bot.commands.authority import is_the_group
 from bot.commands.menus import FORM_TEXTS
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
-from bot.replying.answer_parts import answer_buttons, count_messages, shorten, supported_form
+from bot.replying.answer_parts import (
+    LongAnswer,
+    answer_buttons,
+    count_messages,
+    shorten,
+    supported_form,
+)
 from bot.routing.decide import QUESTIONS
 from bot.routing.presets import ActiveCharacters
 from bot.texts.text import Text, joined, language_of, translatable, translate
@@ -180,7 +186,7 @@ class Presses:
             line, face = self.stages.find_speaker(chosen.turn, address, active)
             text = line + chosen.turn.text
             whole = replies.final_parts(address, text, count_messages(parts), face)
-            form = "parts"
+            form: LongAnswer = "parts"
             if chosen.turn.preset in active.names:
                 wanted = active.pick([chosen.turn.preset])[0].preset.long_answer
                 form = supported_form(wanted, replies.limits(address))
