@@ -233,6 +233,7 @@ async def test_preset_show_shows_instructions_to_admins_only(setup: Setup) -> No
     ("line", "words"),
     [
         ("/preset use", "Which preset?"),
+        ("/preset who", "For example: /preset who good morning"),
         ("/preset use novva", "did you mean 'nova'"),
         (
             "/preset delete nova",

@@ -144,21 +144,6 @@ async def test_preset_who_explains_who_would_answer(database: Database) -> None:
     assert setup.backend.prompts == []
 
 
-async def test_preset_who_explains_a_single_character(database: Database) -> None:
-    setup = Setup(database)
-    await setup.say("/preset who hello", "/preset who")
-    assert setup.texts[0] == (
-        "→ nora answers (score 0.0): is the only character here, was addressed by a mention"
-    )
-    assert "/preset who good morning" in setup.texts[1]
-
-
-async def test_single_character_has_no_speaker_line(database: Database) -> None:
-    setup = Setup(database, ["Hi."])
-    await setup.say("hello")
-    assert setup.texts == ["Hi."]
-
-
 async def test_speaker_line_is_shown_during_live_updates(database: Database) -> None:
     setup = await group_of_two(database, ["x" * 40, "y"])
     await setup.say("nora?")
