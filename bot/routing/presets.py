@@ -146,20 +146,11 @@ class PresetResolver:
         versions: Mapping[str, int] | None = None,
         disabled: Mapping[str, str] | None = None,
     ) -> None:
-        """Check that the default preset can be used.
-
-        Args:
-            presets: those that can be used, by name.
-            default: the name of the default preset.
-            chat_settings: which presets were chosen where.
-            versions: the numbers of the presets' current editions.
-            disabled: why other presets cannot be used, by name.
-
-        Raises:
-            SettingsError: there is no such preset, or it is disabled.
-        """
-        self._presets = dict(presets)
-        self._versions = dict(versions or {})
+        """Take the presets; raises `SettingsError` if the default one is missing or disabled."""
+        self.presets = dict(presets)
+        """By name, as they are now."""
+        self.versions = dict(versions or {})
+        """By the name of the preset; empty if versions are not numbered."""
         self.disabled = dict(disabled or {})
         """Why a preset cannot be used, by its name."""
         self._chat_settings = chat_settings
@@ -171,21 +162,11 @@ class PresetResolver:
             raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
         self._default_alone = ActiveCharacters((self._activate(self.default, None),))
 
-    @property
-    def presets(self) -> Mapping[str, Preset]:
-        """By name, as they are now."""
-        return self._presets
-
-    @property
-    def versions(self) -> Mapping[str, int]:
-        """By the name of the preset; empty if versions are not numbered."""
-        return self._versions
-
     def publish(self, preset: Preset, version: int) -> None:
         """Add a preset, or replace the one of its name."""
-        self._presets[preset.name] = preset
+        self.presets[preset.name] = preset
         self.disabled.pop(preset.name, None)
-        self._versions[preset.name] = version
+        self.versions[preset.name] = version
         if preset.name == self.default.name:
             self.default = preset
             self._default_alone = ActiveCharacters((self._activate(preset, None),))
@@ -194,8 +175,8 @@ class PresetResolver:
         """Remove a preset; the default preset stays."""
         self.disabled.pop(name, None)
         if name != self.default.name:
-            self._presets.pop(name, None)
-            self._versions.pop(name, None)
+            self.presets.pop(name, None)
+            self.versions.pop(name, None)
 
     def follow(self, load: LoadPublished) -> None:
         """Read presets that another process has published before the next answer."""
