@@ -17,9 +17,7 @@ from bot.chat.prompt import (
     RateLimitWait,
     ReasoningDelta,
     Retraction,
-    ToolExchange,
     ToolRecord,
-    ToolSpec,
     Usage,
     Waiting,
 )
@@ -44,49 +42,6 @@ from bot.telemetry.traces import record_span
 from bot.texts.text import EMPTY, Text, joined, translatable
 from bot.tools import Toolbox
 from bot.value_class import value_class
-
-MAX_TOOL_TOKENS = 12_000
-"""The most that tools and their results add to a prompt, about."""
-
-_MAX_ROUNDS = 4  # then the model gets no tools any more and has to answer
-_MAX_CALLS_A_ROUND = 4
-
-
-class ToolRounds:
-    """The requests of one answer that a model reads results in.
-
-    Nothing is stored before the answer is: if the process dies, the tools are called again, which
-    is harmless because they change nothing.
-    """
-
-    def __init__(self, tools: Toolbox) -> None:
-        self._tools = tools
-        self._exchanges: list[ToolExchange] = []
-
-    @property
-    def specs(self) -> Sequence[ToolSpec]:
-        """What is offered."""
-        return self._tools.specs
-
-    @property
-    def records(self) -> Sequence[ToolRecord]:
-        return self._tools.records
-
-    @property
-    def may_call(self) -> bool:
-        """Whether the model has a round left."""
-        return len(self._exchanges) < _MAX_ROUNDS
-
-    def offer(self, prompt: Prompt) -> Prompt:
-        """Return the next request: with what was called before, and with tools while they last."""
-        specs = tuple(self._tools.specs) if self.may_call else ()
-        return replace(prompt, tools=specs, tool_exchanges=tuple(self._exchanges))
-
-    async def run(self, text: str, finish: Finish) -> None:
-        """Run the calls of a response that wrote this text; those above the limit are left out."""
-        kept = finish.tool_calls[:_MAX_CALLS_A_ROUND]
-        results = [await self._tools.run(call) for call in kept]
-        self._exchanges.append(ToolExchange(text, kept, tuple(results), finish.attached))
 
 
 def used_tools(records: Sequence[ToolRecord]) -> Text:
@@ -190,7 +145,7 @@ async def generate_answer(
     clock: Clock,
     stop: StopFlag | None = None,
     may_continue: Callable[[], Awaitable[bool]] = always,
-    tools: ToolRounds | None = None,
+    tools: Toolbox | None = None,
     limit: VisibleLimit | None = None,
     provider: str = "",
     replace_shown: Callable[[str], None] = lambda _: None,
@@ -240,7 +195,7 @@ async def _stream(
     prompt: Prompt,
     answer: "_AnswerBuilder",
     may_continue: Callable[[], Awaitable[bool]],
-    tools: ToolRounds | None,
+    tools: Toolbox | None,
 ) -> None:
     """Add the events of an answer, and of the requests that follow on calls of tools.
 
@@ -257,7 +212,7 @@ async def _stream(
         if not await may_continue():
             _log.warning("tools_not_paid", calls=len(finish.tool_calls))
             return
-        await tools.run(answer.begin_request(), finish)
+        await tools.run_round(answer.begin_request(), finish)
         request = tools.offer(prompt)
         try:
             await _add_events(backend, request, answer)

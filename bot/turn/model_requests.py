@@ -20,7 +20,6 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.text.tokens import counter_for_model
 from bot.replying.generate import (
-    MAX_TOOL_TOKENS,
     GeneratedAnswer,
     VisibleLimit,
     WaitedSeconds,
@@ -32,6 +31,7 @@ from bot.replying.live_reply import LiveReply
 from bot.replying.stop_flag import StopFlag
 from bot.routing.presets import ActivePreset
 from bot.texts.text import translatable
+from bot.tools import MAX_TOOL_TOKENS
 from bot.turn.limits.admin_notices import FallbackNotes
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.turn.limits.spending import Spending, usages_of

@@ -39,7 +39,6 @@ from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.replying.answer_parts import count_messages, messages_of
-from bot.replying.generate import ToolRounds
 from bot.replying.live_reply import LiveReply
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.storage.conversations import SqlConversations
@@ -401,7 +400,7 @@ class AnswerTools:
 
     async def for_answer(
         self, preset: Preset, backend: Backend, context: TurnContext
-    ) -> ToolRounds | None:
+    ) -> Toolbox | None:
         """Return the tools of an answer; None if it has none, or the backend offers none."""
         if not preset.calls_tools:
             return None
@@ -423,7 +422,7 @@ class AnswerTools:
             await server.wait_until_tried()
         tools += server_tools(servers)
         # Without any, a model may still call one that it remembers: it is told that there is none.
-        return ToolRounds(Toolbox(tools, self.clock))
+        return Toolbox(tools, self.clock)
 
     def _history_tool(self, preset: Preset, context: TurnContext) -> Tool:
         async def load_turns() -> Sequence[Turn]:

@@ -7,7 +7,7 @@ import pytest
 from bot.chat.prompt import Finish, FinishReason, Message, Prompt, ToolCall, ToolSpec
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.replying.filters import RepeatedBeginning
-from bot.replying.generate import GeneratedAnswer, ToolRounds, generate_answer
+from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.tools import Tool, Toolbox
 from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend, ScriptStep
 
@@ -97,5 +97,5 @@ ADD = Tool(ToolSpec("add", "Add numbers.", {}), add)
 async def test_answer_to_a_tool_may_begin_as_the_text_that_was_cut() -> None:
     calls = Finish(FinishReason.STOP, tool_calls=(ToolCall("1", "add", "{}"),))
     backend = FakeRemoteBackend(["Let me see", CUT], [calls], ["Let me see: 4."])
-    answer, _ = await generate(backend, tools=ToolRounds(Toolbox([ADD], FakeClock())))
+    answer, _ = await generate(backend, tools=Toolbox([ADD], FakeClock()))
     assert answer.text == "Let me see\n\nLet me see: 4."
