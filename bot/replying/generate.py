@@ -332,26 +332,18 @@ class _AnswerBuilder:
         self._begun = ""
         self._beginning: RepeatedBeginning | None = None
         self._reasoning: list[str] = []
-        self._finish = Finish(FinishReason.STOP)
+        self.finish = Finish(FinishReason.STOP)
+        """The end of the newest request, with what the model called."""
         self._usages: list[Usage] = []
         self._written_before = self._chunks_before = 0
         self._started_at = self.clock.monotonic()
-        self._first_word_seconds: float | None = None
-
-    @property
-    def first_word_seconds(self) -> float | None:
+        self.first_word_seconds: float | None = None
         """From the request to the first text; None: there is none yet."""
-        return self._first_word_seconds
 
     @property
     def has_text(self) -> bool:
         """Whether there is anything that a reader can see."""
         return bool("".join(self._chunks).strip())
-
-    @property
-    def finish(self) -> Finish:
-        """The end of the newest request, with what the model called."""
-        return self._finish
 
     def begin_request(self) -> str:
         """Take the following events as those of another request; return what this one wrote."""
@@ -359,8 +351,8 @@ class _AnswerBuilder:
             self._feed(self._beginning.finish())
             self._beginning = None
         written = self.written[self._written_before :]
-        self._usages.append(self._finish.usage)
-        self._finish = Finish(FinishReason.STOP)
+        self._usages.append(self.finish.usage)
+        self.finish = Finish(FinishReason.STOP)
         if written.strip():
             self._feed("\n\n")
         self._written_before, self._chunks_before = len(self.written), len(self._chunks)
@@ -379,9 +371,9 @@ class _AnswerBuilder:
     def add(self, event: GenerationEvent) -> None:
         match event:
             case Delta(text):
-                if self._first_word_seconds is None:
-                    self._first_word_seconds = self.clock.monotonic() - self._started_at
-                    SECONDS_TO_FIRST_TOKEN.observe(self._first_word_seconds)
+                if self.first_word_seconds is None:
+                    self.first_word_seconds = self.clock.monotonic() - self._started_at
+                    SECONDS_TO_FIRST_TOKEN.observe(self.first_word_seconds)
                 self._add_text(text.replace("\0", ""))  # PostgreSQL stores no NUL
             case ReasoningDelta(text):
                 self._reasoning.append(text.replace("\0", ""))
@@ -389,7 +381,7 @@ class _AnswerBuilder:
             case Retraction():
                 self._retract()
             case Finish():
-                self._finish = event
+                self.finish = event
                 record_usage(event.usage)
             case QueuePosition() | RateLimitWait():
                 self.show_wait(event)
@@ -404,12 +396,12 @@ class _AnswerBuilder:
             error = type(failed).__name__
             raise
         finally:
-            usage = self._finish.usage
+            usage = self.finish.usage
             attributes = {
                 "gen_ai.operation.name": "chat",
                 "gen_ai.provider.name": self.provider,
                 "gen_ai.request.model": prompt.model,
-                "gen_ai.response.finish_reasons": [str(self._finish.reason)],
+                "gen_ai.response.finish_reasons": [str(self.finish.reason)],
                 "gen_ai.usage.input_tokens": usage.prompt_tokens,
                 "gen_ai.usage.output_tokens": usage.output_tokens,
             }
@@ -444,7 +436,7 @@ class _AnswerBuilder:
         self._append(rest + self._output_filter.finish())
         self._show_safe(self._token_filter.finish())
         text = self._repetition.keep_once("".join(self._chunks)).strip()
-        reason = None if interrupted else self._finish.reason
+        reason = None if interrupted else self.finish.reason
         if self._is_too_long:
             reason = FinishReason.LENGTH
         is_loop = reason is FinishReason.LENGTH and ends_in_loop(text)
@@ -453,8 +445,8 @@ class _AnswerBuilder:
         return GeneratedAnswer(
             text=text,
             reason=FinishReason.CANCELLED if cancelled else reason,
-            usage=total_usage([*self._usages, self._finish.usage]),
-            first_word_seconds=self._first_word_seconds,
+            usage=total_usage([*self._usages, self.finish.usage]),
+            first_word_seconds=self.first_word_seconds,
             seconds=self.clock.monotonic() - self._started_at,
             thoughts=mask_pasted_tokens("".join(self._reasoning).strip()),
             begun=self._begun,

@@ -59,7 +59,8 @@ class LiveReply:
         self._buffer = StreamBuffer(self._limits)
         self._openings: list[tuple[OpenedPart, OutgoingPart]] = []
         self._message_ids, self._shown = list[str](), list[str]()  # by the index of the part
-        self._shown_at: list[float] = []
+        self.shown_at: list[float] = []
+        """When a message was sent or edited while the answer grew, in Unix seconds."""
         self._known: dict[int, MessageContent] = {}  # by index, what its message shows for certain
         self._changed = asyncio.Event()
         before = self.earlier
@@ -72,11 +73,6 @@ class LiveReply:
     def opened(self) -> Sequence[int]:
         """The numbers of the parts that were queued to be opened."""
         return [one.part for _, one in self._openings]
-
-    @property
-    def shown_at(self) -> Sequence[float]:
-        """When a message was sent or edited while the answer grew, in Unix seconds."""
-        return self._shown_at
 
     def feed(self, text: str) -> None:
         """Append text of the model; only buffers it."""
@@ -214,7 +210,7 @@ class LiveReply:
                 content = MessageContent(parts[-1], self.face)
                 with write_only_if(self.may_edit):
                     await surface.draft(self.address, self.places.first_part + 1, content)
-                self._shown_at.append(self.clock.now())
+                self.shown_at.append(self.clock.now())
 
     async def _show_part(self, part: int, text: str) -> None:
         """Open or edit a part, so that it shows its text."""
@@ -228,7 +224,7 @@ class LiveReply:
                 content = self._content(part, text)
                 with write_only_if(self.may_edit):
                     await self.surface.edit(self.address, self._message_ids[part], content)
-            self._shown_at.append(self.clock.now())
+            self.shown_at.append(self.clock.now())
             self._buffer.restart_pause_if_over(self.clock.monotonic())
             self._shown[part] = text
             self._known[part] = content
@@ -249,7 +245,7 @@ class LiveReply:
                 self._openings.append((await self.open_part(opening), opening))
         opened, opening = self._openings[part]
         self._message_ids.append(await self.wait_until_sent(opened.row_id))
-        self._shown_at.append(self.clock.now())
+        self.shown_at.append(self.clock.now())
         self._buffer.restart_pause(self.clock.monotonic())
         self._shown.append(text)
         if opened.sends(opening.content):

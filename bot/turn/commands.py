@@ -68,7 +68,7 @@ class Commands:
         match request.command.name:
             case "retry" if is_on_message:
                 asked, newer = await self._retry_from(group.claim, request)
-                return await self.answers.repeat(group, asked, request.active, newer)
+                return await self.answers.answer(group, asked, request.active, newer)
             case "edit" if is_on_message:
                 changed = await self._edit(group, request)
                 return "command", await finisher.finish(
@@ -80,7 +80,7 @@ class Commands:
                 request = replace(request, answered_at=await self._answered_at(said))
         result = await self.stages.commands.handle(request)
         if result.repeats is not None:
-            return await self.answers.repeat(group, result.repeats, request.active, result.removes)
+            return await self.answers.answer(group, result.repeats, request.active, result.removes)
         if result.forgets is not None:
             return "command", await self._forget_message(group, result)
         return "command", await self.finish(group, request, result)

@@ -153,8 +153,8 @@ class QuestionAnswers:
         group: MessageGroup,
         asked: AskedQuestion,
         active: ActiveCharacters,
-        decide_next: Callable[[Said], Awaitable[Decision]] | None,
         removed: TurnRange | None = None,
+        decide_next: Callable[[Said], Awaitable[Decision]] | None = None,
     ) -> tuple[str, InboxMessage | None]:
         """Have a question answered, and replace the removed turns by it and its answer.
 
@@ -162,9 +162,9 @@ class QuestionAnswers:
             group: the question.
             asked: what it says, and who answers.
             active: the characters of the channel.
-            decide_next: decides what happens to later messages, which may be answered with it;
-                None: nothing is added.
             removed: what the question is answered again instead of.
+            decide_next: decides what happens to later messages, which may be answered with it;
+                None: nothing is added, as to a question that is asked again.
 
         Returns:
             The outcome for the metrics, and the next message.
@@ -209,16 +209,6 @@ class QuestionAnswers:
             waiting = _more_waiting(gathering)
             result = await finisher.with_rare_notice(asked.incoming, result, waiting)
         return "answered", await finisher.finish(group, with_response(group.message, result))
-
-    async def repeat(
-        self,
-        group: MessageGroup,
-        asked: AskedQuestion,
-        active: ActiveCharacters,
-        removed: TurnRange | None = None,
-    ) -> tuple[str, InboxMessage | None]:
-        """Answer a question again, with what was gathered before it; nothing is added."""
-        return await self.answer(group, asked, active, None, removed)
 
     def _unshown(self, group: MessageGroup, gathering: Gathering, *, is_new: bool) -> TurnResult:
         """Keep questions that the chat refuses answers to; a native command is told why."""

@@ -247,7 +247,7 @@ class ConversationWorker:
             return "pressed", await self._commands.finish(group, request, done, menu)
         if isinstance(result, AskedQuestion):
             active = await self._stages.resolver.resolve(pressed.scopes)
-            return await self._answers.repeat(group, result, active)
+            return await self._answers.answer(group, result, active)
         if result.change is not None and result.change.deleted:
             return "pressed", await self._finisher.finish_forgetting(group, result)
         return "pressed", await self._finisher.finish(group, result)
@@ -325,7 +325,7 @@ class ConversationWorker:
                 return "unreadable", await finisher.finish_with_text(group, text)
             case Answer(speakers):
                 asked = AskedQuestion(said, speakers)
-                return await self._answers.answer(group, asked, active, decide_next)
+                return await self._answers.answer(group, asked, active, decide_next=decide_next)
 
     async def _run(
         self,
