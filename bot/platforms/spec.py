@@ -3,17 +3,16 @@
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
 from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Pressed, Said
 from bot.chat.outgoing import Limits
+from bot.chat.web_channel import WebChannel, WebMessage
 from bot.ports import Clock, Intake
 from bot.runtime.clock import SystemClock
-from bot.storage.leases import SqlRoleLeases
-from bot.storage.web_channels import SqlWebChannels
 from bot.texts.text import Text
 from bot.value_class import value_class
 
@@ -121,6 +120,27 @@ async def open_no_form(_pressed: Pressed) -> EditableText | None:
     return None
 
 
+class WebChannels(Protocol):
+    """`SqlWebChannels` as the web platform uses it.
+
+    Settings load this module, and must not load a database library.
+    """
+
+    async def all(self) -> Sequence[WebChannel]: ...
+    async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None: ...
+    async def find(self, channel_id: str, message_id: str) -> WebMessage | None: ...
+    async def replace(self, channel_id: str, message: WebMessage) -> bool: ...
+    async def changed(self, channel_id: str, after: int, limit: int) -> Sequence[WebMessage]: ...
+    def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]: ...
+
+
+TakeLease: TypeAlias = Callable[[str, float], Awaitable[bool]]
+"""Takes or renews the lease of a role for some seconds; False while another process holds it.
+
+Raises `StoreError` if that is not known.
+"""
+
+
 @value_class(kw_only=True)
 class PlatformContext:
     """What a platform may use of the service that it runs in."""
@@ -153,7 +173,7 @@ class PlatformContext:
     limits_of: Callable[[str], Limits | None] = know_no_limits
     """Return the limits of another platform's channels; None: it is not known."""
 
-    web_channels: SqlWebChannels | None = None
+    web_channels: WebChannels | None = None
     """What was said on the web platform; None where it does not run."""
 
     clock: Clock = field(default_factory=SystemClock)
@@ -173,8 +193,8 @@ class PlatformContext:
     answerable_seconds: float = 300
     """How old a message may be that it fetches after a pause; older ones are not answered."""
 
-    leases: SqlRoleLeases | None = None
-    """What processes agree with on whose turn it is; None: there is no other process."""
+    take_lease: TakeLease | None = None
+    """None: there is no other process."""
 
     bot_id: str = ""
     """What its addresses carry: empty for the first bot of the platform on this database."""

@@ -29,9 +29,8 @@ from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import MessageNotFound, PlatformFatal
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.receiving import read_cursors, to_number
-from bot.platforms.spec import PlatformContext, PlatformSpec
+from bot.platforms.spec import PlatformContext, PlatformSpec, WebChannels
 from bot.ports import Clock, Intake, Platform, SilenceExplainer, Surface
-from bot.storage.web_channels import SqlWebChannels
 
 _BOT_MENTION = re.compile(r"@(?:bot|troupe)\b[,:]?\s*", re.IGNORECASE)
 
@@ -164,7 +163,7 @@ class WebSurface(Surface):
     """
 
     def __init__(
-        self, channels: SqlWebChannels, clock: Clock, limits_of: Callable[[str], Limits | None]
+        self, channels: WebChannels, clock: Clock, limits_of: Callable[[str], Limits | None]
     ) -> None:
         self._channels = channels
         self._clock = clock
@@ -272,7 +271,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
     kind = WEB_PLATFORM
     account = "the playground of the console"
 
-    def __init__(self, channels: SqlWebChannels, context: PlatformContext) -> None:
+    def __init__(self, channels: WebChannels, context: PlatformContext) -> None:
         self._channels = channels
         self._context = context
         self._surface = WebSurface(channels, context.clock, context.limits_of)

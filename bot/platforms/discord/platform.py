@@ -42,6 +42,7 @@ from bot.platforms.file_download import download_file
 from bot.platforms.spec import (
     EditableText,
     PlatformContext,
+    TakeLease,
     edit_nothing,
     open_no_form,
     refuse_nothing,
@@ -58,7 +59,6 @@ from bot.ports import (
 )
 from bot.runtime.http_client import ConnectionFailed
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.leases import SqlRoleLeases
 from bot.texts.text import translatable
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ def make(settings: DiscordSettings, context: PlatformContext) -> Platform:
         press_refusal=context.press_refusal,
         message_commands=context.message_commands,
         text_to_edit=context.text_to_edit,
-        leases=context.leases,
+        take_lease=context.take_lease,
         press_form=context.press_form,
     )
 
@@ -111,7 +111,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing,
         message_commands: Sequence[MessageCommandSpec] = (),
         text_to_edit: Callable[[Said], Awaitable[EditableText]] = edit_nothing,
-        leases: SqlRoleLeases | None = None,
+        take_lease: TakeLease | None = None,
         press_form: Callable[[Pressed], Awaitable[EditableText | None]] = open_no_form,
     ) -> None:
         self._settings = settings
@@ -128,7 +128,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         self._rest = RestClient(self._token)
         self._surface = DiscordSurface(self._rest, has_webhooks=settings.faces)
         source = source_name("discord", bot_id)
-        self._identify_limits = IdentifyLimits(self._rest, leases, source, clock)
+        self._identify_limits = IdentifyLimits(self._rest, take_lease, source, clock)
         self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by the shard's name
         self._rejection: str | None = None  # of the token, until one is accepted
 

@@ -17,8 +17,8 @@ import structlog
 
 from bot.errors import StoreError
 from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
+from bot.platforms.spec import TakeLease
 from bot.ports import Clock
-from bot.storage.leases import SqlRoleLeases
 from bot.telemetry.metrics import IDENTIFIES_LEFT
 from bot.value_class import value_class
 
@@ -121,18 +121,18 @@ class IdentifyLimits:
     """Lets one IDENTIFY go at a time, of all processes that share the leases."""
 
     def __init__(
-        self, rest: RestClient, leases: SqlRoleLeases | None, bot: str, clock: Clock
+        self, rest: RestClient, take_lease: TakeLease | None, bot: str, clock: Clock
     ) -> None:
         """Take what is asked.
 
         Args:
             rest: tells the budget that is left.
-            leases: keep the pace among processes; None: there is no other process.
+            take_lease: keeps the pace among processes; None: there is no other process.
             bot: whose budget it is; part of the names of leases.
             clock: time.
         """
         self._rest = rest
-        self._leases = leases
+        self._take_lease = take_lease
         self._bot = bot
         self._clock = clock
         self._locks: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -170,10 +170,10 @@ class IdentifyLimits:
             await self._clock.sleep(min(seconds + _ASK_SECONDS, _ASK_AGAIN_SECONDS))
 
     async def _take(self, role: str, seconds: float) -> bool:
-        if self._leases is None:
+        if self._take_lease is None:
             return True
         try:
-            return await self._leases.take(role, seconds)
+            return await self._take_lease(role, seconds)
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
             return False

@@ -99,7 +99,9 @@ async def test_restart_resumes_the_session_and_misses_nothing(
     assert not [one for one in wire.log if "/messages" in one["path"]]
 
 
-async def test_restart_receives_a_message_before_its_edit(wire: SimWire, intake: FakeIntake) -> None:
+async def test_restart_receives_a_message_before_its_edit(
+    wire: SimWire, intake: FakeIntake
+) -> None:
     guilds = Guilds(wire)
     async with running(platform_with_shards(wire), intake):
         guilds.say(0, "before")
