@@ -169,42 +169,36 @@ async def test_no_character_speaks_after_a_stop(database: Database) -> None:
     assert [role for role, _ in await setup.history()] == ["user", "assistant"]
 
 
-async def test_others_cannot_stop_an_answer(database: Database) -> None:
-    go_on = asyncio.Event()
-    setup = Setup(database, ["Once", go_on, " upon."])
-    await setup.receive("a story")
-    async with running_worker(setup) as worker:
-        deciding = asyncio.create_task(setup.stops.run())
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
-        await setup.receive(said("/stop", BOB))
-        await wait_until(lambda: STOP_OF_OTHERS in setup.texts)  # at once
-        go_on.set()
-        await worker
-        deciding.cancel()
-    assert sorted(setup.texts) == ["Once upon.", STOP_OF_OTHERS]
-    assert [text for _, text in setup.surface.calls].count(STOP_OF_OTHERS) == 1
-
-
-async def test_stop_is_told_that_the_platform_cannot_be_asked_who_is_an_admin(
-    database: Database,
+@pytest.mark.parametrize(
+    ("author", "error", "notice"),
+    [
+        (BOB, None, STOP_OF_OTHERS),
+        (
+            CAROL,
+            RateLimited(9),
+            "⚠ Only an admin can stop the answer to somebody else's question, and Telegram could"
+            " not be asked whether you are one. Please try again in a minute.",
+        ),
+    ],
+    ids=["no admin", "unknown"],
+)
+async def test_others_cannot_stop_an_answer_and_are_told_at_once(
+    database: Database, author: Person, error: RateLimited | None, notice: str
 ) -> None:
     go_on = asyncio.Event()
     setup = Setup(database, ["Once", go_on, " upon."])
-    setup.platform_error = RateLimited(9)
+    setup.platform_error = error
     await setup.receive("a story")
     async with running_worker(setup) as worker:
         deciding = asyncio.create_task(setup.stops.run())
         await wait_until(lambda: len(setup.backend.prompts) == 1)
-        await setup.receive(said("/stop", CAROL))
-        notice = (
-            "⚠ Only an admin can stop the answer to somebody else's question, and Telegram could"
-            " not be asked whether you are one. Please try again in a minute."
-        )
+        await setup.receive(said("/stop", author))
         await wait_until(lambda: notice in setup.texts)
         go_on.set()
         await worker
         deciding.cancel()
     assert sorted(setup.texts) == ["Once upon.", notice]
+    assert [text for _, text in setup.surface.calls].count(notice) == 1
 
 
 async def test_admin_stops_the_answer_to_somebody_else(database: Database) -> None:
