@@ -45,7 +45,7 @@ InvalidRequest, PromptTooLong                                       .../llama_cp
 NotModified, NotEditable, ChatMoved, NoSuchMember, PollingConflict  platforms/telegram/api.py
 ReplyNotFound                                                       platforms/telegram/api.py
 WebhookNotFound, ChannelNotFound, ThreadExists, AlreadyAcknowledged platforms/discord/rest
-UnknownRole, UnsupportedCapability                                  templates/lmdeploy
+UnknownRole, UnsupportedCapability                                  templates/lmdeploy.py
 JsonSyntaxError                                                     prompting/text/jsonc.py
 LoreEntryError                                                      prompting/lorebook/files.py
 PlacedValueError                                                    prompting/presets/preset.py
@@ -56,7 +56,7 @@ FetchFailed, FetchRefused                                           media/fetchi
 ToolFailed                                                          tools.py
 """
 
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 from bot.texts.text import translatable
 
@@ -66,6 +66,11 @@ RefusedScope: TypeAlias = Literal["route", "chat", "bot"]
 
 class TroupeError(Exception):
     """The root: catch it to show the text without a traceback."""
+
+    @classmethod
+    def translatable(cls, pattern: str, **values: object) -> Self:
+        """Return an error whose text people read in their language."""
+        return cls(translatable(pattern, **values))
 
 
 class SettingsError(TroupeError):

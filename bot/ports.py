@@ -7,17 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
-from bot.chat.operation import (
-    ModelHealth,
-    ModelInMemory,
-    RefusedCalls,
-)
-from bot.chat.outgoing import (
-    Limits,
-    MessageContent,
-    OutboxRow,
-    OutgoingMessage,
-)
+from bot.chat.operation import ModelHealth, ModelInMemory, RefusedCalls
+from bot.chat.outgoing import Limits, MessageContent, OutboxRow, OutgoingMessage
 from bot.chat.prompt import (
     GenerationEvent,
     Prompt,
@@ -27,9 +18,7 @@ from bot.chat.prompt import (
     ToolSpec,
 )
 from bot.chat.rate import CallScope, Rate, Waiter
-from bot.chat.session import (
-    ChatSetting,
-)
+from bot.chat.session import ChatSetting
 from bot.chat.story import PackedVector
 from bot.chat.usage import EmbeddingPayer
 
@@ -568,11 +557,17 @@ class ChatSettings(Protocol):
 
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
         """Return the value in the first of these scopes that has one."""
-        ...
+        found = await self.get_scopes(scopes)
+        for scope in scopes:
+            values = found.get(scope, {})
+            if key in values:
+                return ChatSetting(scope, values[key])
+        return None
 
     async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
         """Return the values by scope, of those scopes that have one."""
-        ...
+        found = await self.get_scopes(scopes)
+        return {scope: values[key] for scope, values in found.items() if key in values}
 
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """Return all values of these scopes, by scope and key; none of one that has no value."""
@@ -611,22 +606,6 @@ class Signals(Protocol):
 
     async def find_problem(self) -> str | None:
         """Ask the server; return why signals do not pass between the processes, None if they do."""
-        ...
-
-
-class SharedValues(Protocol):
-    """Values that a process leaves for the others; each may be lost at any time."""
-
-    def keep(self, key: str, value: bytes) -> None:
-        """Keep a value for some minutes, soon; never waits or fails."""
-        ...
-
-    async def find(self, key: str) -> bytes | None:
-        """Return the value that was kept last; None if there is none, or no answer in a moment."""
-        ...
-
-    async def drop(self, key: str) -> bool:
-        """Delete a value, also one that is still to be kept; False: it stays until it expires."""
         ...
 
 

@@ -23,13 +23,8 @@ from bot.chat.prompt import (
     ReasoningDelta,
 )
 from bot.chat.story import PackedVector
-from bot.errors import (
-    EmbeddingError,
-    MessageNotFound,
-    OutcomeUnknown,
-    PlatformError,
-)
-from bot.ports import Backend, Clock, Embedder, RemoteBackend, SharedValues, Surface
+from bot.errors import EmbeddingError, MessageNotFound, OutcomeUnknown, PlatformError
+from bot.ports import Backend, Clock, Embedder, RemoteBackend, Surface
 from bot.runtime.in_process import InProcessSignals
 
 CHAT = Address("discord", "1")
@@ -308,26 +303,6 @@ class FakeRemoteBackend(FakeBackend, RemoteBackend):
     @override
     def model_health(self) -> Sequence[ModelHealth]:
         return self.health
-
-
-class FakeSharedValues(SharedValues):
-    """Values in memory; both ends are this object."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-
-    @override
-    def keep(self, key: str, value: bytes) -> None:
-        self.values[key] = value
-
-    @override
-    async def find(self, key: str) -> bytes | None:
-        return self.values.get(key)
-
-    @override
-    async def drop(self, key: str) -> bool:
-        self.values.pop(key, None)
-        return True
 
 
 class FakeSignals(InProcessSignals):

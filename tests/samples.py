@@ -6,7 +6,7 @@ from bot.chat.incoming import Address, Person, Quote, Said, WakeReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 
 ALICE = Person("telegram:1", "Alice")
@@ -51,7 +51,7 @@ def mask_secret(text: str) -> str:
 
 
 async def begin(
-    conversations: SqlConversations, key: str = "telegram:5", owner: str = "me"
+    conversations: Conversations, key: str = "telegram:5", owner: str = "me"
 ) -> tuple[Claim, InboxMessage]:
     """Claim a conversation that has a message."""
     [begun] = await conversations.begin([key], owner, 60)
@@ -63,4 +63,4 @@ async def read_session(
 ) -> Session:
     """Read a session as a process that has just started would."""
     nobody = Claim(conversation, 0, "nobody")
-    return await SqlConversations(database, SystemClock()).load_session(nobody, max_turns)
+    return await Conversations(database, SystemClock()).load_session(nobody, max_turns)

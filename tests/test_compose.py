@@ -44,7 +44,7 @@ def test_pooler_gives_out_fewer_connections_than_the_server_has() -> None:
     assert int(settings["default_pool_size"]) < _CONNECTIONS_OF_THE_SERVER - 3
     services = read_services("compose.many.yaml")
     replicas = sum(services[role].get("deploy", {}).get("replicas", 1) for role in ALL_ROLES)
-    assert int(settings["max_client_conn"]) > 4 * replicas * (MAX_CONNECTIONS + 2)
+    assert int(settings["max_client_conn"]) > 4 * replicas * MAX_CONNECTIONS
     assert parser["databases"]["troupe"].split()[0] == "host=postgres"
     listens = f"/dev/tcp/127.0.0.1/{settings['listen_port']}"
     assert listens in services["pgbouncer"]["healthcheck"]["test"][-1]

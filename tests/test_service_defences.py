@@ -17,7 +17,7 @@ from bot.commands.authority import AdminCheck
 from bot.media import conversion_child
 from bot.storage import sqlite as connections
 from bot.storage.database import Database, open_database
-from bot.storage.usage import SqlBudgets
+from bot.storage.usage import Budgets
 from bot.turn.limits.rate_limits import Admission, AnswerLimits
 from tests.attacks import attacks, expanded
 from tests.checkout import CHECKOUT
@@ -70,7 +70,7 @@ async def test_used_up_budget_gets_through_without_reservations(
     async def reserve_nothing(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(SqlBudgets, "reserve", reserve_nothing)
+    monkeypatch.setattr(Budgets, "reserve", reserve_nothing)
     scenario = excessive.budget_is_not_renewed_by_a_time_zone
     with pytest.raises((AssertionError, IndexError)):
         await scenario(database, cases("abuse_limits", scenario)[0])

@@ -30,7 +30,7 @@ class Turn:
     message_id: str | None = None
     """The platform's id of a person's message."""
     sent_as: tuple[str, ...] = ()
-    """The names of the parts that an answer was sent as. Not loaded with a session."""
+    """The names of the parts that an answer was sent as."""
     observed: bool = False
     """Whether nobody was asked: background of what is said later."""
     files: tuple[MediaItem, ...] = ()

@@ -19,7 +19,7 @@ from bot.service.resources import with_stored_keys
 from bot.service.run import open_replay
 from bot.settings import Settings, collect_secrets, read_settings
 from bot.storage.database import database_exists, open_database
-from bot.storage.reports import SqlAnswerLog
+from bot.storage.reports import AnswerLog
 from bot.telemetry.secret_masker import SecretMasker
 from bot.templates.renderer import Renderer
 
@@ -59,7 +59,7 @@ async def find_answer(number: int, settings: Settings) -> StoredAnswer:
     found = None
     if database_exists(settings.sqlalchemy_url):
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-            found = await SqlAnswerLog(database).find(number)
+            found = await AnswerLog(database).find(number)
     if found is None:
         raise UserError(
             f"no receipt {number}; /context in a chat shows the number of its last answer, and "

@@ -13,7 +13,7 @@ from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.settings import Settings, read_settings
 from bot.storage.database import database_exists, open_database
-from bot.storage.usage import SqlUsageTotals
+from bot.storage.usage import UsageTotals
 
 app = command_app()
 
@@ -43,7 +43,7 @@ async def read_usage(settings: Settings, first: date, last: date) -> Sequence[Us
         return ()
     begin, end = (datetime.combine(day, time.min, UTC) for day in (first, last + timedelta(days=1)))
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        return await SqlUsageTotals(database).by_day(begin, end)
+        return await UsageTotals(database).by_day(begin, end)
 
 
 def _parse_day(text: str) -> date:

@@ -35,7 +35,7 @@ from bot.commands.authority import (
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
 from bot.routing.presets import ActiveCharacters, ActivePreset
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.inbox import SqlInbox
 from bot.texts.text import Text, language_of, marked, translatable, translate
 from bot.value_class import value_class
@@ -229,7 +229,7 @@ _AUDITED_AS = {
 class AnswerButtons:
     """Finds the answer of a button in the store; only who asked may press, and admins."""
 
-    conversations: SqlConversations
+    conversations: Conversations
     inbox: SqlInbox
     admins: AdminCheck
     route: Callable[[Pressed], Awaitable[Pressed]]

@@ -13,7 +13,7 @@ from bot.chat.incoming import Address, Person, Pressed, Request, Said
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import PlatformError, UserError
 from bot.ports import ChatSettings, Clock
-from bot.storage.operation import SqlAuditLog
+from bot.storage.operation import AuditLog
 from bot.texts.text import Text, joined, translatable
 
 ALLOW = translatable("allow admins to write anonymously")
@@ -94,7 +94,7 @@ class AdminCheck:
     press_seconds: float = _PRESS_SECONDS
     """How long the platform may take to say whether who pressed a button, or reads notes in
     private, is one."""
-    audit: SqlAuditLog | None = None
+    audit: AuditLog | None = None
     """Keeps what admins do to what others asked or said; None: nothing is kept."""
 
     def __post_init__(self) -> None:

@@ -30,8 +30,8 @@ from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import ask_usage
 from bot.routing.presets import ActiveCharacters, HistoryScopes, PresetResolver
-from bot.storage.dead_letters import SqlDeadLetters
-from bot.storage.forgetting import SqlPersonalData
+from bot.storage.dead_letters import DeadLetters
+from bot.storage.forgetting import PersonalData
 from bot.texts.text import Text, joined, looked_up, marked, translatable
 
 _MAX_GREETING_DIGITS = 3
@@ -55,7 +55,7 @@ class CommandHandlers:
     admins: AdminCheck
     context: ContextView
     personas: UserPersonas
-    personal_data: SqlPersonalData
+    personal_data: PersonalData
     history_scopes: HistoryScopes
     anonymous: AnonymousAdmins
     platform_commands: Mapping[str, Sequence[CommandSpec]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class CommandHandlers:
     """Shows what answers cost."""
     private_commands: PrivateCommands | None = None
     """Has commands run where people are alone with the bot."""
-    dead_letters: SqlDeadLetters | None = None
+    dead_letters: DeadLetters | None = None
     """Know what the platform refused."""
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PlatformError, StoreError, UserError
 from bot.ports import Clock, ConversationMemory, PrivateChats, Signals
 from bot.routing.presets import PresetResolver
-from bot.storage.forgetting import SqlForgottenConversations, SqlPersonalData
+from bot.storage.forgetting import ForgottenConversations, PersonalData
 from bot.storage.history_index import SqlHistoryIndex
 from bot.texts.caches import clear_text_caches
 from bot.texts.text import marked, translatable, translatable_count
@@ -46,7 +46,7 @@ class ExportedWords:
     file: Attachment
 
 
-async def export_words(data: SqlPersonalData, person: str, at: datetime) -> ExportedWords:
+async def export_words(data: PersonalData, person: str, at: datetime) -> ExportedWords:
     """Write what a person has said and is described as; `at` is the time of the export."""
     lines, descriptions = await data.lines(person), await data.descriptions(person)
     content = {
@@ -110,7 +110,7 @@ _OVERLAP_SECONDS = 600.0  # between two looks: clocks differ, and transactions t
 class Forgetting:
     """Has each conversation forget in its turn: only its worker may change a history."""
 
-    data: SqlPersonalData
+    data: PersonalData
     personas: UserPersonas
     index: SqlHistoryIndex
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
@@ -170,7 +170,7 @@ class SharedMemories(ConversationMemory):
     memories: Callable[[], Sequence[ConversationMemory]]
     """Return what this process keeps: a preset that is published may add a model."""
     signals: Signals
-    forgotten: SqlForgottenConversations
+    forgotten: ForgottenConversations
     clock: Clock
     kept_seconds: float
     """How old a row may be that was not seen before; older ones are deleted."""
@@ -262,7 +262,7 @@ _WRITE_AS_YOURSELF = translatable(
 class PrivacyHandlers:
     """The handlers; everybody may use them for what they said themselves."""
 
-    data: SqlPersonalData
+    data: PersonalData
     admins: AdminCheck
     resolver: PresetResolver
     private_commands: PrivateCommands | None

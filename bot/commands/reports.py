@@ -14,8 +14,8 @@ from bot.errors import UserError
 from bot.prompting.draft import section_name
 from bot.prompting.fit import prompt_tokens, tokens_by_section
 from bot.prompting.presets.preset import Preset
-from bot.storage.receipts import SqlReceipts
-from bot.storage.usage import SqlBudgets, SqlUsageTotals
+from bot.storage.receipts import Receipts
+from bot.storage.usage import Budgets, UsageTotals
 from bot.texts.text import Text, joined, looked_up, marked, translatable, translatable_count
 
 _BAR_CELLS = 12
@@ -35,7 +35,7 @@ def _no_address(_number: int) -> None:
 class ContextView:
     """Shows the receipts of the last answer."""
 
-    receipts: SqlReceipts
+    receipts: Receipts
     write_prompt: WritePrompt
     mask: Callable[[str], str]
     """Removes secrets."""
@@ -266,8 +266,8 @@ _PERIODS = {Period.DAY: translatable("Today"), Period.MONTH: translatable("This 
 class UsageView:
     """Reads what was used; days and months are those of UTC."""
 
-    totals: SqlUsageTotals
-    budgets: SqlBudgets
+    totals: UsageTotals
+    budgets: Budgets
     caps: Callable[[Said, Preset], Sequence[BudgetCap]]
     """The budgets that an answer counts against."""
 

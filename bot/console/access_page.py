@@ -18,8 +18,8 @@ from bot.console.routes import (
 )
 from bot.errors import RequestRefused
 from bot.ports import Clock
-from bot.storage.operation import SqlAuditLog
-from bot.storage.tokens import SqlConsoleTokens
+from bot.storage.operation import AuditLog
+from bot.storage.tokens import ConsoleTokens
 from bot.texts.text import translatable
 
 _PAGE_ENTRIES = 200
@@ -67,7 +67,7 @@ class AccessPage(RouteGroup):
 
     navigation = (NavigationItem("/access", translatable("Access and audit"), "access"),)
 
-    def __init__(self, tokens: SqlConsoleTokens, audit: SqlAuditLog, clock: Clock) -> None:
+    def __init__(self, tokens: ConsoleTokens, audit: AuditLog, clock: Clock) -> None:
         self._tokens = tokens
         self._audit = audit
         self._clock = clock

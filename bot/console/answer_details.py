@@ -15,7 +15,7 @@ from bot.chat.session import PresetVersion
 from bot.chat.usage import format_cost
 from bot.errors import RequestRefused
 from bot.prompting.fit import prompt_tokens, tokens_by_section
-from bot.storage.reports import SqlAnswerLog
+from bot.storage.reports import AnswerLog
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
@@ -208,7 +208,7 @@ def _origin(version: PresetVersion | None, value: object, given: object) -> Text
     return translatable("changed for this answer; the preset says {value}", value=given)
 
 
-async def find_answer(answers: SqlAnswerLog, number: int) -> StoredAnswer:
+async def find_answer(answers: AnswerLog, number: int) -> StoredAnswer:
     """Return an answer as it is stored; raises `RequestRefused` with 404 if there is none."""
     found = await answers.find(number)
     if found is None:

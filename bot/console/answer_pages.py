@@ -32,19 +32,12 @@ from bot.console.prompt_view import (
     prompt_sections,
     token_pieces,
 )
-from bot.console.routes import (
-    ConsoleRequest,
-    NavigationItem,
-    Page,
-    RouteGroup,
-    redirect,
-    route,
-)
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
 from bot.errors import BackendError, BackendUnavailable, RequestRefused
 from bot.ports import Backend, LocalBackend
 from bot.prompting.fit import prompt_tokens, tokens_by_section
-from bot.storage.presets import SqlPresetDrafts, SqlPresetVersions
-from bot.storage.reports import SqlAnswerLog
+from bot.storage.presets import PresetDrafts, PresetVersions
+from bot.storage.reports import AnswerLog
 from bot.texts.text import looked_up, translatable
 
 _EXCERPT_CHARS = 200
@@ -240,13 +233,13 @@ class AnswerPages(RouteGroup):
 
     def __init__(
         self,
-        answers: SqlAnswerLog,
+        answers: AnswerLog,
         prompts: ExactPromptWriter,
         backends: Mapping[str, Backend],
-        versions: SqlPresetVersions,
+        versions: PresetVersions,
         providers: Mapping[str, ProviderSettings],
         presets: Collection[str] = (),
-        drafts: SqlPresetDrafts | None = None,
+        drafts: PresetDrafts | None = None,
     ) -> None:
         self._answers = answers
         self._prompts = prompts
@@ -488,7 +481,7 @@ class ReplayPages(RouteGroup):
         mask: removes secrets from what is shown.
     """
 
-    def __init__(self, answers: SqlAnswerLog, replay: Replay, mask: Callable[[str], str]) -> None:
+    def __init__(self, answers: AnswerLog, replay: Replay, mask: Callable[[str], str]) -> None:
         self._answers = answers
         self._replay = replay
         self._mask = mask

@@ -18,22 +18,15 @@ from bot.chat.session import HistoryScope, Turn
 from bot.chat.usage import MICROS, BudgetCap, format_cost
 from bot.chat.web_channel import WEB_PLATFORM
 from bot.console.app import protected
-from bot.console.routes import (
-    ConsoleRequest,
-    NavigationItem,
-    Page,
-    RouteGroup,
-    redirect,
-    route,
-)
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
 from bot.errors import RequestRefused
 from bot.ports import Clock
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.routing.presets import SCOPE_DESCRIPTIONS, ActiveCharacters, HistoryScopes, PresetResolver
-from bot.storage.operation import SqlAuditLog
-from bot.storage.reports import SqlAnswerLog, SqlChannelHistories, SqlServiceState
-from bot.storage.usage import SqlBudgets
+from bot.storage.operation import AuditLog
+from bot.storage.reports import AnswerLog, ChannelHistories, ServiceState
+from bot.storage.usage import Budgets
 from bot.storage.web_channels import SqlWebChannels
 from bot.texts.text import looked_up, translatable
 from bot.value_class import value_class
@@ -130,16 +123,16 @@ class ChannelReports:
         clock: the time.
     """
 
-    histories: SqlChannelHistories
-    answers: SqlAnswerLog
-    state: SqlServiceState
+    histories: ChannelHistories
+    answers: AnswerLog
+    state: ServiceState
     resolver: PresetResolver
     history_scopes: HistoryScopes
-    budgets: SqlBudgets
+    budgets: Budgets
     caps: Callable[[Sequence[str], Preset], Sequence[BudgetCap]]
     web_channels: SqlWebChannels
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
-    audit: SqlAuditLog
+    audit: AuditLog
     clock: Clock
 
     async def find(self, channel: str) -> ChannelDetail:
@@ -353,7 +346,7 @@ class ChannelsPage(RouteGroup):
 
     navigation = (NavigationItem("/channels", translatable("Channels"), "channels"),)
 
-    def __init__(self, state: SqlServiceState, default_preset: str) -> None:
+    def __init__(self, state: ServiceState, default_preset: str) -> None:
         self._state = state
         self._default_preset = default_preset
 

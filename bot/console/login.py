@@ -9,14 +9,12 @@ import structlog
 
 from bot.chat.access import Scope
 from bot.chat.rate import Rate
-from bot.console.routes import (
-    Caller,
-)
+from bot.console.routes import Caller
 from bot.errors import RequestRefused
 from bot.ports import Clock, RateLimits
 from bot.runtime.secret_file import SecretFile
 from bot.settings import ConsoleSettings, is_api_token
-from bot.storage.tokens import SqlConsoleTokens
+from bot.storage.tokens import ConsoleTokens
 from bot.telemetry.secret_masker import mask_from_now_on
 from bot.texts.text import translatable
 
@@ -42,7 +40,7 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(_header_bytes(token)).hexdigest()
 
 
-async def make_login_link(tokens: SqlConsoleTokens, clock: Clock, address: str) -> str:
+async def make_login_link(tokens: ConsoleTokens, clock: Clock, address: str) -> str:
     """Return a link that logs in once within ten minutes.
 
     The token stands in the fragment, which browsers send to no server: it is in no log.
@@ -59,7 +57,7 @@ class ConsoleLinks:
         address: where browsers open the console; None while it is not served.
     """
 
-    def __init__(self, tokens: SqlConsoleTokens, clock: Clock) -> None:
+    def __init__(self, tokens: ConsoleTokens, clock: Clock) -> None:
         self._tokens = tokens
         self._clock = clock
         self.address: str | None = None
@@ -85,7 +83,7 @@ class ConsoleLogins:
 
     def __init__(
         self,
-        tokens: SqlConsoleTokens,
+        tokens: ConsoleTokens,
         rate_limits: RateLimits,
         clock: Clock,
         settings: ConsoleSettings,

@@ -19,9 +19,9 @@ from bot.chat.operation import (
 )
 from bot.console.health import Probe, run_probes
 from bot.ports import Backend, Clock, LocalBackend, RateLimits, RemoteBackend
-from bot.storage.dead_letters import SqlDeadLetters
-from bot.storage.operation import SqlMessageNotes, SqlNodeRegistry, SqlPauses
-from bot.storage.reports import SqlServiceState
+from bot.storage.dead_letters import DeadLetters
+from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
+from bot.storage.reports import ServiceState
 from bot.telemetry.logs import RecentEvents, find_failure
 from bot.value_class import value_class
 
@@ -168,9 +168,9 @@ async def no_reports(_: Sequence[str]) -> Mapping[str, ProcessReport]:
 class Installation:
     """What the commands of operators read as well."""
 
-    nodes: SqlNodeRegistry
-    pauses: SqlPauses
-    dead_letters: SqlDeadLetters
+    nodes: NodeRegistry
+    pauses: Pauses
+    dead_letters: DeadLetters
     notes: SqlMessageNotes
     reports: FindReports = no_reports
 
@@ -203,7 +203,7 @@ class OperationReports:
     """
 
     probes: Mapping[str, Probe]
-    state: SqlServiceState
+    state: ServiceState
     providers: Sequence[ProviderRow]
     backends: Mapping[str, Backend]
     waiting: Callable[[str], int]

@@ -19,8 +19,8 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import count_tokens
 from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.replying.stop_flag import StopFlag
-from bot.storage.reports import SqlAnswerLog
-from bot.storage.usage import SqlUsageLog
+from bot.storage.reports import AnswerLog
+from bot.storage.usage import UsageLog
 from bot.texts.text import translatable
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.turn.limits.spending import Spending, usages_of
@@ -54,7 +54,7 @@ class OperatorRequests:
     backends: Mapping[str, Backend]
     spending: Spending
     slots: ProviderSlots
-    log: SqlUsageLog
+    log: UsageLog
     clock: Clock
 
     async def send(
@@ -172,7 +172,7 @@ class PromptReplay:
 
     requests: OperatorRequests
     presets: Mapping[str, Preset]
-    answers: SqlAnswerLog
+    answers: AnswerLog
     find_draft: Callable[[str], Awaitable[Preset]]
     composer: DraftPreview
     prepare: Callable[[Preset], Preset]

@@ -35,8 +35,8 @@ from bot.console.routes import (
 from bot.errors import RequestRefused, UserError
 from bot.ports import Clock
 from bot.routing.presets import PresetResolver
-from bot.storage.receipts import SqlReceipts
-from bot.storage.web_channels import SqlHistoryCopies, SqlWebChannels
+from bot.storage.receipts import Receipts
+from bot.storage.web_channels import HistoryCopies, SqlWebChannels
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import looked_up, marked, translatable, translate
 from bot.value_class import value_class
@@ -107,7 +107,7 @@ class PlaygroundActions:
     """Changes channels and their messages; every change is stored before it returns."""
 
     channels: SqlWebChannels
-    copies: SqlHistoryCopies
+    copies: HistoryCopies
     resolver: PresetResolver
     clock: Clock
 
@@ -283,7 +283,7 @@ class PlaygroundPages(RouteGroup):
     actions: PlaygroundActions
     preview: Preview
     to_said: ToSaid
-    receipts: SqlReceipts
+    receipts: Receipts
     commands: Sequence[CommandSpec]
     looks: Sequence[str]
     renderer: PageRenderer

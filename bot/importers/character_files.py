@@ -9,7 +9,7 @@ from pathlib import Path
 from bot.errors import CharacterError, PresetError
 from bot.importers.archives import read_haruhi_zip
 from bot.importers.file_kinds import FileKind, detect_file_kind
-from bot.prompting.personas.haruhi import (
+from bot.prompting.haruhi import (
     builtin_role_name,
     load_builtin_role,
     read_jsonl,
@@ -36,14 +36,6 @@ class CharacterFile:
 
 
 @value_class
-class PresetWithStories:
-    """A preset merged with its character file, and the character's stories."""
-
-    preset: Preset
-    stories: tuple[str, ...] = ()
-
-
-@value_class
 class CharacterFolder:
     """The presets of a folder, merged with their character files."""
 
@@ -64,14 +56,13 @@ def read_character_folder(directory: Path) -> CharacterFolder:
         if file in read.problems:
             continue
         try:
-            merged = merge_character_file(read.presets[name], directory)
+            read.presets[name], found = merge_character_file(read.presets[name], directory)
         except PresetError as error:
             read.problems[file] = text_of(error)
             del read.presets[name]
             continue
-        read.presets[name] = merged.preset
-        if merged.stories:
-            stories[name] = merged.stories
+        if found:
+            stories[name] = found
     return CharacterFolder(read, stories)
 
 
@@ -89,13 +80,13 @@ def read_complete_presets(directory: Path) -> ReadPresets:
     return read_character_folder(directory).read
 
 
-def merge_character_file(preset: Preset, directory: Path) -> PresetWithStories:
-    """Add the content of a preset's character file; the preset's own keys win.
+def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple[str, ...]]:
+    """Return a preset with the content of its character file, and the stories; its own keys win.
 
     `character` is a path relative to the directory of the presets, or the name of a built-in role.
     """
     if preset.character is None:
-        return PresetWithStories(preset)
+        return preset, ()
     source = translatable(
         "preset {preset}: character {character}",
         preset=repr(preset.name),
@@ -104,17 +95,15 @@ def merge_character_file(preset: Preset, directory: Path) -> PresetWithStories:
     try:
         file = read_character_file(preset.character, directory)
     except CharacterError as error:
-        raise PresetError(
-            translatable("{file}: {problem}", file=source, problem=text_of(error))
+        raise PresetError.translatable(
+            "{file}: {problem}", file=source, problem=text_of(error)
         ) from error
     merged = validate_preset({**file.preset_keys, **preset.model_dump(exclude_unset=True)}, source)
     if not merged.role_name:
-        raise PresetError(
-            translatable(
-                "{source}: the file has no name for the character; add 'role_name'", source=source
-            )
+        raise PresetError.translatable(
+            "{source}: the file has no name for the character; add 'role_name'", source=source
         )
-    return PresetWithStories(merged, file.stories)
+    return merged, file.stories
 
 
 def read_character_file(reference: str, directory: Path) -> CharacterFile:
@@ -133,15 +122,15 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
         }
         return CharacterFile(keys, data.texts)
     if path_inside(directory, reference) is None:
-        raise CharacterError(
-            translatable("it is outside {directory}; move it into that folder", directory=directory)
+        raise CharacterError.translatable(
+            "it is outside {directory}; move it into that folder", directory=directory
         )
     _find_reader(file)
     try:
         content = file.read_bytes()
     except OSError as error:
-        raise CharacterError(
-            translatable("{file} cannot be read ({reason})", file=file, reason=error.strerror)
+        raise CharacterError.translatable(
+            "{file} cannot be read ({reason})", file=file, reason=error.strerror
         ) from error
     return read_character_content(file, content)
 
@@ -154,12 +143,10 @@ def read_character_content(file: Path, content: bytes) -> CharacterFile:
 def _find_reader(file: Path) -> Callable[[bytes, str], CharacterFile]:
     reader = _READERS.get(file.suffix.lower())
     if reader is None:
-        raise CharacterError(
-            translatable(
-                "{suffix} files cannot be read as characters; use {names}",
-                suffix=file.suffix,
-                names=", ".join(sorted(_READERS)),
-            )
+        raise CharacterError.translatable(
+            "{suffix} files cannot be read as characters; use {names}",
+            suffix=file.suffix,
+            names=", ".join(sorted(_READERS)),
         )
     return reader
 
@@ -168,8 +155,8 @@ def _read_haruhi(content: bytes, source: str) -> CharacterFile:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CharacterError(
-            translatable("{source} is not UTF-8; save it as UTF-8", source=source)
+        raise CharacterError.translatable(
+            "{source} is not UTF-8; save it as UTF-8", source=source
         ) from error
     data = read_rows(read_jsonl(text), source)
     if data.column == _VERSION_2_COLUMN:

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from bot.errors import UserError
 from bot.importers import png
@@ -32,107 +32,101 @@ _JINJA_TAG = re.compile(r"\{%[-+]?\s*\w")
 _JINJA_VALUE = re.compile(r"\{\{-?\s*[\w'\"(]")
 
 _TO_PRESET = marked("make a preset of it with `troupe preset import {file}`")
+_NOTHING = marked("nothing in Troupe takes it")
 _TO_CHARACTER = marked("make a preset of it with `troupe character import {file}`")
 
 
-class _Words(NamedTuple):
-    title: str
-    """What a file of this kind is, with its article."""
-    remedy: str
-    """What to do with it; {file} is its path, {name} its name."""
-
-
 class FileKind(Enum):
-    """The kinds of files that people bring, each with what it is and what to do with it."""
+    """The kinds of files that people bring: what each is, and what to do with it.
 
-    PRESET = _Words(marked("a preset"), marked("add it with `troupe preset import {file}`"))
-    INSTRUCT = _Words(marked("an instruct template of SillyTavern"), _TO_PRESET)
-    CONTEXT = _Words(marked("a context template of SillyTavern"), _TO_PRESET)
-    SYSTEM_PROMPT = _Words(marked("a system prompt of SillyTavern"), _TO_PRESET)
-    SAMPLER = _Words(marked("a text-completion (sampler) preset of SillyTavern"), _TO_PRESET)
-    CHAT_COMPLETION = _Words(marked("a chat-completion preset of SillyTavern"), _TO_PRESET)
-    MASTER_EXPORT = _Words(marked("a master export of SillyTavern"), _TO_PRESET)
-    REASONING = _Words(
+    `{file}` is the path of a file, `{name}` its name.
+    """
+
+    PRESET = (marked("a preset"), marked("add it with `troupe preset import {file}`"))
+    INSTRUCT = (marked("an instruct template of SillyTavern"), _TO_PRESET)
+    CONTEXT = (marked("a context template of SillyTavern"), _TO_PRESET)
+    SYSTEM_PROMPT = (marked("a system prompt of SillyTavern"), _TO_PRESET)
+    SAMPLER = (marked("a text-completion (sampler) preset of SillyTavern"), _TO_PRESET)
+    CHAT_COMPLETION = (marked("a chat-completion preset of SillyTavern"), _TO_PRESET)
+    MASTER_EXPORT = (marked("a master export of SillyTavern"), _TO_PRESET)
+    REASONING = (
         marked("a reasoning template of SillyTavern"),
         marked("nothing in Troupe takes it: the tags of thinking are found by themselves"),
     )
-    KOBOLDCPP_ADAPTER = _Words(marked("a chat adapter of koboldcpp"), _TO_PRESET)
-    MODELFILE = _Words(marked("a Modelfile"), _TO_PRESET)
-    CARD_PNG = _Words(marked("a character card (PNG)"), _TO_CHARACTER)
-    CARD_JSON = _Words(marked("a character card (JSON)"), _TO_CHARACTER)
-    CHARX = _Words(marked("a character card (CHARX)"), _TO_CHARACTER)
-    HARUHI = _Words(
+    KOBOLDCPP_ADAPTER = (marked("a chat adapter of koboldcpp"), _TO_PRESET)
+    MODELFILE = (marked("a Modelfile"), _TO_PRESET)
+    CARD_PNG = (marked("a character card (PNG)"), _TO_CHARACTER)
+    CARD_JSON = (marked("a character card (JSON)"), _TO_CHARACTER)
+    CHARX = (marked("a character card (CHARX)"), _TO_CHARACTER)
+    HARUHI = (
         marked("a character of ChatHaruhi"),
         marked('put it into the presets folder and name it in a preset: "character": "{name}"'),
     )
-    LOREBOOK = _Words(
+    LOREBOOK = (
         marked("a lorebook"),
         marked(
             "add it to a preset with `troupe preset import {file} --into PRESET`, or put it into"
             ' the presets folder and name it in a preset: "lorebook": "{name}"'
         ),
     )
-    CHAT_TEMPLATE_JSON = _Words(
+    CHAT_TEMPLATE_JSON = (
         marked("a chat template of LMDeploy"),
         marked("render with it by `troupe render --template {file} --messages FILE`"),
     )
-    JINJA = _Words(
+    JINJA = (
         marked("a Jinja chat template"),
         marked(
             "render with it by `troupe render --template {file} --messages FILE`, or paste it into"
             " the key `template` of a preset"
         ),
     )
-    TOKENIZER_CONFIG = _Words(
+    TOKENIZER_CONFIG = (
         marked("the configuration of a tokenizer"),
         marked(
             "render with its `chat_template` by `troupe render --template {file} --messages FILE`"
         ),
     )
-    MESSAGES = _Words(
-        marked("a list of messages"), marked("render them with `troupe render --messages {file}`")
+    MESSAGES = (
+        marked("a list of messages"),
+        marked("render them with `troupe render --messages {file}`"),
     )
-    GGUF = _Words(marked("a model (GGUF)"), marked("install it with `troupe model pull {file}`"))
-    IMAGE = _Words(
+    GGUF = (marked("a model (GGUF)"), marked("install it with `troupe model pull {file}`"))
+    IMAGE = (
         marked("an image without a character card"),
         marked("programs that resize or convert images remove the card, so use the original file"),
     )
-    INTERFACE = _Words(
+    INTERFACE = (
         marked(
             "a setting of SillyTavern's own interface (a theme, a layout, quick replies, a list)"
         ),
-        marked("nothing in Troupe takes it"),
+        _NOTHING,
     )
-    REGEX_SCRIPTS = _Words(
+    REGEX_SCRIPTS = (
         marked("a regular expression script of SillyTavern, or a list of them"),
-        marked("nothing in Troupe takes it"),
+        _NOTHING,
     )
-    YAML_CARD = _Words(
+    YAML_CARD = (
         marked("a character in YAML, as text-generation-webui writes it"),
         marked("open it there, export it as a character card, and import that"),
     )
-    YAML = _Words(marked("a YAML file"), marked("nothing in Troupe takes it"))
-    JSON_LIST = _Words(
-        marked("a JSON list"), marked("a preset or a card is one JSON object: {{...}}")
-    )
-    IMAGE_WORKFLOW = _Words(
-        marked("an image workflow of ComfyUI"), marked("nothing in Troupe takes it")
-    )
-    CHAT_LOG = _Words(marked("a chat log of SillyTavern"), marked("nothing in Troupe takes it"))
-    ARCHIVE = _Words(marked("a zip archive"), marked("unpack it and give one of the files in it"))
-    UNKNOWN = _Words(
+    YAML = (marked("a YAML file"), _NOTHING)
+    JSON_LIST = (marked("a JSON list"), marked("a preset or a card is one JSON object: {{...}}"))
+    IMAGE_WORKFLOW = (marked("an image workflow of ComfyUI"), _NOTHING)
+    CHAT_LOG = (marked("a chat log of SillyTavern"), _NOTHING)
+    ARCHIVE = (marked("a zip archive"), marked("unpack it and give one of the files in it"))
+    UNKNOWN = (
         marked("no kind of file that Troupe knows"),
         marked("give a preset, a character card or a Modelfile"),
     )
 
     def describe(self, file: Path | str) -> Text:
         """Return one line: what the file is, and which command takes it."""
-        remedy = translatable(self.value.remedy, file=file, name=Path(file).name)
+        title, remedy = self.value
         return translatable(
             "{file} is {title}; {remedy}",
             file=file,
-            title=translatable(self.value.title),
-            remedy=remedy,
+            title=translatable(title),
+            remedy=translatable(remedy, file=file, name=Path(file).name),
         )
 
 
@@ -239,32 +233,15 @@ def _read_any_json(text: str) -> object:
 
 
 def _detect_json(value: object) -> FileKind:
-    match value:
-        case list():
-            is_messages = bool(value) and all(
-                isinstance(each, dict) and "role" in each for each in value
-            )
-            if is_messages:
-                return FileKind.MESSAGES
-            is_index = bool(value) and all(
-                isinstance(each, dict) and {"filename", "type"} <= each.keys() for each in value
-            )
-            if is_index:
-                return FileKind.INTERFACE
-            return _detect_list(value)
-        case dict():
-            return next((kind for kind, fits in _JSON_SHAPES if fits(value)), FileKind.UNKNOWN)
-        case _:
-            return FileKind.UNKNOWN
-
-
-def _detect_list(rows: list[object]) -> FileKind:
-    keys = [set(row) if isinstance(row, dict) else set() for row in rows]
-    if keys and all({"findRegex", "replaceString"} <= each for each in keys):
-        return FileKind.REGEX_SCRIPTS
-    if keys and all("content" in each and each & {"key", "keys"} for each in keys):
-        return FileKind.LOREBOOK
-    return FileKind.JSON_LIST
+    if isinstance(value, list):
+        keys = [set(row) if isinstance(row, dict) else set() for row in value]
+        return next(
+            (kind for kind, fits in _LIST_SHAPES if keys and all(map(fits, keys))),
+            FileKind.JSON_LIST,
+        )
+    if isinstance(value, dict):
+        return next((kind for kind, fits in _JSON_SHAPES if fits(value)), FileKind.UNKNOWN)
+    return FileKind.UNKNOWN
 
 
 def _detect_json_lines(text: str) -> FileKind:
@@ -290,8 +267,12 @@ def _guess_broken_json(text: str) -> FileKind:
     return FileKind.UNKNOWN
 
 
-def _has(*keys: str) -> Callable[[_Json], bool]:
+def _has(*keys: str) -> Callable[[Collection[str]], bool]:
     return lambda data: all(key in data for key in keys)
+
+
+def _has_any(*keys: str) -> Callable[[Collection[str]], bool]:
+    return lambda data: any(key in data for key in keys)
 
 
 def _is_card(data: _Json) -> bool:
@@ -300,10 +281,6 @@ def _is_card(data: _Json) -> bool:
         return True
     is_old = "name" in data and any(key in data for key in ("first_mes", "mes_example"))
     return is_old or {"name", "description", "personality"} <= data.keys()
-
-
-def _is_lorebook(data: _Json) -> bool:
-    return isinstance(data.get("entries"), dict | list)
 
 
 def _is_template_json(data: _Json) -> bool:
@@ -327,15 +304,13 @@ def _is_interface(data: _Json) -> bool:
 
 
 def _is_image_workflow(data: _Json) -> bool:
-    return bool(data) and all(
-        isinstance(node, dict) and "class_type" in node for node in data.values()
-    )
+    nodes = data.values()
+    return bool(data) and all(isinstance(node, dict) and "class_type" in node for node in nodes)
 
 
 def _is_system_prompt(data: _Json) -> bool:
-    return isinstance(data.get("content"), str) and data.keys() <= {
-        "name", "content", "post_history", "role",
-    }  # fmt: skip
+    known = {"name", "content", "post_history", "role"}
+    return isinstance(data.get("content"), str) and data.keys() <= known
 
 
 _JSON_SHAPES: Final[tuple[tuple[FileKind, Callable[[_Json], bool]], ...]] = (
@@ -344,15 +319,12 @@ _JSON_SHAPES: Final[tuple[tuple[FileKind, Callable[[_Json], bool]], ...]] = (
     (FileKind.IMAGE_WORKFLOW, _is_image_workflow),
     (FileKind.CARD_JSON, _is_card),
     (FileKind.PRESET, _has("provider")),
-    (FileKind.LOREBOOK, _is_lorebook),
+    (FileKind.LOREBOOK, lambda data: isinstance(data.get("entries"), dict | list)),
     (FileKind.INSTRUCT, _has("input_sequence", "output_sequence")),
     (FileKind.CONTEXT, _has("story_string")),
-    (FileKind.MASTER_EXPORT, lambda data: bool({"instruct", "context"} & data.keys())),
-    (FileKind.CHAT_COMPLETION, lambda data: bool({"prompts", "prompt_order"} & data.keys())),
-    (
-        FileKind.KOBOLDCPP_ADAPTER,
-        lambda data: bool({"user_start", "assistant_start"} & data.keys()),
-    ),
+    (FileKind.MASTER_EXPORT, _has_any("instruct", "context")),
+    (FileKind.CHAT_COMPLETION, _has_any("prompts", "prompt_order")),
+    (FileKind.KOBOLDCPP_ADAPTER, _has_any("user_start", "assistant_start")),
     (FileKind.TOKENIZER_CONFIG, _has("chat_template")),
     (FileKind.TOKENIZER_CONFIG, _has("tokenizer_class")),
     (FileKind.CHAT_TEMPLATE_JSON, _is_template_json),
@@ -362,3 +334,11 @@ _JSON_SHAPES: Final[tuple[tuple[FileKind, Callable[[_Json], bool]], ...]] = (
     (FileKind.PRESET, _has("name", "model")),
 )
 """The first shape that fits is the kind; more telling ones come first."""
+
+_LIST_SHAPES: Final[tuple[tuple[FileKind, Callable[[Collection[str]], bool]], ...]] = (
+    (FileKind.MESSAGES, _has("role")),
+    (FileKind.INTERFACE, _has("filename", "type")),
+    (FileKind.REGEX_SCRIPTS, _has("findRegex", "replaceString")),
+    (FileKind.LOREBOOK, lambda keys: "content" in keys and ("key" in keys or "keys" in keys)),
+)
+"""The same for a list, by the keys of each of its objects."""

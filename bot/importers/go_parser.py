@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bot.errors import TemplateError
-from bot.texts.text import translatable
+from bot.texts.text import marked, translatable
 from bot.value_class import value_class
 
 
@@ -122,9 +122,10 @@ class GoToken(NamedTuple):
     line: int
 
 
-def go_error(line: int, problem: str) -> TemplateError:
+def go_error(line: int, problem: str, **values: object) -> TemplateError:
     """Return an error with the text that Go gives for a template without a name."""
-    return TemplateError(translatable("template: :{line}: {problem}", line=line, problem=problem))
+    text = translatable(problem, **values)
+    return TemplateError.translatable("template: :{line}: {problem}", line=line, problem=text)
 
 
 def unquote(literal: str) -> str:
@@ -169,16 +170,16 @@ class GoLexer:
             if comment:
                 self._position = comment.end()
                 if not _CLOSE.match(self._source, self._position):
-                    raise self._error(translatable("comment ends before closing delimiter"))
+                    raise self._error(marked("comment ends before closing delimiter"))
             elif self._source.startswith(("/*", " /*"), self._position):
-                raise self._error(translatable("unclosed comment"))
+                raise self._error(marked("unclosed comment"))
             else:
                 yield self._token("{{", "{{")
                 yield from self._action_tokens()
                 yield self._token("}}", "}}")
             closing = _CLOSE.match(self._source, self._position)
             if closing is None:
-                raise self._error(translatable("unclosed action"))
+                raise self._error(marked("unclosed action"))
             self._position = closing.end()
             trim = closing["trim"] is not None
 
@@ -194,16 +195,15 @@ class GoLexer:
         character = self._source[self._position : self._position + 1]
         match character:
             case "":
-                return self._error(translatable("unclosed action"))
+                return self._error(marked("unclosed action"))
             case '"':
-                return self._error(translatable("unterminated quoted string"))
+                return self._error(marked("unterminated quoted string"))
             case "`":
-                return self._error(translatable("unterminated raw quoted string"))
+                return self._error(marked("unterminated raw quoted string"))
             case _:
                 return self._error(
-                    translatable(
-                        "unrecognized character in action: {character}", character=repr(character)
-                    )
+                    marked("unrecognized character in action: {character}"),
+                    character=repr(character),
                 )
 
     def _token(self, kind: str, text: str) -> GoToken:
@@ -212,8 +212,8 @@ class GoLexer:
     def _line(self) -> int:
         return self._source.count("\n", 0, self._position) + 1
 
-    def _error(self, problem: str) -> TemplateError:
-        return go_error(self._line(), problem)
+    def _error(self, problem: str, **values: object) -> TemplateError:
+        return go_error(self._line(), problem, **values)
 
 
 # The functions of Go and of ollama; any other name is a parse error.
@@ -247,7 +247,7 @@ class _GoParser:
     def parse(self) -> tuple[GoNode, ...]:
         nodes, stop = self._parse_nodes()
         if stop.kind != "eof":
-            raise go_error(stop.line, translatable("unexpected {{{{{word}}}}}", word=stop.text))
+            raise go_error(stop.line, marked("unexpected {{{{{word}}}}}"), word=stop.text)
         return nodes
 
     def _parse_nodes(self) -> tuple[tuple[GoNode, ...], GoToken]:
@@ -278,14 +278,16 @@ class _GoParser:
                 if not self._loops:
                     raise go_error(
                         keyword.line,
-                        translatable("{{{{{word}}}}} outside {{{{range}}}}", word=keyword.text),
+                        marked("{{{{{word}}}}} outside {{{{range}}}}"),
+                        word=keyword.text,
                     )
                 self._expect_close(keyword.text)
                 return GoJump(keyword.text)
             case "template" | "block" | "define":
                 raise go_error(
                     keyword.line,
-                    translatable("{{{{{word}}}}} cannot be translated to Jinja", word=keyword.text),
+                    marked("{{{{{word}}}}} cannot be translated to Jinja"),
+                    word=keyword.text,
                 )
             case _:
                 return GoAction(self._parse_pipe("command", "}}"))
@@ -297,8 +299,7 @@ class _GoParser:
         self._loops += keyword.text == "range"
         if self._loops > MAX_LOOPS:
             raise go_error(
-                keyword.line,
-                translatable("more than {limit} ranges in each other", limit=MAX_LOOPS),
+                keyword.line, marked("more than {limit} ranges in each other"), limit=MAX_LOOPS
             )
         body, stop = self._parse_nodes()
         self._loops -= keyword.text == "range"
@@ -320,9 +321,9 @@ class _GoParser:
 
     def _expect_end(self, stop: GoToken) -> None:
         if stop.kind == "eof":
-            raise go_error(stop.line, translatable("unexpected EOF"))
+            raise go_error(stop.line, marked("unexpected EOF"))
         if stop.text != "end":
-            raise go_error(stop.line, translatable("expected end; found {{{{else}}}}"))
+            raise go_error(stop.line, marked("expected end; found {{{{else}}}}"))
         self._expect_close("end")
 
     def _parse_pipe(self, context: str, closing: str) -> GoPipe:
@@ -335,12 +336,7 @@ class _GoParser:
             commands.append(self._parse_command(context))
         token = self._next()
         if token.text != closing:
-            raise go_error(
-                token.line,
-                translatable(
-                    'unexpected "{token}" in {context}', token=token.text, context=context
-                ),
-            )
+            raise _unexpected(token, context)
         self._variables += variables if declares else ()
         self._depth -= 1
         return GoPipe(tuple(commands), variables, declares, line)
@@ -377,7 +373,7 @@ class _GoParser:
             operands.append(self._parse_operand(context))
         if not operands:
             raise go_error(
-                self._peek().line, translatable("missing value for {context}", context=context)
+                self._peek().line, marked("missing value for {context}"), context=context
             )
         return tuple(operands)
 
@@ -402,12 +398,7 @@ class _GoParser:
                 names = self._parse_fields()
                 return GoChain(pipe, names) if names else pipe
             case _:
-                raise go_error(
-                    token.line,
-                    translatable(
-                        'unexpected "{token}" in {context}', token=token.text, context=context
-                    ),
-                )
+                raise _unexpected(token, context)
 
     def _parse_name(self, token: GoToken) -> GoOperand:
         match token.text:
@@ -418,7 +409,7 @@ class _GoParser:
             case name if name in GO_FUNCTIONS:
                 return GoFunction(name)
             case name:
-                raise go_error(token.line, translatable('function "{name}" not defined', name=name))
+                raise go_error(token.line, marked('function "{name}" not defined'), name=name)
 
     def _parse_fields(self) -> tuple[str, ...]:
         names: list[str] = []
@@ -429,25 +420,19 @@ class _GoParser:
     def _check_variable(self, variable: str) -> None:
         if variable not in self._variables:
             raise go_error(
-                self._peek().line,
-                translatable('undefined variable "{variable}"', variable=variable),
+                self._peek().line, marked('undefined variable "{variable}"'), variable=variable
             )
 
     def _enter(self, token: GoToken) -> None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise go_error(token.line, translatable("nested deeper than {limit}", limit=MAX_DEPTH))
+            raise go_error(token.line, marked("nested deeper than {limit}"), limit=MAX_DEPTH)
 
     def _expect_close(self, context: str) -> None:
         self._skip_space()
         token = self._next()
         if token.kind != "}}":
-            raise go_error(
-                token.line,
-                translatable(
-                    'unexpected "{token}" in {context}', token=token.text, context=context
-                ),
-            )
+            raise _unexpected(token, context)
 
     def _skip_space(self) -> None:
         while self._peek().kind == "space":
@@ -462,12 +447,16 @@ class _GoParser:
         return token
 
 
+def _unexpected(token: GoToken, context: str) -> TemplateError:
+    problem = marked('unexpected "{token}" in {context}')
+    return go_error(token.line, problem, token=token.text, context=context)
+
+
 def _parse_number(token: GoToken) -> int | float:
     text = token.text.replace("_", "")
     if len(text) > _MAX_NUMBER_CHARS:
         raise go_error(
-            token.line,
-            translatable('integer overflow: "{number}..."', number=text[:_MAX_NUMBER_CHARS]),
+            token.line, marked('integer overflow: "{number}..."'), number=text[:_MAX_NUMBER_CHARS]
         )
     try:
         return int(text, 0)
@@ -477,5 +466,5 @@ def _parse_number(token: GoToken) -> int | float:
         return float(text)
     except ValueError:
         raise go_error(
-            token.line, translatable('bad number syntax: "{token}"', token=token.text)
+            token.line, marked('bad number syntax: "{token}"'), token=token.text
         ) from None

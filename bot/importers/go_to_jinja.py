@@ -21,7 +21,7 @@ from bot.importers.go_parser import (
     GoText,
     parse_go_template,
 )
-from bot.texts.text import translatable
+from bot.texts.text import marked, translatable
 from bot.value_class import value_class
 
 
@@ -177,7 +177,7 @@ class ExpressionTranslator:
             case kind if kind in JSON_TYPES:
                 return self._to_json(value).source
             case kind:
-                raise _not_supported(translatable("printing a whole {kind}", kind=kind), line)
+                raise _not_supported(line, marked("printing a whole {kind}"), kind=kind)
 
     def _translate_command(
         self, operands: Sequence[GoOperand], piped: Sequence[TypedExpression], line: int
@@ -187,9 +187,7 @@ class ExpressionTranslator:
         if isinstance(first, GoFunction):
             return self._translate_call(first.name, arguments, line)
         if arguments:
-            raise _not_supported(
-                translatable("an argument for something that is not a function"), line
-            )
+            raise _not_supported(line, marked("an argument for something that is not a function"))
         return self._translate_operand(first, line)
 
     def _translate_operand(self, operand: GoOperand, line: int) -> TypedExpression:
@@ -229,7 +227,7 @@ class ExpressionTranslator:
                 return TypedExpression(f"({source} or {empty})" if empty else source, value_type)
             case kind:
                 raise _not_supported(
-                    translatable("the field .{name} of a {kind}", name=name, kind=kind), line
+                    line, marked("the field .{name} of a {kind}"), name=name, kind=kind
                 )
 
     def _translate_call(
@@ -271,10 +269,10 @@ class ExpressionTranslator:
                 return self._translate_printf(given, line)
             case _:
                 raise _not_supported(
-                    translatable(
-                        "the function {name} with {count} arguments", name=name, count=len(given)
-                    ),
                     line,
+                    marked("the function {name} with {count} arguments"),
+                    name=name,
+                    count=len(given),
                 )
 
     def _translate_comparison(self, name: str, sources: list[str]) -> TypedExpression:
@@ -296,7 +294,7 @@ class ExpressionTranslator:
     def _translate_printf(self, given: list[TypedExpression], line: int) -> TypedExpression:
         format_string, *rest = given
         if not format_string.source.startswith('"'):
-            raise _not_supported(translatable("printf without a literal format"), line)
+            raise _not_supported(line, marked("printf without a literal format"))
         arguments = iter(rest)
         parts: list[str] = []
         verbs = [match.span() for match in _FORMAT_VERB.finditer(format_string.source)]
@@ -312,9 +310,9 @@ class ExpressionTranslator:
                 case "":
                     pass
                 case _:
-                    raise _not_supported(translatable("printf with {verb}", verb=verb), line)
+                    raise _not_supported(line, marked("printf with {verb}"), verb=verb)
         if next(arguments, None):
-            raise _not_supported(translatable("printf with more arguments than verbs"), line)
+            raise _not_supported(line, marked("printf with more arguments than verbs"))
         return TypedExpression("(" + "".join(parts) + ")", "text")
 
 
@@ -334,13 +332,11 @@ def _literal(value: str | float | bool | None) -> TypedExpression:
             return TypedExpression(repr(value), "number")
 
 
-def _not_supported(construct: str, line: int) -> TemplateError:
-    return TemplateError(
-        translatable(
-            "template: :{line}: {construct} cannot be translated to Jinja",
-            line=line,
-            construct=construct,
-        )
+def _not_supported(line: int, construct: str, **values: object) -> TemplateError:
+    return TemplateError.translatable(
+        "template: :{line}: {construct} cannot be translated to Jinja",
+        line=line,
+        construct=translatable(construct, **values),
     )
 
 
@@ -366,10 +362,8 @@ def jinja_from_go(source: str) -> str:
         TemplateError: a syntax error with Go's text, or a construct that cannot be translated.
     """
     if len(source) > _MAX_CHARS:
-        raise TemplateError(
-            translatable(
-                "the template is longer than {limit} characters; shorten it", limit=_MAX_CHARS
-            )
+        raise TemplateError.translatable(
+            "the template is longer than {limit} characters; shorten it", limit=_MAX_CHARS
         )
     nodes = parse_go_template(source)
     used = {
@@ -441,12 +435,10 @@ class _TemplateTranslator:
                     self._cut = True
             case GoJump(keyword):
                 self._emit(f"{{%- {keyword} %}}")
-            case GoBranch("if"):
-                self._translate_if(node)
-            case GoBranch("with"):
-                self._translate_with(node)
-            case GoBranch():
+            case GoBranch("range"):
                 self._translate_range(node)
+            case GoBranch():
+                self._translate_condition(node)
 
     def _translate_action(self, pipe: GoPipe) -> None:
         value = self._expressions.translate(pipe)
@@ -470,23 +462,16 @@ class _TemplateTranslator:
         self._expressions.variables[name] = target
         return target
 
-    def _translate_if(self, node: GoBranch) -> None:
-        with self._scope():
-            condition = self._expressions.translate(node.pipe)
-            if node.pipe.variables:
-                condition = self._assign(node.pipe, condition)
-            self._emit(f"{{%- if {condition.source} %}}")
-            self._translate_body(node.body)
-            self._translate_else(node)
-            self._emit("{%- endif %}")
-
-    def _translate_with(self, node: GoBranch) -> None:
+    def _translate_condition(self, node: GoBranch) -> None:
+        """Translate `if`, and `with`, whose value becomes the dot in its body."""
         with self._scope():
             value = self._expressions.translate(node.pipe)
             if node.pipe.variables:
                 value = self._assign(node.pipe, value)
-            outside, self._expressions.dot = self._expressions.dot, value
             self._emit(f"{{%- if {value.source} %}}")
+            outside = self._expressions.dot
+            if node.keyword == "with":
+                self._expressions.dot = value
             self._translate_body(node.body)
             self._expressions.dot = outside
             self._translate_else(node)

@@ -9,7 +9,7 @@ from bot.importers.string_template_extraction import extract_string_templates
 from bot.prompting.story_string import parse_story_string
 from bot.prompting.text.jsonc import JsonFields
 from bot.templates import JinjaTemplate, StringTemplate
-from bot.texts.text import text_of, translatable
+from bot.texts.text import text_of
 
 Json = Mapping[str, object]
 
@@ -273,13 +273,11 @@ def _expand_texts(text: str, where: str) -> str:
             return macro[0]
         if name in _TEXT_MACROS:
             return _TEXT_MACROS[name]
-        raise PresetError(
-            translatable(
-                "{where}: the macro {macro} is not supported in a template; replace"
-                " it with a fixed word",
-                where=where,
-                macro=macro[0],
-            )
+        raise PresetError.translatable(
+            "{where}: the macro {macro} is not supported in a template; replace"
+            " it with a fixed word",
+            where=where,
+            macro=macro[0],
         )
 
     return _MACRO.sub(expand, text)
@@ -321,8 +319,8 @@ def keys_of_context(data: Json, source: str) -> tuple[dict[str, object], list[st
     try:
         parse_story_string(text)
     except TemplateError as error:
-        raise PresetError(
-            translatable("{file}: {problem}", file=source, problem=text_of(error))
+        raise PresetError.translatable(
+            "{file}: {problem}", file=source, problem=text_of(error)
         ) from None
     notes += [
         f"{key} is left out: a template has its own marks between messages"

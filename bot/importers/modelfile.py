@@ -1,9 +1,9 @@
 """Import Ollama's Modelfiles as presets, and export presets as Modelfiles."""
 
 import difflib
+import re
 import unicodedata
-from collections.abc import Iterator, Mapping
-from enum import Enum, auto
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from bot.value_class import value_class
 _COMMANDS = {"from", "license", "template", "system", "adapter", "draft", "renderer", "parser"} | {
     "parameter", "message", "requires"
 }  # fmt: skip
-_ROLES = {"system", "user", "assistant"}
+_ROLES = ("system", "user", "assistant")
 _BAD_COMMAND = translatable(
     'command must be one of "from", "license", "template", "system", "adapter", "parameter",'
     ' or "message"'  # as in v0.5.7: the newer commands are for ollama's own engine
@@ -29,8 +29,8 @@ _BAD_COMMAND = translatable(
 _BAD_ROLE = translatable('message role must be one of "system", "user", or "assistant"')
 _UNEXPECTED_END = translatable("unexpected EOF")
 _QUOTES = ('"""', '"')
-_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-_PARAMETER_CHARACTERS = _LETTERS | frozenset("0123456789_")
+_SPACES, _COMMENT = re.compile(r"[ \t\r\n]+"), re.compile(r"[^\r\n]+")
+_LETTERS, _PARAMETER_CHARACTERS = re.compile("[a-zA-Z]*"), re.compile("[a-zA-Z0-9_]*")
 
 
 class ModelfileCommand(NamedTuple):
@@ -43,19 +43,20 @@ class ModelfileCommand(NamedTuple):
 
     @override
     def __str__(self) -> str:
+        return self.written(_quoted)
+
+    def written(self, quote: Callable[[str], str]) -> str:
+        """Return the line of a Modelfile, its argument in quotes where `quote` adds them."""
         match self.name:
             case "model":
-                return f"FROM {self.args}"
-            case (
-                "license" | "template" | "system" | "adapter" | "draft"
-                | "renderer" | "parser" | "requires"
-            ):  # fmt: skip
-                return f"{self.name.upper()} {_quoted(self.args)}"
+                return f"FROM {self.args if quote is _quoted else quote(self.args)}"
             case "message":
                 role, _, text = self.args.partition(": ")
-                return f"MESSAGE {role} {_quoted(text)}"
-            case _:
-                return f"PARAMETER {self.name} {_quoted(self.args)}"
+                return f"MESSAGE {role} {quote(text)}"
+            case name if name in _COMMANDS:
+                return f"{name.upper()} {quote(self.args)}"
+            case name:
+                return f"PARAMETER {name} {quote(self.args)}"
 
 
 @value_class
@@ -78,17 +79,8 @@ def parse_modelfile(text: str) -> Modelfile:
     """
     commands = _ModelfileParser(text.removeprefix("\ufeff")).parse()
     if not any(command.name == "model" for command in commands):
-        raise PresetError(translatable("no FROM line"))
+        raise PresetError.translatable("no FROM line")
     return Modelfile(commands)
-
-
-class _ParserState(Enum):
-    BETWEEN_COMMANDS = auto()
-    NAME = auto()
-    PARAMETER = auto()
-    ROLE = auto()
-    VALUE = auto()
-    COMMENT = auto()
 
 
 class _ArgumentBuffer:
@@ -125,104 +117,77 @@ class _ArgumentBuffer:
 
 
 class _ModelfileParser:
-    """Ollama's state machine; it reads one character at a time."""
+    """Reads commands as ollama's state machine does, with its errors."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._state = _ParserState.BETWEEN_COMMANDS
-        self._line = 1
-        self._buffer: list[str] = []
-        self._value = _ArgumentBuffer()
-        self._name = ""
-        self._role = ""
-        self._commands: list[ModelfileCommand] = []
+        self._at = 0
 
     def parse(self) -> list[ModelfileCommand]:
-        for character in self._text:
-            self._line += character in "\r\n"  # CR LF counts twice, as in ollama
-            match self._state:
-                case _ParserState.BETWEEN_COMMANDS:
-                    self._between(character)
-                case _ParserState.NAME:
-                    self._in_name(character)
-                case _ParserState.PARAMETER:
-                    self._in_word(character, _PARAMETER_CHARACTERS)
-                case _ParserState.ROLE:
-                    self._in_word(character, _LETTERS)
-                case _ParserState.VALUE:
-                    self._in_value(character)
-                case _ParserState.COMMENT:
-                    if character in "\r\n":
-                        self._state = _ParserState.BETWEEN_COMMANDS
-        self._finish()
-        return self._commands
+        commands = []
+        while True:
+            self._skip(_SPACES)
+            if self._at == len(self._text):
+                return commands
+            if self._text[self._at] == "#":
+                self._skip(_COMMENT)
+            else:
+                commands.append(self._command())
 
-    def _between(self, character: str) -> None:
-        if character == "#":
-            self._state = _ParserState.COMMENT
-        elif character not in " \t\r\n":
-            self._buffer = [character] if _is_printable(character) else []
-            self._state = _ParserState.NAME
+    def _skip(self, pattern: re.Pattern[str]) -> None:
+        found = pattern.match(self._text, self._at)
+        self._at = found.end() if found else self._at
 
-    def _in_name(self, character: str) -> None:
-        if character in _LETTERS:
-            self._buffer.append(character)
-            return
-        name = "".join(self._buffer).lower()
-        if character not in " \t" or name not in _COMMANDS:
-            raise PresetError(
-                translatable("(line {line}): {problem}", line=self._line, problem=_BAD_COMMAND)
-            )
-        self._buffer = []
-        self._name = "model" if name == "from" else name
-        self._state = {"parameter": _ParserState.PARAMETER, "message": _ParserState.ROLE}.get(
-            name, _ParserState.VALUE
-        )
+    def _command(self) -> ModelfileCommand:
+        first = self._text[self._at]
+        self._at += 1
+        name, end = self._word(_LETTERS)
+        name = (name if not _is_printable(first) else first + name).lower()
+        if end not in " \t" or name not in _COMMANDS:
+            raise self._error(_BAD_COMMAND)
+        if name == "parameter":
+            return ModelfileCommand(self._argument(_PARAMETER_CHARACTERS), self._value())
+        if name == "message":
+            role = self._argument(_LETTERS)
+            if role not in _ROLES:
+                raise self._error(_BAD_ROLE)
+            return ModelfileCommand(name, f"{role}: {self._value()}")
+        return ModelfileCommand("model" if name == "from" else name, self._value())
 
-    def _in_word(self, character: str, allowed: frozenset[str]) -> None:
-        """Handle a character of a parameter name or of a message role."""
-        if character in allowed:
-            self._buffer.append(character)
-            return
-        word = "".join(self._buffer)
-        if character not in " \t":
-            raise PresetError(translatable("{problem}: {word}", problem=_UNEXPECTED_END, word=word))
-        if self._state is _ParserState.PARAMETER:
-            self._name = word
-        elif word in _ROLES:
-            self._role = word
-        else:
-            raise PresetError(
-                translatable("(line {line}): {problem}", line=self._line, problem=_BAD_ROLE)
-            )
-        self._buffer = []
-        self._state = _ParserState.VALUE
+    def _word(self, allowed: re.Pattern[str]) -> tuple[str, str]:
+        """Return a word and the character that ends it."""
+        begin = self._at
+        self._skip(allowed)
+        word, end = self._text[begin : self._at], self._text[self._at : self._at + 1]
+        if not end:
+            raise PresetError(_UNEXPECTED_END)
+        self._at += 1
+        return word, end
 
-    def _in_value(self, character: str) -> None:
-        if character in "\r\n" and not self._value.is_open:
-            self._add_command()
-            self._state = _ParserState.BETWEEN_COMMANDS
-        elif character in " \t\r\n" or _is_printable(character):  # others are dropped, as in ollama
-            self._value.add(character)
+    def _argument(self, allowed: re.Pattern[str]) -> str:
+        """Return the name of a parameter or the role of a message."""
+        word, end = self._word(allowed)
+        if end not in " \t":
+            raise PresetError.translatable("{problem}: {word}", problem=_UNEXPECTED_END, word=word)
+        return word
 
-    def _add_command(self) -> None:
-        value = self._value.unquoted
-        if self._role:
-            value = f"{self._role}: {value}"
-        self._commands.append(ModelfileCommand(self._name, value))
-        self._role = ""
-        self._value = _ArgumentBuffer()
+    def _value(self) -> str:
+        value = _ArgumentBuffer()
+        while self._at < len(self._text):
+            character = self._text[self._at]
+            self._at += 1
+            if character in "\r\n" and not value.is_open:
+                return value.unquoted
+            if character in " \t\r\n" or _is_printable(character):  # ollama drops the others
+                value.add(character)
+        if value.is_open:
+            raise PresetError(_UNEXPECTED_END)
+        return value.unquoted
 
-    def _finish(self) -> None:
-        match self._state:
-            case _ParserState.BETWEEN_COMMANDS | _ParserState.COMMENT:
-                return
-            case _ParserState.VALUE:
-                if self._value.is_open:
-                    raise PresetError(_UNEXPECTED_END)
-                self._add_command()
-            case _ParserState.NAME | _ParserState.PARAMETER | _ParserState.ROLE:
-                raise PresetError(_UNEXPECTED_END)
+    def _error(self, problem: str) -> PresetError:
+        read = self._text[: self._at]
+        line = 1 + read.count("\r") + read.count("\n")  # CR LF counts twice, as in ollama
+        return PresetError.translatable("(line {line}): {problem}", line=line, problem=problem)
 
 
 def _is_printable(character: str) -> bool:
@@ -236,36 +201,14 @@ def _quoted(text: str) -> str:
     return text
 
 
-__all__ = [
-    "Modelfile",
-    "ModelfileCommand",
-    "import_notes",
-    "modelfile_from_preset",
-    "parse_modelfile",
-    "preset_from_modelfile",
-]
-
-_MESSAGE_ROLES = ("system", "user", "assistant")
-_STRING_TEMPLATES = (*(f"{role}_template" for role in _MESSAGE_ROLES), "end_template")
+_STRING_TEMPLATES = (*(f"{role}_template" for role in _ROLES), "end_template")
 
 # How ollama's api.Options reads each parameter.
 _SAMPLING: dict[str, type] = {
-    "temperature": float,
-    "top_p": float,
-    "min_p": float,
-    "typical_p": float,
-    "tfs_z": float,
-    "repeat_penalty": float,
-    "presence_penalty": float,
-    "frequency_penalty": float,
-    "mirostat_tau": float,
-    "mirostat_eta": float,
-    "top_k": int,
-    "seed": int,
-    "repeat_last_n": int,
-    "mirostat": int,
-    "num_predict": int,
-    "num_ctx": int,
+    **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p", "tfs_z"), float),
+    **dict.fromkeys(("repeat_penalty", "presence_penalty", "frequency_penalty"), float),
+    **dict.fromkeys(("mirostat_tau", "mirostat_eta"), float),
+    **dict.fromkeys(("top_k", "seed", "repeat_last_n", "mirostat", "num_predict", "num_ctx"), int),
     "penalize_newline": bool,
 }
 _ENGINE = frozenset(
@@ -325,13 +268,15 @@ def preset_from_modelfile(
 def import_notes(modelfile: Modelfile) -> list[str]:
     """List what the preset expresses differently than the Modelfile, or not at all."""
     names = {command.name for command in modelfile.commands}
-    notes = [
-        f"PARAMETER {name} is left out: it configures the engine, not the preset"
-        for name in sorted(names & _ENGINE)
+    reasons = [
+        *(
+            (name, f"PARAMETER {name}", "it configures the engine, not the preset")
+            for name in _ENGINE
+        ),
+        *((name, f"PARAMETER {name}", "no engine has it any more") for name in _REMOVED),
     ]
-    notes += [
-        f"PARAMETER {name} is left out: no engine has it any more"
-        for name in sorted(names & _REMOVED)
+    notes = [
+        f"{title} is left out: {reason}" for name, title, reason in sorted(reasons) if name in names
     ]
     if "num_ctx" in names:
         notes.append(
@@ -353,35 +298,29 @@ def modelfile_from_preset(preset: Preset) -> str:
         PresetError: a Modelfile cannot express something in the preset.
     """
     if preset.template is not None and preset.template != "model":
-        raise PresetError(
-            translatable(
-                "preset {preset}: its template is not made of string templates, so it"
-                " cannot become a Modelfile's TEMPLATE; remove `template` to export"
-                " the rest",
-                preset=repr(preset.name),
-            )
+        raise PresetError.translatable(
+            "preset {preset}: its template is not made of string templates, so it"
+            " cannot become a Modelfile's TEMPLATE; remove `template` to export"
+            " the rest",
+            preset=repr(preset.name),
         )
     if preset.model == DEFAULT_MODEL:
-        raise PresetError(
-            translatable(
-                "preset {preset}: its model is the one of the provider's settings;"
-                " set `model` to a name or a file, which becomes FROM",
-                preset=repr(preset.name),
-            )
+        raise PresetError.translatable(
+            "preset {preset}: its model is the one of the provider's settings;"
+            " set `model` to a name or a file, which becomes FROM",
+            preset=repr(preset.name),
         )
     commands = list(_commands(preset))
-    text = "".join(f"{_format_command(command)}\n" for command in commands)
+    text = "".join(f"{command.written(_quote_if_needed)}\n" for command in commands)
     for written, parsed in zip(commands, parse_modelfile(text).commands, strict=False):
         if written != parsed:
-            raise PresetError(
-                translatable(
-                    "preset {preset}: ollama cannot parse this {command} back: it drops"
-                    ' unprintable characters, and """ before a line break ends a text:'
-                    " {arguments}",
-                    preset=repr(preset.name),
-                    command=written.name,
-                    arguments=repr(written.args),
-                )
+            raise PresetError.translatable(
+                "preset {preset}: ollama cannot parse this {command} back: it drops"
+                ' unprintable characters, and """ before a line break ends a text:'
+                " {arguments}",
+                preset=repr(preset.name),
+                command=written.name,
+                arguments=repr(written.args),
             )
     return text
 
@@ -403,11 +342,9 @@ def _commands(preset: Preset) -> Iterator[ModelfileCommand]:
         yield ModelfileCommand("stop", stop)
     for message in preset.messages:
         if any(part.type == "image" for part in message.content):
-            raise PresetError(
-                translatable(
-                    "preset {preset}: a Modelfile's MESSAGE cannot hold images",
-                    preset=repr(preset.name),
-                )
+            raise PresetError.translatable(
+                "preset {preset}: a Modelfile's MESSAGE cannot hold images",
+                preset=repr(preset.name),
             )
         yield ModelfileCommand("message", f"{message.role}: {message.text}")
 
@@ -415,12 +352,10 @@ def _commands(preset: Preset) -> Iterator[ModelfileCommand]:
 def _parameter(preset: Preset, key: str, value: object) -> ModelfileCommand:
     name = "num_predict" if key == "max_tokens" else key
     if name not in _SAMPLING:
-        raise PresetError(
-            translatable(
-                "preset {preset}: ollama has no parameter {key}; remove it",
-                preset=repr(preset.name),
-                key=repr(key),
-            )
+        raise PresetError.translatable(
+            "preset {preset}: ollama has no parameter {key}; remove it",
+            preset=repr(preset.name),
+            key=repr(key),
         )
     return ModelfileCommand(name, str(value).lower() if isinstance(value, bool) else str(value))
 
@@ -429,7 +364,7 @@ def _go_template(parameters: Mapping[str, Any]) -> str:
     """Write StringTemplate's rendering in Go: a block for each message, joined by newlines."""
     template = StringTemplate(**{key: parameters.get(key) for key in _STRING_TEMPLATES})
     blocks = ""
-    for role in _MESSAGE_ROLES:
+    for role in _ROLES:
         parts = template.templates[role].split("{{" + role + "}}")
         text = "{{ .Content }}".join(_escape_braces(part) for part in parts)
         blocks += f'{{{{ {"else " if blocks else ""}if eq .Role "{role}" }}}}{text}'
@@ -443,22 +378,8 @@ def _escape_braces(text: str) -> str:
     return text.replace("{{", '{{ "{{" }}')
 
 
-def _format_command(command: ModelfileCommand) -> str:
-    """Write a command so that it can be parsed again: ollama's own form omits necessary quotes."""
-    name, args = command
-    match name:
-        case "model":
-            return f"FROM {_quote_if_needed(args)}"
-        case "template" | "system":
-            return f"{name.upper()} {_quote_if_needed(args)}"
-        case "message":
-            role, _, text = args.partition(": ")
-            return f"MESSAGE {role} {_quote_if_needed(text)}"
-        case _:
-            return f"PARAMETER {name} {_quote_if_needed(args)}"
-
-
 def _quote_if_needed(text: str) -> str:
+    """Quote a text so that it is parsed again: ollama's own form omits necessary quotes."""
     return f'"""{text}"""' if "\n" in text or '"' in text or text != text.strip() else text
 
 
@@ -482,8 +403,8 @@ def _parameters(values: Mapping[str, str]) -> dict[str, Any]:
         elif name not in _ENGINE | _COMMAND_OF:
             near = difflib.get_close_matches(name, [*_SAMPLING, *_ENGINE, "stop"], n=1, cutoff=0.75)
             hint = translatable("; did you mean {name}?", name=repr(near[0])) if near else EMPTY
-            raise PresetError(
-                translatable("unknown parameter {name}{hint}", name=repr(name), hint=hint)
+            raise PresetError.translatable(
+                "unknown parameter {name}{hint}", name=repr(name), hint=hint
             )
     context = parameters.pop("num_ctx", _USUAL_CONTEXT)
     if parameters.get("repeat_last_n", 0) < 0:  # -1 means the whole context
@@ -511,11 +432,9 @@ def _number(name: str, text: str) -> float | bool:
     try:
         return _BOOLS[text.lower()] if kind is bool else kind(text)
     except (ValueError, KeyError):
-        raise PresetError(
-            translatable(
-                "PARAMETER {name}: invalid {kind} value {text}",
-                name=name,
-                kind=kind.__name__,
-                text=repr(text),
-            )
+        raise PresetError.translatable(
+            "PARAMETER {name}: invalid {kind} value {text}",
+            name=name,
+            kind=kind.__name__,
+            text=repr(text),
         ) from None

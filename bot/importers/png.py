@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Iterator
 
 from bot.errors import PresetError
-from bot.texts.text import translatable
 from bot.value_class import value_class
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -41,12 +40,10 @@ def read_png(data: bytes, source: str) -> PngCards:
         else:
             kept.append(raw)
     if not any(cards.values()):
-        raise PresetError(
-            translatable(
-                "{source} is an image without a character card; programs that resize"
-                " or convert images remove it, so use the original file",
-                source=source,
-            )
+        raise PresetError.translatable(
+            "{source} is an image without a character card; programs that resize"
+            " or convert images remove it, so use the original file",
+            source=source,
         )
     return PngCards(b"".join(kept), v2=cards[b"chara"], v3=cards[b"ccv3"])
 
@@ -77,31 +74,29 @@ def _chunks(data: bytes, source: str) -> Iterator[tuple[bytes, bytes, bytes]]:
     position = len(SIGNATURE)
     for count in range(_MAX_CHUNKS):
         if len(data) < position + 12:
-            raise PresetError(
-                translatable("{source}: the PNG ends too early; download it again", source=source)
+            raise PresetError.translatable(
+                "{source}: the PNG ends too early; download it again", source=source
             )
         size, kind = struct.unpack_from(">I4s", data, position)
         end = position + 12 + size
         if end > len(data):
-            raise PresetError(
-                translatable("{source}: the PNG ends too early; download it again", source=source)
+            raise PresetError.translatable(
+                "{source}: the PNG ends too early; download it again", source=source
             )
         body = data[position + 8 : end - 4]
         (checksum,) = struct.unpack_from(">I", data, end - 4)
         if checksum != zlib.crc32(kind + body) or (count == 0 and kind != b"IHDR"):
-            raise PresetError(
-                translatable("{source}: the PNG is damaged; download it again", source=source)
+            raise PresetError.translatable(
+                "{source}: the PNG is damaged; download it again", source=source
             )
         yield kind, body, data[position:end]
         if kind == b"IEND":
             return
         position = end
-    raise PresetError(
-        translatable(
-            "{source}: the PNG has more than {limit} chunks; save the image again",
-            source=source,
-            limit=_MAX_CHUNKS,
-        )
+    raise PresetError.translatable(
+        "{source}: the PNG has more than {limit} chunks; save the image again",
+        source=source,
+        limit=_MAX_CHUNKS,
     )
 
 
@@ -109,11 +104,9 @@ def _decode(text: bytes, source: str) -> bytes:
     try:
         return base64.b64decode(b"".join(text.split()), validate=True)
     except binascii.Error:
-        raise PresetError(
-            translatable(
-                "{source}: the card in the PNG is not base64; export it from its program again",
-                source=source,
-            )
+        raise PresetError.translatable(
+            "{source}: the card in the PNG is not base64; export it from its program again",
+            source=source,
         ) from None
 
 

@@ -21,7 +21,7 @@ from bot.prompting.presets.files import parse_preset, validate_preset
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
 from bot.templates.role_template import SAMPLING_KEYS
-from bot.texts.text import text_of, translatable
+from bot.texts.text import text_of
 from bot.value_class import value_class
 
 _Keys: TypeAlias = tuple[dict[str, object], list[str]]
@@ -78,8 +78,8 @@ def preset_from_text(
             preset = validate_preset({"model": DEFAULT_MODEL, **keys, **own}, source)
         return ImportedPreset(preset, [*notes, *unsupported_features(preset)])
     if into is not None:
-        raise PresetError(
-            translatable("{file} makes a preset of its own; import it without --into", file=file)
+        raise PresetError.translatable(
+            "{file} makes a preset of its own; import it without --into", file=file
         )
     return _from_modelfile(text, file, name, provider)
 
@@ -89,8 +89,8 @@ def _from_own_json(
 ) -> ImportedPreset:
     preset = parse_preset(text, source)
     if into is not None:
-        raise PresetError(
-            translatable("{source} is a whole preset; import it without --into", source=source)
+        raise PresetError.translatable(
+            "{source} is a whole preset; import it without --into", source=source
         )
     given = {"name": name or preset.name, "provider": provider or preset.provider}
     data = {**preset.model_dump(exclude_unset=True), **given}
@@ -101,37 +101,32 @@ def _from_modelfile(
     text: str, file: Path, name: str | None, provider: str | None
 ) -> ImportedPreset:
     if detect_file_kind(text.encode()) is not FileKind.MODELFILE:
-        raise PresetError(
-            translatable(
-                "{file} is not a preset: it is neither JSON nor a Modelfile with a FROM line",
-                file=file,
-            )
+        raise PresetError.translatable(
+            "{file} is not a preset: it is neither JSON nor a Modelfile with a FROM line", file=file
         )
     try:
         modelfile = parse_modelfile(text)
     except PresetError as error:
-        raise PresetError(
-            translatable("{file}: {problem}", file=file, problem=text_of(error))
+        raise PresetError.translatable(
+            "{file}: {problem}", file=file, problem=text_of(error)
         ) from None
     source = next(command.args for command in modelfile.commands if command.name == "model")
     try:
         model, found_provider, model_notes = _resolve_model(source, file.parent)
     except (OSError, RuntimeError) as error:  # the name is too long, or ~user does not exist
-        raise PresetError(
-            translatable(
-                "{file}: FROM {source} is not a usable path: {error}",
-                file=file,
-                source=source[:80],
-                error=str(error),
-            )
+        raise PresetError.translatable(
+            "{file}: FROM {source} is not a usable path: {error}",
+            file=file,
+            source=source[:80],
+            error=str(error),
         ) from None
     try:
         preset = preset_from_modelfile(
             text, name or _preset_name(source, text), model, provider=provider or found_provider
         )
     except PresetError as error:
-        raise PresetError(
-            translatable("{file}: {problem}", file=file, problem=text_of(error))
+        raise PresetError.translatable(
+            "{file}: {problem}", file=file, problem=text_of(error)
         ) from None
     notes = [] if provider and provider != found_provider else model_notes
     return ImportedPreset(preset, [*notes, *import_notes(modelfile)])

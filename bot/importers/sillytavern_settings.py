@@ -13,35 +13,27 @@ from bot.prompting.presets.preset import MarkerName
 from bot.prompting.presets.regex_scripts import RegexScript
 from bot.prompting.text.jsonc import JsonFields
 
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "temperature": ("temp", "temperature"),
-    "top_p": ("top_p",),
-    "top_k": ("top_k",),
-    "min_p": ("min_p",),
-    "typical_p": ("typical_p", "typical"),
-    "repeat_penalty": ("rep_pen", "repetition_penalty"),
-    "repeat_last_n": ("rep_pen_range", "repetition_penalty_range"),
-    "presence_penalty": ("presence_pen", "presence_penalty", "repetition_penalty_presence"),
-    "frequency_penalty": ("freq_pen", "frequency_penalty", "repetition_penalty_frequency"),
-    "top_n_sigma": ("nsigma", "top_n_sigma"),
-    "seed": ("seed",),
-}
-"""Our parameters, with the names that they have there."""
+_RANGES: Mapping[str, tuple[float, float, tuple[str, ...]]] = {
+    "temperature": (0, 5, ("temp", "temperature")),
+    "top_p": (0, 1, ("top_p",)),
+    "top_k": (0, 1e6, ("top_k",)),
+    "min_p": (0, 1, ("min_p",)),
+    "typical_p": (0, 1, ("typical_p", "typical")),
+    "repeat_penalty": (0, 10, ("rep_pen", "repetition_penalty")),
+    # 0 is no limit there, and off here
+    "repeat_last_n": (1, 1e6, ("rep_pen_range", "repetition_penalty_range")),
+    "presence_penalty": (
+        -2, 2, ("presence_pen", "presence_penalty", "repetition_penalty_presence")
+    ),
+    "frequency_penalty": (
+        -2, 2, ("freq_pen", "frequency_penalty", "repetition_penalty_frequency")
+    ),
+    "top_n_sigma": (0, 100, ("nsigma", "top_n_sigma")),
+    "seed": (0, 2**63, ("seed",)),
+}  # fmt: skip
+"""Our parameters: the range, and the names that they have there."""
 
 _WHOLE = frozenset({"top_k", "repeat_last_n", "seed"})
-_RANGES: Mapping[str, tuple[float, float]] = {
-    "temperature": (0, 5),
-    "top_p": (0, 1),
-    "min_p": (0, 1),
-    "typical_p": (0, 1),
-    "top_k": (0, 1e6),
-    "repeat_penalty": (0, 10),
-    "presence_penalty": (-2, 2),
-    "frequency_penalty": (-2, 2),
-    "top_n_sigma": (0, 100),
-    "repeat_last_n": (1, 1e6),  # 0 is no limit there, and off here
-    "seed": (0, 2**63),
-}
 _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("dry_multiplier", ("dry_base", "dry_allowed_length", "dry_penalty_last_n")),
     ("xtc_probability", ("xtc_threshold",)),
@@ -71,11 +63,10 @@ def keys_of_sampler(data: Json, source: str) -> tuple[dict[str, object], list[st
     read = JsonFields(data, source, lenient=True)
     parameters: dict[str, object] = {}
     notes: list[str] = []
-    for name, theirs in _NAMES.items():
+    for name, (low, high, theirs) in _RANGES.items():
         given = next((value for each in theirs if (value := read.number(each)) is not None), None)
         if given is None:
             continue
-        low, high = _RANGES[name]
         if low <= given <= high:
             parameters[name] = int(given) if name in _WHOLE else given
         elif given > 0:

@@ -15,8 +15,7 @@ from bot.errors import CharacterError
 from bot.ports import TextTokenCounter
 from bot.prompting.echo_filter import EchoFilter
 from bot.prompting.embedding import DEFAULT_EMBEDDER, FunctionEmbedder, StoryIndex
-from bot.prompting.persona import build_roleplay_prompt, parse_persona
-from bot.prompting.personas.haruhi import (
+from bot.prompting.haruhi import (
     CharacterData,
     builtin_role_name,
     decode_floats,
@@ -27,6 +26,7 @@ from bot.prompting.personas.haruhi import (
     strip_dialogue_brackets,
     write_jsonl,
 )
+from bot.prompting.persona import build_roleplay_prompt, parse_persona
 from bot.prompting.speakers import SpeakerLabels, clean_name, label_speakers
 from bot.prompting.text.tokens import count_tokens
 from bot.value_class import value_class
@@ -97,11 +97,8 @@ class Transcript:
         return echo_filter.feed(response) + echo_filter.finish()
 
     def _speaker_labels(self) -> SpeakerLabels:
-        names = [
-            *self._participants,
-            *(line.speaker for line in self.lines if line.speaker is not None),
-        ]
-        people = [Person(name, name) for name in names]
+        speakers = (line.speaker for line in self.lines if line.speaker is not None)
+        people = [Person(name, name) for name in (*self._participants, *speakers)]
         return label_speakers(people, {self._role_name: self._role_name})
 
     def _label(self, line: TranscriptLine, labels: SpeakerLabels) -> str:
@@ -185,7 +182,11 @@ class Character:
         self.llm = llm
         self.llm_async = llm_async
         self._embedder = _to_embedder(embedding)
-        vectors = None if vecs is None else [_to_vector(vector) for vector in vecs]
+        vectors = (
+            None
+            if vecs is None
+            else [decode_floats(vector) if isinstance(vector, str) else vector for vector in vecs]
+        )
         self._stories = StoryIndex(texts or (), vectors, self._embedder)
         self._clean_story = strip_dialogue_brackets if transfer_haruhi_2_zero else str
         self._parsed_persona = parse_persona(persona)
@@ -344,10 +345,6 @@ def _to_embedder(embedding: FunctionEmbedder | Callable[[str], Vector]) -> Funct
     if isinstance(embedding, FunctionEmbedder):
         return embedding
     return FunctionEmbedder(embedding, embedding)
-
-
-def _to_vector(vector: Vector | str) -> Vector:
-    return decode_floats(vector) if isinstance(vector, str) else vector
 
 
 def _text_counter(token_counter: Callable[[str], int] | str | None) -> TextTokenCounter:

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from itertools import groupby, pairwise
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 from bot.chat.prompt import Image, Message, Prompt
@@ -15,7 +15,6 @@ from bot.value_class import value_class
 
 _SEPARATOR = "\n\n"
 """Between the parts of one message."""
-_inserted_of, _messages_of = attrgetter("inserted"), attrgetter("messages")
 
 
 @value_class
@@ -32,7 +31,7 @@ class PromptPart:
     priority: int = 0
     """Lower priorities are dropped first; of equals the later one."""
     required: bool = False
-    """Without it there is no prompt."""
+    """It is never dropped."""
 
 
 @value_class
@@ -84,7 +83,7 @@ class Draft:
     history: tuple[HistoryUnit, ...]
     """Oldest first."""
     context: tuple[PromptPart, ...]
-    """Parts that change with every message; they stand in front of the newest one."""
+    """Parts that change with every message; they precede the newest one."""
     newest: Message
     images: tuple[Image, ...] = ()
     """The pictures of the newest message."""
@@ -109,7 +108,7 @@ class Draft:
         if self.summary:
             found.append(Message("system", self.summary.text))
         for unit in self.history:
-            found += unit.all_messages if unit.inserted else unit.messages
+            found += unit.all_messages
         found.append(_newest_message(self))
         return (*found, *self.closing)
 
@@ -140,10 +139,6 @@ class Draft:
             if messages:
                 spans.append(PromptSpan(section, at, messages))
                 at += messages
-        if not any(map(_inserted_of, self.history)):  # nearly always
-            messages = sum(map(len, map(_messages_of, self.history)))
-            history = [PromptSpan("history", at, messages)] if messages else []
-            return (*spans, *history, *self._newest_spans(at + messages))
         for name, group in groupby(self._history_names(), key=itemgetter(0)):
             messages = sum(number for _, number in group)
             spans.append(PromptSpan("lore" if name else "history", at, messages, name=name))
@@ -172,14 +167,13 @@ def group_history(
     memo: dict[Hashable, Any] | None = None,
     key: Hashable = None,
 ) -> tuple[HistoryUnit, ...]:
-    """Group a history into units: each question begins one and is followed by its answers.
+    """Group a history (oldest first) into units: a question with its answers.
 
     Args:
-        messages: the history, oldest first.
-        questions: whether each message is a question; by default every message with another role
-            than "assistant". Answers of other characters have the role "user" without being
-            questions.
-        memo: that of the session; units that its last prompt had are the same objects again.
+        messages: the history.
+        questions: whether each message is a question, as answers of other characters have the role
+            "user"; by default every message with another role than "assistant".
+        memo: the session's, so that units of its last prompt are the same objects again.
         key: who reads the history.
     """
     history = tuple(messages)

@@ -16,12 +16,11 @@ _WITHOUT_DELIMITERS = str.maketrans(dict.fromkeys(_DELIMITERS))
 
 
 class EchoFilter:
-    """Filters an answer as it streams in; only beginnings of lines are ever held back.
+    """Filters a streamed answer; only beginnings of lines are ever held back.
 
-    The own tag is removed wherever a line begins with it, repeated tags as well. The answer ends at
-    a line that begins with the tag of another speaker; only if nothing was shown yet, that tag is
-    removed like the own one. The concatenated results of `feed` and `finish` do not depend on how
-    the text was split.
+    The character's own tag is removed from the beginning of each line, also repeated ones. The
+    answer ends at a line that begins with another speaker's tag; if nothing was shown yet, that tag
+    is removed, too. The result does not depend on how the text was split.
     """
 
     def __init__(self, own: str | None, others: Iterable[str] = ()) -> None:
@@ -65,7 +64,7 @@ class EchoFilter:
         self.stopped = self._has_text and not own
 
     def _take_line(self) -> str:
-        """Return the line as far as it is known; blank lines before the first word are dropped."""
+        """Return the known part of the line; blank lines before the first word are dropped."""
         end = _LINE_END.search(self._held)
         size = len(self._held) if end is None else end.end()
         line, self._held = self._held[:size], self._held[size:]

@@ -25,7 +25,7 @@ except ImportError:  # the extra is not installed, or has no wheel for this syst
 _MAX_TOKENS = 400  # of a story: half a second of work, and the model was trained on no more
 _MAX_CHARS = 20 * _MAX_TOKENS  # only white space has longer tokens
 _MATRIX_DIMENSIONS = 2
-_WORD_DIMENSIONS = 1024  # pgvector takes 2,000
+_WORD_DIMENSIONS = 1024
 
 
 @dataclass(frozen=True)

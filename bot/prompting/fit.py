@@ -15,7 +15,7 @@ from bot.ports import TextTokenCounter
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart, story_title
 from bot.prompting.text.incremental_map import map_incrementally
 from bot.prompting.text.tokens import count_tokens, counter_for_model, image_tokens
-from bot.texts.text import marked, translatable
+from bot.texts.text import marked
 from bot.value_class import value_class
 
 # A generous estimate of a template's tokens per message: <|im_start|>assistant\n ... <|im_end|>\n
@@ -67,13 +67,11 @@ async def fit_draft(
         return await fit_draft(_without_worst_story(draft, estimate), limit, count, estimate)
     if kept < 0:
         newest = sum(estimate_message_tokens([draft.newest], estimate))
-        raise UserError(
-            translatable(
-                "That message is too long for me: about {tokens} tokens, and with my instructions"
-                " at most {limit} fit. Please send it in smaller parts.",
-                tokens=newest,
-                limit=limit,
-            )
+        raise UserError.translatable(
+            "That message is too long for me: about {tokens} tokens, and with my instructions"
+            " at most {limit} fit. Please send it in smaller parts.",
+            tokens=newest,
+            limit=limit,
         )
     return content.fitted(kept, tokens)
 
@@ -142,8 +140,7 @@ class _OptionalContent:
         self._unit_sizes = _unit_sizes(draft, estimate)
         self._sizes = [*(size for _, size in self._parts), *self._unit_sizes]
         self._sums = list(accumulate(self._sizes))
-        self._drafts: dict[int, Draft] = {}
-        self._prompts: dict[int, Prompt] = {}
+        self._made: dict[int, tuple[Draft, Prompt]] = {}
 
     @property
     def most(self) -> int:
@@ -152,10 +149,14 @@ class _OptionalContent:
     def estimate(self, kept: int) -> int:
         return self._required_tokens + (self._sums[kept - 1] if kept > 0 else 0)
 
-    def draft(self, kept: int) -> Draft:
-        if kept not in self._drafts:
-            self._drafts[kept] = self._make_draft(kept)
-        return self._drafts[kept]
+    def prompt(self, kept: int) -> Prompt:
+        return self._make(kept)[1]
+
+    def _make(self, kept: int) -> tuple[Draft, Prompt]:
+        if kept not in self._made:
+            draft = self._make_draft(kept)
+            self._made[kept] = draft, draft.prompt
+        return self._made[kept]
 
     def _make_draft(self, kept: int) -> Draft:
         parts = {id(part) for part, _ in self._parts[:kept]}
@@ -170,11 +171,6 @@ class _OptionalContent:
             left_out=(),
         )
 
-    def prompt(self, kept: int) -> Prompt:
-        if kept not in self._prompts:
-            self._prompts[kept] = self.draft(kept).prompt
-        return self._prompts[kept]
-
     def next_guess(self, kept: int, tokens_left: float) -> int:
         """Estimate how much fits if `tokens_left` remain (or are missing) with `kept`."""
         while kept > 0 and tokens_left < 0:
@@ -184,14 +180,14 @@ class _OptionalContent:
         return bisect_right(self._sums, so_far + tokens_left, kept)
 
     def fitted(self, kept: int, tokens: int) -> FittedPrompt:
-        draft = self.draft(kept)
+        draft, prompt = self._make(kept)
         dropped = [*self._draft.left_out]
         dropped += [_dropped_part(one, _TOO_LARGE) for one in self._too_large]
         dropped += [_dropped_part(one, _FULL) for one in self._parts[kept:]]
         if units := self._draft.history[: len(self._draft.history) - len(draft.history)]:
             messages = sum(len(unit.messages) for unit in units)
             dropped.append(DroppedItem("history", "", _FULL, messages))
-        return FittedPrompt(draft, self.prompt(kept), tokens, self._limit, tuple(dropped))
+        return FittedPrompt(draft, prompt, tokens, self._limit, tuple(dropped))
 
 
 def _dropped_part(part_and_size: tuple[PromptPart, int], reason: str) -> DroppedItem:

@@ -6,13 +6,8 @@ The rules are those of ChatHaruhi 3.0 (docs/sources.md#haruhi). A line of a pers
     {{RAG对话|happy}}  {{RAG-dialogue|happy}}              ... nearest to this query instead
     {{RAG多对话|token<=1500|n<=5}}  {{RAG-dialogues|...}}   several, within a token limit
 
-is replaced as a whole by the stories found, each under a line of `###`. The search is the caller's:
-
-    persona = parse_persona(text)
-    searches = persona.searches(newest)  # {"happy": 4}: search for "happy", 4 stories, best first
-    found = {query: [Story(id, text, score), ...] for query in searches}  # None: no stories
-    system = build_roleplay_prompt(persona, found, role_name="Nora", user_name="Ana", newest=newest,
-                             max_input_tokens=1600, count=count_tokens).text
+is replaced as a whole by the stories found, each under a line of `###`. The caller searches them,
+for each of `story_queries`.
 """
 
 import re
@@ -145,8 +140,8 @@ def fill_placeholders(
         persona: the parsed persona.
         found: the stories by query, best first; None removes the lines with placeholders.
         newest: the newest message, the default query.
-        tokens: the limit of all stories together; None: no limit. A placeholder ends at the first
-            story that does not fit; one for a single story takes the best one, however long.
+        tokens: the limit of all stories together. A placeholder ends at the first story that does
+            not fit; one for a single story takes the best one, however long.
         count: counts the tokens of each text.
     """
     lines = persona.source.split("\n")
@@ -220,14 +215,12 @@ def _limits(arguments: str, number: int) -> tuple[dict[str, int], str | None]:
         else:
             unknown = unknown or repr(argument.strip())
     if missing := [name for name in ("token", "n") if name not in limits]:
-        raise CharacterError(
-            translatable(
-                "line {number} of the persona: {names} missing in {arguments}; write {example}",
-                number=number + 1,
-                names=joined(missing, translatable(" and ")),
-                arguments=repr(arguments),
-                example="{{RAG-dialogues|token<=1500|n<=5}}",
-            )
+        raise CharacterError.translatable(
+            "line {number} of the persona: {names} missing in {arguments}; write {example}",
+            number=number + 1,
+            names=joined(missing, translatable(" and ")),
+            arguments=repr(arguments),
+            example="{{RAG-dialogues|token<=1500|n<=5}}",
         )
     return limits, unknown
 

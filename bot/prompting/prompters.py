@@ -218,10 +218,8 @@ def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], An
             case [only]:
                 return {only: str(given)}, ""
             case _:
-                raise UserError(
-                    translatable(
-                        "a value is needed for each of {names}, not one text", names=_listed(fields)
-                    )
+                raise UserError.translatable(
+                    "a value is needed for each of {names}, not one text", names=_listed(fields)
                 )
     if not isinstance(given, Mapping):
         raise UserError(
@@ -230,18 +228,16 @@ def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], An
         )
     missing = [name for name in fields if name not in given]
     if missing:
-        raise UserError(translatable("a value is missing for {names}", names=_listed(missing)))
+        raise UserError.translatable("a value is missing for {names}", names=_listed(missing))
     for name in fields:
         if not isinstance(given[name], str):
             raise UserError(f"the value of {name!r} must be a text, not {given[name]!r}")
     others = [name for name in given if name not in fields]
     if len(others) > 1:
-        raise UserError(
-            translatable(
-                "there is no field {names}; the fields are {fields}",
-                names=_listed(others),
-                fields=_listed(fields),
-            )
+        raise UserError.translatable(
+            "there is no field {names}; the fields are {fields}",
+            names=_listed(others),
+            fields=_listed(fields),
         )
     return {name: given[name] for name in fields}, given[others[0]] if others else ""
 
@@ -307,6 +303,9 @@ class FilledPrompt:
 class Prompter(ABC):
     """Builds prompts of an instruction for the system, one for the user, and tools."""
 
+    takes_turns = True
+    """Whether a history and an input without a form field are allowed."""
+
     def __init__(self, system_part: str, user_part: str, tools: Tools | None) -> None:
         self._system_part = system_part
         self._user_part = user_part
@@ -363,12 +362,8 @@ class Prompter(ABC):
     ) -> str | dict[str, Any]:
         """Return the text for a local model, or `messages` (and `tools`) for an API.
 
-        Args:
-            input: the values of the form fields, and the newest turn (form_fields.py).
-            history: pairs of question and answer, or messages with roles.
-            tools: tool definitions, if the constructor got none.
-            label: the expected answer, which a training text ends with.
-            return_dict: return messages instead of a text.
+        `input` holds the values of the form fields and the newest turn; a training text ends with
+        the expected answer, `label`.
 
         Raises:
             UserError: the input does not fit the form fields, or the history is malformed.
@@ -384,7 +379,13 @@ class Prompter(ABC):
             history=history or (),
             tools=self._tools or tools or (),
         )
-        self._check(parts)
+        if not self.takes_turns and parts.history:
+            raise UserError("AlpacaPrompter takes no history; use ChatPrompter")
+        if not self.takes_turns and parts.input:
+            raise UserError(
+                "AlpacaPrompter takes no input without a form field;"
+                " write {input} into the instruction, or name it in extra_keys"
+            )
         return self._as_messages(parts) if return_dict else self._as_text(parts) + (label or "")
 
     def get_response(self, output: str, input: str | None = None) -> str:  # noqa: A002
@@ -398,9 +399,6 @@ class Prompter(ABC):
         """Form fields that the model's configuration fills, not the caller."""
         values = {name: str(getattr(self._configs, name)) for name in _TOOL_TOKENS}
         return {name: value for name, value in values.items() if value}
-
-    @abstractmethod
-    def _check(self, parts: FilledPrompt) -> None: ...
 
     @abstractmethod
     def _as_text(self, parts: FilledPrompt) -> str: ...
@@ -430,6 +428,8 @@ _PREAMBLE = (
 class AlpacaPrompter(Prompter):
     """One instruction, one answer: every value has a form field, and there is no history."""
 
+    takes_turns = False
+
     def __init__(
         self,
         instruction: Instruction | None = None,
@@ -444,16 +444,6 @@ class AlpacaPrompter(Prompter):
             case _:
                 system_part, user_part = f"{_PREAMBLE}{instruction or ''}\n\n{extra}", ""
         super().__init__(system_part, user_part, tools)
-
-    @override
-    def _check(self, parts: FilledPrompt) -> None:
-        if parts.history:
-            raise UserError("AlpacaPrompter takes no history; use ChatPrompter")
-        if parts.input:
-            raise UserError(
-                "AlpacaPrompter takes no input without a form field;"
-                " write {input} into the instruction, or name it in extra_keys"
-            )
 
     @override
     def _as_text(self, parts: FilledPrompt) -> str:
@@ -488,10 +478,6 @@ class ChatPrompter(Prompter):
                 system_part, user_part = f"{instruction}\n{extra}\n", ""
         super().__init__(system_part, user_part, tools)
         self._history = history or ()
-
-    @override
-    def _check(self, parts: FilledPrompt) -> None:
-        pass  # a history and any input are allowed
 
     @override
     def _as_messages(self, parts: FilledPrompt) -> dict[str, Any]:

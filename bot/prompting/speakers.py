@@ -231,22 +231,12 @@ class SpeakerLabels:
             return self.people[turn.speaker.id]
         return self.characters.get(turn.preset or own, self.characters[own])
 
-    def labels_of(self, turns: Iterable[Turn], own: str) -> list[str]:
-        """Return the label of each turn's speaker."""
-        people, characters, own_label = self.people, self.characters, self.characters[own]
-        return [
-            people[turn.speaker.id]
-            if turn.speaker
-            else characters.get(turn.preset or own, own_label)
-            for turn in turns
-        ]
-
     def tag_text(self, label: str, text: str) -> str:
         """Return a text with a speaker tag, `U1:MSG` (docs/sources.md#haruhi)."""
         return add_speaker_tag(label, text, self.reserved_skeletons)
 
     def others(self, own: str) -> tuple[str, ...]:
-        """Return all labels except that of the preset `own`."""
+        """Return all labels except the preset's own."""
         characters = [label for preset, label in self.characters.items() if preset != own]
         return (*self.people.values(), *characters)
 
@@ -287,7 +277,7 @@ def _label_speakers(
 ) -> SpeakerLabels:
     """Label speakers by the items of two mappings; people are sorted by their ids."""
     names = _character_labels(dict(characters))
-    people_labels = assign_labels((Person(*one) for one in people), names.values())
+    people_labels = _assign_labels(dict(people), names.values())
     seen = {skeleton(label) for label in (*people_labels.values(), *names.values())}
     without_suffix = {skeleton(label.partition("#")[0]) for label in people_labels.values()}
     return SpeakerLabels(
@@ -295,27 +285,26 @@ def _label_speakers(
     )
 
 
-def assign_labels(people: Iterable[Person], characters: Iterable[str]) -> dict[str, str]:
-    """Return a label for each person, by id, that is not confusable with any other."""
-    newest = {person.id: person.name for person in people}
-    cleaned = {one: clean_name(name) for one, name in newest.items()}
+def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict[str, str]:
+    """Return a label for each person (names by id) that is not confusable with any other."""
+    cleaned = {one: clean_name(name) for one, name in people.items()}
     skeletons = {one: skeleton(label) for one, label in cleaned.items()}
     taken = ROLE_SKELETONS | {skeleton(name) for name in characters} | {""}
     all_skeletons = list(skeletons.values())
     given: dict[str, str] = {}
-    for one in sorted(newest):
+    for one in sorted(people):
         label, attempt = cleaned[one], 0
         free = (
             not (skeletons[one] in taken or is_role_heading(label))
             and all_skeletons.count(skeletons[one]) == 1
         )
-        if not (free and is_unambiguous(newest[one])):
+        if not (free and is_unambiguous(people[one])):
             label = with_id_suffix(cleaned[one], one)
             while label in given.values():  # a hash collision: 1 in 65,536
                 attempt += 1
                 label = with_id_suffix(cleaned[one], one, attempt)
         given[one] = label
-    return {one: given[one] for one in newest}
+    return {one: given[one] for one in people}
 
 
 def uses_tags(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from bot.errors import TemplateError
 from bot.prompting.macros import remove_trim_marks
-from bot.texts.text import translatable
 from bot.value_class import value_class
 
 _TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
@@ -55,22 +54,20 @@ def parse_story_string(source: str) -> StoryString:
         TemplateError: names the unsupported or unclosed tag.
     """
     if len(source) > _MAX_CHARS:
-        raise TemplateError(
-            translatable(
-                "a story_string has at most {limit} characters; shorten it", limit=_MAX_CHARS
-            )
+        raise TemplateError.translatable(
+            "a story_string has at most {limit} characters; shorten it", limit=_MAX_CHARS
         )
     parser = _StoryStringParser(_split_tags(source.replace(_TRIM, "")))
     nodes, end = parser.block(0)
     if end:
-        raise TemplateError(
-            translatable("story_string: {tag} closes no block; remove it", tag=f"{{{{{end}}}}}")
+        raise TemplateError.translatable(
+            "story_string: {tag} closes no block; remove it", tag=f"{{{{{end}}}}}"
         )
     return StoryString(nodes)
 
 
 def story_macros(source: str) -> list[str]:
-    """Return the macros of a layout; `{{system}}` is none: only layouts have it."""
+    """Return the macros of a layout; `{{system}}` is only for layouts."""
     fields = (
         field.partition(" ")[2] if field[:1] == "#" else field
         for field in _split_tags(source)[1::2]
@@ -95,10 +92,8 @@ class _StoryStringParser:
     def block(self, depth: int) -> tuple[tuple[Node, ...], str]:
         """Parse up to the end of a block or of the text; return the nodes and the closing tag."""
         if depth > _MAX_DEPTH:
-            raise TemplateError(
-                translatable(
-                    "story_string: blocks are nested deeper than {limit}", limit=_MAX_DEPTH
-                )
+            raise TemplateError.translatable(
+                "story_string: blocks are nested deeper than {limit}", limit=_MAX_DEPTH
             )
         nodes: list[Node] = []
         while self._index < len(self._tokens):
@@ -123,11 +118,9 @@ class _StoryStringParser:
             return []
         if not tag.startswith(("#", "/", "^", ">", "else")):
             return [FieldNode(tag)]
-        raise TemplateError(
-            translatable(
-                "story_string: {tag} is not supported; use #if, #unless and macros",
-                tag=f"{{{{{tag[:60]}}}}}",
-            )
+        raise TemplateError.translatable(
+            "story_string: {tag} is not supported; use #if, #unless and macros",
+            tag=f"{{{{{tag[:60]}}}}}",
         )
 
     def _conditional(self, kind: str, name: str, depth: int) -> ConditionalNode:
@@ -136,8 +129,8 @@ class _StoryStringParser:
         if end == "else":
             otherwise, end = self.block(depth + 1)
         if end != f"/{kind}":
-            raise TemplateError(
-                translatable("story_string: {tag} is never closed", tag=f"{{{{#{kind} {name}}}}}")
+            raise TemplateError.translatable(
+                "story_string: {tag} is never closed", tag=f"{{{{#{kind} {name}}}}}"
             )
         return (
             ConditionalNode(name, then, otherwise)

@@ -1,10 +1,10 @@
 """Open live replies with a typing indicator, and split final texts into parts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, TypeAlias
 
 import structlog
 
@@ -16,12 +16,14 @@ from bot.ports import Clock, Delivery, Surface
 from bot.replying.answer_parts import PartPlaces, stop_button
 from bot.replying.live_reply import LiveReply
 from bot.replying.split import split
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.texts.text import Text, language_of, translate
 
 _log = structlog.get_logger(__name__)
 _SECONDS_BEFORE_TYPING = 0.5  # an answer that is shown by then costs no call for the indicator
 _TYPING_SHARE = 0.8  # of the time that an indicator lasts; then it is sent again
+
+OpenPart: TypeAlias = Callable[[Claim, InboxMessage, OutgoingPart], Awaitable[OpenedPart]]
 
 
 def _always(_claim: Claim) -> bool:
@@ -32,7 +34,7 @@ def _always(_claim: Claim) -> bool:
 class LiveReplies:
     """Knows the surfaces of all platforms, and how what is queued gets delivered."""
 
-    conversations: SqlConversations
+    conversations: Conversations
     surfaces: Mapping[str, Surface]
     """By `Address.source`; best-effort ones, whose edits never delay deliveries."""
     delivery: Delivery

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from bot.chat.incoming import Quote, Said, WakeReason
 from bot.chat.session import Turn
-from bot.prompting.lorebook.keys import compile_key, is_regex
+from bot.prompting.lorebook.entries import compile_key, is_regex
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.words import find_word
 from bot.texts.text import StoredPattern, marked

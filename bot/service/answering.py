@@ -10,11 +10,7 @@ from bot.chat.incoming import source_of
 from bot.chat.session import ClaimedMessage
 from bot.commands.admin_notes import AdminNotes
 from bot.commands.handlers import CommandHandlers
-from bot.commands.privacy import (
-    Forgetting,
-    PrivateCommands,
-    SharedMemories,
-)
+from bot.commands.privacy import Forgetting, PrivateCommands, SharedMemories
 from bot.commands.reports import ContextView, UsageView
 from bot.console.login import ConsoleLinks
 from bot.media.attachment_reader import AttachmentReader
@@ -26,7 +22,7 @@ from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.messaging import MessagingContainer
 from bot.service.options import Role
 from bot.settings import collect_secrets
-from bot.storage.forgetting import SqlForgottenConversations
+from bot.storage.forgetting import ForgottenConversations
 from bot.storage.retention import FORGOTTEN_SECONDS, kept_since
 from bot.storage.summaries import SqlSummaries
 from bot.storage.web_channels import ForgottenWebMessages
@@ -199,7 +195,7 @@ class AnsweringContainer(MessagingContainer, ABC):
                 *(one for one in self.backends.values() if isinstance(one, ConversationMemory)),
             ],
             self.signals,
-            SqlForgottenConversations(self.database),
+            ForgottenConversations(self.database),
             self.clock,
             FORGOTTEN_SECONDS,
         )

@@ -46,10 +46,10 @@ from bot.service.container import Container
 from bot.settings import ConsoleSettings, Settings
 from bot.setup.accounts import SetupSteps
 from bot.storage.database import Database
-from bot.storage.operation import SqlAuditLog
-from bot.storage.reports import SqlChannelHistories, SqlServiceState
-from bot.storage.tokens import SqlConsoleTokens
-from bot.storage.web_channels import SqlHistoryCopies
+from bot.storage.operation import AuditLog
+from bot.storage.reports import ChannelHistories, ServiceState
+from bot.storage.tokens import ConsoleTokens
+from bot.storage.web_channels import HistoryCopies
 from bot.telemetry.logs import RECENT_EVENTS
 
 
@@ -58,7 +58,7 @@ class ConsoleContainer:
 
     def __init__(self, container: Container) -> None:
         self._c = container
-        self._state = SqlServiceState(container.database, container.clock)
+        self._state = ServiceState(container.database, container.clock)
 
     def make_console(self, probes: Mapping[str, Probe]) -> Console:
         """Return the console; `probes` are what /readyz asks."""
@@ -87,7 +87,7 @@ class ConsoleContainer:
     @property
     def _playground_pages(self) -> PlaygroundPages:
         c = self._c
-        copies = SqlHistoryCopies(c.database, c.conversations)
+        copies = HistoryCopies(c.database, c.conversations)
         preview = PromptPreview(
             c.prompt_sources,
             c.resolver,
@@ -178,7 +178,7 @@ class ConsoleContainer:
     def _channel_reports(self) -> ChannelReports:
         c = self._c
         return ChannelReports(
-            SqlChannelHistories(c.database),
+            ChannelHistories(c.database),
             c.answer_log,
             self._state,
             c.resolver,
@@ -227,9 +227,7 @@ class ConsoleContainer:
         ]
 
     async def _reports_of_others(self, owners: Sequence[str]) -> Mapping[str, ProcessReport]:
-        shared = self._c.shared_reports
-        others = [one for one in owners if one != self._c.owner]
-        return await shared.find(others) if shared is not None else {}
+        return await self._c.nodes.reports([one for one in owners if one != self._c.owner])
 
     @cached_property
     def setup_steps(self) -> SetupSteps:
@@ -244,7 +242,7 @@ class ConsoleContainer:
 def make_console(
     settings: ConsoleSettings,
     database: Database,
-    tokens: SqlConsoleTokens,
+    tokens: ConsoleTokens,
     rate_limits: RateLimits,
     clock: Clock,
     pages: Sequence[RouteGroup],
@@ -256,7 +254,7 @@ def make_console(
     """
     logins = ConsoleLogins(tokens, rate_limits, clock, settings)
     gate = RequestGate(settings, logins)
-    groups = [*pages, AccessPage(tokens, SqlAuditLog(database), clock)]
+    groups = [*pages, AccessPage(tokens, AuditLog(database), clock)]
     home = home or next(item.path for group in groups for item in group.navigation)
     session_pages = SessionPages(logins, gate.cookie, is_https=settings.is_https, home=home)
     return Console(gate, [*groups, session_pages, ApiDescription(groups)])

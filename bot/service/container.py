@@ -34,7 +34,7 @@ from bot.service.jobs import (
 )
 from bot.service.options import Role
 from bot.service.published_presets import PublishedPresets
-from bot.storage.reports import SqlQueueAges
+from bot.storage.reports import ServiceState
 from bot.telemetry.logs import RECENT_EVENTS
 from bot.turn.arrivals import MissedSignals
 
@@ -133,16 +133,18 @@ class Container(AnsweringContainer):
         return RolePart(jobs, self.outbox.release_all, drain)
 
     async def _measure_queues(self) -> None:
-        ages, roles = SqlQueueAges(self.database, self.clock), self.options.roles
-        await repeat(lambda: measure_queues(ages, roles), self.clock, _SECONDS_BETWEEN_MEASUREMENTS)
+        state, roles = ServiceState(self.database, self.clock), self.options.roles
+        await repeat(
+            lambda: measure_queues(state, roles), self.clock, _SECONDS_BETWEEN_MEASUREMENTS
+        )
 
     @property
     def _sharing_jobs(self) -> Sequence[Job]:
-        """What tells the other processes of this one, where processes share values."""
-        shared = self.shared_reports
-        if shared is None or self.is_alone:
+        """What tells the other processes of this one."""
+        if self.is_alone:
             return ()
-        return [ReportSharing(shared, self.owner, self.backends, RECENT_EVENTS, self.clock).run]
+        sharing = ReportSharing(self.nodes, self.owner, self.backends, RECENT_EVENTS, self.clock)
+        return [sharing.run]
 
     @cached_property
     def provider_notices(self) -> ProviderNotices:

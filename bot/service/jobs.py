@@ -20,8 +20,8 @@ from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
 from bot.settings import Settings
 from bot.storage.database import Database
-from bot.storage.operation import SqlNodeRegistry
-from bot.storage.reports import SharedReports, SqlQueueAges
+from bot.storage.operation import NodeRegistry
+from bot.storage.reports import ServiceState
 from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.telemetry.logs import RecentEvents
 from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
@@ -90,18 +90,16 @@ async def delete_expired_once(database: Database, settings: Settings, clock: Clo
     return rows + await delete_expired_turns(database, clock, settings.history_days)
 
 
-async def measure_queues(ages: SqlQueueAges, roles: Set[Role]) -> None:
+async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
     """Set the gauges of the queues that these roles work on; raises `StoreError`."""
-    found = await ages.read()
+    found = await state.queue_ages()
     if Role.WORKER in roles:
         QUEUE_AGE.labels("conversations").set(found.conversations)
     if Role.SENDER in roles:
         QUEUE_AGE.labels("lanes").set(found.lanes)
 
 
-def heartbeat(
-    nodes: SqlNodeRegistry, owner: str, roles: str, version: str, clock: Clock
-) -> RolePart:
+def heartbeat(nodes: NodeRegistry, owner: str, roles: str, version: str, clock: Clock) -> RolePart:
     """Report that this process is there, for `troupe nodes`, and delete its row when it ends.
 
     Args:
@@ -237,17 +235,17 @@ class ProviderNotices:
 
 @value_class
 class ReportSharing:
-    """Shares a report of this process every few seconds.
+    """Shares a report of this process every few seconds, if it has changed.
 
     Args:
-        shared: where reports are kept.
+        nodes: the rows of all processes.
         owner: the name that this process holds leases under.
         backends: those that this process asks; none where it does not answer.
         events: what was logged.
         clock: the time between two reports.
     """
 
-    shared: SharedReports
+    nodes: NodeRegistry
     owner: str
     backends: Mapping[str, Backend]
     events: RecentEvents
@@ -255,9 +253,16 @@ class ReportSharing:
 
     async def run(self) -> None:
         """Report until cancelled."""
-        while True:
-            self.shared.keep(self.owner, self.report())
-            await self.clock.sleep(HEARTBEAT_SECONDS)
+        told = ProcessReport()
+
+        async def share() -> None:
+            nonlocal told
+            report = self.report()
+            if report != told:
+                await self.nodes.share(self.owner, report)
+                told = report
+
+        await repeat(share, self.clock, HEARTBEAT_SECONDS)
 
     def report(self) -> ProcessReport:
         """Return what this process tells."""

@@ -26,7 +26,7 @@ from bot.service.platform_calls import PlatformCalls, PlatformForms
 from bot.service.platform_supervisor import PlatformSupervisor
 from bot.service.stores import StorageContainer
 from bot.storage.chat_settings import CachedChatSettings
-from bot.storage.restoring import SqlRestores
+from bot.storage.restoring import Restores
 from bot.telemetry.metrics import HELD_ROLES
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.claims import LeaseKeeper
@@ -185,7 +185,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def restored_messages(self) -> RestoredMessages:
-        return RestoredMessages(SqlRestores(self.database, self.clock))
+        return RestoredMessages(Restores(self.database, self.clock))
 
     # sending
 
@@ -247,7 +247,7 @@ class MessagingContainer(StorageContainer, ABC):
         """What shows an answer while it is made."""
         surfaces = self.rate_limited_surfaces(best_effort=True)
         return LiveReplies(
-            self.conversations, surfaces, self._delivery, self.clock, self.leases.is_certain
+            self.conversations.open, surfaces, self._delivery, self.clock, self.leases.is_certain
         )
 
     @cached_property

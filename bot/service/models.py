@@ -20,7 +20,8 @@ from bot.service.backends import add_backends
 from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.leases import read_installation_id
-from bot.storage.usage import SqlUsageLog
+from bot.storage.stories import SqlStories
+from bot.storage.usage import UsageLog
 from bot.stories import RetrieveStories, StoryRetriever, index_stories, no_stories
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import open_tool_servers
@@ -116,10 +117,9 @@ async def open_story_retriever(
         return
     embedder = make_embedder(settings.embedding, settings.data_dir)
     if isinstance(embedder, MeteredEmbedder):
-        usage_log = SqlUsageLog(database, SystemClock())
+        usage_log = UsageLog(database, SystemClock())
         embedder = CountedEmbedder(embedder, embedder, settings.embedding, usage_log)
-    stories_module = import_module("bot.storage.stories")
-    stories = await stories_module.open_stories(database)
+    stories: SqlStories = import_module("bot.storage.stories").SqlStories(database)
     task = asyncio.create_task(
         index_stories(stories_by_character, embedder, stories, SystemClock())
     )

@@ -13,7 +13,7 @@ from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.errors import SettingsError
 from bot.importers.character_files import read_character_folder
 from bot.platforms.spec import PlatformSpec
-from bot.ports import ChatSettings, RateLimits, SharedValues, Signals
+from bot.ports import ChatSettings, RateLimits, Signals
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import (
     FileStamps,
@@ -43,7 +43,7 @@ from bot.storage.database import (
     read_revision,
 )
 from bot.storage.leases import read_installation_id, resolve_bot_id
-from bot.storage.presets import SqlPresetVersions
+from bot.storage.presets import PresetVersions
 from bot.storage.provider_keys import SqlProviderKeys, StoredKey
 from bot.value_class import value_class
 
@@ -62,8 +62,6 @@ class Resources:
     resolver: PresetResolver
     models: Models | None
     """None: this process neither makes nor shows answers."""
-    shared_values: SharedValues | None = None
-    """None: no other process needs anything of this one's memory."""
     rate_limits: RateLimits | None = None
     """None: each process has its own."""
     file_presets: Mapping[str, Preset] = field(default_factory=dict)
@@ -105,7 +103,7 @@ async def open_resources(
         opening = open_database(settings.sqlalchemy_url, settings.text_encryption)
         database = await stack.enter_async_context(opening)
         bot_ids = await _resolve_bot_ids(settings, specs, database)
-        signals, shared_values, rate_limits = await stack.enter_async_context(
+        signals, rate_limits = await stack.enter_async_context(
             _open_coordination(settings, database)
         )
         chat_settings = make_chat_settings(
@@ -120,7 +118,7 @@ async def open_resources(
             settings, presets, folder.stories, database, resolver.default, progress, options
         )
         models = await stack.enter_async_context(opening_models)
-        coordination = signals, chat_settings, resolver, models, shared_values, rate_limits
+        coordination = signals, chat_settings, resolver, models, rate_limits
         yield Resources(
             database,
             bot_ids,
@@ -249,30 +247,29 @@ async def _resolve_bot_ids(
 async def _save_versions(presets: Mapping[str, Preset], database: Database) -> Mapping[str, int]:
     """Store the presets as they are now; return their version numbers by name."""
     versions = [preset_version(preset) for preset in presets.values()]
-    return await SqlPresetVersions(database, SystemClock()).save(versions)
+    return await PresetVersions(database, SystemClock()).save(versions)
 
 
 @contextlib.asynccontextmanager
 async def _open_coordination(
     settings: Settings, database: Database
-) -> AsyncIterator[tuple[Signals, SharedValues | None, RateLimits | None]]:
+) -> AsyncIterator[tuple[Signals, RateLimits | None]]:
     """Open what the processes on one database tell each other, over a Redis if there is one."""
     if settings.redis_url is None:
-        yield InProcessSignals(), None, None
+        yield InProcessSignals(), None
         return
     url = settings.redis_url.get_secret_value()
     prefix = f"troupe:{await read_installation_id(database)}:"
     clock = SystemClock()
-    redis_signals, redis_values, redis_rate_limits = (
+    redis_signals, redis_rate_limits = (
         import_module(f"bot.storage.coordination.{name}")
-        for name in ("redis_signals", "redis_values", "redis_rate_limits")
+        for name in ("redis_signals", "redis_rate_limits")
     )
     async with (
         redis_signals.open_signals(url) as signals,
-        redis_values.open_values(url, prefix, clock) as values,
         redis_rate_limits.open_rate_limits(url, prefix, clock) as limits,
     ):
-        yield signals, values, limits
+        yield signals, limits
 
 
 async def with_stored_keys(settings: Settings) -> Settings:

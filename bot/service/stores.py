@@ -20,23 +20,21 @@ from bot.service.models import Models
 from bot.service.options import Role, RunOptions
 from bot.service.resources import Resources, data_dir_use
 from bot.settings import BudgetSettings, Settings
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.data_dir import DataDirUse
-from bot.storage.dead_letters import SqlDeadLetters
-from bot.storage.forgetting import FILE_NAME, SqlPersonalData, TombstoneFile
+from bot.storage.dead_letters import DeadLetters
+from bot.storage.forgetting import FILE_NAME, PersonalData, TombstoneFile
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
 from bot.storage.leases import SqlRoleLeases
-from bot.storage.operation import SqlAuditLog, SqlMessageNotes, SqlNodeRegistry, SqlPauses
-from bot.storage.outbox import SqlOutbox
-from bot.storage.presets import SqlPresetDrafts, SqlPresetVersions
-from bot.storage.receipts import SqlReceipts
-from bot.storage.reports import SharedReports, SqlAnswerLog
-from bot.storage.tokens import SqlConsoleTokens
-from bot.storage.usage import SqlBudgets, SqlUsageLog, SqlUsageTotals
+from bot.storage.operation import AuditLog, NodeRegistry, Pauses, SqlMessageNotes
+from bot.storage.outbox import SenderIdentity, SqlOutbox
+from bot.storage.presets import PresetDrafts, PresetVersions
+from bot.storage.receipts import Receipts
+from bot.storage.reports import AnswerLog
+from bot.storage.tokens import ConsoleTokens
+from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.storage.web_channels import SqlWebChannels
-from bot.storage.windows import SharedWindows
 from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits, RareNotices
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
@@ -79,21 +77,21 @@ class StorageContainer:
         self.resolver = resources.resolver
         self.chat_settings = resources.chat_settings
 
-        self.answer_log = SqlAnswerLog(database)
-        self.audit_log = SqlAuditLog(database)
-        self.budgets = SqlBudgets(database)
-        self.console_tokens = SqlConsoleTokens(database, clock)
-        self.dead_letters = SqlDeadLetters(database, clock)
+        self.answer_log = AnswerLog(database)
+        self.audit_log = AuditLog(database)
+        self.budgets = Budgets(database)
+        self.console_tokens = ConsoleTokens(database, clock)
+        self.dead_letters = DeadLetters(database, clock)
         self.history_index = SqlHistoryIndex(database)
         self.inbox = SqlInbox(database, clock)
         self.message_notes = SqlMessageNotes(database, clock)
-        self.nodes = SqlNodeRegistry(database, clock)
-        self.pauses = SqlPauses(database, clock)
-        self.preset_drafts = SqlPresetDrafts(database)
-        self.preset_versions = SqlPresetVersions(database, clock)
-        self.receipts = SqlReceipts(database)
-        self.usage_log = SqlUsageLog(database, clock)
-        self.usage_totals = SqlUsageTotals(database)
+        self.nodes = NodeRegistry(database, clock)
+        self.pauses = Pauses(database, clock)
+        self.preset_drafts = PresetDrafts(database)
+        self.preset_versions = PresetVersions(database, clock)
+        self.receipts = Receipts(database)
+        self.usage_log = UsageLog(database, clock)
+        self.usage_totals = UsageTotals(database)
 
     @property
     def models(self) -> Models:
@@ -139,11 +137,9 @@ class StorageContainer:
     # tables
 
     @cached_property
-    def conversations(self) -> SqlConversations:
-        values, codec = self.resources.shared_values, self.database.codec
-        shared = SharedWindows(values, codec) if values else None
+    def conversations(self) -> Conversations:
         sender = self._lane_sender if Role.SENDER in self.options.roles else None
-        return SqlConversations(self.database, self.clock, sender, shared, self._tombstones.record)
+        return Conversations(self.database, self.clock, sender, self._tombstones.record)
 
     @cached_property
     def outbox(self) -> SqlOutbox:
@@ -154,8 +150,8 @@ class StorageContainer:
         return SenderIdentity(self.owner, self.settings.delivery.settle_seconds)
 
     @cached_property
-    def personal_data(self) -> SqlPersonalData:
-        return SqlPersonalData(self.database, self.clock, self._tombstones.record)
+    def personal_data(self) -> PersonalData:
+        return PersonalData(self.database, self.clock, self._tombstones.record)
 
     @cached_property
     def _tombstones(self) -> TombstoneFile:
@@ -164,12 +160,6 @@ class StorageContainer:
     @cached_property
     def web_channels(self) -> SqlWebChannels:
         return SqlWebChannels(self.database, self.signals)
-
-    @cached_property
-    def shared_reports(self) -> SharedReports | None:
-        """What processes tell of themselves; None: nothing is shared."""
-        values = self.resources.shared_values
-        return SharedReports(values, self.database.codec) if values else None
 
     @cached_property
     def role_leases(self) -> SqlRoleLeases:

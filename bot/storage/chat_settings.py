@@ -7,36 +7,28 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select
 from typing_extensions import override
 
 from bot.chat.access import AuditEntry
-from bot.chat.session import ChatSetting
 from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
-from bot.storage.database import Database
-from bot.storage.rows import decode_all
-from bot.storage.statements import Statement, Unit, bound_texts
-from bot.storage.tables import audit, choice, upsert
+from bot.storage.database import Database, transaction
+from bot.storage.operation import RECORD
+from bot.storage.rows import decode, decode_all
+from bot.storage.statements import Statement, Unit
 from bot.value_class import value_class
 
-_CHANGED = ("value", "chosen_by", "chosen_at", "conversation")
-_SET = upsert(
-    choice,
-    lambda insert: insert.on_conflict_do_update(
-        index_elements=["scope", "key"],
-        set_={name: insert.excluded[name] for name in _CHANGED},
-    ),
-)
-_OF_SCOPES = Statement(
-    lambda dialect: select(choice.c.scope, choice.c.key, choice.c.value).where(
-        choice.c.scope.in_(bound_texts("scopes", dialect))
-    )
-)
-_VALUE = (
-    select(choice.c.value)
-    .where(choice.c.scope == bindparam("scope"), choice.c.key == bindparam("key"))
-    .with_for_update()
-)
+_SET = Statement("""
+INSERT INTO choice (scope, key, value, chosen_by, chosen_at, conversation)
+VALUES (:scope, :key, :value, :by, :at, :conversation)
+ON CONFLICT (scope, key) DO UPDATE SET value = excluded.value, chosen_by = excluded.chosen_by,
+    chosen_at = excluded.chosen_at, conversation = excluded.conversation
+""")
+_RESET = Statement("DELETE FROM choice WHERE scope = :scope AND key = :key")
+_VALUE = Statement("SELECT value FROM choice WHERE scope = :scope AND key = :key FOR UPDATE")
+_OF_SCOPES = Statement("""
+SELECT scope, key, value FROM choice
+WHERE scope IN (SELECT value FROM jsonb_array_elements_text(:scopes))
+""")
 
 
 class SqlChatSettings(ChatSettings):
@@ -45,50 +37,31 @@ class SqlChatSettings(ChatSettings):
         self._clock = clock
 
     @override
-    async def set(
+    @transaction
+    def set(
         self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
-    ) -> None:
-        now = self._clock.now()
-
-        def unit(connection: Connection) -> None:
-            if audited:
-                _note_change(connection, _Change(scope, key, value, by, now))
-            if value is None:
-                connection.execute(
-                    delete(choice).where(choice.c.scope == scope, choice.c.key == key)
-                )
-                return
-            row = {"scope": scope, "key": key, "value": value, "chosen_by": by, "chosen_at": now}
-            row["conversation"] = _conversation_of(scope)
-            connection.execute(_SET[connection.dialect.name], row)
-
-        await self._database.write(unit)
+    ) -> Unit[None]:
+        of, at = {"scope": scope, "key": key}, self._clock.now()
+        if audited:
+            rows = yield _VALUE.query(of)
+            before = decode(lambda row: str(row[0]), rows[0]) if rows else ""
+            if before != (value or ""):  # a command that is run again may change nothing
+                action = f"{'reset' if value is None else 'set'} {key}"
+                yield RECORD.query(asdict(AuditEntry(at, by, action, scope, before, value or "")))
+        if value is None:
+            yield _RESET.query(of)
+        else:
+            set_ = {"value": value, "by": by, "at": at, "conversation": _conversation_of(scope)}
+            yield _SET.query({**of, **set_})
 
     @override
-    async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
-        values = await self.get_all(scopes, key)
-        for scope in scopes:
-            if scope in values:
-                return ChatSetting(scope, values[scope])
-        return None
-
-    @override
-    async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
-        found = await self.get_scopes(scopes)
-        return {scope: values[key] for scope, values in found.items() if key in values}
-
-    @override
-    async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        asked = {"scopes": json.dumps(list(scopes))}
-
-        def unit() -> Unit[dict[str, dict[str, str]]]:
-            found: dict[str, dict[str, str]] = {}
-            rows = yield _OF_SCOPES.query_alone(asked)
-            for scope, key, value in decode_all("setting", rows, _to_setting):
-                found.setdefault(scope, {})[key] = value
-            return found
-
-        return await self._database.run(unit)
+    @transaction
+    def get_scopes(self, scopes: Sequence[str]) -> Unit[Mapping[str, Mapping[str, str]]]:
+        found: dict[str, dict[str, str]] = {}
+        rows = yield _OF_SCOPES.query_alone({"scopes": json.dumps(list(scopes))})
+        for scope, key, value in decode_all("setting", rows, _to_setting):
+            found.setdefault(scope, {})[key] = value
+        return found
 
 
 def _to_setting(row: Sequence[Any]) -> tuple[str, str, str]:
@@ -98,27 +71,8 @@ def _to_setting(row: Sequence[Any]) -> tuple[str, str, str]:
     return scope, key, value
 
 
-@value_class
-class _Change:
-    scope: str
-    key: str
-    value: str | None
-    by: str
-    at: float
-
-
-def _note_change(connection: Connection, change: _Change) -> None:
-    """Note what an admin changes; nothing if a command is run again and changes nothing."""
-    of = {"scope": change.scope, "key": change.key}
-    before, after = connection.execute(_VALUE, of).scalar() or "", change.value or ""
-    if before != after:
-        action = f"{'reset' if change.value is None else 'set'} {change.key}"
-        entry = AuditEntry(change.at, change.by, action, change.scope, before, after)
-        connection.execute(insert(audit), asdict(entry))
-
-
 def _conversation_of(scope: str) -> str:
-    """Return where somebody said this of themselves; "" for a scope that is no `person@scope`.
+    """Return the conversation of a scope `person@conversation`; "" for any other scope.
 
     A person's id has a colon, and the name of a bot before the "@" of its own id has none.
     """
@@ -148,7 +102,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
 
     Args:
         stored: the settings themselves.
-        signals: tell this process and the others about changes.
+        signals: announce changes to all processes.
         max_age_seconds: how long a value is believed where a signal may be lost; None: for ever,
             because nobody else writes.
     """
@@ -179,19 +133,6 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
                 self._uncertain = {one: end for one, end in self._uncertain.items() if end > now}
                 self._uncertain[scope] = now + _UNCERTAIN_SECONDS
             self._signals.publish(_TOPIC, [scope])
-
-    @override
-    async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
-        found = await self.get_scopes(scopes)
-        for scope in scopes:
-            if key in found[scope]:
-                return ChatSetting(scope, found[scope][key])
-        return None
-
-    @override
-    async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
-        found = await self.get_scopes(scopes)
-        return {scope: values[key] for scope, values in found.items() if key in values}
 
     @override
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:

@@ -1,7 +1,7 @@
 """What columns with people's and characters' words hold: a text as it is, or encrypted and marked.
 
-A mark tells the two apart, so that rows of both kinds stand side by side while the option is turned
-on or off::
+A mark distinguishes the two, so rows of both kinds can coexist while encryption is turned on or
+off::
 
     Hello                                as it is
     <mark>3f9c0a71:gAAAAABpKZ1...        the id of the key, and what Fernet made of the text
@@ -78,7 +78,7 @@ class TextKeys:
 
 
 class TextCodec:
-    """Encodes what is written and decodes what is read; at first, nothing is encrypted."""
+    """Encodes texts for storage and decodes them; encrypts nothing until `use` is called."""
 
     def __init__(self) -> None:
         self._keys = TextKeys()
@@ -89,7 +89,7 @@ class TextCodec:
         self._keys, self._is_on = keys, is_on
 
     def encode_text(self, text: str | None) -> str | None:
-        """Return what is stored of a text; nothing and an empty one stay what they are."""
+        """Encode a text for storage; None and "" are stored unchanged."""
         if not text:
             return text
         if self._is_on:
@@ -97,14 +97,14 @@ class TextCodec:
         return _MARK + text if text.startswith(_MARK) else text
 
     def decode_text(self, stored: str | None) -> str | None:
-        """Return the text of what is stored; raises as `TextKeys.decrypt` does."""
+        """Decode a stored text; raises what `TextKeys.decrypt` raises."""
         if not isinstance(stored, str) or not stored.startswith(_MARK):
             return stored
         rest = stored.removeprefix(_MARK)
         return rest if rest.startswith(_MARK) else self._keys.decrypt(rest).decode()
 
     def encode_bytes(self, plain: bytes | None) -> bytes | None:
-        """Return what is stored of bytes; nothing and empty ones stay what they are."""
+        """Encode bytes for storage; None and b"" are stored unchanged."""
         if not plain:
             return plain
         if self._is_on:
@@ -112,9 +112,9 @@ class TextCodec:
         return _MARK_BYTES + plain if plain.startswith(_MARK_BYTES) else plain
 
     def decode_bytes(self, stored: bytes | None) -> bytes | None:
-        """Return the bytes of what is stored; raises as `TextKeys.decrypt` does."""
+        """Decode stored bytes; raises what `TextKeys.decrypt` raises."""
         if not isinstance(stored, bytes) or not stored.startswith(_MARK_BYTES):
-            return stored  # SQLite also gives what is no bytes
+            return stored  # SQLite may hold any type
         rest = stored.removeprefix(_MARK_BYTES)
         if rest.startswith(_MARK_BYTES):
             return rest

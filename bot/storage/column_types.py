@@ -1,16 +1,14 @@
 """The types of columns with people's and characters' words, which can be encrypted.
 
-SQLAlchemy encodes and decodes them where it runs a statement; engine/encoding.py does the same for
-units of work. The codec of a database hangs on the dialects of its engines.
+SQLAlchemy encodes and decodes them where it runs a statement; statements.py does the same for units
+of work. The codec of a database hangs on the dialects of its engines.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
-import msgspec
-from sqlalchemy import ARRAY, JSON, Column, Engine, LargeBinary, Table, Text
+from sqlalchemy import Column, Engine, LargeBinary, Table, Text
 from sqlalchemy.engine.interfaces import Dialect
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import TypeDecorator
 from typing_extensions import override
 
 from bot.errors import Undecodable
@@ -18,7 +16,6 @@ from bot.storage.codec import TextCodec
 
 _UNENCRYPTED = TextCodec()
 _ATTRIBUTE = "troupe_text_codec"
-_encode_json = msgspec.json.Encoder().encode
 
 
 def attach_codec(engine: Engine, codec: TextCodec) -> None:
@@ -87,58 +84,7 @@ class EncryptableBytes(TypeDecorator[bytes]):
         return self.decode(_codec_of(dialect), value)
 
 
-EncryptableType: TypeAlias = EncryptableText | EncryptableBytes
-
-
 def encryptable_columns(table: Table) -> list[Column[Any]]:
     return [
         one for one in table.columns if isinstance(one.type, EncryptableText | EncryptableBytes)
     ]
-
-
-class EncodedList(TypeDecorator[Any]):
-    """A parameter of a function: one value of a column for each of several rows."""
-
-    impl = ARRAY
-    cache_ok = True
-
-    def __init__(self, of: TypeEngine[Any]) -> None:
-        assert isinstance(of, EncryptableText | EncryptableBytes)  # noqa: S101
-        super().__init__(of.impl)
-        self.of = of
-
-    def encode(self, codec: TextCodec, values: Iterable[Any]) -> list[Any]:
-        return [self.of.encode(codec, one) for one in values]
-
-
-class EncodedRows(TypeDecorator[Any]):
-    """A parameter of a function: rows, written as JSON once their columns are encoded."""
-
-    impl = JSON
-    cache_ok = True
-
-    def __init__(self, columns: Mapping[str, str | TypeEngine[Any]]) -> None:
-        super().__init__()
-        self.columns = tuple(
-            (name, type_) for name, type_ in columns.items() if isinstance(type_, EncryptableText)
-        )
-
-    def encode(self, codec: TextCodec, rows: Sequence[Mapping[str, Any]]) -> str:
-        encoded = [
-            {**row, **{name: type_.encode(codec, row[name]) for name, type_ in self.columns}}
-            for row in rows
-        ]
-        return _encode_json(encoded).decode()
-
-
-class EncodedValue(Protocol):
-    """A type whose values are encoded before the driver gets them."""
-
-    def encode(self, codec: TextCodec, value: Any) -> Any: ...
-
-
-def encoded_type(type_: TypeEngine[Any]) -> EncodedValue | None:
-    """Return the type if its values are encoded."""
-    if isinstance(type_, EncryptableText | EncryptableBytes | EncodedList | EncodedRows):
-        return type_
-    return None

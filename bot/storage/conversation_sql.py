@@ -1,287 +1,147 @@
-"""The statements of conversations: receive, claim, finish."""
+"""The statements of conversations: receive, claim, finish. `Statement` says how to read them."""
 
-from sqlalchemy import (
-    Boolean,
-    ColumnElement,
-    Integer,
-    and_,
-    bindparam,
-    case,
-    delete,
-    exists,
-    false,
-    func,
-    literal_column,
-    not_,
-    null,
-    or_,
-    select,
-    update,
-)
-
-from bot.chat.outgoing import OutboxOperation
 from bot.chat.session import MAX_CRASHES, MAX_OWN_CRASHES, Attempt
-from bot.storage.statements import (
-    Statement,
-    bound_texts,
-    clock,
-    insert_into,
-    is_served,
-    skip_locked,
-    unlocked_row,
-)
-from bot.storage.tables import conversation, cursor, inbox, is_unanswered, outbox, receipt, turn
+from bot.storage.statements import Statement, insert_into
 
 INBOX_ROW = (
     *("platform", "bot_id", "external_key", "conversation", "kind", "payload", "received_at"),
 )
-STORE = Statement(lambda dialect: insert_into(inbox, dialect, *INBOX_ROW).on_conflict_do_nothing())
-MAKE_READY = Statement(
-    lambda dialect: (
-        insert := insert_into(conversation, dialect, "key", "platform", "bot_id").values(
-            ready_since=clock(dialect)
-        )
-    ).on_conflict_do_update(
-        index_elements=["key"],
-        set_={
-            "ready_since": func.coalesce(conversation.c.ready_since, insert.excluded.ready_since)
-        },
-    )
-)
-ADVANCE = Statement(
-    lambda dialect: (insert := insert_into(cursor, dialect, "name", "value")).on_conflict_do_update(
-        index_elements=["name"], set_={"value": insert.excluded.value}
-    )
-)
-_IS_READY = conversation.c.ready_since.is_not(None)
-READY = Statement(
-    lambda dialect: skip_locked(
-        select(conversation.c.key)
-        .where(
-            _IS_READY,
-            conversation.c.lease_until <= clock(dialect),
-            is_served(conversation, dialect),
-        )
-        .order_by(conversation.c.ready_since)
-        .limit(bindparam("most")),
-        dialect,
-    )
-)
+STORE = Statement(insert_into("inbox", INBOX_ROW) + " ON CONFLICT DO NOTHING")
+MAKE_READY = Statement("""
+INSERT INTO conversation (key, platform, bot_id, ready_since)
+VALUES (:key, :platform, :bot_id, :now)
+ON CONFLICT (key) DO UPDATE
+SET ready_since = coalesce(conversation.ready_since, excluded.ready_since)
+""")
+ADVANCE = Statement("""
+INSERT INTO cursor (name, value) VALUES (:name, :reached)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value
+""")
+READY = Statement("""
+SELECT key FROM conversation
+WHERE ready_since IS NOT NULL AND lease_until <= :now
+    AND strpos(:served, ',' || platform || '@' || bot_id || ',') > 0
+ORDER BY ready_since LIMIT :most FOR UPDATE SKIP LOCKED
+""")
 # A row that somebody has locked is being claimed, finished or made ready, and is found once more.
-CLAIM = Statement(
-    lambda dialect: (
-        update(conversation)
-        .where(
-            unlocked_row(
-                conversation.c.key,
-                and_(
-                    conversation.c.key == bindparam("of"),
-                    _IS_READY,
-                    # whoever restarts under its old name takes its own lease over
-                    or_(
-                        conversation.c.lease_until <= clock(dialect),
-                        conversation.c.owner == bindparam("claimed_by"),
-                    ),
-                ),
-                dialect,
-            )
-        )
-        .values(
-            epoch=conversation.c.epoch + 1,
-            owner=bindparam("claimed_by"),
-            lease_until=clock(dialect) + bindparam("seconds"),
-        )
-        .returning(conversation.c.epoch)
-    )
+# A process that restarts under its old name takes over its own lease.
+CLAIM = Statement("""
+UPDATE conversation
+SET epoch = epoch + 1, owner = :claimed_by, lease_until = :now + :seconds
+WHERE key = (
+    SELECT key FROM conversation
+    WHERE key = :of AND ready_since IS NOT NULL AND (lease_until <= :now OR owner = :claimed_by)
+    FOR UPDATE SKIP LOCKED
 )
+RETURNING epoch
+""")
 # The server may crash before it has written a claim to its disk (functions.py). Another process
 # then gets the same epoch, so the owner is compared as well.
-_HELD = and_(
-    conversation.c.key == bindparam("of"),
-    conversation.c.epoch == bindparam("at_epoch"),
-    conversation.c.owner == bindparam("claimed_by"),
-)
+_HELD = "key = :of AND epoch = :at_epoch AND owner = :claimed_by"
 # A lease of 0 is one that was given back by a unit that overtook this one. A row that somebody
 # has locked is being finished or claimed, so nobody waits for it here: it is renewed next time.
-RENEW = Statement(
-    lambda dialect: (
-        update(conversation)
-        .where(
-            conversation.c.key.in_(
-                skip_locked(
-                    select(conversation.c.key).where(
-                        conversation.c.key.in_(bound_texts("keys", dialect)),
-                        conversation.c.owner == bindparam("held_by"),
-                        conversation.c.lease_until > 0.0,
-                    ),
-                    dialect,
-                )
-            )
-        )
-        .values(lease_until=clock(dialect) + bindparam("seconds"))
-    )
+RENEW = Statement("""
+UPDATE conversation SET lease_until = :now + :seconds
+WHERE key IN (
+    SELECT key FROM conversation
+    WHERE key IN (SELECT value FROM jsonb_array_elements_text(:keys))
+        AND owner = :held_by AND lease_until > 0
+    FOR UPDATE SKIP LOCKED
 )
-EPOCHS = Statement(
-    lambda dialect: select(conversation.c.key, conversation.c.epoch).where(
-        conversation.c.key.in_(bound_texts("keys", dialect)),
-        conversation.c.owner == bindparam("held_by"),
-    )
-)
-LOCK = Statement(select(conversation.c.session).where(_HELD).with_for_update())
-"""SQLite knows no such lock and needs none: a unit that writes is alone."""
+""")
+EPOCHS = Statement("""
+SELECT key, epoch FROM conversation
+WHERE key IN (SELECT value FROM jsonb_array_elements_text(:keys)) AND owner = :held_by
+""")
+LOCK = Statement(f"SELECT session FROM conversation WHERE {_HELD} FOR UPDATE")
 BEGIN_SESSION = Statement(
-    update(conversation)
-    .where(_HELD)
-    .values(session=conversation.c.session + 1)
-    .returning(conversation.c.session)
+    f"UPDATE conversation SET session = session + 1 WHERE {_HELD} RETURNING session"
 )
-RELEASE = Statement(
-    update(conversation).where(_HELD).values(lease_until=0.0).returning(conversation.c.session)
-)
-SETTLE = Statement(update(conversation).where(_HELD).values(lease_until=0.0, ready_since=None))
-_HAS_NEXT = exists().where(is_unanswered, inbox.c.conversation == bindparam("of"))
-SETTLE_IF_ANSWERED = Statement(
-    update(conversation)
-    .where(_HELD)
-    .values(
-        lease_until=case((_HAS_NEXT, conversation.c.lease_until), else_=0.0),
-        ready_since=case((_HAS_NEXT, conversation.c.ready_since), else_=null()),
-    )
-    .returning(conversation.c.session, conversation.c.ready_since)
-)
+RELEASE = Statement(f"UPDATE conversation SET lease_until = 0 WHERE {_HELD} RETURNING session")
+RELEASE_ALL = Statement("""
+UPDATE conversation SET lease_until = 0
+WHERE ready_since IS NOT NULL AND owner = :held_by AND lease_until > 0
+""")
+SETTLE = Statement(f"UPDATE conversation SET lease_until = 0, ready_since = NULL WHERE {_HELD}")
+_HAS_NEXT = "EXISTS (SELECT 1 FROM inbox WHERE state = 'new' AND conversation = :of)"
+SETTLE_IF_ANSWERED = Statement(f"""
+UPDATE conversation SET
+    lease_until = CASE WHEN {_HAS_NEXT} THEN lease_until ELSE 0 END,
+    ready_since = CASE WHEN {_HAS_NEXT} THEN ready_since END
+WHERE {_HELD}
+RETURNING session, ready_since
+""")
 """For SQLite, where nobody stores a message meanwhile: checks the epoch, and settles."""
-_OLDEST = (
-    select(inbox.c.id)
-    .where(is_unanswered, inbox.c.conversation == bindparam("of"))
-    .order_by(inbox.c.id)
-    .limit(1)
-    .scalar_subquery()
-)
+
+_DIED = f"attempt IN ({Attempt.BESIDE_OTHERS:d}, {Attempt.ALONE:d})"
 # An attempt that is still recorded did not end: its process died. A second death in a row alone
 # explains the first one as well. A suspect is not in flight before the worker starts with it.
-# The numbers are written into the SQL: PostgreSQL takes a CASE of bound values for text.
-_ZERO, _ONE, _TWO = (literal_column(str(number), Integer) for number in range(3))
-_NONE, _BESIDE_OTHERS, _ALONE, _DEFERRED = (
-    literal_column(str(int(one)), Integer) for one in Attempt
-)
-_HAS_DIED = inbox.c.attempt.in_([_BESIDE_OTHERS, _ALONE])
-# As text: in a RETURNING for SQLite, SQLAlchemy drops the tables' names, which tell them apart.
 # `+ 0` makes SQLite search the few open rows of the conversation instead of all newer rows.
-_IS_FOLLOWED: ColumnElement[bool] = literal_column(
-    "EXISTS (SELECT 1 FROM inbox AS later WHERE later.state = 'new'"
-    " AND later.conversation = inbox.conversation AND later.id + 0 > inbox.id)",
-    Boolean,
+NEXT = Statement(f"""
+UPDATE inbox SET
+    crashes = crashes + CASE WHEN {_DIED} THEN 1 ELSE 0 END,
+    own_crashes = CASE
+        WHEN attempt = {Attempt.DEFERRED:d} THEN 0
+        WHEN attempt = {Attempt.ALONE:d} AND crashes = 1 THEN 2
+        WHEN attempt = {Attempt.ALONE:d} THEN own_crashes + 1
+        ELSE own_crashes
+    END,
+    attempt = CASE
+        WHEN crashes = 0 OR crashes = 1 AND NOT {_DIED} THEN {Attempt.BESIDE_OTHERS:d}
+        ELSE {Attempt.NONE:d}
+    END
+WHERE id = (
+    SELECT id FROM inbox WHERE state = 'new' AND conversation = :of ORDER BY id LIMIT 1
 )
-NEXT = Statement(
-    update(inbox)
-    .where(inbox.c.id == _OLDEST)
-    .values(
-        crashes=inbox.c.crashes + case((_HAS_DIED, _ONE), else_=_ZERO),
-        own_crashes=case(
-            (inbox.c.attempt == _DEFERRED, _ZERO),
-            (and_(inbox.c.attempt == _ALONE, inbox.c.crashes == _ONE), _TWO),
-            (inbox.c.attempt == _ALONE, inbox.c.own_crashes + _ONE),
-            else_=inbox.c.own_crashes,
-        ),
-        attempt=case(
-            (inbox.c.crashes == _ZERO, _BESIDE_OTHERS),
-            (and_(inbox.c.crashes == _ONE, not_(_HAS_DIED)), _BESIDE_OTHERS),
-            else_=_NONE,
-        ),
-    )
-    .returning(
-        *(inbox.c.id, inbox.c.payload, inbox.c.crashes, inbox.c.own_crashes, inbox.c.kind),
-        *(inbox.c.received_at, _IS_FOLLOWED),
-    )
+RETURNING id, payload, crashes, own_crashes, kind, received_at, EXISTS (
+    SELECT 1 FROM inbox AS later
+    WHERE later.state = 'new' AND later.conversation = inbox.conversation
+        AND later.id + 0 > inbox.id
 )
-FOLLOWING = Statement(
-    select(
-        *(inbox.c.id, inbox.c.payload, inbox.c.crashes, inbox.c.own_crashes, inbox.c.kind),
-        *(inbox.c.received_at, false(), inbox.c.attempt),
-    )
-    .where(is_unanswered, inbox.c.conversation == bindparam("of"), inbox.c.id > bindparam("after"))
-    .order_by(inbox.c.id)
-    .limit(bindparam("most"))
-)
+""")
+FOLLOWING = Statement("""
+SELECT id, payload, crashes, own_crashes, kind, received_at, false, attempt FROM inbox
+WHERE state = 'new' AND conversation = :of AND id > :newer_than
+ORDER BY id LIMIT :most
+""")
 # A message that was only told to be set aside (`is_set_aside`) is kept for an operator.
-_IS_SET_ASIDE = or_(
-    inbox.c.own_crashes >= literal_column(str(MAX_OWN_CRASHES), Integer),
-    inbox.c.crashes >= literal_column(str(MAX_CRASHES), Integer),
-)
-DONE = Statement(
-    update(inbox)
-    .where(inbox.c.id == bindparam("message"))
-    .values(
-        state=case((_IS_SET_ASIDE, literal_column("'dead'")), else_=literal_column("'done'")),
-        payload=case((_IS_SET_ASIDE, inbox.c.payload), else_=null()),
-    )
-)
-SET_ASIDE = Statement(
-    update(inbox)
-    .where(inbox.c.id == bindparam("message"), is_unanswered)
-    .values(state=literal_column("'dead'"))
-)
-RECORD_ATTEMPT = Statement(
-    update(inbox).where(inbox.c.id == bindparam("message")).values(attempt=bindparam("attempted"))
-)
+_IS_SET_ASIDE = f"(own_crashes >= {MAX_OWN_CRASHES} OR crashes >= {MAX_CRASHES})"
+DONE = Statement(f"""
+UPDATE inbox SET
+    state = CASE WHEN {_IS_SET_ASIDE} THEN 'dead' ELSE 'done' END,
+    payload = CASE WHEN {_IS_SET_ASIDE} THEN payload END
+WHERE id = :message
+""")
+SET_ASIDE = Statement("UPDATE inbox SET state = 'dead' WHERE id = :message AND state = 'new'")
+RECORD_ATTEMPT = Statement("UPDATE inbox SET attempt = :attempted WHERE id = :message")
+
 TURN_ROW = (
-    *("conversation", "session", "role", "speaker_id", "speaker_name", "text", "at", "preset"),
-    *("preset_version", "message_id", "sent_as", "observed", "active", "files"),
+    *("role", "speaker_id", "speaker_name", "text", "at", "preset", "preset_version"),
+    *("message_id", "sent_as", "observed", "active", "files"),
 )
-_earlier = turn.alias("earlier")
-_PARENT = (
-    select(_earlier.c.id)
-    .where(
-        _earlier.c.conversation == bindparam("conversation"),
-        _earlier.c.session == bindparam("session"),
-        _earlier.c.active,
-    )
-    .order_by(_earlier.c.id.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-_IN_RANGE = turn.c.id.in_(
-    select(turn.c.id)
-    .where(
-        turn.c.conversation == bindparam("of"),
-        turn.c.session == bindparam("of_session"),
-        turn.c.active,
-    )
-    .order_by(turn.c.id.desc())
-    .limit(bindparam("count"))
-    .offset(bindparam("newer"))
-)
-_removed = turn.alias("removed")
+APPEND = Statement(f"""
+INSERT INTO turn (conversation, session, parent, {", ".join(TURN_ROW)})
+VALUES (:conversation, :session, (
+    SELECT earlier.id FROM turn AS earlier
+    WHERE earlier.conversation = :conversation AND earlier.session = :session AND earlier.active
+    ORDER BY earlier.id DESC LIMIT 1
+), {", ".join(f":{name}" for name in TURN_ROW)})
+""")
+_RANGE = "conversation = :of AND session = :of_session AND active ORDER BY id DESC"
+_IN_RANGE = f"id IN (SELECT id FROM turn WHERE {_RANGE} LIMIT :count OFFSET :newer)"
 # A question that failed before it was answered is kept besides, see `load_failed`. With an OR in
 # one statement, SQLite deletes the first rows before it looks for the others.
-_FAILED_BEFORE = and_(
-    turn.c.conversation == bindparam("of"),
-    not_(turn.c.active),
-    turn.c.sent_as.is_not(None),
-    turn.c.message_id.in_(
-        select(_removed.c.message_id)
-        .where(
-            _removed.c.conversation == bindparam("of"),
-            _removed.c.session == bindparam("of_session"),
-            _removed.c.active,
-        )
-        .order_by(_removed.c.id.desc())
-        .limit(bindparam("count"))
-        .offset(bindparam("newer"))
-    ),
+REMOVE_FAILED = Statement(f"""
+DELETE FROM turn
+WHERE conversation = :of AND NOT active AND sent_as IS NOT NULL AND message_id IN (
+    SELECT message_id FROM turn WHERE {_RANGE} LIMIT :count OFFSET :newer
 )
-REMOVE_FAILED = Statement(delete(turn).where(_FAILED_BEFORE))
-REMOVE = Statement(delete(turn).where(_IN_RANGE))
-SUPERSEDE = Statement(update(turn).where(_IN_RANGE).values(active=false()))
-APPEND = Statement(lambda dialect: insert_into(turn, dialect, *TURN_ROW).values(parent=_PARENT))
+""")
+REMOVE = Statement(f"DELETE FROM turn WHERE {_IN_RANGE}")
+SUPERSEDE = Statement(f"UPDATE turn SET active = false WHERE {_IN_RANGE}")
 USAGE_ROW = (
     *("person", "server", "preset", "provider", "model"),
     *("prompt_tokens", "cached_tokens", "output_tokens", "cost"),
 )
-RECEIPT_ROW = ("conversation", "turn", "at", "content", *USAGE_ROW)
-NOTE = Statement(lambda dialect: insert_into(receipt, dialect, *RECEIPT_ROW))
-OPENED = Statement(
-    select(outbox.c.part, outbox.c.external_id).where(
-        outbox.c.turn == bindparam("of_turn"), outbox.c.op == OutboxOperation.SEND
-    )
-)
+NOTE = Statement(insert_into("receipt", ("conversation", "turn", "at", "content", *USAGE_ROW)))
+OPENED = Statement("SELECT part FROM outbox WHERE turn = :of_turn AND op = 'send'")

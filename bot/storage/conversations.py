@@ -1,10 +1,9 @@
 """Histories, and who may process them: each step of a message is one unit of work."""
 
-import contextlib
-from collections.abc import Callable, Collection, Sequence
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
-from sqlalchemy import BindParameter, Connection, bindparam, delete, func, insert, select, update
 
 from bot.chat.incoming import address_of
 from bot.chat.outgoing import OutgoingPart
@@ -12,107 +11,80 @@ from bot.chat.session import (
     Attempt,
     Claim,
     ClaimedMessage,
-    Exchange,
     FinishedTurn,
-    HistoryChange,
     InboxMessage,
     OpenedPart,
     Session,
-    StoredTurn,
+    Turn,
     TurnResult,
 )
 from bot.errors import Fenced, StoreError, Undecodable
 from bot.ports import Clock
-from bot.storage import claims as units
-from bot.storage import histories as history
-from bot.storage import lanes
+from bot.storage import conversation_sql as sql
+from bot.storage import finishing, functions
 from bot.storage import receipts as receipt_rows
-from bot.storage.database import Database
+from bot.storage.database import Database, transaction
+from bot.storage.finishing import NextMessage
 from bot.storage.forgetting import Tombstone
-from bot.storage.rows import decode, decode_all, decode_event
-from bot.storage.statements import Statement, Unit, served_text
-from bot.storage.tables import (
-    choice,
-    conversation,
-    forgotten,
-    has_content,
-    inbox,
-    is_dead,
-    is_ready,
-    is_set_aside,
-    outbox,
-    receipt,
-    sent_message,
-    summary,
-    turn,
-)
-from bot.storage.turn_rows import (
+from bot.storage.histories import StoredTurns
+from bot.storage.outbox import Moment, SenderIdentity
+from bot.storage.rows import (
     TURN_COLUMNS,
-    from_turn_row,
-    to_change_rows,
-    to_opening_row,
-    to_part_changes,
+    decode,
+    decode_all,
+    decode_event,
     to_turn,
     to_turn_row,
 )
-from bot.storage.windows import SessionWindows, SharedWindows, window_of
+from bot.storage.statements import Statement, Unit, pairs, served_text
+from bot.storage.windows import SessionWindows, window_of
 
 _log = structlog.get_logger(__name__)
-_OF: BindParameter[str] = bindparam("of")
-_CURRENT = select(conversation.c.session).where(conversation.c.key == _OF)
+_CURRENT = "SELECT session FROM conversation WHERE key = :of"
 _SESSION = Statement(_CURRENT)
-_NEWEST = Statement(
-    select(*TURN_COLUMNS, turn.c.session)
-    .where(turn.c.conversation == _OF, turn.c.session == _CURRENT.scalar_subquery())
-    .where(turn.c.active)
-    .order_by(turn.c.id.desc())
-    .limit(bindparam("most"))
-)
-_HELD = (
-    select(conversation.c.epoch)
-    .where(conversation.c.key == _OF, conversation.c.owner == bindparam("claimed_by"))
-    .with_for_update()
-)
-_FORGET = delete(turn).where(turn.c.conversation == _OF)
-_NOTE_FORGOTTEN = insert(forgotten).values(conversation=_OF, at=bindparam("moment"))
-_FORGET_SENT = delete(sent_message).where(sent_message.c.conversation == _OF)
-_FORGET_RECEIPTS = (
-    update(receipt).where(receipt.c.conversation == _OF, has_content).values(content=b"")
-)
-_FORGET_SUMMARY = delete(summary).where(summary.c.conversation == _OF)
-# What was sent has no text any more; what never could be sent would keep it for days.
-_FORGET_UNSENT = (
-    update(outbox)
-    .where(outbox.c.lane == bindparam("of_lane"), is_dead)
-    .where(func.coalesce(outbox.c.thread, "") == bindparam("of_thread"))
-    .values(text="", file_text=None, error=None)
-)
-_FORGET_SET_ASIDE = (
-    update(inbox)
-    .where(inbox.c.conversation == _OF, is_set_aside)
-    .values(state="done", payload=None)
-)
+_NEWEST = Statement(f"""
+SELECT {", ".join(one.name for one in TURN_COLUMNS)}, session FROM turn
+WHERE conversation = :of AND session = ({_CURRENT}) AND active ORDER BY id DESC LIMIT :most
+""")
+_MESSAGES = Statement("""
+SELECT message_id FROM turn
+WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:rows))
+""")
+_FORGET = [
+    Statement(text)
+    for text in (
+        "DELETE FROM sent_message WHERE conversation = :of",
+        "UPDATE receipt SET content = :content WHERE conversation = :of AND length(content) > 0",
+        "DELETE FROM summary WHERE conversation = :of",
+        # What was sent has no text any more; what never could be sent would keep it for days.
+        "UPDATE outbox SET text = '', file_text = NULL, error = NULL"
+        " WHERE lane = :of_lane AND state = 'dead' AND coalesce(thread, '') = :of_thread",
+        "UPDATE inbox SET state = 'done', payload = NULL"
+        " WHERE conversation = :of AND state = 'dead'",
+        "DELETE FROM choice WHERE conversation = :of",
+        "INSERT INTO forgotten (conversation, at) VALUES (:of, :moment)",
+    )
+]
+_FORGET_TURNS = Statement("DELETE FROM turn WHERE conversation = :of RETURNING id")
 
 
 def _record_nothing(_: Tombstone) -> None:
     return
 
 
-class SqlConversations:
+class Conversations(StoredTurns):
     """Conversations in SQL; the newest turns of those that were claimed here stay in memory.
 
     Args:
         sender: takes rows for sending in the same unit that queues them; None: others send.
-        shared: the windows of other processes; None: each reads the history itself.
-        record_tombstone: keeps outside of the database what is forgotten, before it is.
+        record_tombstone: records outside the database what is about to be deleted.
     """
 
     def __init__(
         self,
         database: Database,
         clock: Clock,
-        sender: lanes.SenderIdentity | None = None,
-        shared: SharedWindows | None = None,
+        sender: SenderIdentity | None = None,
         record_tombstone: Callable[[Tombstone], None] = _record_nothing,
     ) -> None:
         self._database = database
@@ -120,13 +92,14 @@ class SqlConversations:
         self._sender = sender
         self.windows = SessionWindows()
         """The histories in memory."""
-        self._shared = shared
         self._record_tombstone = record_tombstone
 
-    async def ready(self, limit: int, sources: Collection[str]) -> Sequence[str]:
+    @transaction
+    def ready(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
         """Return conversations with something unanswered that nobody holds, oldest first."""
-        served, now = served_text(sources), self._clock.now()
-        return await self._database.run(lambda: units.ready(served, limit, now))
+        asked = {"served": served_text(sources), "most": limit, "now": self._clock.now()}
+        rows = yield sql.READY.query_alone(asked)
+        return [row[0] for row in rows]
 
     async def begin(
         self, keys: Sequence[str], owner: str, lease_seconds: float
@@ -137,10 +110,7 @@ class SqlConversations:
         death of its process: by what was recorded of it, as one of the message's own, as one of
         many messages', or as one that clears it.
         """
-        now, dialect = self._clock.now(), self._database.dialect
-        found = await self._database.run(
-            lambda: units.begin(keys, owner, lease_seconds, now, dialect)
-        )
+        found = await self.begin_rows(keys, owner, lease_seconds)
         begun = []
         for claim, stored in found:
             message = await self._first_readable(claim, stored)
@@ -149,8 +119,28 @@ class SqlConversations:
                 self.windows.begin(claim)
         return begun
 
+    @transaction
+    def begin_rows(
+        self, keys: Sequence[str], owner: str, lease_seconds: float
+    ) -> Unit[list[tuple[Claim, NextMessage]]]:
+        """As `begin`, without reading the messages."""
+        values = {"claimed_by": owner, "seconds": lease_seconds}
+        ordered = sorted(keys)  # in one order, so that nobody deadlocks
+        if not self._database.is_sqlite:
+            rows = yield functions.BEGIN.call.query_alone({"keys": ordered, **values})
+            return [(Claim(row[0], row[1], owner), NextMessage(*row[2:])) for row in rows]
+        begun = []
+        for key in ordered:
+            claimed = yield sql.CLAIM.query({"of": key, **values, "now": self._clock.now()})
+            if claimed:
+                claim = Claim(key, claimed[0][0], owner)
+                message = yield from finishing.next_message(claim)
+                if message is not None:
+                    begun.append((claim, message))
+        return begun
+
     async def _first_readable(
-        self, claim: Claim, stored: units.NextMessage | None
+        self, claim: Claim, stored: NextMessage | None
     ) -> InboxMessage | None:
         """Return the message that was begun, or the next; what cannot be read is set aside."""
         while stored is not None:
@@ -165,58 +155,77 @@ class SqlConversations:
                     reason=str(error),
                 )
             try:
-                stored = await self._database.run(lambda: units.set_aside(claim, number))  # noqa: B023 # runs at once
-            except (Fenced, StoreError) as error:  # whoever claims it next finds it again
+                stored = await self._set_aside(claim, number)
+            except (Fenced, StoreError) as error:  # the next claim finds it again
                 _log.warning("claim_failed", queue="conversations", reason=str(error))
                 return None
         return None
 
-    async def renew(self, claims: Collection[Claim], lease_seconds: float) -> Sequence[Claim]:
-        """Hold them for so long from now on, all of one owner; return those that were lost."""
-        now = self._clock.now()
-        return await self._database.run(lambda: units.renew(claims, lease_seconds, now))
+    @transaction
+    def _set_aside(self, claim: Claim, message: int) -> Unit[NextMessage | None]:
+        """Keep a message that cannot be read for an operator, and begin the next one."""
+        yield from finishing.check(claim)
+        yield sql.SET_ASIDE.query({"message": message})
+        return (yield from finishing.next_message(claim))
+
+    @transaction
+    def renew(self, claims: Collection[Claim], lease_seconds: float) -> Unit[Sequence[Claim]]:
+        """Extend the leases of claims of one owner; return the claims that were lost."""
+        keys = json.dumps([claim.conversation for claim in claims])
+        of = {"keys": keys, "held_by": next(iter(claims)).owner}
+        yield sql.RENEW.query({**of, "seconds": lease_seconds, "now": self._clock.now()})
+        epochs = pairs((yield sql.EPOCHS.query(of)))
+        return [claim for claim in claims if epochs.get(claim.conversation) != claim.epoch]
 
     async def release(self, claim: Claim) -> None:
-        """Give it back as it is; what is unanswered can be claimed at once."""
+        """Release a claim; unanswered messages can be claimed again at once."""
         window = self.windows.take(claim)
-        await self._database.run(lambda: units.release(claim))
+        await self._database.run(lambda: finishing.release(claim))
         if window is not None:
             self.windows.put(claim, window)
 
-    async def release_all(self, owner: str) -> None:
-        """Release all claims left by a previous run of this owner."""
-        held = update(conversation).where(
-            is_ready, conversation.c.owner == owner, conversation.c.lease_until > 0
-        )
-        await self._database.write(lambda c: c.execute(held.values(lease_until=0.0)).rowcount)
+    @transaction
+    def release_all(self, owner: str) -> Unit[None]:
+        """Give back everything that this owner held in an earlier life."""
+        yield sql.RELEASE_ALL.query({"held_by": owner})
 
     async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
         """Take back what `begin` or `finish` recorded: the attempt was ended on purpose."""
         await self.record_attempt(claim, message, Attempt.NONE)
 
-    async def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> None:
-        """Store what is being done with a message, for the case that the process dies of it."""
-        ids = _ids(message)
-        await self._database.run(lambda: units.record_attempt(claim, ids, attempt))
+    @transaction
+    def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> Unit[None]:
+        """Record how a message is being processed, in case the process dies of it."""
+        yield from finishing.check(claim)
+        rows = [{"message": one, "attempted": int(attempt)} for one in _ids(message)]
+        yield sql.RECORD_ATTEMPT.query_many(rows)
 
-    async def waiting(self, claim: Claim, limit: int) -> Sequence[InboxMessage]:
+    @transaction
+    def waiting(self, claim: Claim, limit: int) -> Unit[Sequence[InboxMessage]]:
         """Return the unanswered messages of a conversation, oldest first, the current one too."""
-        found = await self._database.run(lambda: units.waiting(claim, limit))
-        return decode_all("inbox", found, _to_message)
+        asked = {"of": claim.conversation, "newer_than": 0, "most": limit}
+        rows = yield sql.FOLLOWING.query(asked)
+        return decode_all("inbox", [NextMessage(*row[:-1]) for row in rows], _to_message)
 
-    async def following(
+    @transaction
+    def following(
         self, claim: Claim, message: InboxMessage, limit: int
-    ) -> Sequence[InboxMessage]:
+    ) -> Unit[Sequence[InboxMessage]]:
         """Return what came after a message and those gathered with it, in order.
 
-        It ends before the first event that is no message, and before one that was in flight when a
-        process died: those are processed alone.
+        Stops before the first event that is not a message, and before a message that was in flight
+        when a process died: it is processed alone, so that another death blames nobody else.
         """
-        after = message.newest.id
-        found = await self._database.run(lambda: units.following(claim, after, limit))
+        asked = {"of": claim.conversation, "newer_than": message.newest.id, "most": limit}
         messages: list[InboxMessage] = []
-        with contextlib.suppress(Undecodable):  # it ends the group, and is set aside in its turn
-            messages.extend(_to_message(one) for one in found)
+        for *columns, attempt in (yield sql.FOLLOWING.query(asked)):
+            stored = NextMessage(*columns)
+            if stored.kind != "said" or stored.crashes or attempt != Attempt.NONE:
+                break
+            try:
+                messages.append(_to_message(stored))
+            except Undecodable:  # it is set aside in its turn
+                break
         return messages
 
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
@@ -225,10 +234,6 @@ class SqlConversations:
         The epoch is not checked: it may be what a claim that is fenced by now has known.
         """
         window = self.windows.get(claim)
-        if window is None and self._shared is not None:
-            window = await self._shared.find(claim)
-            if window is not None:
-                self.windows.put(claim, window)
         known = window.newest(max_turns) if window else None
         if known is not None:
             return known
@@ -236,58 +241,13 @@ class SqlConversations:
         self.windows.put(claim, window_of(session, max_turns))
         return session
 
-    async def _read_session(self, conversation_key: str, max_turns: int) -> Session:
-        asked = {"of": conversation_key, "most": max_turns}
-
-        def unit() -> Unit[Session]:
-            rows = yield _NEWEST.query_alone(asked)
-            if rows:
-                return Session(rows[0][-1], tuple(decode_all("turn", reversed(rows), to_turn)))
-            found = yield _SESSION.query_alone({"of": conversation_key})
-            return Session(found[0][0] if found else 1, ())
-
-        return await self._database.run(unit)
-
-    async def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Sequence[StoredTurn]:
-        """Return the turns of these messages of the platform, oldest first, in all sessions.
-
-        A person's message is one turn; an answer is found by any message that it was sent as. The
-        versions that are not active any more are found as well.
-        """
-        return await self._database.run(lambda: history.find(claim.conversation, message_ids))
-
-    async def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Exchange | None:
-        """Return a person's message, its answers and so many turns before it; None: unknown."""
-        return await self._database.run(
-            lambda: history.load_exchange(claim.conversation, message_id, max_turns)
-        )
-
-    async def load_answered(
-        self, conversation_key: str, part: str, max_turns: int
-    ) -> Exchange | None:
-        """Return the exchange whose answer was sent as this part.
-
-        An exchange without answers: the part says that the answer failed, and the question is not
-        in the history; before it is what was gathered with it. None: unknown, or answered since.
-        """
-        return await self._database.run(
-            lambda: history.load_answered(conversation_key, part, max_turns)
-        )
-
-    async def load_failed(self, claim: Claim) -> Sequence[StoredTurn]:
-        """Return the questions whose answers failed since the newest answer, newest first.
-
-        What was gathered with one has the same parts. Commands whose menus were sent are among
-        them.
-        """
-        return await self._database.run(lambda: history.load_failed(claim.conversation))
-
-    async def find_said_by(self, claim: Claim, person_id: str) -> Sequence[int]:
-        """Return the ids of what a person said in a conversation, and of the answers to that.
-
-        Where nobody else has said anything, these are all turns.
-        """
-        return await self._database.run(lambda: history.find_said_by(claim.conversation, person_id))
+    @transaction
+    def _read_session(self, conversation_key: str, max_turns: int) -> Unit[Session]:
+        rows = yield _NEWEST.query_alone({"of": conversation_key, "most": max_turns})
+        if rows:
+            return Session(rows[0][-1], tuple(decode_all("turn", reversed(rows), to_turn)))
+        found = yield _SESSION.query_alone({"of": conversation_key})
+        return Session(found[0][0] if found else 1, ())
 
     async def forget(self, claim: Claim) -> int:
         """Delete the history of a conversation, all its sessions, for good; return its turns.
@@ -295,45 +255,32 @@ class SqlConversations:
         What people said of themselves there goes with it.
         """
         self.windows.take(claim)
-        told_here = delete(choice).where(choice.c.conversation == claim.conversation)
-        of, now = {"of": claim.conversation}, self._clock.now()
-        address = address_of(claim.conversation)
+        now = self._clock.now()
         self._record_tombstone(Tombstone(now, claim.conversation))
-
-        def unit(connection: Connection) -> int:
-            held = connection.execute(_HELD, {**of, "claimed_by": claim.owner})
-            if held.scalar() != claim.epoch:
-                raise units.outdated(claim)
-            connection.execute(_FORGET_SENT, of)
-            connection.execute(_FORGET_RECEIPTS, of)
-            connection.execute(_FORGET_SUMMARY, of)
-            channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
-            connection.execute(_FORGET_UNSENT, channel)
-            connection.execute(_FORGET_SET_ASIDE, of)
-            connection.execute(told_here)
-            connection.execute(_NOTE_FORGOTTEN, {**of, "moment": now})
-            return connection.execute(_FORGET, of).rowcount
-
-        turns = await self._database.write(unit)
-        if self._shared is not None:
-            await self._shared.drop(claim)
+        turns = await self._forget(claim, now)
         await self._database.truncate_log()
         return turns
+
+    @transaction
+    def _forget(self, claim: Claim, now: float) -> Unit[int]:
+        yield from finishing.check(claim)
+        address = address_of(claim.conversation)
+        channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
+        values = {"of": claim.conversation, **channel, "content": b"", "moment": now}
+        for statement in _FORGET:
+            yield statement.query(values)
+        return len((yield _FORGET_TURNS.query(values)))
 
     async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
         """Queue the first message of an answer that is still being written.
 
         The same part of the same turn is queued once, whatever process asks and how often.
         """
-        row, at = to_opening_row(message, opening), self._moment()
+        row, at = finishing.to_opening_row(message, opening), self._moment()
         number, taken = await self._database.run(
-            lambda: units.open_part(claim, row, self._sender, at, self._database.dialect)
+            lambda: finishing.open_part(claim, row, self._sender, at, self._database.dialect)
         )
         return OpenedPart(number, taken)
-
-    async def opened_parts(self, message: InboxMessage) -> Sequence[int]:
-        """Return the numbers of a message's parts that were opened, in earlier attempts too."""
-        return await self._database.run(lambda: history.opened_parts(message.turn))
 
     async def finish(
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
@@ -346,62 +293,56 @@ class SqlConversations:
         begun, or the conversation released if there is none or `go_on` is false.
         """
         at = self._moment()
-        rows = units.FinishedRows(
+        rows = finishing.FinishedRows(
             messages=[*_ids(message), *(one.id for one in message.refused)],
             turns=[
                 *(to_turn_row(one) for one in result.turns),
                 *(to_turn_row(one, is_active=False) for one in result.unanswered),
             ],
             receipts=[receipt_rows.to_row(claim, message, one, at.now) for one in result.receipts],
-            answer=to_part_changes(message, result),
+            answer=finishing.to_part_changes(message, result),
             new_session=result.new_session,
             go_on=go_on,
             removes=result.removes,
             supersedes=result.supersedes,
-            change=to_change_rows(result.change) if result.change is not None else None,
+            change=result.change,
             in_place_of=result.in_place_of,
         )
         if result.change is not None and result.change.deleted:
             await self._note_deleted(claim, result.change.deleted, at.now)
-        # Whatever happens to the unit, a window is kept only of what is known to be committed.
+        # A window is kept only if it is certain that the unit was committed.
         window = self.windows.take(claim)
         following, taken = await self._database.run(
-            lambda: units.finish(claim, rows, self._sender, at, self._database.dialect)
+            lambda: finishing.finish(claim, rows, self._sender, at, self._database.dialect)
         )
-        if result.change is not None:
-            await self._forget_changed(claim, result.change)
-        if result.is_withdrawn:
+        is_deleted = result.change is not None and result.change.deleted
+        if is_deleted or result.is_withdrawn:
             await self._database.truncate_log()
         if window is not None and not result.new_session and result.change is None:
             gone = result.removes or result.supersedes
             if gone is not None:
                 window = window.without(gone)
-            window = window.extended([from_turn_row(row) for row in rows.turns if row["active"]])
+            window = window.extended([_as_read(row) for row in rows.turns if row["active"]])
             self.windows.put(claim, window)
-            if self._shared is not None and following is None:
-                self._shared.keep(claim, window)
         return FinishedTurn(await self._first_readable(claim, following), taken)
 
     async def _note_deleted(self, claim: Claim, ids: Collection[int], now: float) -> None:
         """Keep outside of the database which turns are about to be deleted."""
-        named = select(turn.c.message_id).where(turn.c.id.in_(ids), turn.c.message_id.is_not(None))
-        messages = await self._database.read(lambda c: c.execute(named).scalars().all())
+        messages = await self._database.run_reading(lambda: _messages_of(ids))
         self._record_tombstone(
-            Tombstone(now, claim.conversation, tuple(sorted(ids)), tuple(sorted(set(messages))))
+            Tombstone(now, claim.conversation, tuple(sorted(ids)), tuple(sorted(messages)))
         )
 
-    async def _forget_changed(self, claim: Claim, change: HistoryChange) -> None:
-        """Drop what processes and files keep of turns that were changed."""
-        if self._shared is not None:
-            await self._shared.drop(claim)
-        if change.deleted:
-            await self._database.truncate_log()
-
-    def _moment(self) -> lanes.Moment:
-        return lanes.Moment(self._clock.now(), self._clock.monotonic())
+    def _moment(self) -> Moment:
+        return Moment(self._clock.now(), self._clock.monotonic())
 
 
-def _to_message(stored: units.NextMessage) -> InboxMessage:
+def _messages_of(ids: Collection[int]) -> Unit[set[str]]:
+    rows = yield _MESSAGES.query_alone({"rows": json.dumps(list(ids))})
+    return {row[0] for row in rows if row[0] is not None}
+
+
+def _to_message(stored: NextMessage) -> InboxMessage:
     incoming = decode_event(stored.kind, stored.payload)
     return InboxMessage(
         stored.id,
@@ -411,6 +352,11 @@ def _to_message(stored: units.NextMessage) -> InboxMessage:
         decode(float, stored.received_at),
         bool(stored.is_followed),
     )
+
+
+def _as_read(row: Mapping[str, object]) -> Turn:
+    """Return a turn as it will be read."""
+    return to_turn([row[column.name] for column in TURN_COLUMNS])
 
 
 def _ids(message: InboxMessage) -> list[int]:

@@ -1,7 +1,6 @@
 """Copy every row of one database into another one and compare them; back up the file of SQLite.
 
-What is there already and equal is left, so that a copy that was interrupted goes on. Vectors that
-pgvector keeps beside the tables are made again by the service.
+Rows that are already there and equal are left, so an interrupted copy can be resumed.
 """
 
 import contextlib
@@ -12,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Table, func, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
 
 from bot.chat.operation import HEARTBEAT_SECONDS
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.database import INSUFFICIENT_PRIVILEGE, Database
-from bot.storage.statements import DialectName, clock
-from bot.storage.tables import conversation, metadata, node, supported_revision, upsert
+from bot.storage.statements import Statement, Unit
+from bot.storage.tables import metadata, supported_revision
 
 COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_revision]
 """All of them, without what the tables of each database say of themselves."""
@@ -26,6 +26,11 @@ COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_r
 _ROWS_PER_PAGE = 500
 _SEEN_SECONDS = 3 * HEARTBEAT_SECONDS
 """How long ago a process that works on the database may have reported itself."""
+
+_HELD = Statement("""
+SELECT key FROM conversation WHERE owner IS NOT NULL AND lease_until > :now LIMIT 1
+""")
+_SEEN = Statement(f"SELECT owner FROM node WHERE seen_at > :now - {_SEEN_SECONDS} LIMIT 1")
 
 Row = Mapping[str, Any]
 Report = Callable[[str, int], None]
@@ -40,7 +45,7 @@ async def copy_rows(source: Database, target: Database, report: Report) -> int:
             have, a row cannot be stored there, or a database fails. The target can be used again
             once the reason is gone; the source is not changed.
     """
-    if await source.read(lambda c: _is_in_use(c, source.dialect)):
+    if await source.run_reading(lambda: _is_in_use(source.is_sqlite)):
         raise StoreError(
             "a process works on this database, or was killed less than "
             f"{_SEEN_SECONDS:.0f} seconds ago; stop all of them, then copy it"
@@ -57,7 +62,8 @@ async def copy_rows(source: Database, target: Database, report: Report) -> int:
 
 
 async def _copy_table(source: Database, target: Database, table: Table) -> int:
-    insert = upsert(table, lambda insert: insert.on_conflict_do_nothing())[target.dialect]
+    dialect = sqlite if target.is_sqlite else postgresql
+    insert = dialect.insert(table).on_conflict_do_nothing()
     copied, last = 0, None
     has_sequence = not target.is_sqlite and table.autoincrement_column is not None
     while rows := await _read_page(source, table, last):
@@ -120,14 +126,12 @@ def _count(connection: Connection, table: Table) -> int:
     return connection.execute(select(func.count()).select_from(table)).scalar_one()
 
 
-def _is_in_use(connection: Connection, dialect: DialectName) -> bool:
-    now = clock(dialect)
-    is_held = conversation.c.owner.is_not(None) & (conversation.c.lease_until > now)
-    asked = [select(conversation.c.key).where(is_held)]
-    if dialect != "sqlite":  # there the lock of the data directory tells it
-        asked.append(select(node.c.owner).where(node.c.seen_at > now - _SEEN_SECONDS))
-    values = {"now": SystemClock().now()}
-    return any(connection.execute(one.limit(1), values).first() is not None for one in asked)
+def _is_in_use(is_sqlite: bool) -> Unit[bool]:
+    asked = {"now": SystemClock().now()}
+    if (yield _HELD.query(asked)):
+        return True
+    # For SQLite, the lock on the data directory answers this.
+    return not is_sqlite and bool((yield _SEEN.query(asked)))
 
 
 def _continue_ids(connection: Connection, table: Table) -> None:

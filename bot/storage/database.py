@@ -6,16 +6,26 @@ own revision is not below the oldest one that the upgrade wrote down.
 """
 
 import contextlib
+import functools
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from importlib import import_module  # noqa: TID251 # modules with heavy imports that few runs need
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 
 import structlog
-from sqlalchemy import Connection, MetaData, String, Table, delete, insert, inspect, select
+from sqlalchemy import (
+    Connection,
+    MetaData,
+    String,
+    Table,
+    delete,
+    insert,
+    inspect,
+    select,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.schema import Column
@@ -26,7 +36,7 @@ from bot.runtime.addresses import require_encoded_login
 from bot.storage.codec import StoredAsIs, TextCodec, TextEncryption
 from bot.storage.column_types import encryptable_columns
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
-from bot.storage.statements import DialectName, StartUnit, clock_at, to_store_error
+from bot.storage.statements import DialectName, Rows, StartUnit, Statement, Unit, to_store_error
 from bot.storage.tables import metadata, supported_revision
 
 T = TypeVar("T")
@@ -38,12 +48,13 @@ _DEADLOCK_DETECTED = "40P01"
 _READ_ONLY = "25006"
 _UPGRADE_ATTEMPTS = 10
 """It locks tables in another order than a step of a message does: PostgreSQL may end either."""
-# Not all of them: a key that is missing is told at the start, as far as it is in use.
+# Only the newest: a missing key that is in use is reported at the start.
 _NEWEST_TEXTS = [
     select(*columns).order_by(*(one.desc() for one in table.primary_key)).limit(1)
     for table in metadata.sorted_tables
     if (columns := encryptable_columns(table))
 ]
+_PING, _NOW = Statement("SELECT 1"), Statement("SELECT :now")
 _CHECKPOINT_ATTEMPTS = 5
 """Each waits as long as SQLite waits for a lock."""
 
@@ -58,7 +69,7 @@ class Database:
     def __init__(self, connections: ConnectionPool, codec: TextCodec | None = None) -> None:
         self._connections = connections
         self.codec = codec or TextCodec()
-        """Encodes the texts of this database; for what is stored of them elsewhere."""
+        """Encodes the texts of this database."""
 
     @property
     def dialect(self) -> DialectName:
@@ -71,6 +82,10 @@ class Database:
     async def run(self, start: StartUnit[T]) -> T:
         """Run a unit of queries in a transaction and commit it."""
         return await _translated(self._connections.run(start))
+
+    async def run_reading(self, start: StartUnit[T]) -> T:
+        """Run a unit of queries that only reads."""
+        return await _translated(self._connections.run_reading(start))
 
     async def read(self, unit: UnitOfWork[T]) -> T:
         """Run a function that only reads."""
@@ -86,15 +101,12 @@ class Database:
 
     async def ping(self) -> None:
         """Ask the database whether it is there; raises `StoreError`."""
-        await self.read(lambda connection: connection.execute(select(1)).scalar())
+        await self.run_reading(lambda: _rows_of(_PING))
 
     async def now(self, clock: Clock) -> float:
         """Return the time by which rows expire, in Unix seconds: the database's own, if any."""
-        if self.is_sqlite:
-            return clock.now()
-        return await self.read(
-            lambda c: c.execute(select(clock_at("postgresql", 0.0))).scalar_one()
-        )
+        [[now]] = await self.run_reading(lambda: _rows_of(_NOW, now=clock.now()))
+        return float(now)
 
     async def truncate_log(self) -> None:
         """Remove deleted text from SQLite's write-ahead log, which keeps old pages.
@@ -112,7 +124,7 @@ class Database:
         """Encrypt and decrypt texts as the settings say.
 
         Raises:
-            SettingsError: there is no key, or not the one of the newest texts.
+            SettingsError: there is no key, or the newest texts were encrypted with another one.
             StoreError: the database failed.
         """
         if encryption.is_on or encryption.encryption_keys:
@@ -146,6 +158,42 @@ class Database:
         if not (self.is_sqlite and await self.write(create_tables)):
             unit = import_module("bot.storage.migrations").upgrade
             await _repeated_after_deadlocks(lambda: self.maintain(unit))
+
+
+def _rows_of(statement: Statement, **values: object) -> Unit[Rows]:
+    return (yield statement.query_alone(values))
+
+
+class _HasDatabase(Protocol):
+    _database: Database
+
+
+Owner = TypeVar("Owner", bound=_HasDatabase)
+Arguments = ParamSpec("Arguments")
+
+
+def transaction(
+    unit: Callable[Concatenate[Owner, Arguments], Unit[T]],
+) -> Callable[Concatenate[Owner, Arguments], Coroutine[Any, Any, T]]:
+    """Make a method of a store that is a unit of work run in the store's database."""
+
+    @functools.wraps(unit)
+    async def run(self: Owner, *args: Arguments.args, **more: Arguments.kwargs) -> T:
+        return await self._database.run(lambda: unit(self, *args, **more))
+
+    return run
+
+
+def reading(
+    unit: Callable[Concatenate[Owner, Arguments], Unit[T]],
+) -> Callable[Concatenate[Owner, Arguments], Coroutine[Any, Any, T]]:
+    """As `transaction`, for a unit that only reads: no writer waits for it."""
+
+    @functools.wraps(unit)
+    async def run(self: Owner, *args: Arguments.args, **more: Arguments.kwargs) -> T:
+        return await self._database.run_reading(lambda: unit(self, *args, **more))
+
+    return run
 
 
 @contextlib.asynccontextmanager
@@ -237,7 +285,7 @@ async def _connect(url: str, codec: TextCodec) -> AsyncIterator[Database]:
 
 
 def database_exists(url: str) -> bool:
-    """Tell whether a database exists; `open_database` would create a new SQLite file."""
+    """Return whether a database exists; `open_database` would create a new SQLite file."""
     file = sqlite_file(url)
     return file is None or file.is_file()
 

@@ -5,114 +5,88 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
-
 from bot.chat.incoming import ForgetRequested, Incoming, Pressed, Said
 from bot.chat.operation import DeadLetter
-from bot.chat.outgoing import OutboxState
 from bot.errors import Undecodable
 from bot.ports import Clock
-from bot.storage.database import Database
-from bot.storage.rows import decode_event, encode_event
-from bot.storage.statements import clock_at
-from bot.storage.tables import conversation, inbox, is_dead, is_set_aside, lane, outbox
+from bot.storage.conversation_sql import MAKE_READY, STORE
+from bot.storage.database import Database, reading, transaction
+from bot.storage.lane_sql import DUE_NOW
+from bot.storage.rows import decode, decode_event, encode_event
+from bot.storage.statements import Statement, Unit
 
 _IN, _OUT = "in", "out"
 _MAX_REFUSALS = 8
+_SET_ASIDE = """
+SELECT id, conversation, kind, received_at, crashes, payload, platform, bot_id
+FROM inbox WHERE state = 'dead'
+"""
+_RECEIVED = Statement(f"{_SET_ASIDE} ORDER BY id")
+_EVENT = Statement(f"{_SET_ASIDE} AND id = :row")
+_FINISH = Statement("""
+UPDATE inbox SET state = 'done', payload = NULL WHERE id = :row AND state = 'dead' RETURNING id
+""")
 # A row that was dropped has no error any more: it only keeps its place in its turn.
-_IS_LISTED = is_dead & outbox.c.error.is_not(None)
-_RECEIVED = (
-    select(
-        *(inbox.c.id, inbox.c.conversation, inbox.c.kind, inbox.c.received_at, inbox.c.crashes),
-        inbox.c.payload,
-    )
-    .where(is_set_aside)
-    .order_by(inbox.c.id)
-)
-_UNSENT = (
-    select(outbox.c.id, outbox.c.lane, outbox.c.op, outbox.c.started_at, outbox.c.error)
-    .where(_IS_LISTED)
-    .order_by(outbox.c.id)
-)
-_REFUSALS = (
-    select(outbox.c.error)
-    .where(_IS_LISTED, outbox.c.lane == bindparam("of"))
-    .order_by(outbox.c.id.desc())
-    .limit(_MAX_REFUSALS)
-)
-_EVENT = select(inbox.c.kind, inbox.c.payload, inbox.c.platform, inbox.c.bot_id).where(
-    inbox.c.id == bindparam("row"), is_set_aside
-)
-_TEXT = select(outbox.c.text).where(outbox.c.id == bindparam("row"), _IS_LISTED)
-_FINISH = (
-    update(inbox)
-    .where(inbox.c.id == bindparam("row"), is_set_aside)
-    .values(state="done", payload=None)
-)
-_NOT_READY = update(conversation).where(
-    conversation.c.key == bindparam("of"), conversation.c.ready_since.is_(None)
-)
+_IS_LISTED = "state = 'dead' AND error IS NOT NULL"
+_THIS = f"WHERE id = :row AND {_IS_LISTED}"
+_UNSENT = Statement(f"""
+SELECT id, lane, op, started_at, error FROM outbox WHERE {_IS_LISTED} ORDER BY id
+""")
+_REFUSALS = Statement(f"""
+SELECT error FROM outbox WHERE {_IS_LISTED} AND lane = :of ORDER BY id DESC LIMIT {_MAX_REFUSALS}
+""")
+_TEXT = Statement(f"SELECT text FROM outbox {_THIS}")
+_LANE_OF = Statement(f"SELECT lane FROM outbox {_THIS}")
 # It may have arrived although nobody knows: it is looked for before it is sent again.
-_SEND_AGAIN = (
-    update(outbox)
-    .where(outbox.c.id == bindparam("row"), _IS_LISTED)
-    .values(state=OutboxState.UNKNOWN, attempts=0, not_before=0.0, error=None, owner=None)
-)
-_LANE_OF = select(outbox.c.lane).where(outbox.c.id == bindparam("row"), _IS_LISTED)
-_DROP = (
-    update(outbox)
-    .where(outbox.c.id == bindparam("row"), _IS_LISTED)
-    .values(error=None, text="", file_name=None, file_text=None, face=None, buttons=None)
-)
+_SEND_AGAIN = Statement(f"""
+UPDATE outbox SET state = 'unknown', attempts = 0, not_before = 0, error = NULL, owner = NULL
+{_THIS} RETURNING id
+""")
+_DROP = Statement(f"""
+UPDATE outbox SET error = NULL, text = '', file_name = NULL, file_text = NULL, face = NULL,
+    buttons = NULL
+{_THIS} RETURNING id
+""")
 
 
-class SqlDeadLetters:
+class DeadLetters:
+    """What was set aside: messages that were not processed, parts that were not delivered."""
+
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    async def all(self) -> Sequence[DeadLetter]:
+    @reading
+    def all(self) -> Unit[Sequence[DeadLetter]]:
         """Return all of them, without what people wrote."""
+        received = [_to_received(row) for row in (yield _RECEIVED.query_alone())]
+        unsent = yield _UNSENT.query_alone()
+        return received + [decode(_to_unsent, row) for row in unsent]
 
-        def unit(connection: Connection) -> list[DeadLetter]:
-            received = [
-                DeadLetter(
-                    f"{_IN}-{row.id}", row.conversation, row.kind, row.received_at, _why(row)
-                )
-                for row in connection.execute(_RECEIVED)
-            ]
-            unsent = [
-                DeadLetter(f"{_OUT}-{id_}", place, op, at, error)
-                for id_, place, op, at, error in connection.execute(_UNSENT)
-            ]
-            return received + unsent
-
-        return await self._database.read(unit)
-
-    async def refusals(self, lane: str) -> Sequence[str]:
+    @reading
+    def refusals(self, lane: str) -> Unit[Sequence[str]]:
         """Return why the newest parts of a lane were not delivered, each reason once."""
-        asked = {"of": lane}
-        rows = await self._database.read(lambda c: c.execute(_REFUSALS, asked).scalars().all())
-        return tuple(dict.fromkeys(rows))
+        rows = yield _REFUSALS.query_alone({"of": lane})
+        return tuple(dict.fromkeys(decode(_first, row) for row in rows))
 
-    async def text(self, name: str) -> str | None:
+    @reading
+    def text(self, name: str) -> Unit[str | None]:
         """Return what one says; None: there is none of that name."""
         kind, row = _parse(name)
+        if not kind:
+            return None
+        found = yield (_TEXT if kind == _OUT else _EVENT).query({"row": row})
+        if not found:
+            return None
+        if kind == _OUT:
+            return decode(_first, found[0])
+        try:
+            return _text_of(_event(found[0]))
+        except Undecodable as error:
+            return f"cannot be read: {error}"
 
-        def unit(connection: Connection) -> str | None:
-            if kind == _OUT:
-                return connection.execute(_TEXT, {"row": row}).scalar_one_or_none()
-            found = connection.execute(_EVENT, {"row": row}).first()
-            if found is None:
-                return None
-            try:
-                return _text_of(decode_event(found.kind, found.payload))
-            except Undecodable as error:
-                return f"cannot be read: {error}"
-
-        return await self._database.read(unit) if kind else None
-
-    async def retry(self, name: str) -> str | None:
+    @transaction
+    def retry(self, name: str) -> Unit[str | None]:
         """Process or deliver one once more; return its conversation or lane.
 
         Returns:
@@ -121,47 +95,39 @@ class SqlDeadLetters:
         kind, row = _parse(name)
         if not kind:
             return None
-        again = self._send_again if kind == _OUT else self._receive_again
-        return await self._database.write(lambda c: again(c, row))
+        return (yield from (self._send_again if kind == _OUT else self._receive_again)(row))
 
-    async def drop(self, name: str) -> bool:
+    @transaction
+    def drop(self, name: str) -> Unit[bool]:
         """Delete the content of one for good; return False if there is none of that name."""
         kind, row = _parse(name)
-        if not kind:
-            return False
-        statement, of = _DROP if kind == _OUT else _FINISH, {"row": row}
-        return bool(await self._database.write(lambda c: c.execute(statement, of).rowcount))
+        statement = _DROP if kind == _OUT else _FINISH
+        return bool(kind and (yield statement.query({"row": row})))
 
-    def _receive_again(self, connection: Connection, row: int) -> str | None:
+    def _receive_again(self, row: int) -> Unit[str | None]:
         """Receive an event once more, under another key: its turn has been told its failure."""
-        found = connection.execute(_EVENT, {"row": row}).first()
-        if found is None or not connection.execute(_FINISH, {"row": row}).rowcount:
+        found = yield _EVENT.query({"row": row})
+        if not found or not (yield _FINISH.query({"row": row})):
             return None
-        event, now = decode_event(found.kind, found.payload), self._clock.now()
+        event, now = _event(found[0]), self._clock.now()
         event = replace(event, external_key=f"{event.external_key}:again{secrets.token_hex(3)}")
-        key = event.address.conversation
-        connection.execute(
-            insert(inbox).values(
-                platform=found.platform,
-                bot_id=found.bot_id,
-                external_key=event.external_key,
-                conversation=key,
-                kind=found.kind,
-                payload=encode_event(event),
-                received_at=now,
-            )
+        key, (kind, platform, bot_id) = (
+            event.address.conversation,
+            (found[0][at] for at in (2, 6, 7)),
         )
-        ready = _NOT_READY.values(ready_since=clock_at(connection.dialect.name, now))
-        connection.execute(ready, {"of": key})
+        bot = {"platform": platform, "bot_id": bot_id, "now": now}
+        new = {"external_key": event.external_key, "conversation": key, "received_at": now}
+        yield STORE.query({**bot, **new, "kind": kind, "payload": encode_event(event)})
+        yield MAKE_READY.query({**bot, "key": key})
         return key
 
-    def _send_again(self, connection: Connection, row: int) -> str | None:
-        key = connection.execute(_LANE_OF, {"row": row}).scalar_one_or_none()
-        if key is None:
+    def _send_again(self, row: int) -> Unit[str | None]:
+        found = yield _LANE_OF.query({"row": row})
+        if not found:
             return None
-        now = clock_at(connection.dialect.name, self._clock.now())
-        connection.execute(update(lane).where(lane.c.key == key).values(due_at=now))
-        return key if connection.execute(_SEND_AGAIN, {"row": row}).rowcount else None
+        key: str = found[0][0]
+        yield DUE_NOW.query({"of": key, "now": self._clock.now()})
+        return key if (yield _SEND_AGAIN.query({"row": row})) else None
 
 
 def _parse(name: str) -> tuple[str, int]:
@@ -171,14 +137,31 @@ def _parse(name: str) -> tuple[str, int]:
     return (kind, int(number)) if is_known else ("", 0)
 
 
-def _why(row: Row[*tuple[Any, ...]]) -> str:
+def _first(row: Sequence[Any]) -> str:
+    return str(row[0])
+
+
+def _event(row: Sequence[Any]) -> Incoming:
+    return decode_event(row[2], row[5])
+
+
+def _to_unsent(row: Sequence[Any]) -> DeadLetter:
+    return DeadLetter(f"{_OUT}-{row[0]}", *row[1:])
+
+
+def _to_received(row: Sequence[Any]) -> DeadLetter:
+    id_, conversation, kind, received_at, crashes, *_ = row
+    return DeadLetter(f"{_IN}-{id_}", conversation, kind, received_at, _why(row, crashes))
+
+
+def _why(row: Sequence[Any], crashes: int) -> str:
     """Return why a message was set aside; whether it can be read now is not stored."""
     try:
-        decode_event(row.kind, row.payload)
+        _event(row)
     except Undecodable as error:
         return f"cannot be read: {error}"
-    if row.crashes:
-        return f"killed the process {row.crashes} times"
+    if crashes:
+        return f"killed the process {crashes} times"
     return "could not be read by an earlier version; retry it"
 
 

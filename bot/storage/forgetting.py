@@ -1,19 +1,18 @@
-"""What is stored of a person or a channel, and what was forgotten of them.
+"""Find and delete what is stored about a person or a channel.
 
-What was forgotten also stands in a file beside the database, so that a backup brings nothing back.
-Each line is a JSON object with ids and a time, without anybody's words. It is written before the
-transaction that forgets.
+Deletions are also recorded in a file beside the database, so that a restored backup brings nothing
+back. Each line is a JSON object with ids and a time, without anybody's words. It is written before
+the transaction that deletes.
 """
 
+import json
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, or_, select, update
 
 from bot.chat.incoming import (
     HISTORY_MARK,
@@ -27,21 +26,10 @@ from bot.chat.incoming import (
 from bot.chat.session import Turn
 from bot.errors import StoreError, Undecodable
 from bot.ports import Clock
-from bot.storage.database import Database
+from bot.storage.database import Database, reading, transaction
 from bot.storage.inbox import SqlInbox
-from bot.storage.rows import decode_all, decode_event
-from bot.storage.statements import has_prefix
-from bot.storage.tables import (
-    choice,
-    conversation,
-    forgotten,
-    inbox,
-    is_set_aside,
-    message_note,
-    receipt,
-    turn,
-)
-from bot.storage.turn_rows import TURN_COLUMNS, to_turn
+from bot.storage.rows import TURN_COLUMNS, decode, decode_all, decode_event, to_turn
+from bot.storage.statements import Statement, Unit, pairs
 
 FILE_NAME = "forgotten.jsonl"
 
@@ -113,25 +101,41 @@ def _read(file: Path) -> Iterator[Tombstone]:
             ) from None
 
 
-_BY_PERSON = turn.c.speaker_id == bindparam("person")
-_CONVERSATIONS = select(turn.c.conversation).where(_BY_PERSON).distinct()
-_LINES = select(*TURN_COLUMNS, turn.c.id, turn.c.conversation).where(_BY_PERSON, turn.c.active)
-
-
-_SET_ASIDE = select(inbox.c.id, inbox.c.kind, inbox.c.payload).where(is_set_aside)
-_DROP_NOTES = delete(message_note).where(message_note.c.person == bindparam("person"))
-_DROP_SET_ASIDE = (
-    update(inbox)
-    .where(inbox.c.id.in_(bindparam("rows", expanding=True)))
-    .values(state="done", payload=None)
-)
+_CONVERSATIONS = Statement("""
+SELECT DISTINCT conversation FROM turn WHERE speaker_id = :person ORDER BY conversation
+""")
+_LINES = Statement(f"""
+SELECT {", ".join(one.name for one in TURN_COLUMNS)}, id, conversation FROM turn
+WHERE speaker_id = :person AND active ORDER BY id
+""")
+_SET_ASIDE = Statement("SELECT id, kind, payload FROM inbox WHERE state = 'dead'")
+_DROP_NOTES = Statement("DELETE FROM message_note WHERE person = :person")
+_DROP_SET_ASIDE = Statement("""
+UPDATE inbox SET state = 'done', payload = NULL
+WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:rows))
+""")
+_DESCRIPTIONS = Statement("""
+SELECT scope, value FROM choice
+WHERE key = 'persona' AND (scope = :person OR scope ~>=~ :anywhere AND scope ~<~ :end_of_anywhere)
+""")
+_SINCE = Statement("SELECT id, conversation FROM forgotten WHERE at >= :since")
+_OF_CHANNEL = Statement("""
+SELECT key FROM conversation
+WHERE key = :channel OR strpos(key, :topics) = 1 OR strpos(key, :branches) = 1
+ORDER BY key
+""")
+_OF_SERVER = Statement("""
+SELECT DISTINCT conversation FROM receipt WHERE server = :server ORDER BY conversation
+""")
 
 
 def _record_nothing(_: Tombstone) -> None:
     return
 
 
-class SqlPersonalData:
+class PersonalData:
+    """What is stored about a person, across all conversations."""
+
     def __init__(
         self,
         database: Database,
@@ -148,53 +152,50 @@ class SqlPersonalData:
         Record, so that it outlives the database, that the person's descriptions are deleted.
         """
         self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
-        # Notes quote messages that were ignored, of which nothing else is stored.
-        asked = {"person": person_id}
-        await self._database.write(lambda c: c.execute(_DROP_NOTES, asked).rowcount)
+        await self._drop_notes(person_id)
 
-    async def conversations(self, person_id: str) -> Sequence[str]:
+    @transaction
+    def _drop_notes(self, person_id: str) -> Unit[None]:
+        # Notes quote messages that were ignored, of which nothing else is stored.
+        yield _DROP_NOTES.query({"person": person_id})
+
+    @reading
+    def conversations(self, person_id: str) -> Unit[Sequence[str]]:
         """Return the keys of the conversations in which the person has said something."""
-        asked = {"person": person_id}
-        query = _CONVERSATIONS.order_by(turn.c.conversation)
-        return await self._database.read(lambda c: c.execute(query, asked).scalars().all())
+        return [row[0] for row in (yield _CONVERSATIONS.query_alone({"person": person_id}))]
 
     async def drop_set_aside(self, person_id: str) -> None:
         """Delete what the person wrote and what was set aside because it could not be processed."""
-
-        def unit(connection: Connection) -> None:
-            gone = [
-                row.id
-                for row in connection.execute(_SET_ASIDE)
-                if _is_by(person_id, row.kind, row.payload)
-            ]
-            connection.execute(_DROP_SET_ASIDE, {"rows": gone})
-
-        await self._database.write(unit)
+        await self._drop_set_aside(person_id)
         await self._database.truncate_log()
 
-    async def lines(self, person_id: str) -> Sequence[tuple[str, Turn]]:
-        """Return what the person said, oldest first, each with the key of its conversation."""
-        asked = {"person": person_id}
-        query = _LINES.order_by(turn.c.id)
-        rows = await self._database.read(lambda c: c.execute(query, asked).all())
-        lines: dict[object, Row[*tuple[Any, ...]]] = {}
-        for row in rows:  # branches of a conversation have copies
-            channel = address_of(row.conversation).channel
-            key = row.id if row.message_id is None else (channel, row.message_id)
-            lines.setdefault(key, row)
-        return decode_all("turn", lines.values(), lambda row: (row.conversation, to_turn(row)))
+    @transaction
+    def _drop_set_aside(self, person_id: str) -> Unit[None]:
+        rows = yield _SET_ASIDE.query()
+        gone = [id_ for id_, kind, payload in rows if _is_by(person_id, kind, payload)]
+        yield _DROP_SET_ASIDE.query({"rows": json.dumps(gone)})
 
-    async def descriptions(self, person_id: str) -> Mapping[str, str]:
-        """Return what the person said of themselves with /me, by the scope of the setting."""
-        is_own = _is_of(person_id, self._database.dialect)
-        is_description = choice.c.key == "persona"
-        query = select(choice.c.scope, choice.c.value).where(is_description, is_own)
-        rows = await self._database.read(lambda c: c.execute(query).all())
-        return {row.scope: row.value for row in rows}
+    @reading
+    def lines(self, person_id: str) -> Unit[Sequence[tuple[str, Turn]]]:
+        """Return what the person said, oldest first, each with the key of its conversation."""
+        lines: dict[object, tuple[str, Turn]] = {}
+        rows = yield _LINES.query_alone({"person": person_id})
+        for id_, key, one in decode_all("turn", rows, lambda row: (*row[-2:], to_turn(row))):
+            channel = address_of(key).channel  # branches of a conversation have copies
+            place = id_ if one.message_id is None else (channel, one.message_id)
+            lines.setdefault(place, (key, one))
+        return list(lines.values())
+
+    @reading
+    def descriptions(self, person_id: str) -> Unit[Mapping[str, str]]:
+        """Return what the person said about themselves with /me, by the scope of the setting."""
+        anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
+        rows = yield _DESCRIPTIONS.query_alone({"person": person_id, **anywhere})
+        return {row[0]: decode(lambda row: str(row[1]), row) for row in rows}
 
 
 def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
-    """Tell whether a person caused an event; one that cannot be read, if it names them."""
+    """Return whether a person caused an event; for an unreadable one, whether it names them."""
     try:
         event: Incoming = decode_event(kind, payload)
     except Undecodable:
@@ -203,35 +204,31 @@ def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
     return isinstance(written, Said | Pressed) and written.author.id == person_id
 
 
-def _is_of(person_id: str, dialect: str) -> ColumnElement[bool]:
-    everywhere = choice.c.scope == person_id
-    return or_(everywhere, has_prefix(choice.c.scope, f"{person_id}@", dialect))
+class ForgottenConversations:
+    """In which conversations something was forgotten, for those who keep copies of it."""
 
-
-class SqlForgottenConversations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def since(self, moment: float) -> Mapping[int, str]:
+    @reading
+    def since(self, moment: float) -> Unit[Mapping[int, str]]:
         """Return the conversations by numbers that never return, from a moment in Unix seconds."""
-        query = select(forgotten.c.id, forgotten.c.conversation).where(forgotten.c.at >= moment)
-        rows = await self._database.read(lambda c: c.execute(query).all())
-        return {row.id: row.conversation for row in rows}
+        return pairs((yield _SINCE.query_alone({"since": moment})))
 
 
 async def conversations_of_channel(database: Database, channel: str) -> Sequence[str]:
     """Return the conversations of a channel, with those of its topics and other histories."""
-    key = conversation.c.key
-    parts = [key.startswith(f"{channel}{mark}", autoescape=True) for mark in (":", HISTORY_MARK)]
-    query = select(key).where(or_(key == channel, *parts)).order_by(key)
-    return await database.read(lambda c: c.execute(query).scalars().all())
+    within = {"topics": f"{channel}:", "branches": f"{channel}{HISTORY_MARK}"}
+    return await database.run_reading(lambda: _keys(_OF_CHANNEL, channel=channel, **within))
 
 
 async def conversations_of_server(database: Database, server: str) -> Sequence[str]:
     """Return the conversations of a server in which something was answered in 400 days."""
-    of = receipt.c.conversation
-    query = select(of).where(receipt.c.server == server).distinct().order_by(of)
-    return await database.read(lambda c: c.execute(query).scalars().all())
+    return await database.run_reading(lambda: _keys(_OF_SERVER, server=server))
+
+
+def _keys(statement: Statement, **values: str) -> Unit[list[str]]:
+    return [row[0] for row in (yield statement.query_alone(values))]
 
 
 async def request_deletion(

@@ -11,24 +11,17 @@ to be sent is reconciled.
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from sqlalchemy import Column, Connection, bindparam, column, func, select, text
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.types import TypeEngine
+from sqlalchemy import Connection, func, select, text
 
-from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.storage import conversation_sql, lane_sql
-from bot.storage.column_types import EncodedList, EncodedRows, encoded_type
-from bot.storage.statements import Statement
-from bot.storage.tables import inbox, outbox, receipt, turn
+from bot.storage.statements import SERVER_CLOCK, Statement
 
-Types: TypeAlias = Mapping[str, str | TypeEngine[Any]]
-"""By name: a type as PostgreSQL spells it, or that of a column."""
+Types: TypeAlias = Mapping[str, str]
+"""By name."""
 
-_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
-
-_PARAMETER = re.compile(r"\$(\d+)")
+_PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _LOCK = select(func.pg_advisory_xact_lock(0x7472_6F75_7066))
 _EXISTING = text("SELECT proname FROM pg_proc WHERE proname = ANY(:names)")
 
@@ -63,19 +56,11 @@ class PostgresFunction:
         digest = hashlib.sha256(source.encode()).hexdigest()[:8]
         self.name = f"troupe_{name}_{digest}"
         self.definition = f"CREATE OR REPLACE FUNCTION {self.name} {source}"
-        listed = ", ".join(f":{one}" for one in parameters)
-        call = text(f"SELECT * FROM {self.name}({listed})").bindparams(
-            *(
-                bindparam(one, type_=type_)
-                for one, type_ in parameters.items()
-                if not isinstance(type_, str) and encoded_type(type_)
-            )
+        self.call = Statement(
+            f"SELECT * FROM {self.name}({', '.join(f':{one}' for one in parameters)})",
+            lists={one for one, type_ in parameters.items() if type_ == "bytea[]"},
+            tables={one for one, type_ in parameters.items() if type_ == "json"},
         )
-        named = [
-            column(one) if isinstance(type_, str) else column(one, type_)
-            for one, type_ in columns.items()
-        ]
-        self.call = Statement(call.columns(*named) if named else call)
         """Takes the parameters by name; returns the rows."""
 
 
@@ -84,15 +69,8 @@ def embed(statement: Statement, **values: str) -> str:
 
     A value `name` that it needs is the variable `_name`, or the expression that `values` gives.
     """
-    sql = statement.compiled("postgresql")
-
-    def replace(found: re.Match[str]) -> str:
-        name = sql.names[int(found[1]) - 1]
-        if name in values:
-            return values[name]
-        return _literal(sql.defaults[name]) if name in sql.defaults else f"_{name}"
-
-    return _PARAMETER.sub(replace, sql.text)
+    known = {"now": SERVER_CLOCK, **values}
+    return _PARAMETER.sub(lambda found: known.get(found[1], f"_{found[1]}"), statement.text)
 
 
 def install(connection: Connection, functions: Sequence[PostgresFunction]) -> None:
@@ -110,32 +88,15 @@ def install(connection: Connection, functions: Sequence[PostgresFunction]) -> No
 
 
 def _declare(types: Types, separator: str) -> str:
-    return separator.join(f"_{name} {spell(type_)}" for name, type_ in types.items())
+    return separator.join(f"_{name} {type_}" for name, type_ in types.items())
 
 
-def spell(type_: str | TypeEngine[Any]) -> str:
-    """Return a type as PostgreSQL spells it."""
-    return type_ if isinstance(type_, str) else type_.compile(_DIALECT)
-
-
-def _literal(value: Any) -> str:
-    match value:
-        case None:
-            return "NULL"
-        case str():
-            return "'" + value.replace("'", "''") + "'"
-        case bool() | int() | float():
-            return repr(value)
-        case _:
-            raise TypeError(f"{type(value).__name__} has no SQL literal here")
-
-
-HEAD_NAMES = [column.name for column in lane_sql.HEAD_COLUMNS]
 _FLOAT = "double precision"
 
 
-def _types(columns: Sequence[Column[object]]) -> dict[str, TypeEngine[Any]]:
-    return {column.name: column.type for column in columns}
+def _types(columns: Sequence[str], **others: str) -> dict[str, str]:
+    """Return the types of columns: text, unless another one is given."""
+    return {name: others.get(name, "text") for name in columns}
 
 
 def _range(name: str) -> dict[str, str]:
@@ -143,16 +104,25 @@ def _range(name: str) -> dict[str, str]:
 
 
 def _record(types: Types) -> str:
-    return ", ".join(f"{name} {spell(type_)}" for name, type_ in types.items())
+    return ", ".join(f"{name} {type_}" for name, type_ in types.items())
 
 
 _COMMIT_WITHOUT_WAITING = "PERFORM set_config('synchronous_commit', 'off', true)"
 
-_HEAD_TYPES = {f"head_{column.name}": column.type for column in lane_sql.HEAD_COLUMNS}
-_PAYLOAD, _RECEIPT = inbox.c.payload.type, receipt.c.content.type
-_MESSAGE_TYPES: dict[str, str | TypeEngine[Any]] = {
+_HEAD_TYPES = {
+    f"head_{name}": type_
+    for name, type_ in _types(
+        lane_sql.HEAD_COLUMNS,
+        id="bigint",
+        part="int",
+        attempts="int",
+        not_before=_FLOAT,
+        started_at=_FLOAT,
+    ).items()
+}
+_MESSAGE_TYPES = {
     "id": "bigint",
-    "payload": _PAYLOAD,
+    "payload": "bytea",
     "crashes": "int",
     "own_crashes": "int",
     "kind": "text",
@@ -160,37 +130,27 @@ _MESSAGE_TYPES: dict[str, str | TypeEngine[Any]] = {
     "is_followed": "boolean",
 }
 _NEXT_MESSAGE = ", ".join(f"_{name}" for name in _MESSAGE_TYPES)
-_CLAIM: dict[str, str | TypeEngine[Any]] = {
-    "of": "text",
-    "at_epoch": "bigint",
-    "claimed_by": "text",
-}
-_IDENTITY: dict[str, str | TypeEngine[Any]] = {"sender": "text", "settle": _FLOAT}
-_ROW_TYPES = _types([outbox.c[name] for name in lane_sql.OUTBOX_ROW])
+_CLAIM = {"of": "text", "at_epoch": "bigint", "claimed_by": "text"}
+_IDENTITY = {"sender": "text", "settle": _FLOAT}
+_ROW_TYPES = _types(lane_sql.OUTBOX_ROW, part="int")
 _TURN_TYPES = _types(
-    [turn.c[name] for name in conversation_sql.TURN_ROW if name not in {"conversation", "session"}]
+    conversation_sql.TURN_ROW,
+    at=_FLOAT,
+    preset_version="int",
+    observed="boolean",
+    active="boolean",
 )
-_USAGE_TYPES = _types([receipt.c[name] for name in conversation_sql.USAGE_ROW])
-_CHANGE_TYPES: dict[str, str | TypeEngine[Any]] = {
+_USAGE_TYPES = _types(
+    conversation_sql.USAGE_ROW,
+    **dict.fromkeys(("prompt_tokens", "cached_tokens", "output_tokens", "cost"), "bigint"),
+)
+_CHANGE_TYPES = {
     **{name: _ROW_TYPES[name] for name in ("part", "op", "text", "interaction")},
     **{name: _ROW_TYPES[name] for name in ("file_name", "file_text", "face", "buttons")},
     "opened": "boolean",
 }
-_HEAD_RECORD = ", ".join(f"_head.{name}" for name in HEAD_NAMES)
-_GIVE_HEAD = "; ".join(f"_head_{name} := _head.{name}" for name in HEAD_NAMES)
-_QUEUED_HEAD = {
-    **{name: f"_{name}" for name in ("turn", "platform", "bot_id", "chat", "thread", "reply_to")},
-    **{name: f"_one.{name}" for name in _CHANGE_TYPES if name != "opened"},
-    "state": f"'{OutboxState.PENDING}'",
-    "attempts": "0",  # as it was before it was taken
-    "not_before": "0",
-}
-_GIVE_QUEUED_HEAD = "; ".join(
-    f"_head_{name} := {_QUEUED_HEAD[name]}"
-    for name in HEAD_NAMES
-    if name not in {"id", "external_id", "started_at"}
-)
-
+_HEAD_RECORD = ", ".join(f"_head.{name}" for name in lane_sql.HEAD_COLUMNS)
+_GIVE_HEAD = "; ".join(f"_head_{name} := _head.{name}" for name in lane_sql.HEAD_COLUMNS)
 _BEGIN_HEAD = PostgresFunction(
     "begin_head",
     parameters={"of": "text", **_IDENTITY, "leased": _FLOAT},
@@ -204,8 +164,8 @@ IF NOT FOUND THEN
 END IF;
 _at := _leased - {lane_sql.SENDING_SECONDS};
 _moment := _head.not_before;
-IF _head.state = '{OutboxState.SENDING}' THEN -- its sender died
-    _head.state := '{OutboxState.UNKNOWN}';
+IF _head.state = 'sending' THEN -- its sender died
+    _head.state := 'unknown';
     _moment := greatest(_moment, coalesce(_head.started_at, 0) + _settle);
     {embed(lane_sql.LOST, row="_head.id")};
 END IF;
@@ -213,8 +173,8 @@ IF _moment > _at THEN
     {embed(lane_sql.POSTPONE)};
     RETURN;
 END IF;
-IF _head.state = '{OutboxState.PENDING}' THEN
-    {embed(lane_sql.BEGIN, row="_head.id", begun=f"'{OutboxState.SENDING}'", started="_at")};
+IF _head.state = 'pending' THEN
+    {embed(lane_sql.BEGIN, row="_head.id", begun="'sending'", started="_at")};
 ELSE
     {embed(lane_sql.BEGIN, row="_head.id", begun="_head.state", started="_head.started_at")};
 END IF;
@@ -225,7 +185,7 @@ RETURN QUERY SELECT {_HEAD_RECORD};
 # Takes the first row of the lane `_lane`, whose lease is `_leased`.
 _TAKE_HEAD = f"""
 SELECT * INTO _head FROM {_BEGIN_HEAD.name}(_lane, _sender, _settle, _leased)
-    AS found({", ".join(HEAD_NAMES)});
+    AS found({", ".join(lane_sql.HEAD_COLUMNS)});
 IF FOUND THEN
     {_GIVE_HEAD};
 END IF;
@@ -237,10 +197,10 @@ RECEIVE = PostgresFunction(
         **dict.fromkeys(
             ("platforms", "bot_ids", "external_keys", "conversations", "kinds"), "text[]"
         ),
-        "payloads": EncodedList(_PAYLOAD),
+        "payloads": "bytea[]",
         "received_at": _FLOAT,
         **dict.fromkeys(("keys", "key_platforms", "key_bot_ids"), "text[]"),
-        **dict.fromkeys(("names", "values"), "text[]"),
+        **dict.fromkeys(("names", "places"), "text[]"),
     },
     columns={},
     variables={},
@@ -269,7 +229,7 @@ FOR _at IN 1 .. cardinality(_keys) LOOP
     };
 END LOOP;
 FOR _at IN 1 .. cardinality(_names) LOOP
-    {embed(conversation_sql.ADVANCE, name="_names[_at]", value="_values[_at]")};
+    {embed(conversation_sql.ADVANCE, name="_names[_at]", reached="_places[_at]")};
 END LOOP;
 """,
 )
@@ -324,31 +284,11 @@ _QUEUE_CHANGES = f"""
 FOR _one IN
     SELECT * FROM json_to_recordset(_changes) AS change({_record(_CHANGE_TYPES)})
     UNION ALL
-    SELECT part, '{OutboxOperation.DELETE}', '', NULL, NULL, NULL, NULL, NULL, NULL
+    SELECT part, 'delete', '', NULL, NULL, NULL, NULL, NULL, NULL
     FROM unnest(_opened) AS part WHERE part <> ALL (_parts)
 LOOP
     CONTINUE WHEN _one.opened <> (_one.part = ANY (_opened));
-    IF _begins THEN
-        {
-    embed(
-        lane_sql.QUEUE_BEGUN,
-        **_ONE_CHANGE,
-        state=f"'{OutboxState.SENDING}'",
-        owner="_sender",
-        attempts="1",
-        started_at=f"_leased - {lane_sql.SENDING_SECONDS}",
-    )
-} INTO _head_id;
-        {_GIVE_QUEUED_HEAD};
-        IF _one.part = ANY (_opened) THEN
-            SELECT external_id INTO _head_external_id
-            FROM ({embed(conversation_sql.OPENED, of_turn="_turn")}) AS opened
-            WHERE part = _one.part;
-        END IF;
-        _begins := false;
-    ELSE
-        {embed(lane_sql.QUEUE, **_ONE_CHANGE)};
-    END IF;
+    {embed(lane_sql.QUEUE, **_ONE_CHANGE)};
 END LOOP;
 """
 
@@ -361,11 +301,11 @@ FINISH = PostgresFunction(
         "go_on": "boolean",
         **{f"removed_{name}": "int" for name in ("count", "newer")},
         **{f"superseded_{name}": "int" for name in ("count", "newer")},
-        "turns": EncodedRows(_TURN_TYPES),
-        "receipts": EncodedList(_RECEIPT),
-        "usages": EncodedRows(_USAGE_TYPES),
+        "turns": "json",
+        "receipts": "bytea[]",
+        "usages": "json",
         "at": _FLOAT,
-        "changes": EncodedRows(_CHANGE_TYPES),
+        "changes": "json",
         "parts": "int[]",
         "may_be_opened": "boolean",
         **{
@@ -385,7 +325,6 @@ FINISH = PostgresFunction(
         "opened": "int[]",
         "one": "record",
         "leased": _FLOAT,
-        "begins": "boolean",
         "head": "record",
     },
     body=f"""
@@ -428,10 +367,9 @@ IF cardinality(_parts) + cardinality(_opened) > 0 THEN
         {embed(lane_sql.MAKE_DUE, key="_lane")};
     ELSE
         {embed(lane_sql.MAKE_DUE_AND_TAKE, key="_lane")} INTO _leased;
-        _begins := FOUND AND NOT EXISTS ({embed(lane_sql.UNSENT, of="_lane")});
     END IF;
     {_QUEUE_CHANGES}
-    IF _head_id IS NULL AND _leased IS NOT NULL THEN
+    IF _leased IS NOT NULL THEN
         {_TAKE_HEAD}
     END IF;
 END IF;
@@ -463,7 +401,7 @@ PERFORM 1 FROM ({embed(lane_sql.LOCK, of="_lane")}) AS locked;
 {embed(lane_sql.SENT)} INTO _lane;
 _held := FOUND;
 IF _held THEN
-    {embed(lane_sql.EMPTY, of="_lane")}; -- what is queued from now on waits for this unit
+    {embed(lane_sql.EMPTY, of="_lane")}; -- rows queued from now on wait for this unit
     IF EXISTS ({embed(lane_sql.UNSENT, of="_lane")}) THEN
         {embed(lane_sql.HOLD, of="_lane")} INTO _leased;
         {_TAKE_HEAD}

@@ -2,225 +2,180 @@
 
 import itertools
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
-from datetime import UTC, datetime
-from typing import Any, get_args
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
-import msgspec
-from sqlalchemy import (
-    ColumnElement,
-    Integer,
-    and_,
-    bindparam,
-    cast,
-    delete,
-    exists,
-    false,
-    func,
-    insert,
-    not_,
-    or_,
-    select,
-    union_all,
-    update,
-)
-
-from bot.chat.incoming import MediaItem, Person, address_of
-from bot.chat.outgoing import OutboxOperation, OutboxState
-from bot.chat.prompt import Role
-from bot.chat.session import Exchange, Session, StoredTurn, Turn
+from bot.chat.incoming import address_of
+from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, Session, StoredTurn
 from bot.chat.storable import make_storable
-from bot.storage.rows import decode_all
-from bot.storage.statements import DialectName, Rows, Statement, Unit, bound_texts
-from bot.storage.tables import conversation as conversation_table
-from bot.storage.tables import (
-    forgotten,
-    has_external_id,
-    is_dead,
-    outbox,
-    receipt,
-    sent_message,
-    summary,
-    turn,
+from bot.storage.database import Database, transaction
+from bot.storage.rows import (
+    TURN_COLUMNS,
+    decode_all,
+    encode_files,
+    encode_parts,
+    to_turn,
+    to_turn_row,
 )
-from bot.value_class import value_class
+from bot.storage.statements import Rows, Statement, Unit
 
 _MAX_LATER_TURNS = 400
 _MAX_FAILED = 100  # the commands that people chose from menus since are among them
-_encode_files = msgspec.json.Encoder().encode
-_decode_files = msgspec.json.Decoder(tuple[MediaItem, ...]).decode
-_COLUMNS = (
-    *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),
-    *(turn.c.preset, turn.c.preset_version, turn.c.message_id, turn.c.sent_as, turn.c.observed),
-    turn.c.files,
-)
-_SAID = Statement(
-    lambda dialect: select(turn.c.id, *_COLUMNS).where(
-        turn.c.conversation == bindparam("of"),
-        turn.c.message_id.in_(bound_texts("ids", dialect)),
-    )
-)
-_PARTS = Statement(
-    lambda dialect: union_all(
-        select(outbox.c.turn, outbox.c.part).where(
-            outbox.c.lane == bindparam("of_lane"),
-            has_external_id,
-            outbox.c.external_id.in_(bound_texts("ids", dialect)),
-            outbox.c.op == OutboxOperation.SEND,
-        ),
-        select(sent_message.c.turn, sent_message.c.part).where(
-            sent_message.c.conversation == bindparam("of_channel"),
-            sent_message.c.external_id.in_(bound_texts("ids", dialect)),
-        ),
-    )
-)
-
-
-def _has_part(dialect: DialectName) -> ColumnElement[bool]:
-    position = func.instr if dialect == "sqlite" else func.strpos
-    return position(turn.c.sent_as, bindparam("part")) > 0
-
-
-_ANSWERS = Statement(
-    lambda dialect: select(turn.c.id, *_COLUMNS).where(
-        turn.c.conversation == bindparam("of"), _has_part(dialect)
-    )
-)
-
-
-_QUESTIONS = (
-    select(turn.c.id, *_COLUMNS, turn.c.session, conversation_table.c.session)
-    .join(conversation_table, conversation_table.c.key == turn.c.conversation)
-    .where(turn.c.conversation == bindparam("of"), turn.c.role == "user", turn.c.active)
-    .order_by(turn.c.id.desc())
-    .limit(1)
-)
-_QUESTION = Statement(_QUESTIONS.where(turn.c.message_id == bindparam("message")))
+_COLUMNS = ", ".join(f"turn.{name}" for name in ("id", *(one.name for one in TURN_COLUMNS)))
+_SELECT = f"SELECT {_COLUMNS} FROM turn WHERE turn.conversation = :of"
+_IDS = "SELECT value FROM jsonb_array_elements_text(:ids)"
+_SAID = Statement(f"{_SELECT} AND turn.message_id IN ({_IDS})")
+PARTS = Statement(f"""
+SELECT turn, part FROM outbox
+WHERE lane = :of_lane AND external_id IS NOT NULL AND external_id IN ({_IDS}) AND op = 'send'
+UNION ALL
+SELECT turn, part FROM sent_message WHERE conversation = :of_channel AND external_id IN ({_IDS})
+""")
+_ANSWERS = Statement(f"{_SELECT} AND strpos(turn.sent_as, :part) > 0")
+_SELECT_WITH_SESSIONS = f"""
+SELECT {_COLUMNS}, turn.session, conversation.session, turn.active
+FROM turn JOIN conversation ON conversation.key = turn.conversation
+WHERE turn.conversation = :of
+"""
+_QUESTIONS = f"{_SELECT_WITH_SESSIONS} AND turn.role = 'user' AND turn.active"
+_NEWEST = "ORDER BY turn.id DESC LIMIT 1"
+_QUESTION = Statement(f"{_QUESTIONS} AND turn.message_id = :message {_NEWEST}")
 _QUESTION_BEFORE = Statement(
-    _QUESTIONS.where(turn.c.session == bindparam("in_session"), turn.c.id < bindparam("answer"))
+    f"{_QUESTIONS} AND turn.session = :in_session AND turn.id < :answer {_NEWEST}"
 )
 # What was sent as a part: an answer, its versions, or the question that it says was not answered.
-_SENT_AS = Statement(
-    lambda dialect: (
-        select(turn.c.id, *_COLUMNS, turn.c.session, conversation_table.c.session, turn.c.active)
-        .join(conversation_table, conversation_table.c.key == turn.c.conversation)
-        .where(turn.c.conversation == bindparam("of"), _has_part(dialect))
-        .order_by(turn.c.active.desc(), turn.c.id.desc())
-        .limit(1)
-    )
-)
+_SENT_AS = Statement(f"""
+{_SELECT_WITH_SESSIONS} AND strpos(turn.sent_as, :part) > 0
+ORDER BY turn.active DESC, turn.id DESC LIMIT 1
+""")
 # What was gathered with a question whose answer failed.
-_GATHERED = Statement(
-    select(turn.c.id, *_COLUMNS)
-    .where(turn.c.conversation == bindparam("of"), turn.c.session == bindparam("in_session"))
-    .where(turn.c.id < bindparam("question"), turn.c.sent_as == bindparam("sent_as"))
-    .order_by(turn.c.id)
-)
-_answer = turn.alias("answer")
-_VERSIONS = Statement(
-    select(turn.c.id, *_COLUMNS)
-    .where(
-        _answer.c.id == bindparam("answer"),
-        turn.c.conversation == _answer.c.conversation,
-        turn.c.session == _answer.c.session,
-        turn.c.parent.is_not_distinct_from(_answer.c.parent),
-        turn.c.role == "assistant",
-    )
-    .order_by(turn.c.at, turn.c.id)
-)
-_IN_SESSION = and_(
-    turn.c.conversation == bindparam("of"),
-    turn.c.session == bindparam("in_session"),
-    turn.c.active,
-)
-_BEFORE = Statement(
-    select(turn.c.id, *_COLUMNS)
-    .where(_IN_SESSION, turn.c.id < bindparam("question"))
-    .order_by(turn.c.id.desc())
-    .limit(bindparam("most"))
-)
+_GATHERED = Statement(f"""
+{_SELECT} AND turn.session = :in_session AND turn.id < :question AND turn.sent_as = :sent_as
+ORDER BY turn.id
+""")
+_VERSIONS = Statement(f"""
+SELECT {_COLUMNS} FROM turn, turn AS answer
+WHERE answer.id = :answer AND turn.conversation = answer.conversation
+    AND turn.session = answer.session AND turn.parent IS NOT DISTINCT FROM answer.parent
+    AND turn.role = 'assistant'
+ORDER BY turn.at, turn.id
+""")
+_IN_SESSION = f"{_SELECT} AND turn.session = :in_session AND turn.active"
+_BEFORE = Statement(f"{_IN_SESSION} AND turn.id < :question ORDER BY turn.id DESC LIMIT :most")
 _AFTER = Statement(
-    select(turn.c.id, *_COLUMNS)
-    .where(_IN_SESSION, turn.c.id > bindparam("question"))
-    .order_by(turn.c.id)
-    .limit(_MAX_LATER_TURNS)
+    f"{_IN_SESSION} AND turn.id > :question ORDER BY turn.id LIMIT {_MAX_LATER_TURNS}"
 )
-_SENDS = Statement(
-    lambda dialect: select(outbox.c.turn, outbox.c.part, outbox.c.external_id).where(
-        outbox.c.turn.in_(bound_texts("names", dialect)),
-        outbox.c.op == OutboxOperation.SEND,
-        outbox.c.state != OutboxState.DEAD,
-    )
-)
-_KEPT_IDS = Statement(
-    lambda dialect: select(
-        sent_message.c.turn, sent_message.c.part, sent_message.c.external_id
-    ).where(sent_message.c.turn.in_(bound_texts("names", dialect)))
-)
-
-_CURRENT = (
-    select(conversation_table.c.session)
-    .where(conversation_table.c.key == bindparam("of"))
-    .scalar_subquery()
-)
-_later = turn.alias("later")
-# Of what was said or answered in the history; lines that were only observed do not count.
-_NEWEST_ANSWERED = (
-    select(_later.c.id)
-    .where(_later.c.conversation == bindparam("of"), _later.c.session == _CURRENT)
-    .where(_later.c.active, or_(_later.c.role == "assistant", not_(_later.c.observed)))
-    .order_by(_later.c.id.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-_FAILED = Statement(
-    select(turn.c.id, *_COLUMNS)
-    .where(turn.c.conversation == bindparam("of"), turn.c.session == _CURRENT)
-    .where(not_(turn.c.active), turn.c.role == "user", turn.c.sent_as.is_not(None))
-    .where(turn.c.id > func.coalesce(_NEWEST_ANSWERED, 0))
-    .order_by(turn.c.id.desc())
-    .limit(_MAX_FAILED)
-)
-
-_HERE = turn.c.conversation == bindparam("of")
-_PERSON = turn.c.speaker_id == bindparam("person")
-_ALL = Statement(select(turn.c.id).where(_HERE))
-_SAID_BY = Statement(select(turn.c.id).where(_HERE, _PERSON))
-_SAID_BY_US = Statement(
-    select(turn.c.id, turn.c.parent)
-    .where(_HERE, turn.c.speaker_id.is_(None), turn.c.parent.is_not(None))
-    .order_by(turn.c.id)
-)
-_SAID_BY_OTHERS = Statement(
-    select(turn.c.id)
-    .where(_HERE, turn.c.speaker_id.is_not(None), turn.c.speaker_id != bindparam("person"))
-    .limit(1)
-)
+_NAMES = "SELECT value FROM jsonb_array_elements_text(:names)"
+_SENDS = Statement(f"""
+SELECT turn, part, external_id FROM outbox
+WHERE turn IN ({_NAMES}) AND op = 'send' AND state <> 'dead'
+""")
+_KEPT_IDS = Statement(f"SELECT turn, part, external_id FROM sent_message WHERE turn IN ({_NAMES})")
+_CURRENT = "(SELECT session FROM conversation WHERE key = :of)"
+# Since what was said or answered in the history; lines that were only observed do not count.
+_FAILED = Statement(f"""
+{_SELECT} AND turn.session = {_CURRENT} AND NOT turn.active AND turn.role = 'user'
+    AND turn.sent_as IS NOT NULL AND turn.id > coalesce((
+        SELECT later.id FROM turn AS later
+        WHERE later.conversation = :of AND later.session = {_CURRENT}
+            AND later.active AND (later.role = 'assistant' OR NOT later.observed)
+        ORDER BY later.id DESC LIMIT 1
+    ), 0)
+ORDER BY turn.id DESC LIMIT {_MAX_FAILED}
+""")
+_ALL = Statement("SELECT id FROM turn WHERE conversation = :of")
+_SAID_BY = Statement("SELECT id FROM turn WHERE conversation = :of AND speaker_id = :person")
+_SAID_BY_US = Statement("""
+SELECT id, parent FROM turn
+WHERE conversation = :of AND speaker_id IS NULL AND parent IS NOT NULL
+ORDER BY id
+""")
+_SAID_BY_OTHERS = Statement("""
+SELECT id FROM turn
+WHERE conversation = :of AND speaker_id IS NOT NULL AND speaker_id <> :person LIMIT 1
+""")
 
 
-def load_exchange(conversation: str, message_id: str, max_turns: int) -> Unit[Exchange | None]:
-    """Return a person's message with its answers and so many turns before it."""
-    found = yield _QUESTION.query({"of": conversation, "message": message_id})
-    return (yield from _load_exchange(conversation, found, max_turns))
+class StoredTurns:
+    """Finds turns by the messages that people see."""
 
+    _database: Database
 
-def load_answered(conversation: str, part: str, max_turns: int) -> Unit[Exchange | None]:
-    """Return the exchange whose answer was sent as this part.
+    @transaction
+    def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Unit[Sequence[StoredTurn]]:
+        """Return the turns of these messages of the platform, oldest first, in all sessions.
 
-    If the part says that the answer failed, the exchange has no answer, and its question is not in
-    the history.
-    """
-    asked = {"of": conversation, "part": encode_parts((part,))}
-    found = decode_all("turn", (yield _SENT_AS.query(asked)), _with_session)
-    if not found:
-        return None
-    [(sent, (session, current, is_active))] = found
-    if sent.turn.role == "user":
-        return (yield from _load_unanswered(conversation, sent, session, current))
-    before = {"of": conversation, "in_session": session, "answer": sent.id}
-    questions = (yield _QUESTION_BEFORE.query(before)) if is_active else ()
-    return (yield from _load_exchange(conversation, questions, max_turns))
+        A person's message is one turn; an answer is found by any message that it was sent as. The
+        versions that are not active any more are found as well.
+        """
+        asked = {"of": claim.conversation, "ids": json.dumps(list(message_ids))}
+        rows = list((yield _SAID.query(asked)))
+        address = address_of(claim.conversation)
+        channel = {"of_lane": address.lane, "of_channel": address.channel}
+        for name, part in (yield PARTS.query({"ids": asked["ids"], **channel})):
+            wanted = encode_parts((f"{name}/{part}",))
+            rows += yield _ANSWERS.query({"of": claim.conversation, "part": wanted})
+        by_id = {row[0]: row for row in rows}
+        return _read_turns(by_id[number] for number in sorted(by_id))
+
+    @transaction
+    def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Unit[Exchange | None]:
+        """Return a person's message, its answers and up to `max_turns` earlier turns."""
+        found = yield _QUESTION.query({"of": claim.conversation, "message": message_id})
+        return (yield from _load_exchange(claim.conversation, found, max_turns))
+
+    @transaction
+    def load_answered(
+        self, conversation_key: str, part: str, max_turns: int
+    ) -> Unit[Exchange | None]:
+        """Return the exchange whose answer was sent as this part.
+
+        An exchange without answers: the part says that the answer failed, and the question is not
+        in the history; before it is what was gathered with it. None: unknown, or answered since.
+        """
+        of = {"of": conversation_key}
+        rows = yield _SENT_AS.query({**of, "part": encode_parts((part,))})
+        found = decode_all("turn", rows, _with_session)
+        if not found:
+            return None
+        [(sent, (session, current, is_active))] = found
+        if sent.turn.role == "user":
+            return (yield from _load_unanswered(conversation_key, sent, session, current))
+        before = {**of, "in_session": session, "answer": sent.id}
+        questions = (yield _QUESTION_BEFORE.query(before)) if is_active else ()
+        return (yield from _load_exchange(conversation_key, questions, max_turns))
+
+    @transaction
+    def load_failed(self, claim: Claim) -> Unit[Sequence[StoredTurn]]:
+        """Return the questions whose answers failed since the newest answer, newest first.
+
+        What was gathered with a question precedes it in the history and has the same parts.
+        Commands whose menus were sent are among them.
+        """
+        return [_to_stored(row) for row in (yield _FAILED.query({"of": claim.conversation}))]
+
+    @transaction
+    def find_said_by(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
+        """Return the ids of what a person said in a conversation, and of the answers to that.
+
+        Where nobody else has said anything, these are all turns.
+        """
+        asked = {"of": claim.conversation, "person": person_id}
+        if not (yield _SAID_BY_OTHERS.query(asked)):
+            return [row[0] for row in (yield _ALL.query(asked))]
+        # An answer follows the question, or another answer to it; versions follow the same turn.
+        gone = {row[0] for row in (yield _SAID_BY.query(asked))}
+        if gone:
+            for id_, parent in (yield _SAID_BY_US.query(asked)):
+                if parent in gone:
+                    gone.add(id_)
+        return sorted(gone)
+
+    @transaction
+    def opened_parts(self, message: InboxMessage) -> Unit[Sequence[int]]:
+        """Return the numbers of a message's parts that were opened, in earlier attempts too."""
+        rows = yield _SENDS.query({"names": json.dumps([message.turn])})
+        return sorted(part for _, part, _ in rows)
 
 
 def _load_unanswered(
@@ -240,19 +195,11 @@ def _load_unanswered(
     return Exchange(question, (), Session(session, earlier), session == current, parts)
 
 
-def load_failed(conversation: str) -> Unit[list[StoredTurn]]:
-    """Return the questions whose answers failed since the newest answer, newest first.
-
-    What was gathered with a question precedes it in the history and has the same parts.
-    """
-    return list(map(_to_stored, (yield _FAILED.query({"of": conversation}))))
-
-
 def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchange | None]:
     found = decode_all("turn", rows, _with_session)
     if not found:
         return None
-    [(question, (session, current))] = found
+    [(question, (session, current, _))] = found
     asked = {"of": conversation, "in_session": session, "question": question.id}
     before = yield _BEFORE.query({**asked, "most": max_turns})
     later = _read_turns((yield _AFTER.query(asked)))
@@ -275,20 +222,6 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
     )
 
 
-def find_said_by(conversation: str, person_id: str) -> Unit[list[int]]:
-    """Return the ids of what a person said, and of what the bot said right after that."""
-    asked = {"of": conversation, "person": person_id}
-    if not (yield _SAID_BY_OTHERS.query(asked)):
-        return [row[0] for row in (yield _ALL.query(asked))]
-    # An answer follows the question, or another answer to it; versions follow the same turn.
-    gone = {row[0] for row in (yield _SAID_BY.query(asked))}
-    if gone:
-        for id_, parent in (yield _SAID_BY_US.query(asked)):
-            if parent in gone:
-                gone.add(id_)
-    return sorted(gone)
-
-
 def resolve_parts(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
     """Return the columns by which an outbox row names the messages of these parts to change."""
     known = yield from find_parts(names)
@@ -307,193 +240,83 @@ def find_parts(names: Sequence[str]) -> Unit[dict[str, str | None]]:
     return {f"{name}/{part}": external_id for name, part, external_id in rows}
 
 
-def opened_parts(turn_name: str) -> Unit[list[int]]:
-    """Return the numbers of the parts of a turn that were sent, or will be."""
-    rows = yield _SENDS.query({"names": json.dumps([turn_name])})
-    return sorted(part for _, part, _ in rows)
-
-
-def find(conversation: str, message_ids: Collection[str]) -> Unit[list[StoredTurn]]:
-    """Return the turns that were said in these messages, oldest first."""
-    asked = {"of": conversation, "ids": json.dumps(list(message_ids))}
-    rows = list((yield _SAID.query(asked)))
-    address = address_of(conversation)
-    channel = {"of_lane": address.lane, "of_channel": address.channel}
-    for name, part in (yield _PARTS.query({"ids": asked["ids"], **channel})):
-        wanted = encode_parts((f"{name}/{part}",))
-        rows += yield _ANSWERS.query({"of": conversation, "part": wanted})
-    by_id = {row[0]: row for row in rows}
-    return _read_turns(by_id[number] for number in sorted(by_id))
-
-
-def encode_parts(names: Sequence[str]) -> str | None:
-    """Write the names of parts so that each stands between two line breaks."""
-    return "\n" + "".join(f"{name}\n" for name in names) if names else None
-
-
-def encode_files(files: Sequence[MediaItem]) -> str | None:
-    """Write where files are; None: there are none."""
-    storable = [replace(one, name=make_storable(one.name)) for one in files]
-    return _encode_files(storable).decode() if storable else None
-
-
-def decode_files(stored: str | None) -> tuple[MediaItem, ...]:
-    """Read what `encode_files` wrote; nothing of what only another version of Troupe can read."""
-    try:
-        return _decode_files(stored) if stored else ()
-    except msgspec.DecodeError:
-        return ()
-
-
 def _to_stored(row: Sequence[Any]) -> StoredTurn:
-    """Read a row that starts with `id` and `_COLUMNS`; further columns are ignored."""
-    return StoredTurn(row[0], read_turn(row[1:6], row[6 : 1 + len(_COLUMNS)]))
-
-
-def read_turn(said: Sequence[Any], others: Sequence[Any]) -> Turn:
-    """Make a turn of its columns; raises one of the errors that `decode` translates.
-
-    Args:
-        said: role, speaker_id, speaker_name, text, at.
-        others: preset, preset_version, message_id, sent_as, observed, files.
-    """
-    role, speaker_id, speaker_name, text, at = said
-    preset, version, message_id, sent_as, observed, files = others
-    speaker = Person(speaker_id, speaker_name) if speaker_id else None
-    if role not in get_args(Role) or not isinstance(text, str):
-        raise TypeError(role)
-    if speaker is not None and not isinstance(speaker.name, str):
-        raise TypeError("speaker_name")
-    return Turn(
-        *(role, text, speaker, datetime.fromtimestamp(at, UTC), preset, version, message_id),
-        sent_as=tuple(name for name in (sent_as or "").split("\n") if name),
-        observed=bool(observed),
-        files=decode_files(files),
-    )
+    """Read a row that starts with `id` and `TURN_COLUMNS`; further columns are ignored."""
+    return StoredTurn(row[0], to_turn(row[1:]))
 
 
 def _with_session(row: Sequence[Any]) -> tuple[StoredTurn, Sequence[Any]]:
     """Read a turn and the columns that follow it."""
-    return _to_stored(row), row[1 + len(_COLUMNS) :]
+    return _to_stored(row), row[1 + len(TURN_COLUMNS) :]
 
 
 def _read_turns(rows: Iterable[Sequence[Any]]) -> list[StoredTurn]:
     return decode_all("turn", rows, _to_stored)
 
 
-_THIS = turn.c.id == bindparam("row")
-_SET_TEXT = Statement(update(turn).where(_THIS).values(text=bindparam("reads")))
-_SET_OBSERVED = Statement(update(turn).where(_THIS).values(observed=bindparam("is_observed")))
-_SET_FILES = Statement(update(turn).where(_THIS).values(files=bindparam("new_files")))
-_KEPT = ("conversation", "session", "role", "speaker_id", "speaker_name", "text", "at", "preset")
-_COPIED = (*_KEPT, "preset_version", "parent", "message_id", "sent_as", "observed")
+_SET_TEXT = Statement("UPDATE turn SET text = :text WHERE id = :row")
+_SET_OBSERVED = Statement("UPDATE turn SET observed = :observed WHERE id = :row")
+_SET_FILES = Statement("UPDATE turn SET files = :files WHERE id = :row")
+_COPIED = """
+conversation, session, role, speaker_id, speaker_name, text, at, preset, preset_version, parent,
+message_id, sent_as, observed
+"""
 # The place of a turn keeps its id: the version that leaves it is copied to the end.
-_KEEP_VERSION = Statement(
-    insert(turn).from_select(
-        [*_COPIED, "active"], select(*(turn.c[name] for name in _COPIED), false()).where(_THIS)
-    )
-)
-_VERSION = ("text", "at", "preset", "preset_version", "sent_as")
-_SET_VERSION = Statement(
-    update(turn).where(_THIS).values({name: bindparam(f"new_{name}") for name in _VERSION})
-)
-
-
-def _is_listed(dialect: DialectName) -> ColumnElement[bool]:
-    ids = bound_texts("rows", dialect).subquery()
-    return turn.c.id.in_(select(cast(ids.c[0], Integer)))
-
-
-_SUPERSEDE = Statement(lambda dialect: update(turn).where(_is_listed(dialect)).values(active=False))
-_FIRST = Statement(
-    lambda dialect: select(func.min(turn.c.at), func.min(turn.c.id)).where(_is_listed(dialect))
-)
-_DELETE = Statement(lambda dialect: delete(turn).where(_is_listed(dialect)))
-_SENT_PARTS = Statement(
-    lambda dialect: select(turn.c.sent_as).where(_is_listed(dialect), turn.c.sent_as.is_not(None))
-)
+_KEEP_VERSION = Statement(f"""
+INSERT INTO turn ({_COPIED}, active) SELECT {_COPIED}, false FROM turn WHERE id = :row
+""")
+_SET_VERSION = Statement("""
+UPDATE turn SET text = :text, at = :at, preset = :preset, preset_version = :preset_version,
+    sent_as = :sent_as
+WHERE id = :row
+""")
+_IS_LISTED = "id IN (SELECT value::bigint FROM jsonb_array_elements_text(:rows))"
+_SUPERSEDE = Statement(f"UPDATE turn SET active = false WHERE {_IS_LISTED}")
+_FIRST = Statement(f"SELECT min(at), min(id) FROM turn WHERE {_IS_LISTED}")
+_DELETE = Statement(f"DELETE FROM turn WHERE {_IS_LISTED}")
+_SENT_PARTS = Statement(f"SELECT sent_as FROM turn WHERE {_IS_LISTED} AND sent_as IS NOT NULL")
 # What was sent has no text any more; what never could be sent would keep it for days.
-_EMPTY_UNSENT = Statement(
-    lambda dialect: (
-        update(outbox)
-        .where(outbox.c.turn.in_(bound_texts("names", dialect)), is_dead)
-        .values(text="", file_text=None, error=None)
-    )
-)
+_EMPTY_UNSENT = Statement(f"""
+UPDATE outbox SET text = '', file_text = NULL, error = NULL
+WHERE turn IN ({_NAMES}) AND state = 'dead'
+""")
 # A channel is read until the first answer in its first session: what was deleted must not come
-# back. So what is left of that session becomes the next one.
-_question, _answer_of = turn.alias("question"), turn.alias("answer")
-_MOVE_UNANSWERED = Statement(
-    update(turn)
-    .where(
-        turn.c.conversation == bindparam("of"),
-        turn.c.session == 1,
-        exists().where(
-            conversation_table.c.key == bindparam("of"), conversation_table.c.session == 1
-        ),
-        ~exists().where(
-            _question.c.conversation == bindparam("of"),
-            _question.c.session == 1,
-            _question.c.role == "user",
-            _question.c.observed.is_(False),
-            _answer_of.c.conversation == bindparam("of"),
-            _answer_of.c.session == 1,
-            _answer_of.c.role == "assistant",
-            _answer_of.c.id > _question.c.id,
-        ),
+# back. So the rest of that session becomes the next one.
+_MOVE_UNANSWERED = Statement("""
+UPDATE turn SET session = 2
+WHERE conversation = :of AND session = 1
+    AND EXISTS (SELECT 1 FROM conversation WHERE key = :of AND session = 1)
+    AND NOT EXISTS (
+        SELECT 1 FROM turn AS question, turn AS answer
+        WHERE question.conversation = :of AND question.session = 1 AND question.role = 'user'
+            AND NOT question.observed AND answer.conversation = :of AND answer.session = 1
+            AND answer.role = 'assistant' AND answer.id > question.id
     )
-    .values(session=2)
+""")
+_END_EMPTY_SESSION = Statement("""
+UPDATE conversation SET session = session + 1
+WHERE key = :of AND NOT EXISTS (
+    SELECT 1 FROM turn
+    WHERE turn.conversation = conversation.key AND turn.session = conversation.session
 )
-_END_EMPTY_SESSION = Statement(
-    update(conversation_table)
-    .where(
-        conversation_table.c.key == bindparam("of"),
-        ~exists().where(
-            turn.c.conversation == conversation_table.c.key,
-            turn.c.session == conversation_table.c.session,
-        ),
-    )
-    .values(session=conversation_table.c.session + 1)
-)
+""")
 _DELETE_SUMMARIES = Statement(
-    delete(summary).where(
-        summary.c.conversation == bindparam("of"), summary.c.covers_to >= bindparam("first")
-    )
+    "DELETE FROM summary WHERE conversation = :of AND covers_to >= :first"
 )
 _EMPTY_RECEIPTS = Statement(
-    update(receipt)
-    .where(receipt.c.conversation == bindparam("of"), receipt.c.at >= bindparam("since"))
-    .values(content=b"")
+    "UPDATE receipt SET content = :content WHERE conversation = :of AND at >= :since"
 )
+_NOTE_FORGOTTEN = Statement("INSERT INTO forgotten (conversation, at) VALUES (:of, :moment)")
 
 
-_NOTE_FORGOTTEN = Statement(
-    insert(forgotten).values(conversation=bindparam("of"), at=bindparam("moment"))
-)
-
-
-@value_class
-class ChangedRows:
-    """What happens to stored turns, by their ids, with the values of the columns."""
-
-    texts: Mapping[int, str]
-    versions: Mapping[int, Mapping[str, Any]]
-    superseded: Collection[int]
-    restored: Collection[int]
-    deleted: Collection[int]
-    replaced: Collection[int] = ()
-    """Those with a new version that are not kept."""
-    observed: Mapping[int, bool] = field(default_factory=dict)
-    files: Mapping[int, str | None] = field(default_factory=dict)
-
-
-def apply(conversation: str, change: ChangedRows, now: float) -> Unit[None]:
+def apply(conversation: str, change: HistoryChange, now: float) -> Unit[None]:
     """Change turns; summaries that cover one of them are deleted.
 
     With a turn that is deleted goes the content of all receipts since: prompts may quote it, and
     the text of its parts that could not be sent.
     """
-    yield from _set_files(change)
+    for turn_id, files in change.files.items():
+        yield _SET_FILES.query({"row": turn_id, "files": encode_files(files)})
     touched = [*change.texts, *change.versions, *change.superseded, *change.deleted]
     touched += change.observed
     if not touched:
@@ -503,37 +326,35 @@ def apply(conversation: str, change: ChangedRows, now: float) -> Unit[None]:
         return
     yield _DELETE_SUMMARIES.query({"of": conversation, "first": first})
     for turn_id, text in change.texts.items():
-        yield _SET_TEXT.query({"row": turn_id, "reads": text})
+        yield _SET_TEXT.query({"row": turn_id, "text": make_storable(text)})
     for turn_id, is_observed in change.observed.items():
-        yield _SET_OBSERVED.query({"row": turn_id, "is_observed": is_observed})
+        yield _SET_OBSERVED.query({"row": turn_id, "observed": is_observed})
+    yield from _change_versions(change)
+    if change.deleted:
+        yield from _delete(conversation, change.deleted, since)
+        yield _NOTE_FORGOTTEN.query({"of": conversation, "moment": now})
+
+
+def _change_versions(change: HistoryChange) -> Unit[None]:
     for turn_id, version in change.versions.items():
         if turn_id not in change.replaced:
             yield _KEEP_VERSION.query({"row": turn_id})
-        new = {f"new_{name}": value for name, value in version.items()}
-        yield _SET_VERSION.query({"row": turn_id, **new})
+        yield _SET_VERSION.query({"row": turn_id, **to_turn_row(version)})
     if change.restored:
         yield _DELETE.query(_rows(change.restored))
     if change.superseded:
         yield _SUPERSEDE.query(_rows(change.superseded))
-    if change.deleted:
-        yield _EMPTY_RECEIPTS.query({"of": conversation, "since": since})
-        parts = [
-            part
-            for (sent_as,) in (yield _SENT_PARTS.query(_rows(change.deleted)))
-            for part in sent_as.split()
-        ]
-        names = sorted({part.rpartition("/")[0] for part in parts})
-        yield _EMPTY_UNSENT.query({"names": json.dumps(names)})
-        yield _DELETE.query(_rows(change.deleted))
-        yield _MOVE_UNANSWERED.query({"of": conversation})
-        yield _END_EMPTY_SESSION.query({"of": conversation})
-        yield _NOTE_FORGOTTEN.query({"of": conversation, "moment": now})
 
 
-def _set_files(change: ChangedRows) -> Unit[None]:
-    for turn_id, files in change.files.items():
-        yield _SET_FILES.query({"row": turn_id, "new_files": files})
+def _delete(conversation: str, ids: Collection[int], since: float) -> Unit[None]:
+    yield _EMPTY_RECEIPTS.query({"of": conversation, "since": since, "content": b""})
+    sent_as = [row[0] for row in (yield _SENT_PARTS.query(_rows(ids)))]
+    names = {part.rpartition("/")[0] for parts in sent_as for part in parts.split()}
+    yield _EMPTY_UNSENT.query({"names": json.dumps(sorted(names))})
+    yield _DELETE.query(_rows(ids))
+    yield _MOVE_UNANSWERED.query({"of": conversation})
+    yield _END_EMPTY_SESSION.query({"of": conversation})
 
 
 def _rows(ids: Collection[int]) -> dict[str, str]:
-    return {"rows": json.dumps([str(one) for one in ids])}
+    return {"rows": json.dumps(list(ids))}

@@ -4,51 +4,47 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, func, literal_column, or_, select
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming
 from bot.chat.session import Attempt
 from bot.ports import Clock, Intake
-from bot.storage import claims as units
-from bot.storage.database import Database
+from bot.storage import conversation_sql as sql
+from bot.storage import functions
+from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import decode_all, decode_event, encode_event, event_kind
-from bot.storage.statements import DialectName, Statement, Unit, bound_texts
-from bot.storage.tables import cursor, inbox, is_unanswered
+from bot.storage.statements import Statement, Unit, pairs
 
-# What is gathered has its attempt recorded with that of the message that it is answered with.
-_IS_GATHERED = inbox.c.attempt == int(Attempt.BESIDE_OTHERS)
-
-
-def _newest_unanswered(dialect: DialectName) -> Select[tuple[str, bytes | None]]:
-    """Select the newest unanswered rows of bound conversations, a few of each.
-
-    One value binds all conversations, so that the statement is the same for any number of them,
-    and of a long queue only its newest rows are read.
-    """
-    asked, waiting = bound_texts("conversations", dialect).subquery(), inbox.alias()
-    newest_left_out = (
-        select(waiting.c.id)
-        .where(waiting.c.state == literal_column("'new'"), waiting.c.conversation == asked.c[0])
-        .order_by(waiting.c.id.desc())
-        .limit(1)
-        .offset(bindparam("of_each"))
-        .scalar_subquery()
+_CURSORS = Statement("""
+SELECT name, value AS reached FROM cursor WHERE strpos(name, :prefix) = 1
+""")
+# The attempt of a gathered message is recorded with the message that it is answered with.
+_IN_PROGRESS = Statement(f"""
+SELECT inbox.kind, inbox.payload
+FROM inbox AS named JOIN inbox ON inbox.conversation = named.conversation
+WHERE named.platform = :platform AND named.bot_id = :bot_id AND named.external_key = :external_key
+    AND named.state = 'new' AND inbox.state = 'new' AND (
+        inbox.id = named.id
+        OR inbox.id > named.id AND inbox.attempt = {Attempt.BESIDE_OTHERS:d}
     )
-    read = select(
-        asked.c[0].label("conversation"), func.coalesce(newest_left_out, 0).label("left_out")
-    ).cte()
-    read = read.prefix_with("MATERIALIZED", dialect="postgresql")  # or it is found for each row
-    return (
-        select(inbox.c.kind, inbox.c.payload)
-        .join_from(read, inbox, inbox.c.conversation == read.c.conversation)
-        .where(is_unanswered, inbox.c.id > read.c.left_out)
-        .order_by(inbox.c.id.desc())
-        .limit(bindparam("most"))
-    )
-
-
-_WAITING = Statement(_newest_unanswered)
+ORDER BY inbox.id
+""")
+# One value binds all conversations, so that the statement is the same for any number of them, and
+# of a long queue only its newest rows are read.
+_WAITING = Statement("""
+WITH read AS MATERIALIZED (
+    SELECT value AS conversation, coalesce((
+        SELECT waiting.id FROM inbox AS waiting
+        WHERE waiting.state = 'new' AND waiting.conversation = value
+        ORDER BY waiting.id DESC LIMIT 1 OFFSET :of_each
+    ), 0) AS left_out
+    FROM jsonb_array_elements_text(:conversations)
+)
+SELECT inbox.kind, inbox.payload FROM read JOIN inbox ON inbox.conversation = read.conversation
+WHERE inbox.state = 'new' AND inbox.id > read.left_out
+ORDER BY inbox.id DESC LIMIT :most
+""")
+"""The newest unanswered rows of conversations, a few of each."""
 
 
 class SqlInbox(Intake):
@@ -60,7 +56,7 @@ class SqlInbox(Intake):
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        now = self._clock.now()
+        now, is_sqlite = self._clock.now(), self._database.is_sqlite
         rows = [
             {
                 "platform": message.address.platform,
@@ -73,45 +69,27 @@ class SqlInbox(Intake):
             }
             for message in messages
         ]
-        await self._database.run(lambda: units.receive(rows, cursors, now, self._database.dialect))
+        unit = _receive_by_steps if is_sqlite else _receive_by_function
+        await self._database.run(lambda: unit(rows, cursors, now))
 
     @override
-    async def cursors(self, prefix: str) -> Mapping[str, str]:
-        query = select(cursor.c.name, cursor.c.value).where(
-            cursor.c.name.startswith(prefix, autoescape=True)
-        )
-        rows = await self._database.read(lambda c: c.execute(query).all())
-        return {row.name: row.value for row in rows}
+    @reading
+    def cursors(self, prefix: str) -> Unit[Mapping[str, str]]:
+        return pairs((yield _CURSORS.query_alone({"prefix": prefix})))
 
-    async def find_in_progress(self, address: Address, external_key: str) -> Sequence[Incoming]:
+    @reading
+    def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:
         """Return what was received under a key from the bot's platform, and what was gathered.
 
         Nothing once it is done.
         """
-        named = select(inbox.c.id, inbox.c.conversation).where(
-            inbox.c.platform == address.platform,
-            inbox.c.bot_id == address.bot_id,
-            inbox.c.external_key == external_key,
-            is_unanswered,
-        )
+        bot = {"platform": address.platform, "bot_id": address.bot_id}
+        return _events((yield _IN_PROGRESS.query_alone({**bot, "external_key": external_key})))
 
-        def unit(connection: Connection) -> list[Incoming]:
-            first = connection.execute(named).first()
-            if first is None:
-                return []
-            group = (
-                select(inbox.c.kind, inbox.c.payload)
-                .where(is_unanswered, inbox.c.conversation == first.conversation)
-                .where(or_(inbox.c.id == first.id, _IS_GATHERED & (inbox.c.id > first.id)))
-                .order_by(inbox.c.id)
-            )
-            return _events(connection.execute(group))
-
-        return await self._database.read(unit)
-
-    async def waiting(
+    @transaction
+    def waiting(
         self, conversations: Collection[str], limit: int, of_each: int
-    ) -> Sequence[Incoming]:
+    ) -> Unit[Sequence[Incoming]]:
         """Return what is unanswered in these conversations, the newest of it first.
 
         Args:
@@ -119,19 +97,46 @@ class SqlInbox(Intake):
             limit: the most events in all.
             of_each: the most events of one conversation.
         """
-        asked = {
-            "conversations": json.dumps(sorted(conversations)),
-            "of_each": of_each,
-            "most": limit,
-        }
-
-        def unit() -> Unit[list[Incoming]]:
-            rows = yield _WAITING.query_alone(asked)
-            return _events(rows)
-
-        return await self._database.run(unit)
+        asked = {"conversations": json.dumps(sorted(conversations)), "of_each": of_each}
+        return _events((yield _WAITING.query_alone({**asked, "most": limit})))
 
 
 def _events(rows: Iterable[Sequence[Any]]) -> list[Incoming]:
     """Read rows of `kind` and `payload`; their worker sets aside what cannot be read."""
     return decode_all("inbox", rows, lambda row: decode_event(*row))
+
+
+def _receive_by_function(
+    rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
+) -> Unit[None]:
+    ready = _conversations(rows)
+    yield functions.RECEIVE.call.query_alone(
+        {
+            **{f"{name}s": [row[name] for row in rows] for name in sql.INBOX_ROW[:-1]},
+            "received_at": now,
+            "keys": [row["conversation"] for row in ready],
+            "key_platforms": [row["platform"] for row in ready],
+            "key_bot_ids": [row["bot_id"] for row in ready],
+            "names": list(cursors),
+            "places": list(cursors.values()),
+        }
+    )
+
+
+def _receive_by_steps(
+    rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
+) -> Unit[None]:
+    if rows:
+        yield sql.STORE.query_many(rows)
+        yield sql.MAKE_READY.query_many(
+            [{**row, "key": row["conversation"], "now": now} for row in _conversations(rows)]
+        )
+    if cursors:
+        yield sql.ADVANCE.query_many(
+            [{"name": name, "reached": to} for name, to in cursors.items()]
+        )
+
+
+def _conversations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row of each conversation, in one order, so that nobody deadlocks."""
+    return [row for _, row in sorted({row["conversation"]: row for row in rows}.items())]

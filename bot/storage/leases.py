@@ -5,52 +5,33 @@ either, so it stays that of the first bot.
 """
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-
-from sqlalchemy import Connection, Executable, and_, bindparam, case, or_, select, update
+from collections.abc import Callable, Sequence
 
 from bot.ports import Clock, Signals
-from bot.storage.database import Database
-from bot.storage.statements import DialectName, clock
-from bot.storage.tables import Insert, first_bot, role_lease, upsert
+from bot.storage.database import Database, reading, transaction
+from bot.storage.statements import Statement, Unit
 
 _TOPIC = "released_roles"
 
 
-def _take(dialect: DialectName) -> Executable:
-    def build(insert: Insert) -> Executable:
-        until = clock(dialect) + bindparam("seconds")
-        now = clock(dialect)
-        taken = insert.values(
-            role=bindparam("role"), owner=bindparam("owner"), lease_until=until, held_since=now
-        )
-        is_held = and_(role_lease.c.owner == taken.excluded.owner, role_lease.c.lease_until >= now)
-        may_take = or_(
-            role_lease.c.owner == taken.excluded.owner,
-            role_lease.c.lease_until < clock(dialect),
-        )
-        return taken.on_conflict_do_update(
-            index_elements=[role_lease.c.role],
-            set_={
-                "owner": taken.excluded.owner,
-                "lease_until": taken.excluded.lease_until,
-                "held_since": case((is_held, role_lease.c.held_since), else_=now),
-            },
-            where=may_take,
-        ).returning(role_lease.c.role)
-
-    return upsert(role_lease, build)[dialect]
-
-
-_TAKE: Mapping[DialectName, Executable] = {
-    "sqlite": _take("sqlite"),
-    "postgresql": _take("postgresql"),
-}
-_RELEASE = (
-    update(role_lease)
-    .where(role_lease.c.role == bindparam("held"), role_lease.c.owner == bindparam("holder"))
-    .values(lease_until=0.0)
-)
+_TAKE = Statement("""
+INSERT INTO role_lease (role, owner, lease_until, held_since)
+VALUES (:role, :owner, :now + :seconds, :now)
+ON CONFLICT (role) DO UPDATE SET owner = excluded.owner, lease_until = excluded.lease_until,
+    held_since = CASE
+        WHEN role_lease.owner = excluded.owner AND role_lease.lease_until >= :now
+        THEN role_lease.held_since
+        ELSE :now
+    END
+WHERE role_lease.owner = excluded.owner OR role_lease.lease_until < :now
+RETURNING role
+""")
+_RELEASE = Statement("""
+UPDATE role_lease SET lease_until = 0 WHERE role = :role AND owner = :owner RETURNING role
+""")
+_HELD = Statement("""
+SELECT role FROM role_lease WHERE strpos(role, :prefix) = 1 AND lease_until >= :now
+""")
 
 
 class SqlRoleLeases:
@@ -65,7 +46,7 @@ class SqlRoleLeases:
             database: has the rows.
             owner: the name of this process, which no other running one has.
             clock: time.
-            signals: tell all processes what is given back; None: they find out by asking.
+            signals: announce released roles to all processes; None: they poll.
         """
         self._database = database
         self._owner = owner
@@ -75,35 +56,30 @@ class SqlRoleLeases:
         if signals is not None:
             signals.subscribe(_TOPIC, self._tell_handlers)
 
-    async def take(self, role: str, seconds: float) -> bool:
+    @transaction
+    def take(self, role: str, seconds: float) -> Unit[bool]:
         """Take or renew the lease of a role; return False while another process holds it.
 
         Raises:
             StoreError: It is not known whether this process holds it.
         """
-        asked = {"role": role, "owner": self._owner, "seconds": seconds, "now": self._clock.now()}
-        statement = _TAKE[self._database.dialect]
-
-        def unit(connection: Connection) -> bool:
-            return connection.execute(statement, asked).first() is not None
-
-        return await self._database.write(unit)
+        asked = {"role": role, "owner": self._owner, "seconds": seconds}
+        return bool((yield _TAKE.query({**asked, "now": self._clock.now()})))
 
     async def release(self, role: str) -> None:
         """Give back a lease, if this process holds it, so that another one need not wait."""
-        held = {"held": role, "holder": self._owner}
-        was_held = await self._database.write(lambda c: c.execute(_RELEASE, held).rowcount)
-        if was_held and self._signals is not None:
+        if await self._release(role) and self._signals is not None:
             self._signals.publish(_TOPIC, [role])
 
-    async def held(self, prefix: str) -> Sequence[str]:
+    @transaction
+    def _release(self, role: str) -> Unit[bool]:
+        return bool((yield _RELEASE.query({"role": role, "owner": self._owner})))
+
+    @reading
+    def held(self, prefix: str) -> Unit[Sequence[str]]:
         """Return the roles with this beginning that any process holds; raises `StoreError`."""
-        query = select(role_lease.c.role).where(
-            role_lease.c.role.startswith(prefix, autoescape=True),
-            role_lease.c.lease_until >= clock(self._database.dialect),
-        )
-        asked = {"now": self._clock.now()}
-        return await self._database.read(lambda c: list(c.execute(query, asked).scalars()))
+        rows = yield _HELD.query_alone({"prefix": prefix, "now": self._clock.now()})
+        return [row[0] for row in rows]
 
     def on_release(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
         """Call `handler` with roles that any process has given back, as far as signals reach.
@@ -126,20 +102,16 @@ class SqlRoleLeases:
             handler(roles)
 
 
-_CLAIM = upsert(first_bot, lambda insert: insert.on_conflict_do_nothing())
 _INSTALLATION = ""  # where no platform is meant
-_FIRST = select(first_bot.c.account).where(first_bot.c.platform == bindparam("of"))
+_CLAIM = Statement("""
+INSERT INTO first_bot (platform, account) VALUES (:platform, :account) ON CONFLICT DO NOTHING
+""")
+_FIRST = Statement("SELECT account FROM first_bot WHERE platform = :platform")
 
 
 async def read_installation_id(database: Database) -> str:
     """Return a name of this database that no other one has, also not one at the same address."""
-
-    def unit(connection: Connection) -> str:
-        claim = _CLAIM[connection.dialect.name]
-        connection.execute(claim, {"platform": _INSTALLATION, "account": secrets.token_hex(8)})
-        return str(connection.execute(_FIRST, {"of": _INSTALLATION}).scalar_one())
-
-    return await database.write(unit)
+    return await database.run(lambda: _first(_INSTALLATION, secrets.token_hex(8)))
 
 
 async def resolve_bot_id(database: Database, platform: str, account: str) -> str:
@@ -147,11 +119,12 @@ async def resolve_bot_id(database: Database, platform: str, account: str) -> str
 
     `account` is the platform's own id of the bot.
     """
+    first = await database.run(lambda: _first(platform, account))
+    return "" if first == account else account
 
-    def unit(connection: Connection) -> str:
-        claim = _CLAIM[connection.dialect.name]
-        connection.execute(claim, {"platform": platform, "account": account})
-        first: str = connection.execute(_FIRST, {"of": platform}).scalar_one()
-        return "" if first == account else account
 
-    return await database.write(unit)
+def _first(platform: str, account: str) -> Unit[str]:
+    """Return the first account of a platform: this one, unless there was one before."""
+    yield _CLAIM.query({"platform": platform, "account": account})
+    [[first]] = yield _FIRST.query({"platform": platform})
+    return str(first)

@@ -2,217 +2,170 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, fields
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Executable,
-    Row,
-    Select,
-    bindparam,
-    delete,
-    func,
-    insert,
-    null,
-    select,
-)
+import msgspec
 
 from bot.chat.access import AuditEntry
-from bot.chat.operation import BackgroundWork, HeldJob, Node, Pause
-from bot.chat.outgoing import OutboxState
+from bot.chat.operation import BackgroundWork, HeldJob, Node, Pause, ProcessReport
 from bot.chat.session import MessageNote
 from bot.ports import Clock
-from bot.storage.database import Database
-from bot.storage.statements import DialectName, clock
-from bot.storage.tables import (
-    Insert,
-    audit,
-    conversation,
-    is_job,
-    is_ready,
-    is_unsent,
-    is_waiting,
-    lane,
-    message_note,
-    node,
-    outbox,
-    pause,
-    role_lease,
-    story,
-    upsert,
-)
+from bot.storage.database import Database, reading, transaction
+from bot.storage.rows import decode, decode_all
+from bot.storage.statements import Statement, Unit, insert_into, pairs
 
-
-def _report(dialect: DialectName) -> Executable:
-    def build(insert: Insert) -> Executable:
-        now = clock(dialect)
-        values: dict[str, Any] = {name: bindparam(name) for name in ("owner", "roles", "version")}
-        row = insert.values(**values, started_at=now, seen_at=now)
-        return row.on_conflict_do_update(
-            index_elements=[node.c.owner], set_={"seen_at": row.excluded.seen_at}
-        )
-
-    return upsert(node, build)[dialect]
-
-
-_REPORT: Mapping[DialectName, Executable] = {
-    "sqlite": _report("sqlite"),
-    "postgresql": _report("postgresql"),
+_ENTER = Statement("""
+INSERT INTO node (owner, roles, version, started_at, seen_at)
+VALUES (:owner, :roles, :version, :now, :now)
+ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at
+""")
+_LEAVE = Statement("DELETE FROM node WHERE owner = :owner")
+_SHARE = Statement("UPDATE node SET report = :report WHERE owner = :owner")
+_REPORTS = Statement("SELECT owner, report FROM node WHERE report IS NOT NULL")
+_NODES = Statement("""
+SELECT owner, roles, version, :now - started_at, :now - seen_at FROM node ORDER BY started_at
+""")
+_LEASES = Statement("SELECT owner, role FROM role_lease WHERE lease_until > :now ORDER BY role")
+_ANSWERING = Statement("""
+SELECT owner, count(*) FROM conversation
+WHERE ready_since IS NOT NULL AND lease_until > :now GROUP BY owner
+""")
+IS_JOB = "role NOT LIKE 'shards of %' AND role NOT LIKE 'identify %'"
+"""Matches roles that some process should always hold; the others coordinate shards and logins."""
+_JOBS = Statement(f"""
+SELECT role, owner, :now - held_since, lease_until - :now FROM role_lease WHERE {IS_JOB}
+ORDER BY role
+""")
+_WORK = {
+    name: Statement(text)
+    for name, text in {
+        "conversations that wait": """
+            SELECT count(*), :now - min(ready_since) FROM conversation
+            WHERE ready_since IS NOT NULL AND lease_until <= :now
+        """,
+        "conversations being answered": """
+            SELECT count(*), :now - min(ready_since) FROM conversation
+            WHERE ready_since IS NOT NULL AND lease_until > :now
+        """,
+        "lanes that wait to be sent": """
+            SELECT count(*), :now - min(due_at) FROM lane WHERE due_at <= :now
+        """,
+        "sends with an unknown outcome": """
+            SELECT count(*), :now - min(started_at) FROM outbox
+            WHERE state NOT IN ('sent', 'dead') AND state = 'unknown'
+        """,
+        "stories without a vector": "SELECT count(*), NULL FROM story WHERE vector IS NULL",
+    }.items()
 }
-_REMOVE = delete(node).where(node.c.owner == bindparam("of_owner"))
+_MAX_BYTES = 2**18
+_encode_report = msgspec.msgpack.Encoder().encode
+_decode_report = msgspec.msgpack.Decoder(ProcessReport).decode
 
 
-class SqlNodeRegistry:
-    """All ages are by the clock of the database."""
+class NodeRegistry:
+    """The processes of an installation. All ages are by the clock of the database."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    async def enter(self, owner: str, roles: str, version: str) -> None:
-        """Note that a process has started."""
-        row, of = {"owner": owner, "roles": roles, "version": version}, {"of_owner": owner}
+    @transaction
+    def enter(self, owner: str, roles: str, version: str) -> Unit[None]:
+        """Register a process that has started."""
+        yield _LEAVE.query({"owner": owner})  # of an earlier life
+        yield _ENTER.query({"owner": owner, "roles": roles, "version": version, **self._now()})
 
-        def unit(connection: Connection) -> None:
-            connection.execute(_REMOVE, of)  # of an earlier life
-            connection.execute(_REPORT[self._database.dialect], {**row, **self._now()})
+    @transaction
+    def report(self, owner: str, roles: str, version: str) -> Unit[None]:
+        """Record that a process is alive."""
+        yield _ENTER.query({"owner": owner, "roles": roles, "version": version, **self._now()})
 
-        await self._database.write(unit)
+    @transaction
+    def share(self, owner: str, report: ProcessReport) -> Unit[None]:
+        """Publish this process's report to the other processes, replacing its last one."""
+        told = _encode_report(report)
+        if len(told) <= _MAX_BYTES:
+            yield _SHARE.query({"owner": owner, "report": told})
 
-    async def report(self, owner: str, roles: str, version: str) -> None:
-        """Note that a process is there."""
-        row = {"owner": owner, "roles": roles, "version": version, **self._now()}
-        statement = _REPORT[self._database.dialect]
-        await self._database.write(lambda c: c.execute(statement, row).rowcount)
+    @reading
+    def reports(self, owners: Sequence[str]) -> Unit[Mapping[str, ProcessReport]]:
+        """Return the last report of each of these processes, by the name of its leases."""
+        rows = [row for row in (yield _REPORTS.query_alone()) if row[0] in owners]
+        return dict(decode_all("report", rows, lambda row: (row[0], _decode_report(row[1]))))
 
-    async def leave(self, owner: str) -> None:
-        """Note that a process ends."""
-        await self._database.write(lambda c: c.execute(_REMOVE, {"of_owner": owner}).rowcount)
+    @transaction
+    def leave(self, owner: str) -> Unit[None]:
+        """Remove a process that ends."""
+        yield _LEAVE.query({"owner": owner})
 
-    async def nodes(self) -> Sequence[Node]:
-        """Return the processes that are there, and those that died within days, oldest first."""
-        now = clock(self._database.dialect)
-        seen = self._seen
-        leases = select(role_lease.c.role, role_lease.c.owner).where(role_lease.c.lease_until > now)
-        answering = (
-            select(conversation.c.owner, func.count())
-            .where(is_ready, conversation.c.lease_until > now)
-            .group_by(conversation.c.owner)
-        )
+    @reading
+    def nodes(self) -> Unit[Sequence[Node]]:
+        """Return the running processes and those that died within days, oldest first."""
+        now = self._now()
+        held: defaultdict[str, list[str]] = defaultdict(list)
+        for owner, role in (yield _LEASES.query(now)):
+            held[owner].append(role)
+        counts = pairs((yield _ANSWERING.query(now)))
+        return [
+            Node(*row, leases=tuple(held[row[0]]), conversations=counts.get(row[0], 0))
+            for row in (yield _NODES.query(now))
+        ]
 
-        def unit(connection: Connection) -> list[Node]:
-            held: defaultdict[str, list[str]] = defaultdict(list)
-            for role, owner in connection.execute(leases, self._now()):
-                held[owner].append(role)
-            rows = connection.execute(answering, self._now()).all()
-            counts = {row.owner: row[1] for row in rows}
-            return [
-                _to_node(row, tuple(sorted(held[row.owner])), counts.get(row.owner, 0))
-                for row in connection.execute(seen, self._now())
-            ]
+    @reading
+    def held_jobs(self) -> Unit[Sequence[HeldJob]]:
+        """Return the holders of roles that only one process may have, by role."""
+        return [HeldJob(*row) for row in (yield _JOBS.query_alone(self._now()))]
 
-        return await self._database.read(unit)
-
-    async def held_jobs(self) -> Sequence[HeldJob]:
-        """Return who does what only one process may do, by the role."""
-        now = clock(self._database.dialect)
-        columns = (
-            *(role_lease.c.role, role_lease.c.owner),
-            *(now - role_lease.c.held_since, role_lease.c.lease_until - now),
-        )
-        held = select(*columns).where(is_job).order_by(role_lease.c.role)
-        rows = await self._database.read(lambda c: c.execute(held, self._now()).all())
-        return [HeldJob(*row) for row in rows]
-
-    async def background_work(self) -> Sequence[BackgroundWork]:
-        """Return how much work waits or goes on, by its kind, and how old it is."""
-        now = clock(self._database.dialect)
-        is_held = conversation.c.lease_until > now
-        is_unknown = is_unsent & (outbox.c.state == OutboxState.UNKNOWN)
-        since_ready, is_due = conversation.c.ready_since, is_waiting & (lane.c.due_at <= now)
-        no_vector = story.c.vector.is_(None)
-        asked: dict[str, Select[*tuple[Any, ...]]] = {
-            "conversations that wait": _work(now, since_ready, is_ready, ~is_held),
-            "conversations being answered": _work(now, since_ready, is_ready, is_held),
-            "lanes that wait to be sent": _work(now, lane.c.due_at, is_due),
-            "sends with an unknown outcome": _work(now, outbox.c.started_at, is_unknown),
-            "stories without a vector": select(func.count(), null()).where(no_vector),
-        }
-
-        def unit(connection: Connection) -> list[BackgroundWork]:
-            return [
-                BackgroundWork(name, *connection.execute(one, self._now()).one())
-                for name, one in asked.items()
-            ]
-
-        return await self._database.read(unit)
-
-    @property
-    def _seen(self) -> Select[*tuple[Any, ...]]:
-        now = clock(self._database.dialect)
-        ages = (now - node.c.started_at, now - node.c.seen_at)
-        return select(node, *ages).order_by(node.c.started_at)
+    @reading
+    def background_work(self) -> Unit[Sequence[BackgroundWork]]:
+        """Return the amount of waiting or running work by kind, and its age."""
+        found = []
+        for name, statement in _WORK.items():
+            [row] = yield statement.query(self._now())
+            found.append(BackgroundWork(name, *row))
+        return found
 
     def _now(self) -> dict[str, float]:
         return {"now": self._clock.now()}
 
 
-def _to_node(row: Row[*tuple[Any, ...]], leases: tuple[str, ...], conversations: int) -> Node:
-    return Node(
-        owner=row.owner,
-        roles=row.roles,
-        version=row.version,
-        started_seconds=row[-2],
-        seen_seconds=row[-1],
-        leases=leases,
-        conversations=conversations,
-    )
+_CURRENT = Statement("SELECT scope, by, at FROM pause ORDER BY at")
+_BEGIN = Statement(
+    insert_into("pause", ("scope", "by", "at")) + " ON CONFLICT DO NOTHING RETURNING scope"
+)
+_END = Statement("DELETE FROM pause WHERE scope = :scope RETURNING scope")
 
 
-def _work(
-    now: ColumnElement[float], since: ColumnElement[float | None], *which: ColumnElement[bool]
-) -> Select[*tuple[Any, ...]]:
-    """Count rows, and measure how old the oldest of them is."""
-    return select(func.count(), now - func.min(since)).where(*which)
+class Pauses:
+    """Where nothing is answered."""
 
-
-_CURRENT = select(pause.c.scope, pause.c.by, pause.c.at).order_by(pause.c.at)
-_BEGIN = upsert(pause, lambda insert: insert.on_conflict_do_nothing())
-_END = delete(pause).where(pause.c.scope == bindparam("of_scope"))
-
-
-class SqlPauses:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    async def current(self) -> Sequence[Pause]:
+    @reading
+    def current(self) -> Unit[Sequence[Pause]]:
         """Return all pauses, oldest first."""
-        rows = await self._database.read(lambda c: c.execute(_CURRENT).all())
-        return [Pause(*row) for row in rows]
+        return [Pause(*row) for row in (yield _CURRENT.query_alone())]
 
-    async def begin(self, scope: str, by: str) -> bool:
+    @transaction
+    def begin(self, scope: str, by: str) -> Unit[bool]:
         """Pause a scope; return False if it is paused already."""
         row = {"scope": scope, "by": by, "at": self._clock.now()}
-        statement = _BEGIN[self._database.dialect]
-        return bool(await self._database.write(lambda c: c.execute(statement, row).rowcount))
+        return bool((yield _BEGIN.query(row)))
 
-    async def end(self, scope: str) -> bool:
+    @transaction
+    def end(self, scope: str) -> Unit[bool]:
         """End the pause of a scope; return False if there is none."""
-        asked = {"of_scope": scope}
-        return bool(await self._database.write(lambda c: c.execute(_END, asked).rowcount))
+        return bool((yield _END.query({"scope": scope})))
 
 
-_NEWEST = (
-    select(message_note.c.content)
-    .where(message_note.c.key == bindparam("of"))
-    .order_by(message_note.c.id.desc())
-    .limit(bindparam("most"))
-)
-_FORGET = delete(message_note).where(message_note.c.key == bindparam("of"))
-_FORGET_PERSON = _FORGET.where(message_note.c.person == bindparam("by"))
+_ADD = Statement(insert_into("message_note", ("key", "at", "content", "person")))
+_NEWEST = Statement("""
+SELECT content FROM message_note WHERE key = :key ORDER BY id DESC LIMIT :most
+""")
+_FORGET = Statement("DELETE FROM message_note WHERE key = :key")
+_FORGET_PERSON = Statement("DELETE FROM message_note WHERE key = :key AND person = :person")
 
 
 class SqlMessageNotes:
@@ -220,44 +173,43 @@ class SqlMessageNotes:
         self._database = database
         self._clock = clock
 
-    async def add(self, notes: Sequence[MessageNote]) -> None:
+    @transaction
+    def add(self, notes: Sequence[MessageNote]) -> Unit[None]:
         """Store notes."""
-        now = self._clock.now()
-        rows = [
-            {"key": one.key, "at": now, "content": one.content, "person": one.person}
-            for one in notes
-        ]
-        await self._database.write(lambda c: c.execute(insert(message_note), rows).rowcount)
+        at = {"at": self._clock.now()}
+        rows = [{"key": one.key, "content": one.content, "person": one.person} for one in notes]
+        yield _ADD.query_many([{**row, **at} for row in rows])
 
-    async def newest(self, key: str, limit: int) -> Sequence[str]:
+    @reading
+    def newest(self, key: str, limit: int) -> Unit[Sequence[str]]:
         """Return the newest notes of a key, oldest first."""
-        asked: Mapping[str, object] = {"of": key, "most": limit}
-        found = await self._database.read(lambda c: c.execute(_NEWEST, asked).scalars().all())
-        return found[::-1]
+        rows = yield _NEWEST.query_alone({"key": key, "most": limit})
+        return [decode(lambda row: str(row[0]), row) for row in reversed(rows)]
 
-    async def forget(self, key: str, person_id: str | None = None) -> None:
+    @transaction
+    def forget(self, key: str, person_id: str | None = None) -> Unit[None]:
         """Delete the notes of a key, of one person or of all."""
         statement = _FORGET if person_id is None else _FORGET_PERSON
-        asked = {"of": key} if person_id is None else {"of": key, "by": person_id}
-        await self._database.write(lambda c: c.execute(statement, asked).rowcount)
+        yield statement.query({"key": key, "person": person_id})
 
 
-_COLUMNS = (
-    *(audit.c.at, audit.c.who, audit.c.action),
-    *(audit.c.subject, audit.c.before, audit.c.after),
-)
-_NEWEST_ENTRIES = select(*_COLUMNS).order_by(audit.c.id.desc())
+_ENTRY = tuple(one.name for one in fields(AuditEntry))
+RECORD = Statement(insert_into("audit", _ENTRY))
+_NEWEST_ENTRIES = Statement(f"SELECT {', '.join(_ENTRY)} FROM audit ORDER BY id DESC LIMIT :most")
 
 
-class SqlAuditLog:
+class AuditLog:
+    """Who changed what over the console, with the command line, or as an admin in a chat."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def record(self, entry: AuditEntry) -> None:
-        row = asdict(entry)
-        await self._database.write(lambda c: c.execute(insert(audit), row).rowcount)
+    @transaction
+    def record(self, entry: AuditEntry) -> Unit[None]:
+        yield RECORD.query(asdict(entry))
 
-    async def newest(self, limit: int) -> Sequence[AuditEntry]:
+    @reading
+    def newest(self, limit: int) -> Unit[Sequence[AuditEntry]]:
         """Return the newest entries, newest first."""
-        rows = await self._database.read(lambda c: c.execute(_NEWEST_ENTRIES.limit(limit)).all())
-        return [AuditEntry(*row) for row in rows]
+        rows = yield _NEWEST_ENTRIES.query_alone({"most": limit})
+        return [decode(lambda row: AuditEntry(*row), row) for row in rows]

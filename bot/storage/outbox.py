@@ -1,74 +1,119 @@
-"""What is to be said, strictly in order within a lane; each change is fenced by its sender."""
+"""The outbox. A lane is what is to be sent in one chat, in order, by one sender at a time.
 
+A lane is due at `due_at`; a sender that takes it moves that moment to the end of its lease, so that
+a sender that dies makes the lane due again by itself. Each row names the sender and the attempt
+that holds it, and only that sender in that attempt may change the row: one that wakes up late is
+refused.
+"""
+
+import json
 from collections.abc import Collection, Mapping, Sequence, Set
-
-from sqlalchemy import bindparam, select, update
+from dataclasses import replace
+from typing import Any
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import OutboxRow, OutboxState
+from bot.chat.outgoing import (
+    Attachment,
+    MessageContent,
+    OutboxOperation,
+    OutboxRow,
+    OutboxState,
+)
+from bot.errors import Fenced, Undecodable
 from bot.ports import Clock
-from bot.storage import histories as history
-from bot.storage import lanes
-from bot.storage import lanes as lane_holds
-from bot.storage.database import Database
-from bot.storage.statements import clock_at, served_text
-from bot.storage.tables import has_external_id, is_unsent, lane, outbox
+from bot.storage import functions, histories, lane_sql
+from bot.storage.database import Database, reading, transaction
+from bot.storage.lane_sql import SENDING_SECONDS
+from bot.storage.rows import decode, decode_content, decode_thread, encode_content
+from bot.storage.statements import Rows, Unit, served_text
+from bot.value_class import value_class
 
+_NOTICE_PART = 10_000
+"""Parts from this number on are notices that another part could not be delivered."""
 _MAX_KNOWN_IDS = 1000  # of a chat: more messages of ours than a probe ever looks back over
+_MAX_REASON = 500  # characters
 
-_KNOWN_IDS = (
-    select(outbox.c.external_id)
-    .where(outbox.c.lane == bindparam("of"), has_external_id)
-    .order_by(outbox.c.id.desc())
-    .limit(_MAX_KNOWN_IDS)
-)
-_LATER = (
-    select(outbox.c.id)
-    .where(is_unsent, outbox.c.lane == bindparam("of"), outbox.c.id > bindparam("row"))
-    .limit(1)
-)
-_LANES_OF = select(outbox.c.lane).where(
-    is_unsent, outbox.c.state == OutboxState.SENDING, outbox.c.owner == bindparam("sender")
-)
+
+@value_class
+class Moment:
+    """When a unit was started, by the clocks of its process."""
+
+    now: float
+    """Unix seconds; PostgreSQL uses its own clock instead."""
+    monotonic: float
+
+
+@value_class
+class SenderIdentity:
+    """Who takes rows, and how late its platforms may accept a request that it gave up on."""
+
+    owner: str
+    settle_seconds: float
 
 
 class SqlOutbox:
-    def __init__(self, database: Database, clock: Clock, sender: lanes.SenderIdentity) -> None:
+    def __init__(self, database: Database, clock: Clock, sender: SenderIdentity) -> None:
         self._database = database
         self._clock = clock
         self._sender = sender
 
-    async def due_lanes(self, limit: int, sources: Collection[str]) -> Sequence[str]:
+    @transaction
+    def due_lanes(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
         """Return lanes whose first unsent row is due and held by nobody."""
-        served, now = served_text(sources), self._clock.now()
-        return await self._database.run(lambda: lanes.due(served, limit, now))
+        asked = {"served": served_text(sources), "most": limit, "now": self._clock.now()}
+        rows = yield lane_sql.DUE.query_alone(asked)
+        return [row[0] for row in rows]
 
-    async def take(self, keys: Sequence[str]) -> Sequence[OutboxRow]:
+    @transaction
+    def take(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
         """Take the first unsent row of each of these lanes that is due.
 
         A pending row is committed as being sent before it is given (its `state` still says
         pending); one with an unknown outcome is given as it is, to be reconciled. So is a row whose
         sender's lease has ended.
         """
-        at, dialect = self._moment(), self._database.dialect
-        return await self._database.run(lambda: lanes.take(keys, self._sender, at, dialect))
+        at = self._moment()
+        ordered = sorted(lanes)  # in one order, so that nobody deadlocks
+        if not self._database.is_sqlite:
+            asked = {"lanes": ordered, **identity(self._sender)}
+            rows = yield functions.TAKE.call.query_alone(asked)
+            return [row for row in (given_row(columns, at) for columns in rows) if row]
+        taken = []
+        for key in ordered:
+            leased = yield lane_sql.TAKE.query({"of": key, "now": at.now})
+            row = (yield from _take_leased(key, self._sender, leased, at)) if leased else None
+            if row is not None:
+                taken.append(row)
+        return taken
 
-    async def mark_sent(self, row: OutboxRow, external_id: str | None) -> OutboxRow | None:
+    @transaction
+    def mark_sent(self, row: OutboxRow, external_id: str | None) -> Unit[OutboxRow | None]:
         """Note that it arrived, and take the next row of its lane.
 
         `external_id` is the message that it became, None for a change of one.
         """
-        at, dialect = self._moment(), self._database.dialect
-        return await self._database.run(
-            lambda: lanes.sent(row, external_id, self._sender, at, dialect)
-        )
+        values, at = self._held(row, arrived_as=external_id), self._moment()
+        if not self._database.is_sqlite:
+            lane = {"lane": row.address.lane}
+            call = functions.SENT.call.query_alone({**values, **lane, **identity(self._sender)})
+            [[held, *following]] = yield call
+            if not held:
+                raise self._fenced(row)
+            return given_row(following, at)
+        changed = yield lane_sql.SENT.query(values)
+        if not changed:
+            raise self._fenced(row)
+        return (yield from _take_next_alone(changed[0][0], self._sender, at))
 
-    async def mark_dead(self, row: OutboxRow, reason: str) -> OutboxRow | None:
+    @transaction
+    def mark_dead(self, row: OutboxRow, reason: str) -> Unit[OutboxRow | None]:
         """Note that the platform refused it for good, and take the next row of its lane."""
         at = self._moment()
-        return await self._database.run(lambda: lanes.dead(row, reason[:500], self._sender, at))
+        key = yield from self._give_up(row, reason)
+        return (yield from _take_next(key, self._sender, at))
 
-    async def send_again(self, row: OutboxRow, reason: str, *, is_gone: bool) -> OutboxRow | None:
+    @transaction
+    def send_again(self, row: OutboxRow, reason: str, *, is_gone: bool) -> Unit[OutboxRow | None]:
         """Give up an edit that was refused, and have its part sent anew as the edit says.
 
         Args:
@@ -81,76 +126,293 @@ class SqlOutbox:
             The next row of its lane, which is that part unless it was deleted by us.
         """
         at = self._moment()
-        return await self._database.run(
-            lambda: lanes.send_again(row, reason[:500], self._sender, at, is_gone=is_gone)
-        )
+        key = yield from self._give_up(row, reason)
+        if (yield lane_sql.DELETION.query({"of": key, "message": row.external_id})):
+            return (yield from _take_next(key, self._sender, at))
+        [[turn, part]] = yield lane_sql.CHANGED_PART.query({"row": row.id})
+        content = encode_content(row.content, row.thread)
+        replaced = {"replaced": None if is_gone else row.external_id}
+        yield lane_sql.SEND_AGAIN.query({"of_turn": turn, "of_part": part, **replaced, **content})
+        return (yield from _take_next(key, self._sender, at))
 
-    async def set_aside(self, row: OutboxRow, reason: str, notice: str) -> OutboxRow | None:
+    @transaction
+    def set_aside(self, row: OutboxRow, reason: str, notice: str) -> Unit[OutboxRow | None]:
         """Give up a row whose outcome stays unknown, queue a notice, take the lane's next row.
 
         A notice that cannot be delivered either is given up without another one.
         """
         at = self._moment()
-        return await self._database.run(
-            lambda: lanes.set_aside(row, reason[:500], notice, self._sender, at)
-        )
+        key = yield from self._give_up(row, reason)
+        if row.part < _NOTICE_PART:
+            yield lane_sql.QUEUE_ONCE.query(_notice(row, notice))
+        return (yield from _take_next(key, self._sender, at))
 
-    async def mark_unknown(self, row: OutboxRow, seconds: float) -> None:
+    @transaction
+    def mark_unknown(self, row: OutboxRow, seconds: float) -> Unit[None]:
         """Note that nobody knows whether it arrived: reconcile it after so long."""
-        await self._later(row, OutboxState.UNKNOWN, seconds)
+        yield from self._later(row, OutboxState.UNKNOWN, seconds)
 
-    async def reschedule(self, row: OutboxRow, seconds: float) -> None:
+    @transaction
+    def reschedule(self, row: OutboxRow, seconds: float) -> Unit[None]:
         """Note that nothing arrived for certain: send it after so long."""
-        await self._later(row, OutboxState.PENDING, seconds)
+        yield from self._later(row, OutboxState.PENDING, seconds)
 
-    def _moment(self) -> lanes.Moment:
-        return lanes.Moment(self._clock.now(), self._clock.monotonic())
+    @transaction
+    def release_all(self) -> Unit[None]:
+        """Let what this sender held in an earlier life be taken again at once."""
+        yield lane_sql.RELEASE_ALL.query({"sender": self._sender.owner, "now": self._clock.now()})
 
-    async def _later(self, row: OutboxRow, state: OutboxState, seconds: float) -> None:
-        at = self._moment()
-        await self._database.run(lambda: lanes.later(row, state, seconds, self._sender, at))
-
-    async def release_all(self) -> None:
-        """Release all leases left by a previous run of this sender."""
-        now = clock_at(self._database.dialect, self._clock.now())
-        held = update(lane).where(lane.c.key.in_(_LANES_OF), lane.c.due_at > now)
-        asked = {"sender": self._sender.owner}
-        await self._database.write(lambda c: c.execute(held.values(due_at=now), asked).rowcount)
-
-    async def has_later(self, row: OutboxRow) -> bool:
+    @reading
+    def has_later(self, row: OutboxRow) -> Unit[bool]:
         """Whether more is to be sent in the lane of a row after it."""
         asked = {"of": row.address.lane, "row": row.id}
-        return await self._database.read(lambda c: c.execute(_LATER, asked).first() is not None)
+        return bool((yield lane_sql.LATER_ROWS.query_alone(asked)))
 
-    async def sent_ids(self, row_ids: Collection[int]) -> Mapping[int, str | None]:
+    @transaction
+    def sent_ids(self, row_ids: Collection[int]) -> Unit[Mapping[int, str | None]]:
         """The messages that rows became, by row, and None for one that never will.
 
         What is still to be sent is not in it.
         """
-        return await self._database.run(lambda: lanes.sent_ids(row_ids))
+        rows = yield lane_sql.SENT_IDS.query_alone({"ids": json.dumps(sorted(row_ids))})
+        return {row: None if state == OutboxState.DEAD else sent for row, state, sent in rows}
 
-    async def message_of(self, part: str) -> str | None:
+    @transaction
+    def message_of(self, part: str) -> Unit[str | None]:
         """The message that a part was sent as, by its name; None if there is none yet."""
-        return (await self._database.run(lambda: history.find_parts([part]))).get(part)
+        return (yield from histories.find_parts([part])).get(part)
 
-    async def known_ids(self, address: Address) -> Set[str]:
+    @reading
+    def known_ids(self, address: Address) -> Unit[Set[str]]:
         """The ids of the messages in this chat that are accounted for."""
-        asked = {"of": address.lane}
-        return set(
-            await self._database.read(lambda c: c.execute(_KNOWN_IDS, asked).scalars().all())
-        )
+        asked = {"of": address.lane, "most": _MAX_KNOWN_IDS}
+        rows = yield lane_sql.KNOWN_IDS.query_alone(asked)
+        return {row[0] for row in rows}
 
-    async def hold_lane(self, lane: str) -> float | None:
+    @transaction
+    def hold_lane(self, lane: str) -> Unit[float | None]:
         """Take a lane without a row for the length of a lease, so that nobody sends there.
 
         Returns:
             The end of the lease in Unix seconds, which `release_lane` takes; None where somebody
             sends, or the outcome of a row is unknown.
         """
-        now = self._clock.now()
-        return await self._database.run(lambda: lane_holds.hold(lane, now))
+        leased = yield lane_sql.HOLD_SETTLED.query({"of": lane, "now": self._clock.now()})
+        return leased[0][0] if leased else None
 
-    async def release_lane(self, lane: str, held: float) -> None:
+    @transaction
+    def release_lane(self, lane: str, held: float) -> Unit[None]:
+        # Rows queued from now on wait for this unit.
         """Let senders take a lane again that is still held until then; else change nothing."""
-        now = self._clock.now()
-        await self._database.run(lambda: lane_holds.release(lane, held, now))
+        if not (yield lane_sql.EMPTY_HELD.query({"of": lane, "held": held})):
+            return
+        if (yield lane_sql.UNSENT.query({"of": lane})):
+            yield lane_sql.DUE_NOW.query({"of": lane, "now": self._clock.now()})
+
+    def _moment(self) -> Moment:
+        return Moment(self._clock.now(), self._clock.monotonic())
+
+    def _held(self, row: OutboxRow, **values: object) -> dict[str, object]:
+        return {"row": row.id, "sender": self._sender.owner, "attempt": row.attempts, **values}
+
+    def _give_up(self, row: OutboxRow, reason: str) -> Unit[str]:
+        """Mark a row as dead and return its lane."""
+        yield lane_sql.LOCK.query({"of": row.address.lane})
+        changed = yield lane_sql.DEAD.query(self._held(row, error=reason[:_MAX_REASON]))
+        if not changed:
+            raise self._fenced(row)
+        return str(changed[0][0])
+
+    def _later(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
+        """Give a row back, due after some seconds by the clock that leases are judged by.
+
+        A sender whose own clock is behind would look up an unknown outcome before the platform has
+        settled it.
+        """
+        due = {"seconds": seconds, "now": self._clock.now()}
+        yield lane_sql.LOCK.query({"of": row.address.lane})
+        changed = yield lane_sql.LATER.query(self._held(row, becomes=state, **due))
+        if not changed:
+            raise self._fenced(row)
+        [[key, moment]] = changed
+        yield lane_sql.POSTPONE.query({"of": key, "moment": moment})
+
+    def _fenced(self, row: OutboxRow) -> Fenced:
+        return Fenced(f"outbox row {row.id} is held by another sender than {self._sender.owner}")
+
+
+def queue(
+    rows: Sequence[dict[str, Any]], sender: SenderIdentity | None, at: Moment
+) -> Unit[OutboxRow | None]:
+    """Append rows to their lane; where it is free, have the sender take its first row.
+
+    Rows may name the messages whose places they take.
+    """
+    is_in_place = "target_turn" in rows[0]
+    yield (lane_sql.QUEUE_IN_PLACE if is_in_place else lane_sql.QUEUE).query_many(rows)
+    return (yield from make_due(rows[0], sender, at))
+
+
+def queue_once(row: dict[str, Any]) -> Unit[int]:
+    """Append a row unless that part of that turn was queued before; return its id."""
+    [[id_]] = yield lane_sql.QUEUE_ONCE.query(row)
+    return int(id_)
+
+
+def make_due(
+    row: dict[str, Any], sender: SenderIdentity | None, at: Moment
+) -> Unit[OutboxRow | None]:
+    """Have the sender take the first unsent row of a row's lane, or see to it that it is taken."""
+    lane = {"key": row["lane"], "platform": row["platform"], "bot_id": row["bot_id"]}
+    if sender is None:
+        yield lane_sql.MAKE_DUE.query({**lane, "now": at.now})
+        return None
+    leased = yield lane_sql.MAKE_DUE_AND_TAKE.query({**lane, "now": at.now})
+    return (yield from _take_leased(row["lane"], sender, leased, at)) if leased else None
+
+
+def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
+    """Take the first unsent row of a lane that this sender holds."""
+    yield lane_sql.EMPTY.query({"of": key})  # rows queued from now on wait for this unit
+    head = yield lane_sql.HEAD.query({"of": key})
+    if not head:
+        return None
+    leased = yield lane_sql.HOLD.query({"of": key, "now": at.now})
+    return (yield from _begin(head, key, sender, leased, at))
+
+
+def _take_next_alone(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
+    """As `_take_next`, in one statement where nothing follows: on SQLite a unit is alone."""
+    leased = yield lane_sql.HOLD_OR_EMPTY.query({"of": key, "now": at.now})
+    if leased[0][0] is None:
+        return None
+    head = yield lane_sql.HEAD.query({"of": key})
+    return (yield from _begin(head, key, sender, leased, at))
+
+
+def _take_leased(
+    key: str, sender: SenderIdentity, leased: Rows, at: Moment
+) -> Unit[OutboxRow | None]:
+    head = yield lane_sql.HEAD.query({"of": key})
+    if not head:
+        yield lane_sql.EMPTY.query({"of": key})
+        return None
+    return (yield from _begin(head, key, sender, leased, at))
+
+
+def _begin(
+    head: Rows, key: str, sender: SenderIdentity, leased: Rows, at: Moment
+) -> Unit[OutboxRow | None]:
+    """Begin to send the first row of a lane, or wait until it may be sent."""
+    now = leased[0][0] - SENDING_SECONDS  # by the clock of the database
+    row, not_before, started_at = _to_row(tuple(head[0]), at)
+    if row.state is OutboxState.SENDING:  # its sender died
+        row = replace(row, state=OutboxState.UNKNOWN)
+        not_before = max(not_before, (started_at or 0.0) + sender.settle_seconds)
+        yield lane_sql.LOST.query({"row": row.id, "moment": not_before})
+    if not_before > now:
+        yield lane_sql.POSTPONE.query({"of": key, "moment": not_before})
+        return None
+    is_new = row.state is OutboxState.PENDING
+    yield lane_sql.BEGIN.query(
+        {
+            "row": row.id,
+            "begun": OutboxState.SENDING if is_new else row.state,
+            "sender": sender.owner,
+            "started": now if is_new else started_at,
+        }
+    )
+    return row
+
+
+def given_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
+    """Read the row that a function of the database has taken, if it took one."""
+    if columns[0] is None:
+        return None
+    row, _, _ = _to_row(tuple(columns), at)
+    return row
+
+
+def _sending_deadline(at: Moment) -> float:
+    """Return until when a row that is taken now may be sent, by the monotonic clock."""
+    return at.monotonic + SENDING_SECONDS / 2
+
+
+def _notice(row: OutboxRow, text: str) -> dict[str, object]:
+    return {
+        "turn": row.turn,
+        "part": _NOTICE_PART + row.part,
+        "op": OutboxOperation.SEND,
+        "platform": row.address.platform,
+        "bot_id": row.address.bot_id,
+        "chat": row.address.chat,
+        "thread": row.address.thread,
+        "lane": row.address.lane,
+        **encode_content(MessageContent(text)),
+        "reply_to": row.reply_to,
+        "interaction": None,
+        "file_name": None,
+        "file_text": None,
+    }
+
+
+def identity(sender: SenderIdentity | None) -> dict[str, object]:
+    """Return the values that functions of the database know a sender by."""
+    if sender is None:
+        return {"sender": None, "settle": None}
+    return {"sender": sender.owner, "settle": sender.settle_seconds}
+
+
+def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
+    """Read the columns of a head, `not_before` and `started_at`.
+
+    A row that cannot be read says why: its sender sets it aside.
+    """
+    try:
+        return decode(lambda one: _read_row(one, at), columns)
+    except Undecodable as error:
+        id_, turn, part, _, platform, bot_id, chat, thread = columns[:8]
+        attempts = columns[12]
+        row = OutboxRow(
+            id=id_,
+            turn=turn,
+            address=Address(platform, chat, thread, bot_id),
+            part=part if isinstance(part, int) else 0,
+            op=OutboxOperation.SEND,
+            content=MessageContent(""),
+            reply_to=None,
+            interaction=None,
+            state=OutboxState.PENDING,
+            attempts=(attempts if isinstance(attempts, int) else 0) + 1,
+            external_id=None,
+            not_before=0.0,
+            send_before=_sending_deadline(at),
+            problem=str(error),
+        )
+        return row, 0.0, None
+
+
+def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
+    id_, turn, part, op, platform, bot_id, chat, thread, text, *others = columns
+    reply_to, interaction, state, attempts, not_before, file_name, file_text, *others = others
+    face, buttons, started_at, external_id = others
+    if not isinstance(part, int) or any(isinstance(one, bytes) for one in columns):
+        raise TypeError(part)  # SQLite keeps values of any type
+    row = OutboxRow(
+        id=id_,
+        turn=turn,
+        address=Address(platform, chat, thread, bot_id),
+        part=part,
+        op=OutboxOperation(op),
+        content=decode_content(text, face, buttons),
+        reply_to=reply_to,
+        interaction=interaction,
+        state=OutboxState(state),
+        attempts=attempts + 1,
+        external_id=external_id,
+        not_before=not_before,
+        file=None if file_name is None else Attachment(file_name, file_text),
+        thread=decode_thread(buttons),
+        send_before=_sending_deadline(at),
+    )
+    return row, float(not_before), None if started_at is None else float(started_at)

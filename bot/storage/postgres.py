@@ -1,6 +1,4 @@
-"""PostgreSQL: units on asyncpg itself, all else through SQLAlchemy; at most 8 connections.
-
-One more is open while tables are upgraded.
+"""PostgreSQL: units on at most 8 connections of asyncpg; tables and copies through SQLAlchemy.
 
 Loaded only where a PostgreSQL is set: SQLAlchemy's asynchronous engines bring its whole ORM along.
 """
@@ -9,7 +7,7 @@ import contextlib
 import getpass
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -31,7 +29,6 @@ from bot.storage.statements import (
     Rows,
     StartUnit,
     Unit,
-    arguments,
     decoded,
     to_store_error,
 )
@@ -127,8 +124,7 @@ def _wanted(url: URL) -> Iterator[tuple[str, ...]]:
 
 
 T = TypeVar("T")
-MAX_CONNECTIONS = 6
-"""Of 8 in a process: two are SQLAlchemy's."""
+MAX_CONNECTIONS = 8
 CONNECT_SECONDS = 5.0
 COMMAND_SECONDS = 20.0
 _CANCEL_SECONDS = 2.0
@@ -159,7 +155,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 def connect_options(
     *, behind_pgbouncer: bool, password: Callable[[], str] | None = None
 ) -> dict[str, Any]:
-    """Return what asyncpg is told besides the address.
+    """Return the options of asyncpg besides the address.
 
     A pooler in transaction mode refuses settings at connect, and would hand a prepared statement to
     another client. The password is asked for at each connect.
@@ -275,14 +271,11 @@ async def _finish(connection: Any, unit: Unit[T], query: Query, codec: TextCodec
 async def _rows_of(connection: Any, query: Query, codec: TextCodec) -> Rows:
     sql = query.statement.compiled("postgresql")
     if query.many:
-        rows = [arguments(sql, values, codec) for values in query.many]
+        rows = [sql.arguments(values, codec) for values in query.many]
         await connection.executemany(sql.text, rows)
         return ()
-    found: Rows = await connection.fetch(sql.text, *arguments(sql, query.values, codec))
-    return decoded(found, sql, codec)
-
-
-_CORE_CONNECTIONS = 2
+    found: Any = await connection.fetch(sql.text, *sql.arguments(query.values, codec))
+    return decoded(found, tuple(found[0].keys()), codec) if found else found
 
 
 class PostgresPool(ConnectionPool):
@@ -296,18 +289,9 @@ class PostgresPool(ConnectionPool):
         dsn = to_dsn(url)
         self._pool = AsyncpgPool(dsn, codec, behind_pgbouncer=behind_pgbouncer, password=password)
         limits = connect_options(behind_pgbouncer=behind_pgbouncer, password=password)
-        self._engine = _make_engine(
-            dsn, limits, codec, behind_pgbouncer, pool_size=_CORE_CONNECTIONS, max_overflow=0
-        )
+        self._engine = _make_engine(dsn, limits, codec, behind_pgbouncer)
         patient = {**limits, "command_timeout": None}
-        self._maintaining = _make_engine(dsn, patient, codec, behind_pgbouncer, poolclass=NullPool)
-        # A function that only reads needs no BEGIN and no ROLLBACK: two round trips less. But a
-        # transaction pooler may change the server between preparing a statement and running it.
-        self._reading = (
-            self._engine
-            if behind_pgbouncer
-            else self._engine.execution_options(isolation_level="AUTOCOMMIT")
-        )
+        self._maintaining = _make_engine(dsn, patient, codec, behind_pgbouncer)
 
     @override
     async def run(self, start: StartUnit[T]) -> T:
@@ -315,42 +299,30 @@ class PostgresPool(ConnectionPool):
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:
-        return await _translated(self._read(unit))
+        return await self.commit(unit)
 
     @override
     async def commit(self, unit: UnitOfWork[T]) -> T:
-        return await _translated(self._commit(unit))
+        return await _run_in(self._engine, unit)
 
     @override
     async def maintain(self, unit: UnitOfWork[T]) -> T:
-        return await _translated(self._maintain(unit))
+        def patiently(connection: Connection) -> T:
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+            return unit(connection)
+
+        return await _run_in(self._maintaining, patiently)
 
     @override
     async def close(self) -> None:
-        await self._engine.dispose()
         await self._pool.close()
-
-    async def _read(self, unit: UnitOfWork[T]) -> T:
-        async with self._reading.connect() as connection:
-            return await connection.run_sync(unit)
-
-    async def _commit(self, unit: UnitOfWork[T]) -> T:
-        async with self._engine.begin() as connection:
-            return await connection.run_sync(unit)
-
-    async def _maintain(self, unit: UnitOfWork[T]) -> T:
-        async with self._maintaining.begin() as connection:
-            await connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-            return await connection.run_sync(unit)
 
 
 def _make_engine(
-    dsn: str,
-    limits: Mapping[str, Any],
-    codec: TextCodec | None,
-    behind_pgbouncer: bool,
-    **pool: Any,
+    dsn: str, limits: Mapping[str, Any], codec: TextCodec | None, behind_pgbouncer: bool
 ) -> AsyncEngine:
+    """Make an engine that opens a connection for each function: few run once a service works."""
+
     async def connect(**_options: Any) -> asyncpg.Connection:
         return await asyncpg.connect(dsn, **limits)
 
@@ -361,9 +333,17 @@ def _make_engine(
             "prepared_statement_cache_size": 0,
             "prepared_statement_name_func": lambda: f"troupe_{uuid4()}",
         }
-    engine = create_async_engine("postgresql+asyncpg://", connect_args=options, **pool)
+    engine = create_async_engine("postgresql+asyncpg://", connect_args=options, poolclass=NullPool)
     attach_codec(engine.sync_engine, codec or TextCodec())
     return engine
+
+
+async def _run_in(engine: AsyncEngine, unit: UnitOfWork[T]) -> T:
+    try:
+        async with engine.begin() as connection:
+            return await connection.run_sync(unit)
+    except FAILURES as error:  # SQLAlchemy does not translate what it raises while it connects
+        raise to_store_error(error) from None
 
 
 def install_functions(connection: Connection) -> None:
@@ -385,11 +365,3 @@ def to_dsn(url: URL) -> str:
         query.setdefault("sslmode", "require" if mode == "true" else mode)
     dsn = url.set(drivername="postgresql", query=query)
     return dsn.render_as_string(hide_password=False)
-
-
-async def _translated(work: Awaitable[T]) -> T:
-    """Wait for some work; SQLAlchemy does not translate what asyncpg raises while it connects."""
-    try:
-        return await work
-    except FAILURES as error:
-        raise to_store_error(error) from None

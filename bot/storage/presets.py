@@ -1,173 +1,134 @@
-"""Presets in SQL: their versions, of which none is deleted, and the drafts that people work on.
-
-Who saves a draft that another one has replaced is told so.
-"""
+"""Presets in SQL: their versions, of which none is deleted, and the drafts that people work on."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, select
-
 from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.chat.session import PresetVersion
 from bot.chat.storable import make_storable
 from bot.ports import Clock
-from bot.storage.database import Database
-from bot.storage.tables import preset_draft, preset_version, upsert
+from bot.storage.database import Database, reading, transaction
+from bot.storage.rows import decode
+from bot.storage.statements import Statement, Unit, insert_into
 
-_NEWEST = (
-    select(preset_version.c.version, preset_version.c.sha256, preset_version.c.content)
-    .where(preset_version.c.name == bindparam("preset_name"))
-    .order_by(preset_version.c.version.desc())
-    .limit(1)
-)
-_CONTENT = select(preset_version.c.content).where(
-    preset_version.c.name == bindparam("preset_name"),
-    preset_version.c.version == bindparam("number"),
-)
+_NEWEST = Statement("""
+SELECT version, sha256, content FROM preset_version WHERE name = :name
+ORDER BY version DESC LIMIT 1
+""")
+_CONTENT = Statement("SELECT content FROM preset_version WHERE name = :name AND version = :version")
 _DELETED = hashlib.sha256(b"").hexdigest()
-_HISTORY = (
-    select(preset_version.c.version, preset_version.c.first_seen_at)
-    .where(preset_version.c.name == bindparam("preset_name"), preset_version.c.sha256 != _DELETED)
-    .order_by(preset_version.c.version.desc())
-    .limit(bindparam("most"))
+_HISTORY = Statement("""
+SELECT version, first_seen_at FROM preset_version WHERE name = :name AND sha256 <> :deleted
+ORDER BY version DESC LIMIT :most
+""")
+_INSERT = Statement(
+    insert_into("preset_version", ("name", "version", "sha256", "content", "first_seen_at"))
+    + " ON CONFLICT DO NOTHING"
 )
-_INSERT = upsert(preset_version, lambda insert: insert.on_conflict_do_nothing())
 
 
-class SqlPresetVersions:
+class PresetVersions:
+    """All versions of all presets."""
+
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    async def save(self, versions: Sequence[PresetVersion]) -> Mapping[str, int]:
+    @transaction
+    def save(self, versions: Sequence[PresetVersion]) -> Unit[Mapping[str, int]]:
         """Store the current presets; return their version numbers by name.
 
         A preset whose content equals its newest version keeps that number.
         """
-        now = self._clock.now()
+        numbers = {}
+        for one in versions:
+            numbers[one.name] = yield from self._save(one)
+        return numbers
 
-        def unit(connection: Connection) -> dict[str, int]:
-            return {one.name: _save_version(connection, one, now) for one in versions}
+    def _save(self, preset: PresetVersion) -> Unit[int]:
+        sha256 = hashlib.sha256(preset.content.encode()).hexdigest()
+        row = {"name": preset.name, "sha256": sha256, "content": preset.content}
+        while True:
+            newest = yield _NEWEST.query(row)
+            if newest and newest[0][1] == sha256:
+                return int(newest[0][0])
+            number = max(preset.version, newest[0][0] + 1 if newest else 1)
+            # A process that starts at the same time may have taken the number: then try again.
+            yield _INSERT.query({**row, "version": number, "first_seen_at": self._clock.now()})
 
-        return await self._database.write(unit)
-
-    async def newest(self, name: str) -> PresetVersion | None:
+    @reading
+    def newest(self, name: str) -> Unit[PresetVersion | None]:
         """Return the newest version, None if the service never started with such a preset."""
-        row = await self._database.read(
-            lambda connection: connection.execute(_NEWEST, {"preset_name": name}).one_or_none()
-        )
-        return PresetVersion(name, row.content, row.version) if row else None
+        rows = yield _NEWEST.query_alone({"name": name})
+        return decode(lambda row: PresetVersion(name, row[2], row[0]), rows[0]) if rows else None
 
-    async def find(self, name: str, version: int) -> PresetVersion | None:
-        """Return a version; None if there is no such one."""
-        asked = {"preset_name": name, "number": version}
-        content = await self._database.read(
-            lambda connection: connection.execute(_CONTENT, asked).scalar_one_or_none()
-        )
-        return None if content is None else PresetVersion(name, content, version)
+    @reading
+    def find(self, name: str, version: int) -> Unit[PresetVersion | None]:
+        """Return a version, or None."""
+        rows = yield _CONTENT.query_alone({"name": name, "version": version})
+        return decode(lambda row: PresetVersion(name, row[0], version), rows[0]) if rows else None
 
-    async def history(self, name: str, limit: int) -> Sequence[tuple[int, float]]:
+    @reading
+    def history(self, name: str, limit: int) -> Unit[Sequence[tuple[int, float]]]:
         """Return the newest numbers, newest first, and when each was first seen (Unix seconds)."""
-        asked = {"preset_name": name, "most": limit}
-        rows = await self._database.read(lambda c: c.execute(_HISTORY, asked).all())
-        return [(row.version, row.first_seen_at) for row in rows]
+        rows = yield _HISTORY.query_alone({"name": name, "deleted": _DELETED, "most": limit})
+        return [(version, first_seen_at) for version, first_seen_at in rows]
 
 
-def _save_version(connection: Connection, preset: PresetVersion, now: float) -> int:
-    sha256 = hashlib.sha256(preset.content.encode()).hexdigest()
-    while True:
-        newest = connection.execute(_NEWEST, {"preset_name": preset.name}).one_or_none()
-        if newest is not None and newest.sha256 == sha256:
-            return int(newest.version)
-        row = {
-            "name": preset.name,
-            "version": max(preset.version, newest.version + 1 if newest else 1),
-            "sha256": sha256,
-            "content": preset.content,
-            "first_seen_at": now,
-        }
-        # A process that starts at the same time may have taken the number: then try again.
-        connection.execute(_INSERT[connection.dialect.name], row)
+_DRAFT = ("name", "base_version", "revision", "content", "updated_at", "source_name", "source")
+_DRAFTS = Statement(f"SELECT {', '.join(_DRAFT[:5])} FROM preset_draft ORDER BY name")
+_BY_NAME = Statement(f"SELECT {', '.join(_DRAFT)} FROM preset_draft WHERE name = :name")
+_ADD = Statement(insert_into("preset_draft", _DRAFT) + " ON CONFLICT DO NOTHING RETURNING name")
+_UPDATE = Statement(f"""
+UPDATE preset_draft SET {", ".join(f"{name} = :{name}" for name in _DRAFT[1:])}
+WHERE name = :name AND revision = :revision - 1 RETURNING name
+""")
+_DELETE = Statement("DELETE FROM preset_draft WHERE name = :name RETURNING name")
 
 
-_WITHOUT_FILES = select(
-    *(preset_draft.c.name, preset_draft.c.base_version, preset_draft.c.revision),
-    *(preset_draft.c.content, preset_draft.c.updated_at),
-).order_by(preset_draft.c.name)
-_BY_NAME = select(preset_draft).where(preset_draft.c.name == bindparam("of"))
-_INSERT_DRAFT = upsert(preset_draft, lambda insert: insert.on_conflict_do_nothing())
-_UPDATE = (
-    preset_draft.update()
-    .where(preset_draft.c.name == bindparam("of"), preset_draft.c.revision == bindparam("after"))
-    .values(
-        base_version=bindparam("new_base"),
-        revision=bindparam("new_revision"),
-        content=bindparam("new_content"),
-        updated_at=bindparam("now"),
-        source_name=bindparam("new_source_name"),
-        source=bindparam("new_source"),
-    )
-)
-_DELETE = delete(preset_draft).where(preset_draft.c.name == bindparam("of"))
+class PresetDrafts:
+    """The editions of presets that somebody works on, by the name of the preset."""
 
-
-class SqlPresetDrafts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def all(self) -> Sequence[PresetDraft]:
+    @reading
+    def all(self) -> Unit[Sequence[PresetDraft]]:
         """Return every draft by name, without the files that they were imported from."""
-        rows = await self._database.read(lambda c: c.execute(_WITHOUT_FILES).all())
-        return [PresetDraft(*row) for row in rows]
+        rows = yield _DRAFTS.query_alone()
+        return [decode(lambda row: PresetDraft(*row), row) for row in rows]
 
-    async def find(self, name: str) -> PresetDraft | None:
-        asked = {"of": make_storable(name)}
-        row = await self._database.read(lambda c: c.execute(_BY_NAME, asked).one_or_none())
-        return _to_draft(row) if row else None
+    @reading
+    def find(self, name: str) -> Unit[PresetDraft | None]:
+        rows = yield _BY_NAME.query_alone({"name": make_storable(name)})
+        return decode(_to_draft, rows[0]) if rows else None
 
-    async def save(self, draft: PresetDraft) -> bool:
+    @transaction
+    def save(self, draft: PresetDraft) -> Unit[bool]:
         """Store a draft if its revision follows the stored one; return whether it was stored.
 
         The first revision is 1.
         """
-        return await self._database.write(lambda c: _save(c, draft))
+        source = draft.source
+        row = {
+            "name": draft.name,
+            "base_version": draft.base_version,
+            "revision": draft.revision,
+            "content": make_storable(draft.content),
+            "updated_at": draft.updated_at,
+            "source_name": source and make_storable(source.name),
+            "source": source and source.content,
+        }
+        return bool((yield (_ADD if draft.revision == 1 else _UPDATE).query(row)))
 
-    async def delete(self, name: str) -> bool:
+    @transaction
+    def delete(self, name: str) -> Unit[bool]:
         """Return whether there was one."""
-        asked = {"of": make_storable(name)}
-        return bool(await self._database.write(lambda c: c.execute(_DELETE, asked).rowcount))
+        return bool((yield _DELETE.query({"name": make_storable(name)})))
 
 
-def _save(connection: Connection, draft: PresetDraft) -> bool:
-    source = draft.source
-    values: dict[str, Any] = {
-        "name": draft.name,
-        "base_version": draft.base_version,
-        "revision": draft.revision,
-        "content": make_storable(draft.content),
-        "updated_at": draft.updated_at,
-        "source_name": source and make_storable(source.name),
-        "source": source and source.content,
-    }
-    if draft.revision == 1:
-        return connection.execute(_INSERT_DRAFT[connection.dialect.name], values).rowcount == 1
-    changed = {
-        "of": draft.name,
-        "after": draft.revision - 1,
-        "new_base": draft.base_version,
-        "new_revision": draft.revision,
-        "new_content": values["content"],
-        "now": draft.updated_at,
-        "new_source_name": values["source_name"],
-        "new_source": values["source"],
-    }
-    return connection.execute(_UPDATE, changed).rowcount == 1
-
-
-def _to_draft(row: Row[Any]) -> PresetDraft:
-    source = None if row.source is None else ImportedFile(row.source_name or "", row.source)
-    return PresetDraft(
-        row.name, row.base_version, row.revision, row.content, row.updated_at, source
-    )
+def _to_draft(row: Sequence[Any]) -> PresetDraft:
+    *columns, source_name, content = row
+    source = None if content is None else ImportedFile(source_name or "", content)
+    return PresetDraft(*columns, source)

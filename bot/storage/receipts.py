@@ -2,16 +2,17 @@
 
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import msgspec
-from sqlalchemy import Row, bindparam, select
 
+from bot.chat.prompt import Usage
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage
-from bot.storage.database import Database
+from bot.chat.usage import AnswerCharge
+from bot.storage.database import Database, reading
 from bot.storage.rows import decode_all
-from bot.storage.tables import has_content, receipt
+from bot.storage.statements import Rows, Statement, Unit
 
 _COMPRESSION_LEVEL = 1  # half the time for a tenth more space
 _WINDOW_BITS, _MEMORY_LEVEL = 13, 6
@@ -21,55 +22,51 @@ _SECONDS_TO_FINISH = 600.0
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Receipt).decode
 
-# Statements are built once: building one costs more than running it.
-_COLUMNS = select(receipt.c.id, receipt.c.content)
-_LAST_ANSWERED_TURN = (
-    select(receipt.c.turn)
-    .where(receipt.c.conversation == bindparam("conversation_key"), has_content)
-    .order_by(receipt.c.id.desc())
-    .limit(1)
-    .scalar_subquery()
+_KEPT = "SELECT id, content FROM receipt WHERE conversation = :of AND length(content) > 0"
+_NEWEST = Statement(f"""
+{_KEPT} AND turn = (
+    SELECT turn FROM receipt WHERE conversation = :of AND length(content) > 0
+    ORDER BY id DESC LIMIT 1
 )
-_NEWEST = _COLUMNS.where(
-    receipt.c.conversation == bindparam("conversation_key"),
-    receipt.c.turn == _LAST_ANSWERED_TURN,
-    has_content,
-).order_by(receipt.c.id)
-_NEXT_ANSWERED_TURN = (
-    select(receipt.c.turn)
-    .where(
-        receipt.c.conversation == bindparam("conversation_key"),
-        receipt.c.at >= bindparam("moment"),
-        receipt.c.at < bindparam("moment") + _SECONDS_TO_FINISH,
-        has_content,
-    )
-    .order_by(receipt.c.id)
-    .limit(1)
-    .scalar_subquery()
+ORDER BY id
+""")
+_OF_ANSWER = Statement(f"""
+{_KEPT} AND turn = (
+    SELECT turn FROM receipt
+    WHERE conversation = :of AND at >= :at AND at < :at + {_SECONDS_TO_FINISH}
+        AND length(content) > 0
+    ORDER BY id LIMIT 1
 )
-_OF_ANSWER = _COLUMNS.where(
-    receipt.c.conversation == bindparam("conversation_key"),
-    receipt.c.turn == _NEXT_ANSWERED_TURN,
-    has_content,
-).order_by(receipt.c.id)
-_BY_ID = _COLUMNS.where(receipt.c.id == bindparam("receipt_id"), has_content)
+ORDER BY id
+""")
+_BY_ID = Statement("SELECT id, content FROM receipt WHERE id = :id AND length(content) > 0")
 
 
 def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict[str, object]:
+    usage = replace(one.usage, prompt_tokens=one.usage.prompt_tokens or one.tokens)
     return {
         "conversation": claim.conversation,
         "turn": message.turn,
         "at": at,
         "content": _compress(_encode(one)),
-        "person": one.charge.person,
-        "server": one.charge.server,
-        "preset": one.preset,
-        "provider": one.provider,
-        "model": one.charge.model,
-        "prompt_tokens": one.usage.prompt_tokens or one.tokens,
-        "cached_tokens": one.usage.cached_tokens,
-        "output_tokens": one.usage.output_tokens,
-        "cost": one.charge.cost,
+        **usage_columns(one.preset, one.provider, one.charge, usage),
+    }
+
+
+def usage_columns(
+    preset: str, provider: str, charge: AnswerCharge, usage: Usage
+) -> dict[str, object]:
+    """Return the columns that receipts keep when their content is gone."""
+    return {
+        "person": charge.person,
+        "server": charge.server,
+        "preset": preset,
+        "provider": provider,
+        "model": charge.model,
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "output_tokens": usage.output_tokens,
+        "cost": charge.cost,
     }
 
 
@@ -78,31 +75,31 @@ def _compress(content: bytes) -> bytes:
     return compressor.compress(content) + compressor.flush()
 
 
-class SqlReceipts:
+class Receipts:
+    """The receipts of recent answers, by number."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
+    @reading
+    def newest(self, conversation: str) -> Unit[Sequence[tuple[int, Receipt]]]:
         """Return the receipts of the last answered message: one for each character."""
-        values = {"conversation_key": conversation}
-        rows = await self._database.read(lambda c: c.execute(_NEWEST, values).all())
-        return decode_all("receipt", rows, _decode_row)
+        return _decode_rows((yield _NEWEST.query_alone({"of": conversation})))
 
-    async def of_answer(self, conversation: str, at: float) -> Sequence[tuple[int, Receipt]]:
+    @reading
+    def of_answer(self, conversation: str, at: float) -> Unit[Sequence[tuple[int, Receipt]]]:
         """Return the receipts of what was answered at or right after a moment, in Unix seconds."""
-        values = {"conversation_key": conversation, "moment": at}
-        rows = await self._database.read(lambda c: c.execute(_OF_ANSWER, values).all())
-        return decode_all("receipt", rows, _decode_row)
+        return _decode_rows((yield _OF_ANSWER.query_alone({"of": conversation, "at": at})))
 
-    async def get(self, number: int) -> Receipt | None:
+    @reading
+    def get(self, number: int) -> Unit[Receipt | None]:
         """Return a receipt, None if it does not exist or was deleted."""
-        values = {"receipt_id": number}
-        rows = await self._database.read(lambda c: c.execute(_BY_ID, values).all())
-        return next((one for _, one in decode_all("receipt", rows, _decode_row)), None)
+        found = _decode_rows((yield _BY_ID.query_alone({"id": number})))
+        return found[0][1] if found else None
 
 
-def _decode_row(row: Row[*tuple[Any, ...]]) -> tuple[int, Receipt]:
-    return row.id, decode_receipt(row.content)
+def _decode_rows(rows: Rows) -> list[tuple[int, Receipt]]:
+    return decode_all("receipt", rows, lambda row: (row[0], decode_receipt(row[1])))
 
 
 def decode_receipt(content: bytes) -> Receipt:

@@ -39,7 +39,7 @@ def open_client(url: str) -> Redis:
     """Return a client that connects when it is first used.
 
     Raises:
-        SettingsError: this is no address of a Redis.
+        SettingsError: this is not the address of a Redis.
     """
     options: dict[str, Any] = {
         "retry": Retry(NoBackoff(), 0),
@@ -60,7 +60,7 @@ def open_client(url: str) -> Redis:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Tell whether only the operator can mend this: a wrong password, a missing database."""
+    """Return whether only the operator can fix this: a wrong password, a missing database."""
     error = _unwrap(error)
     return isinstance(error, _REFUSALS) or (
         isinstance(error, ResponseError) and _WRONG_SETTING.search(str(error)) is not None
@@ -75,7 +75,7 @@ def _unwrap(error: Exception) -> Exception:
 
 
 def describe_redis_error(error: Exception, redis: Redis) -> str:
-    """Name the server, what is wrong and the remedy; without the password."""
+    """Describe the server, the fault and the remedy, without the password."""
     given = redis.connection_pool.connection_kwargs
     server = _name_of(redis)
     match _unwrap(error):

@@ -376,7 +376,7 @@ async def open_rate_limits(
     """Share rate limits over this server for the length of the block; it may be away.
 
     Raises:
-        SettingsError: this is no address of a Redis.
+        SettingsError: this is not the address of a Redis.
     """
     redis = open_client(url)
     try:

@@ -128,7 +128,7 @@ class RedisSignals(Signals):
                 pause = _PAUSE_SECONDS
 
     async def _next_signals(self) -> list[_Signal]:
-        """Return what is queued; nothing if that is still so after a while."""
+        """Return the queued signals; none if there are still none after the beat."""
         try:
             async with asyncio.timeout(self._beat_seconds):
                 signals = [await self._queued.get()]
@@ -175,7 +175,7 @@ class RedisSignals(Signals):
                     self._receive(message["data"])
 
     def _set_problem(self, error: Exception) -> None:
-        """Log what is wrong once, not at every try."""
+        """Log a problem once, not at every retry."""
         is_refused = is_refusal(error)
         if self._problem is None or is_refused != self._is_refused:
             self._problem = describe_redis_error(error, self._redis)
@@ -207,10 +207,10 @@ async def open_signals(
 ) -> AsyncIterator[RedisSignals]:
     """Exchange signals over this server for the length of the block.
 
-    A server that is away is no error: it is tried again.
+    A server that is away is not an error: it is retried.
 
     Raises:
-        SettingsError: this is no address of a Redis.
+        SettingsError: this is not the address of a Redis.
     """
     redis = open_client(url)
     signals = RedisSignals(redis, beat_seconds)
@@ -226,7 +226,7 @@ async def check_redis(url: str) -> None:
     """Ask the server whether it is there.
 
     Raises:
-        SettingsError: this is no address of a Redis.
+        SettingsError: this is not the address of a Redis.
         SignalsUnavailable: it does not answer, or refuses us; the text says why.
     """
     redis = open_client(url)
@@ -247,10 +247,10 @@ async def _publish_check(redis: Redis) -> None:
 
 
 async def publish_once(url: str, topic: str, keys: Sequence[str]) -> bool:
-    """Tell all processes something from one that does nothing else; return whether it was sent.
+    """Publish one signal from a process that keeps no connection; return whether it was sent.
 
     Raises:
-        SettingsError: this is no address of a Redis.
+        SettingsError: this is not the address of a Redis.
     """
     redis = open_client(url)
     try:

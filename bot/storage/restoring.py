@@ -12,85 +12,58 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Delete,
-    bindparam,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
-
 from bot.chat.incoming import address_of
 from bot.chat.operation import Restore
-from bot.chat.outgoing import OutboxState
+from bot.chat.session import HistoryChange
 from bot.errors import StoreError
 from bot.ports import Clock
-from bot.storage import histories as changes
-from bot.storage.database import Database
+from bot.storage import histories
+from bot.storage.database import Database, reading
 from bot.storage.forgetting import Tombstone
-from bot.storage.statements import Unit, clock_at
-from bot.storage.tables import (
-    choice,
-    conversation,
-    cursor,
-    forgotten_message,
-    inbox,
-    is_dead,
-    is_unanswered,
-    is_unsent,
-    lane,
-    message_note,
-    outbox,
-    restore,
-    sent_message,
-    turn,
-)
+from bot.storage.statements import Statement, Unit
 from bot.value_class import value_class
 
-_UNKNOWN = (
-    update(outbox)
-    .where(is_unsent)
-    .values(state=OutboxState.UNKNOWN, owner=None, attempts=0, not_before=0.0)
-)
-_HAS_UNSENT = update(lane).where(lane.c.key.in_(select(outbox.c.lane).where(is_unsent)))
-_RELEASE = update(conversation).values(owner=None, lease_until=0.0)
-# Without its attempts a message has no parts that were opened, which would be deleted.
-_FORGET_ATTEMPTS = update(inbox).where(is_unanswered).values(attempt=0, crashes=0, own_crashes=0)
-_IS_DONE_SINCE = inbox.c.kind.in_(["pressed", "joined", "edited"])
-_FINISH_OTHERS = (
-    update(inbox).where(is_unanswered, _IS_DONE_SINCE).values(state="done", payload=None)
-)
-_END_SESSIONS = delete(cursor).where(cursor.c.name.like("% session"))
-_OPEN = select(func.count()).select_from(inbox).where(is_unanswered)
-_TURNS = select(turn.c.id).where(
-    turn.c.conversation == bindparam("of"), turn.c.at <= bindparam("until")
-)
-_FORGET_SENT = delete(sent_message).where(sent_message.c.conversation == bindparam("of"))
-_FORGET_RECEIVED = (
-    update(inbox)
-    .where(
-        inbox.c.conversation == bindparam("of"),
-        inbox.c.state != "done",
-        inbox.c.received_at <= bindparam("until"),
+_IS_UNSENT = "state NOT IN ('sent', 'dead')"
+_UNKNOWN = Statement(f"""
+UPDATE outbox SET state = 'unknown', owner = NULL, attempts = 0, not_before = 0,
+    started_at = coalesce(started_at, :now)
+WHERE {_IS_UNSENT} RETURNING id
+""")
+_PREPARE = [
+    Statement(text)
+    for text in (
+        f"UPDATE lane SET due_at = :now WHERE key IN (SELECT lane FROM outbox WHERE {_IS_UNSENT})",
+        "UPDATE conversation SET owner = NULL, lease_until = 0",
+        # Without its attempts a message has no parts that were opened, which would be deleted.
+        "UPDATE inbox SET attempt = 0, crashes = 0, own_crashes = 0 WHERE state = 'new'",
+        "UPDATE inbox SET state = 'done', payload = NULL"
+        " WHERE state = 'new' AND kind IN ('pressed', 'joined', 'edited')",
+        "DELETE FROM cursor WHERE name LIKE '% session'",
+        "DELETE FROM forgotten_message",
+        "DELETE FROM message_note",  # which quote what was forgotten since
+        "INSERT INTO restore (at, answered_until) VALUES (:at, :answered_until)",
     )
-    .values(state="done", payload=None)
-)
-_FORGET_UNSENT = (
-    update(outbox)
-    .where(outbox.c.lane == bindparam("of_lane"), or_(is_unsent, is_dead))
-    .where(func.coalesce(outbox.c.thread, "") == bindparam("of_thread"))
-    .values(
-        state=OutboxState.DEAD,
-        error=None,
-        text="",
-        **dict.fromkeys(("file_name", "file_text", "face", "buttons", "owner")),
+]
+_OPEN = Statement("SELECT count(*) FROM inbox WHERE state = 'new'")
+_TURNS = Statement("SELECT id FROM turn WHERE conversation = :of AND at <= :until")
+_NOTE_MESSAGE = Statement("""
+INSERT INTO forgotten_message (conversation, message_id, at) VALUES (:of, :message, :until)
+""")
+_TOLD = "DELETE FROM choice WHERE key LIKE 'persona%' AND chosen_at <= :until"
+_FORGET_PERSON = Statement(f"{_TOLD} AND (scope = :person OR strpos(scope, :person_anywhere) = 1)")
+_FORGET_CHANNEL = [
+    Statement(text)
+    for text in (
+        "DELETE FROM sent_message WHERE conversation = :of",
+        "UPDATE inbox SET state = 'done', payload = NULL"
+        " WHERE conversation = :of AND (state = 'new' OR state = 'dead') AND received_at <= :until",
+        "UPDATE outbox SET state = 'dead', error = NULL, text = '', file_name = NULL,"
+        " file_text = NULL, face = NULL, buttons = NULL, owner = NULL"
+        f" WHERE lane = :of_lane AND ({_IS_UNSENT} OR state = 'dead')"
+        " AND coalesce(thread, '') = :of_thread",
+        f"{_TOLD} AND conversation = :of",
     )
-)
+]
 
 
 @value_class
@@ -117,105 +90,69 @@ async def prepare_restored(
         now: in Unix seconds.
     """
 
-    def unit(connection: Connection) -> RestoreReport:
-        moment = clock_at(connection.dialect.name, now)
-        started = func.coalesce(outbox.c.started_at, moment)
-        connection.execute(_HAS_UNSENT.values(due_at=moment))
-        unknown = connection.execute(_UNKNOWN.values(started_at=started)).rowcount
-        connection.execute(_RELEASE)
-        connection.execute(_FORGET_ATTEMPTS)
-        connection.execute(_FINISH_OTHERS)
-        connection.execute(_END_SESSIONS)
-        connection.execute(delete(forgotten_message))
-        connection.execute(delete(message_note))  # which quote what was forgotten since
-        connection.execute(insert(restore).values(at=now, answered_until=answered_until))
-        unanswered = connection.execute(_OPEN).scalar_one()
-        return RestoreReport(unknown, unanswered, len(tombstones))
+    def unit() -> Unit[RestoreReport]:
+        values = {"now": now, "at": now, "answered_until": answered_until}
+        for statement in _PREPARE:
+            yield statement.query(values)
+        unknown = yield _UNKNOWN.query(values)
+        [[unanswered]] = yield _OPEN.query()
+        return RestoreReport(len(unknown), unanswered, len(tombstones))
 
-    report = await database.write(unit)
+    report = await database.run(unit)
     for one in tombstones:
-        await _forget_again(database, one, now)
+        await database.run(lambda one=one: _forget_again(one, now))  # type: ignore[misc]
     await database.truncate_log()
     return report
 
 
-async def _forget_again(database: Database, tombstone: Tombstone, now: float) -> None:
-    until, key = tombstone.at, tombstone.conversation
-    if tombstone.person is not None:
-        person = tombstone.person
-        described = or_(
-            choice.c.scope == person, choice.c.scope.startswith(f"{person}@", autoescape=True)
-        )
-        gone_here = _delete_descriptions(described, until)
-        await database.write(lambda c: c.execute(gone_here).rowcount)
+def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
+    until, key, person = tombstone.at, tombstone.conversation, tombstone.person
+    if person is not None:
+        of = {"person": person, "person_anywhere": f"{person}@"}
+        yield _FORGET_PERSON.query({**of, "until": until})
     if key is None:
         return
-    found = await database.read(
-        lambda c: c.execute(_TURNS, {"of": key, "until": until}).scalars().all()
-    )
+    found = [row[0] for row in (yield _TURNS.query({"of": key, "until": until}))]
     is_whole = tombstone.is_of_whole_conversation
     gone = found if is_whole else set(found).intersection(tombstone.turns)
-
-    def forget() -> Unit[None]:
-        yield from changes.apply(key, changes.ChangedRows({}, {}, (), (), sorted(gone)), now)
-
-    await database.run(forget)
-    names = [""] if is_whole else tombstone.messages
-    rows = [{"conversation": key, "message_id": name, "at": until} for name in names]
-
-    def unit(connection: Connection) -> None:
-        if rows:
-            connection.execute(insert(forgotten_message), rows)
-        if is_whole:
-            address = address_of(key)
-            of = {"of": key, "until": until}
-            connection.execute(_FORGET_SENT, {"of": key})
-            connection.execute(_FORGET_RECEIVED, of)
-            connection.execute(
-                _FORGET_UNSENT, {"of_lane": address.lane, "of_thread": address.thread or ""}
-            )
-            told_here = choice.c.conversation == key
-            connection.execute(_delete_descriptions(told_here, until))
-
-    await database.write(unit)
-
-
-def _delete_descriptions(which: ColumnElement[bool], until: float) -> Delete:
-    """Delete what people said of themselves up to a moment."""
-    return delete(choice).where(
-        choice.c.key.startswith("persona"), choice.c.chosen_at <= until, which
-    )
+    yield from histories.apply(key, HistoryChange(deleted=sorted(gone)), now)
+    for name in [""] if is_whole else tombstone.messages:
+        yield _NOTE_MESSAGE.query({"of": key, "message": name, "until": until})
+    if is_whole:
+        address = address_of(key)
+        channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
+        for statement in _FORGET_CHANNEL:
+            yield statement.query({"of": key, "until": until, **channel})
 
 
 _MATTERS_SECONDS = 30 * 86_400.0
 """No platform delivers what is older."""
-_NEWEST = select(restore.c.at, restore.c.answered_until).order_by(restore.c.id.desc()).limit(1)
-_FORGOTTEN = select(
-    forgotten_message.c.conversation, forgotten_message.c.message_id, forgotten_message.c.at
-)
+_NEWEST = Statement("""
+SELECT answered_until FROM restore
+WHERE at >= :since AND id = (SELECT max(id) FROM restore)
+""")
+_FORGOTTEN = Statement("SELECT conversation, message_id, at FROM forgotten_message")
 
 
-class SqlRestores:
+class Restores:
+    """That the database was restored from a backup."""
+
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    async def newest(self) -> Restore | None:
+    @reading
+    def newest(self) -> Unit[Restore | None]:
         """Return the newest restore; None: there was none that still matters."""
-        since = self._clock.now() - _MATTERS_SECONDS
-
-        def unit(connection: Connection) -> Restore | None:
-            row = connection.execute(_NEWEST).first()
-            if row is None or row.at < since:
-                return None
-            forgotten = [tuple(one) for one in connection.execute(_FORGOTTEN)]
-            return Restore(
-                row.answered_until,
-                frozenset((key, name) for key, name, _ in forgotten if name),
-                {key: at for key, name, at in sorted(forgotten) if not name},
-            )
-
-        return await self._database.read(unit)
+        rows = yield _NEWEST.query({"since": self._clock.now() - _MATTERS_SECONDS})
+        if not rows:
+            return None
+        forgotten = [tuple(row) for row in (yield _FORGOTTEN.query())]
+        return Restore(
+            rows[0][0],
+            frozenset((key, name) for key, name, _ in forgotten if name),
+            {key: at for key, name, at in sorted(forgotten) if not name},
+        )
 
 
 _CLOCKS_DIFFER_SECONDS = 2.0
@@ -237,7 +174,7 @@ def copy_backup(backup: Path, database: Path) -> Path:
     """Copy a backup beside the database, for its owner only, and return the copy.
 
     Raises:
-        StoreError: It cannot be read, is damaged, or is no database of Troupe.
+        StoreError: It cannot be read, is damaged, or is not a database of Troupe.
     """
     part = Path(f"{database}.restoring")
     try:
@@ -293,4 +230,4 @@ def _check(file: Path) -> None:
         if found != "ok":
             raise sqlite3.DatabaseError(f"it is damaged: {found}")
         if not one.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone():
-            raise sqlite3.DatabaseError("it is no database of Troupe")
+            raise sqlite3.DatabaseError("it is not a database of Troupe")

@@ -3,50 +3,16 @@
 And the turns of conversations that are older than an installation keeps histories.
 """
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
-
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    Table,
-    and_,
-    bindparam,
-    case,
-    delete,
-    func,
-    select,
-    true,
-    update,
-)
 
 from bot.chat.incoming import address_of, source_name
-from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.ports import Clock
 from bot.storage.database import Database
-from bot.storage.tables import (
-    audit,
-    budget,
-    conversation,
-    forgotten,
-    has_content,
-    inbox,
-    is_job,
-    is_unanswered,
-    message_note,
-    node,
-    outbox,
-    receipt,
-    role_lease,
-    sent_message,
-    summary,
-    turn,
-    upsert,
-)
-from bot.value_class import value_class
+from bot.storage.operation import IS_JOB
+from bot.storage.statements import Rows, Statement, Unit
 
 _DAY = 86_400.0
 INBOX_SECONDS = 14 * _DAY
@@ -58,187 +24,166 @@ _NODE_SECONDS = 7 * _DAY
 """How long operators see that a process died."""
 FORGOTTEN_SECONDS = 30 * _DAY
 """How long a process may be off and still hear what it has to delete."""
-_FINAL_STATES = (OutboxState.SENT, OutboxState.DEAD)
 _ROWS_PER_PAGE = 500
 """Few enough that no worker waits long for the transaction that deletes them."""
 
-
-# Turns are found by the messages that they were sent as (units/history.py).
-_KEEP_MESSAGE_IDS = upsert(
-    sent_message,
-    lambda insert: insert.from_select(
-        ["conversation", "external_id", "turn", "part"],
-        select(
-            outbox.c.lane + func.coalesce(":" + outbox.c.thread, ""),
-            outbox.c.external_id,
-            outbox.c.turn,
-            outbox.c.part,
-        ).where(
-            outbox.c.id.in_(bindparam("ids", expanding=True)),
-            outbox.c.op == OutboxOperation.SEND,
-            outbox.c.external_id.is_not(None),
-        ),
-    ).on_conflict_do_nothing(),
-)
-
-
-_IS_FINAL = outbox.c.state.in_(_FINAL_STATES)
-_TURNS = select(outbox.c.id, outbox.c.turn, outbox.c.platform, outbox.c.bot_id).where(
-    outbox.c.id.in_(bindparam("ids", expanding=True))
-)
-_UNSENT_TURNS = select(outbox.c.turn).where(
-    outbox.c.turn.in_(bindparam("turns", expanding=True)), ~_IS_FINAL
-)
-_UNANSWERED_KEYS = select(inbox.c.external_key).where(
-    inbox.c.platform == bindparam("of_platform"),
-    inbox.c.bot_id == bindparam("of_bot"),
-    inbox.c.external_key.in_(bindparam("keys", expanding=True)),
-    is_unanswered,
-)
-
-
-_OLDEST_RECEIPTS = (
-    select(receipt.c.at)
-    .where(receipt.c.at.between(bindparam("since"), bindparam("until")), has_content)
-    .order_by(receipt.c.at)
-    .limit(_ROWS_PER_PAGE)
-    .subquery()
-)
-_END_OF_PAGE = select(func.max(_OLDEST_RECEIPTS.c.at))
-_EMPTY_RECEIPTS = (
-    update(receipt)
-    .where(receipt.c.at.between(bindparam("since"), bindparam("until")), has_content)
-    .values(content=b"")
-)
-_DELETE_NODES = delete(node).where(node.c.seen_at < bindparam("before"))
-# The names of jobs stay: that nobody has one is what an operator has to see.
-_DELETE_LEASES = delete(role_lease).where(~is_job, role_lease.c.lease_until < bindparam("before"))
-_DELETE_BUDGETS = delete(budget).where(budget.c.key < bindparam("oldest"))
+_IS_FINAL = "state IN ('sent', 'dead')"
+_IDS = "id IN (SELECT value::bigint FROM jsonb_array_elements_text(:ids))"
+# Turns are found by the messages that they were sent as (histories.py).
+_KEEP_MESSAGE_IDS = Statement(f"""
+INSERT INTO sent_message (conversation, external_id, turn, part)
+SELECT lane || coalesce(':' || thread, ''), external_id, turn, part FROM outbox
+WHERE {_IDS} AND op = 'send' AND external_id IS NOT NULL
+ON CONFLICT DO NOTHING
+""")
+_TURNS = Statement(f"SELECT id, turn, platform, bot_id FROM outbox WHERE {_IDS}")
+_UNSENT_TURNS = Statement(f"""
+SELECT turn FROM outbox
+WHERE turn IN (SELECT value FROM jsonb_array_elements_text(:turns)) AND NOT {_IS_FINAL}
+""")
+_UNANSWERED_KEYS = Statement("""
+SELECT external_key FROM inbox
+WHERE platform = :platform AND bot_id = :bot_id AND state = 'new'
+    AND external_key IN (SELECT value FROM jsonb_array_elements_text(:keys))
+""")
+_KEPT_CONTENT = "FROM receipt WHERE at BETWEEN :since AND :until AND length(content) > 0"
+_END_OF_PAGE = Statement(f"""
+SELECT max(at) FROM (SELECT at {_KEPT_CONTENT} ORDER BY at LIMIT {_ROWS_PER_PAGE}) AS oldest
+""")
+_EMPTY_RECEIPTS = Statement(f"""
+UPDATE receipt SET content = :content
+WHERE id IN (SELECT id {_KEPT_CONTENT}) RETURNING id
+""")
+_DELETE_OTHERS = [
+    Statement(text)
+    for text in (
+        "DELETE FROM budget WHERE key < :oldest RETURNING key",
+        "DELETE FROM node WHERE seen_at < :dead_since RETURNING owner",
+        # The names of jobs stay: that nobody has one is what an operator has to see.
+        f"DELETE FROM role_lease WHERE NOT ({IS_JOB}) AND lease_until < :dead_since RETURNING role",
+    )
+]
 
 
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
     """Delete old rows that nothing depends on any more; return their number."""
     now = await database.now(clock)
-    received = inbox.c.received_at
-    answered = _Expired(inbox, received, now - INBOX_SECONDS, inbox.c.state != "new")
-    sent = _Expired(outbox, outbox.c.started_at, now - OUTBOX_SECONDS, _IS_FINAL)
-    usage = _Expired(receipt, receipt.c.at, now - USAGE_SECONDS, true())
-    noted = _Expired(forgotten, forgotten.c.at, now - FORGOTTEN_SECONDS, true())
-    audited = _Expired(audit, audit.c.at, now - USAGE_SECONDS, true())
-    noted_before = now - min(INBOX_SECONDS, receipt_days * _DAY)
-    notes = _Expired(message_note, message_note.c.at, noted_before, true())
-    tables = (answered, sent, usage, noted, audited, notes)
-    deleted = sum([await _delete(database, expired) for expired in tables])
+    receipt_seconds = receipt_days * _DAY
+    deleted = 0
+    for table, time, seconds, condition in (
+        ("inbox", "received_at", INBOX_SECONDS, "state <> 'new'"),
+        ("outbox", "started_at", OUTBOX_SECONDS, _IS_FINAL),
+        ("receipt", "at", USAGE_SECONDS, "true"),
+        ("forgotten", "at", FORGOTTEN_SECONDS, "true"),
+        ("audit", "at", USAGE_SECONDS, "true"),
+        ("message_note", "at", min(INBOX_SECONDS, receipt_seconds), "true"),
+    ):
+        deleted += await _delete_old(database, table, time, now - seconds, condition)
+    deleted += await _empty_receipts(database, now - receipt_seconds)
     oldest = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
-    deleted += await _empty_receipts(database, now - receipt_days * _DAY)
-    return deleted + await database.write(
-        lambda c: (
-            c.execute(_DELETE_BUDGETS, {"oldest": oldest}).rowcount
-            + c.execute(_DELETE_NODES, {"before": now - _NODE_SECONDS}).rowcount
-            + c.execute(_DELETE_LEASES, {"before": now - _NODE_SECONDS}).rowcount
-        )
-    )
+    return deleted + await database.run(lambda: _delete_others(oldest, now - _NODE_SECONDS))
+
+
+def _delete_others(oldest: str, dead_since: float) -> Unit[int]:
+    deleted = 0
+    for statement in _DELETE_OTHERS:
+        deleted += len((yield statement.query({"oldest": oldest, "dead_since": dead_since})))
+    return deleted
 
 
 async def _empty_receipts(database: Database, until: float) -> int:
     """Delete the content of old receipts, page by page; their usage stays."""
     emptied, since = 0, 0.0
     while True:
-        asked = {"since": since, "until": until}
-        end = await database.read(lambda c, asked=asked: c.execute(_END_OF_PAGE, asked).scalar())  # type: ignore[misc]
+        [[end]] = await database.run_reading(
+            lambda since=since: _rows(_END_OF_PAGE, since=since, until=until)  # type: ignore[misc]
+        )
         if end is None:
             return emptied
-        page = {"since": since, "until": end}
-        emptied += await database.write(
-            lambda c, page=page: c.execute(_EMPTY_RECEIPTS, page).rowcount  # type: ignore[misc]
-        )
+        page = {"since": since, "until": end, "content": b""}
+        emptied += len(await database.run(lambda page=page: _rows(_EMPTY_RECEIPTS, **page)))  # type: ignore[misc]
         since = end
 
 
-@value_class
-class _Expired:
-    """The rows of a table that are older than a moment and fulfil a condition."""
-
-    table: Table
-    time: ColumnElement[float] | ColumnElement[float | None]
-    moment: float
-    condition: ColumnElement[bool]
+def _rows(statement: Statement, **values: object) -> Unit[Rows]:
+    return (yield statement.query_alone(values))
 
 
-def _delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> int:
-    if table is outbox:
-        ids = _of_complete_turns(connection, ids)
-        connection.execute(_KEEP_MESSAGE_IDS[connection.dialect.name], {"ids": ids})
-    return connection.execute(delete(table).where(table.c.id.in_(ids))).rowcount
-
-
-def _of_complete_turns(connection: Connection, ids: Sequence[int]) -> list[int]:
-    """Return the rows of complete turns: an edit that is still to come needs the message's id."""
-    rows = connection.execute(_TURNS, {"ids": ids}).all()
-    turns = {row.turn for row in rows}
-    incomplete = set(connection.execute(_UNSENT_TURNS, {"turns": list(turns)}).scalars())
-    for platform, bot_id in {(row.platform, row.bot_id) for row in rows}:
-        source = f"{source_name(platform, bot_id)}:"  # as `InboxMessage.turn` spells it
-        keys = [turn.removeprefix(source) for turn in turns if turn.startswith(source)]
-        asked = {"of_platform": platform, "of_bot": bot_id, "keys": keys}
-        unanswered = connection.execute(_UNANSWERED_KEYS, asked).scalars()
-        incomplete.update(f"{source}{key}" for key in unanswered)
-    return [row.id for row in rows if row.turn not in incomplete]
-
-
-async def _delete(database: Database, expired: _Expired) -> int:
+async def _delete_old(
+    database: Database, table: str, time: str, moment: float, condition: str
+) -> int:
     """Read a table from its oldest row to the first one that is young, page by page.
 
     Ids grow with time, so only rows that are old are read: the table may be large.
     """
-    table, deleted, last = expired.table, 0, 0
-    is_expired = case((and_(expired.time < expired.moment, expired.condition), 1), else_=0)
-    page = (
-        select(table.c.id, expired.time.label("time"), is_expired.label("is_expired"))
-        .where(table.c.id > bindparam("last"))
-        .order_by(table.c.id)
-        .limit(_ROWS_PER_PAGE)
-    )
+    page = Statement(f"""
+        SELECT id, {time}, {time} < :moment AND {condition} FROM {table}
+        WHERE id > :last ORDER BY id LIMIT {_ROWS_PER_PAGE}
+    """)
+    delete = Statement(f"DELETE FROM {table} WHERE {_IDS}")
+    deleted = last = 0
     while True:
-        asked = {"last": last}
-        rows = await database.read(lambda c, asked=asked: c.execute(page, asked).all())  # type: ignore[misc]
-        ids = [row.id for row in rows if row.is_expired]
+        rows = await database.run_reading(
+            lambda last=last: _rows(page, last=last, moment=moment)  # type: ignore[misc]
+        )
+        ids = [id_ for id_, _, is_expired in rows if is_expired]
         if ids:
-            deleted += await database.write(lambda c, ids=ids: _delete_rows(c, table, ids))  # type: ignore[misc]
-        if not rows or any(row.time is not None and row.time >= expired.moment for row in rows):
+            deleted += await database.run(lambda ids=ids: _delete_rows(table, delete, ids))  # type: ignore[misc]
+        if not rows or any(at is not None and at >= moment for _, at, _ in rows):
             return deleted
-        last = rows[-1].id
+        last = rows[-1][0]
 
 
-_PAGE = (
-    select(turn.c.id, turn.c.conversation, turn.c.session, turn.c.at, turn.c.sent_as)
-    .where(turn.c.id > bindparam("last"))
-    .order_by(turn.c.id)
-    .limit(_ROWS_PER_PAGE)
-)
-_KEY = conversation.c.key == bindparam("of")
-_EXISTS = select(conversation.c.key).where(_KEY)
+def _delete_rows(table: str, delete: Statement, ids: Sequence[int]) -> Unit[int]:
+    if table == "outbox":
+        ids = yield from _of_complete_turns(ids)
+        yield _KEEP_MESSAGE_IDS.query(_listed(ids))
+    yield delete.query(_listed(ids))
+    return len(ids)
+
+
+def _listed(ids: Iterable[int]) -> dict[str, str]:
+    return {"ids": json.dumps(list(ids))}
+
+
+def _of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
+    """Return the rows of complete turns: an edit that is still to come needs the message's id."""
+    rows = yield _TURNS.query(_listed(ids))
+    turns = {row[1] for row in rows}
+    unsent = yield _UNSENT_TURNS.query({"turns": json.dumps(list(turns))})
+    incomplete = {row[0] for row in unsent}
+    for platform, bot_id in {(row[2], row[3]) for row in rows}:
+        source = f"{source_name(platform, bot_id)}:"  # as `InboxMessage.turn` spells it
+        keys = json.dumps([one.removeprefix(source) for one in turns if one.startswith(source)])
+        asked = {"platform": platform, "bot_id": bot_id, "keys": keys}
+        incomplete.update(f"{source}{row[0]}" for row in (yield _UNANSWERED_KEYS.query(asked)))
+    return [row[0] for row in rows if row[1] not in incomplete]
+
+
+_PAGE = Statement(f"""
+SELECT id, conversation, session, at, sent_as FROM turn
+WHERE id > :last ORDER BY id LIMIT {_ROWS_PER_PAGE}
+""")
+_EXISTS = Statement("SELECT key FROM conversation WHERE key = :of")
 # What processes know of the history holds under the next epoch only: they read it again.
-_SKIP_EPOCH = (
-    update(conversation)
-    .where(_KEY, conversation.c.ready_since.is_(None))
-    .values(epoch=conversation.c.epoch + 1)
-)
-_DELETE_TURNS = delete(turn).where(turn.c.id.in_(bindparam("ids", expanding=True)))
-_DELETE_SUMMARIES = delete(summary).where(
-    summary.c.conversation == bindparam("of"),
-    summary.c.session.in_(bindparam("sessions", expanding=True)),
-)
-_DELETE_SENT = delete(sent_message).where(
-    sent_message.c.conversation == bindparam("channel"),
-    sent_message.c.turn.in_(bindparam("names", expanding=True)),
-)
+_SKIP_EPOCH = Statement("""
+UPDATE conversation SET epoch = epoch + 1 WHERE key = :of AND ready_since IS NULL RETURNING key
+""")
+_DELETE_TURNS = Statement(f"DELETE FROM turn WHERE {_IDS}")
+_DELETE_SUMMARIES = Statement("""
+DELETE FROM summary WHERE conversation = :of
+    AND session IN (SELECT value::bigint FROM jsonb_array_elements_text(:sessions))
+""")
+_DELETE_SENT = Statement("""
+DELETE FROM sent_message WHERE conversation = :channel
+    AND turn IN (SELECT value FROM jsonb_array_elements_text(:names))
+""")
 
 
 def kept_since(clock: Clock, days: float | None) -> float:
-    """Return from which moment on what is said is kept, in Unix seconds.
+    """Return the time from which on messages are kept, in Unix seconds.
 
-    That is 00:00 UTC of the day so many days ago; where it is kept for ever (None), -inf.
+    That is 00:00 UTC some days ago; -inf where they are kept forever (None).
     """
     return -math.inf if days is None else _begin_of_day(clock.now(), days)
 
@@ -248,7 +193,7 @@ def _begin_of_day(now: float, days_before: float) -> float:
 
 
 async def delete_expired_turns(database: Database, clock: Clock, days: float) -> int:
-    """Delete what was said more than so many days before today (UTC); return how many turns.
+    """Delete turns that are more than `days` days older than today (UTC); return their number.
 
     A summary that covers a deleted turn is deleted with it, so histories are cut once a day. Where
     a message is being answered, it is done the next time.
@@ -259,34 +204,33 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
     moment = _begin_of_day(await database.now(clock), days)
     deleted = last = 0
     while True:
-        asked = {"last": last}
-        rows = await database.read(lambda c, asked=asked: c.execute(_PAGE, asked).all())  # type: ignore[misc]
+        rows = await database.run_reading(lambda last=last: _rows(_PAGE, last=last))  # type: ignore[misc]
         for key, expired in _by_conversation(rows, moment).items():
-            deleted += await database.write(
-                lambda c, key=key, expired=expired: _delete_turns_of(c, key, expired)  # type: ignore[misc]
+            deleted += await database.run(
+                lambda key=key, expired=expired: _delete_turns_of(key, expired)  # type: ignore[misc]
             )
         # Ids grow with time: what follows on a row that is young is younger.
-        if not rows or rows[-1].at >= moment:
+        if not rows or rows[-1][3] >= moment:
             return deleted
-        last = rows[-1].id
+        last = rows[-1][0]
 
 
-def _by_conversation(rows: Sequence[Row[Any]], moment: float) -> Mapping[str, list[Row[Any]]]:
-    found: dict[str, list[Row[Any]]] = {}
+def _by_conversation(rows: Rows, moment: float) -> Mapping[str, Rows]:
+    found: dict[str, list[Sequence[object]]] = {}
     for row in rows:
-        if row.at < moment:
-            found.setdefault(row.conversation, []).append(row)
+        if row[3] < moment:
+            found.setdefault(row[1], []).append(row)
     return found
 
 
-def _delete_turns_of(connection: Connection, key: str, expired: Sequence[Row[Any]]) -> int:
-    is_idle = connection.execute(_SKIP_EPOCH, {"of": key}).rowcount > 0
-    if not is_idle and connection.execute(_EXISTS, {"of": key}).first() is not None:
+def _delete_turns_of(key: str, expired: Rows) -> Unit[int]:
+    of = {"of": key}
+    if not (yield _SKIP_EPOCH.query(of)) and (yield _EXISTS.query(of)):
         return 0
-    sessions = {row.session for row in expired}
-    connection.execute(_DELETE_SUMMARIES, {"of": key, "sessions": list(sessions)})
-    parts = (row.sent_as or "" for row in expired)
-    names = {name.rpartition("/")[0] for one in parts for name in one.split("\n") if name}
-    channel = address_of(key).channel
-    connection.execute(_DELETE_SENT, {"channel": channel, "names": list(names)})
-    return connection.execute(_DELETE_TURNS, {"ids": [row.id for row in expired]}).rowcount
+    sessions = json.dumps(sorted({row[2] for row in expired}))
+    yield _DELETE_SUMMARIES.query({**of, "sessions": sessions})
+    parts = [name for row in expired for name in (row[4] or "").split("\n") if name]
+    names = json.dumps(sorted({part.rpartition("/")[0] for part in parts}))
+    yield _DELETE_SENT.query({"channel": address_of(key).channel, "names": names})
+    yield _DELETE_TURNS.query(_listed(row[0] for row in expired))
+    return len(expired)

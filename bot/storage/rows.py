@@ -1,18 +1,30 @@
-"""The one way from what is stored to values, and back: events of the inbox, messages of the outbox.
+"""Read and write the columns of events, outbox messages and turns.
 
-Another version of Troupe, an operator's SQL or a damaged disk may have written anything: what
-cannot be read stops nothing else.
+Another version of Troupe, an operator's SQL or a damaged disk may have written anything: a row that
+cannot be read affects no other row.
 """
 
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, TypeAlias, TypeVar, get_args
 
 import msgspec
 import structlog
 
-from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
+from bot.chat.incoming import (
+    Deleted,
+    Edited,
+    ForgetRequested,
+    Incoming,
+    Joined,
+    MediaItem,
+    Person,
+    Pressed,
+    Said,
+)
 from bot.chat.outgoing import (
     AnswerThread,
     Button,
@@ -23,15 +35,18 @@ from bot.chat.outgoing import (
     MessageContent,
     ReplyPrompt,
 )
+from bot.chat.prompt import Role
+from bot.chat.session import Turn
 from bot.chat.storable import make_storable
 from bot.errors import Undecodable
+from bot.storage.tables import turn
 
 Stored = TypeVar("Stored")
 Value = TypeVar("Value")
 _log = structlog.get_logger(__name__)
 
 _DESCRIBED = (msgspec.MsgspecError, json.JSONDecodeError, zlib.error)
-"""Their texts say what is wrong where, and quote nothing that people wrote."""
+"""Their texts describe the fault and quote nothing that people wrote."""
 _FAILURES = (
     *_DESCRIBED,
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, OSError),
@@ -188,3 +203,65 @@ def _encode_menu(menu: Menu) -> list[object]:
         for one in menu.options
     ]
     return [menu.data, make_storable(menu.title), options]
+
+
+TURN_COLUMNS = (
+    *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),
+    *(turn.c.preset, turn.c.preset_version, turn.c.message_id, turn.c.sent_as, turn.c.observed),
+    turn.c.files,
+)
+_encode_files = msgspec.json.Encoder().encode
+_decode_files = msgspec.json.Decoder(tuple[MediaItem, ...]).decode
+
+
+def to_turn_row(one: Turn, *, is_active: bool = True) -> dict[str, object]:
+    return {
+        "role": one.role,
+        "speaker_id": one.speaker.id if one.speaker else None,
+        "speaker_name": one.speaker.name if one.speaker else None,
+        "text": make_storable(one.text),
+        "at": one.at.timestamp(),
+        "preset": one.preset,
+        "preset_version": one.preset_version,
+        "message_id": one.message_id,
+        "sent_as": encode_parts(one.sent_as),
+        "observed": one.observed,
+        "active": is_active,
+        "files": encode_files(one.files),
+    }
+
+
+def to_turn(row: Sequence[Any]) -> Turn:
+    """Read a row that starts with `TURN_COLUMNS`; raises what `decode` translates."""
+    role, speaker_id, speaker_name, text, at, *others = row[: len(TURN_COLUMNS)]
+    preset, version, message_id, sent_as, observed, files = others
+    speaker = Person(speaker_id, speaker_name) if speaker_id else None
+    if role not in get_args(Role) or not isinstance(text, str):
+        raise TypeError(role)
+    if speaker is not None and not isinstance(speaker.name, str):
+        raise TypeError("speaker_name")
+    return Turn(
+        *(role, text, speaker, datetime.fromtimestamp(at, UTC), preset, version, message_id),
+        sent_as=tuple(name for name in (sent_as or "").split("\n") if name),
+        observed=bool(observed),
+        files=_read_files(files),
+    )
+
+
+def encode_parts(names: Sequence[str]) -> str | None:
+    """Write the names of parts so that each stands between two line breaks."""
+    return "\n" + "".join(f"{name}\n" for name in names) if names else None
+
+
+def encode_files(files: Sequence[MediaItem]) -> str | None:
+    """Write where files are; None: there are none."""
+    storable = [replace(one, name=make_storable(one.name)) for one in files]
+    return _encode_files(storable).decode() if storable else None
+
+
+def _read_files(stored: str | None) -> tuple[MediaItem, ...]:
+    """Read what `encode_files` wrote; nothing of what only another version of Troupe can read."""
+    try:
+        return _decode_files(stored) if stored else ()
+    except msgspec.DecodeError:
+        return ()

@@ -29,7 +29,7 @@ from bot.runtime.tasks import wake_ups
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import attach_codec
 from bot.storage.data_dir import close_to_others
-from bot.storage.statements import DialectName, Query, Rows, StartUnit, arguments, decoded
+from bot.storage.statements import DialectName, Query, Rows, StartUnit, decoded
 from bot.value_class import value_class
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ Work: TypeAlias = Callable[[sqlite3.Connection], T]
 
 _MAX_UNITS_IN_A_COMMIT = 200
 _SECONDS_BETWEEN_COMMITS = 0.015
-"""After a commit of several units; an answer has about three units, of which each waits so long."""
+"""After a commit of several units; each of the three units of an answer waits this long."""
 
 
 @value_class
@@ -54,8 +54,8 @@ class _Outcome:
     error: BaseException | None
 
     def tell(self) -> None:
-        """Let who waits for it go on."""
-        if self.done.done():  # whoever asked for it was cancelled meanwhile
+        """Wake up whoever waits for it."""
+        if self.done.done():  # its caller was cancelled meanwhile
             return
         if self.error is not None:
             self.done.set_exception(self.error)
@@ -184,11 +184,13 @@ def run_unit(connection: sqlite3.Connection, start: StartUnit[T], codec: TextCod
 def _rows_of(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
     sql = query.statement.compiled("sqlite")
     if len(query.many) > 1:
-        cursor.executemany(sql.text, [arguments(sql, values, codec) for values in query.many])
+        cursor.executemany(sql.text, [sql.arguments(values, codec) for values in query.many])
         return ()
     values = query.many[0] if query.many else query.values
-    cursor.execute(sql.text, arguments(sql, values, codec))
-    return decoded(cursor.fetchall(), sql, codec) if cursor.description else ()
+    cursor.execute(sql.text, sql.arguments(values, codec))
+    if not cursor.description:
+        return ()
+    return decoded(cursor.fetchall(), tuple(name for name, *_ in cursor.description), codec)
 
 
 def _deliver(outcomes: Sequence[_Outcome]) -> None:
@@ -217,6 +219,10 @@ class ConnectionPool(Protocol):
     async def run(self, start: StartUnit[T]) -> T:
         """Run a unit of queries on the driver itself, and commit it."""
         ...
+
+    async def run_reading(self, start: StartUnit[T]) -> T:
+        """Run a unit of queries that only reads."""
+        return await self.run(start)
 
     async def read(self, unit: UnitOfWork[T]) -> T:
         """Run a function that only reads."""
@@ -255,8 +261,15 @@ class SqliteThreadPool(ConnectionPool):
         return self._writer.run(start)
 
     @override
+    async def run_reading(self, start: StartUnit[T]) -> T:
+        return await self._in_reader(lambda: self._run_reading(start))
+
+    @override
     async def read(self, unit: UnitOfWork[T]) -> T:
-        found = await asyncio.get_running_loop().run_in_executor(self._reading, self._read, unit)
+        return await self._in_reader(lambda: self._read(unit))
+
+    async def _in_reader(self, work: Callable[[], T]) -> T:
+        found = await asyncio.get_running_loop().run_in_executor(self._reading, work)
         await wake_ups().turn()
         return found
 
@@ -269,6 +282,12 @@ class SqliteThreadPool(ConnectionPool):
         await self._writer.close()
         await asyncio.to_thread(self._reading.shutdown)
         self._reader.dispose()
+
+    def _run_reading(self, start: StartUnit[T]) -> T:
+        with contextlib.closing(self._reader.raw_connection()) as borrowed:
+            connection = borrowed.driver_connection
+            assert isinstance(connection, sqlite3.Connection)  # noqa: S101
+            return run_unit(connection, start, self._codec)
 
     def _read(self, unit: UnitOfWork[T]) -> T:
         with self._reader.connect() as connection:
@@ -292,7 +311,7 @@ class SqliteThreadPool(ConnectionPool):
 
 def _close_to_others(file: Path) -> None:
     """Create the database for its owner only; the log beside it takes over its mode."""
-    with contextlib.suppress(OSError):  # opening it says what is wrong
+    with contextlib.suppress(OSError):  # opening it reports the fault
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
         for one in (file, *file.parent.glob(f"{file.name}-*")):
             close_to_others(one, 0o600)

@@ -1,4 +1,4 @@
-"""SQL made once for each dialect, and units of work that are generators of queries.
+"""SQL as text for both databases, and units of work that are generators of queries.
 
 A unit of work does no I/O: it yields queries and is sent their rows, so that the same function runs
 in a thread over sqlite3 and in the event loop over asyncpg::
@@ -7,44 +7,21 @@ in a thread over sqlite3 and in the event loop over asyncpg::
         rows = yield EPOCH.query({"key": key})
         return rows[0][0]
 
-SQLAlchemy Core writes the SQL, because it knows both dialects; it takes no part in running it,
-where it cost more than the database did.
+Only what runs for each message is written so; everything else goes through SQLAlchemy, which took
+longer than the database did.
 """
 
+import functools
 import re
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Executable,
-    Float,
-    ReturnsRows,
-    Select,
-    and_,
-    bindparam,
-    cast,
-    func,
-    literal,
-    select,
-)
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine.interfaces import Dialect
-from sqlalchemy.schema import Table
-from sqlalchemy.sql import ClauseElement
-from sqlalchemy.sql.compiler import SQLCompiler
+import msgspec
 
 from bot.errors import StoreError, Undecodable
 from bot.storage.codec import TextCodec
-from bot.storage.column_types import (
-    EncodedValue,
-    EncryptableBytes,
-    EncryptableText,
-    EncryptableType,
-    encoded_type,
-)
-from bot.storage.tables import Insert
+from bot.storage.column_types import encryptable_columns
+from bot.storage.tables import metadata
 from bot.value_class import value_class
 
 T = TypeVar("T")
@@ -52,41 +29,42 @@ DialectName = Literal["sqlite", "postgresql"]
 Values: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = Sequence[Sequence[Any]]
 
-_DIALECTS: Mapping[DialectName, Dialect] = {
-    "sqlite": sqlite.dialect(paramstyle="qmark"),
-    "postgresql": postgresql.dialect(paramstyle="numeric_dollar"),  # type: ignore[no-untyped-call]
+SERVER_CLOCK = "extract(epoch FROM clock_timestamp())::float8"
+_PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
+_ONLY_POSTGRESQL = re.compile(r"::\w+| FOR UPDATE( SKIP LOCKED)?| MATERIALIZED")
+_IN_SQLITE = {
+    "jsonb_array_elements_text": "json_each",
+    "strpos": "instr",
+    "IS NOT DISTINCT FROM": "IS",
+    "~>=~": ">=",  # by code point, as the index for prefixes orders texts
+    "~<~": "<",
 }
-
-
-@value_class
-class CompiledSql:
-    """The text of a statement in one dialect, and how its values are handed to the driver.
-
-    Values go by position: sqlite3 takes twice the time to look them up by name.
-    """
-
-    text: str
-    defaults: Values
-    names: tuple[str, ...]
-    """The values in the order of $1, $2, ..., or of the question marks."""
-    encoded: tuple[tuple[int, EncodedValue], ...] = ()
-    """The values that can be encrypted, by their places in `names`."""
-    decoded: tuple[tuple[int, EncryptableType], ...] = ()
-    """The columns of the rows that can be encrypted, by their places."""
+_ENCRYPTABLE = frozenset(
+    column.name for table in metadata.sorted_tables for column in encryptable_columns(table)
+)
+_encode_json = msgspec.json.Encoder().encode
 
 
 class Statement:
-    """One statement, compiled when it is first used with a dialect.
+    """One statement, written for PostgreSQL; `:name` is a value.
 
-    Args:
-        build: gives the statement of a dialect; where both read the same, a plain statement.
+    `:now` is the time by which leases are judged. Many machines share the clock of PostgreSQL: one
+    of theirs may be wrong. SQLite has no other clock than its machine's, so there the unit gives
+    `now`. SQLite knows no FOR UPDATE and needs none: a unit that writes is alone.
+
+    A value or column is encrypted if it is called like a column that can be. `lists` are values of
+    such a column for several rows; `tables` are whole rows, which are written as JSON.
     """
 
-    def __init__(self, build: Executable | Callable[[DialectName], Executable]) -> None:
-        self._build = build
+    def __init__(
+        self, text: str, *, lists: Collection[str] = (), tables: Collection[str] = ()
+    ) -> None:
+        self.text = text.strip()
+        self._lists = lists
+        self._tables = tables
         self._compiled: dict[DialectName, CompiledSql] = {}
 
-    def compiled(self, dialect: DialectName) -> CompiledSql:
+    def compiled(self, dialect: DialectName) -> "CompiledSql":
         """Return the SQL of a dialect."""
         found = self._compiled.get(dialect)
         if found is None:
@@ -108,30 +86,99 @@ class Statement:
         """Return this statement once for each of the rows; running it gives no rows."""
         return Query(self, {}, tuple(rows))
 
-    def _compile(self, dialect: DialectName) -> CompiledSql:
-        statement = self._build if isinstance(self._build, Executable) else self._build(dialect)
-        columns = statement.exported_columns if isinstance(statement, ReturnsRows) else ()
-        assert isinstance(statement, ClauseElement)  # noqa: S101 -- every Executable we write is one
-        compiled = statement.compile(dialect=_DIALECTS[dialect])
-        assert isinstance(compiled, SQLCompiler)  # noqa: S101
-        order = compiled.positiontup or ()
-        defaults = {
-            name: bound.value
-            for name, bound in compiled.binds.items()
-            if name in order and not bound.required
+    def _compile(self, dialect: DialectName) -> "CompiledSql":
+        text = self.text
+        if dialect == "postgresql":
+            text = re.sub(r":now\b", SERVER_CLOCK, text)
+        else:
+            text = _ONLY_POSTGRESQL.sub("", text)
+            for name, other in _IN_SQLITE.items():
+                text = text.replace(name, other)
+        names = tuple(dict.fromkeys(_PARAMETER.findall(text)))
+        mark = "$" if dialect == "postgresql" else "?"
+        text = _PARAMETER.sub(lambda found: f"{mark}{names.index(found[1]) + 1}", text)
+        encoders = {
+            **dict.fromkeys(_ENCRYPTABLE, _encode),
+            **dict.fromkeys(self._lists, _encode_list),
+            **dict.fromkeys(self._tables, _encode_table),
         }
-        types = (
-            (place, encoded_type(compiled.binds[name].type)) for place, name in enumerate(order)
-        )
-        encoded = tuple(
-            (place, type_) for place, type_ in types if type_ and order[place] not in defaults
-        )
-        decoded = tuple(
-            (index, column.type)
-            for index, column in enumerate(columns)
-            if isinstance(column.type, EncryptableText | EncryptableBytes)
-        )
-        return CompiledSql(compiled.string, defaults, tuple(order), encoded, decoded)
+        encoded = [(at, encoders[one]) for at, one in enumerate(names) if one in encoders]
+        return CompiledSql(text, names, tuple(encoded))
+
+
+Encoder: TypeAlias = Callable[[TextCodec, Any], Any]
+
+
+@value_class
+class CompiledSql:
+    """The text of a statement in one dialect, and how its values are handed to the driver.
+
+    Values go by position: sqlite3 takes twice the time to look them up by name.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    """The values in the order of $1, $2, ..., or of ?1, ?2, ..."""
+    encoded: tuple[tuple[int, Encoder], ...]
+    """The values that can be encrypted, by their places in `names`."""
+
+    def arguments(self, values: Values, codec: TextCodec) -> Sequence[Any]:
+        """Return the values in the order in which the driver takes them, encoded."""
+        ordered = [values[name] for name in self.names]
+        for place, encode in self.encoded:
+            ordered[place] = encode(codec, ordered[place])
+        return ordered
+
+
+def _encode(codec: TextCodec, value: Any) -> Any:
+    return codec.encode_bytes(value) if isinstance(value, bytes) else codec.encode_text(value)
+
+
+def _encode_list(codec: TextCodec, values: Sequence[Any]) -> list[Any]:
+    return [_encode(codec, one) for one in values]
+
+
+def _encode_table(codec: TextCodec, rows: Sequence[Values]) -> str:
+    encoded = [
+        {name: _encode(codec, one) if name in _ENCRYPTABLE else one for name, one in row.items()}
+        for row in rows
+    ]
+    return _encode_json(encoded).decode()
+
+
+def decoded(rows: Rows, columns: tuple[str, ...], codec: TextCodec) -> Rows:
+    """Return the rows as the unit reads them."""
+    places = _encrypted_places(columns)
+    return [_decode_row(row, places, codec) for row in rows] if places else rows
+
+
+@functools.cache
+def _encrypted_places(columns: tuple[str, ...]) -> list[int]:
+    """Return which columns can be encrypted; those of functions may begin with "_" or "_head_"."""
+    return [
+        place
+        for place, name in enumerate(columns)
+        if name.removeprefix("_").removeprefix("head_") in _ENCRYPTABLE
+    ]
+
+
+def _decode_row(row: Sequence[Any], places: Sequence[int], codec: TextCodec) -> Sequence[Any]:
+    columns: list[Any] | None = None
+    for place in places:
+        stored = row[place]
+        value: Any
+        try:
+            value = (
+                codec.decode_bytes(stored)
+                if isinstance(stored, bytes)
+                else codec.decode_text(stored)
+            )
+        except Undecodable as error:  # only its row is lost: see rows.py
+            value = error
+        if value is not stored:
+            columns = columns or list(row)
+            columns[place] = value
+    return row if columns is None else tuple(columns)
 
 
 @value_class
@@ -151,34 +198,6 @@ Unit: TypeAlias = Generator[Query, Rows, T]
 
 StartUnit: TypeAlias = Callable[[], Unit[T]]
 """Starts a unit anew: a unit may run twice, when another of its batch failed."""
-
-
-def arguments(sql: CompiledSql, values: Values, codec: TextCodec) -> Sequence[Any]:
-    """Return the values in the order in which the driver takes them, encoded."""
-    known = {**sql.defaults, **values} if sql.defaults else values
-    ordered = [known[name] for name in sql.names]
-    for place, type_ in sql.encoded:
-        ordered[place] = type_.encode(codec, ordered[place])
-    return ordered
-
-
-def decoded(rows: Rows, sql: CompiledSql, codec: TextCodec) -> Rows:
-    """Return the rows as the unit reads them."""
-    return [_decode_row(row, sql, codec) for row in rows] if sql.decoded else rows
-
-
-def _decode_row(row: Sequence[Any], sql: CompiledSql, codec: TextCodec) -> Sequence[Any]:
-    columns: list[Any] | None = None
-    for index, type_ in sql.decoded:
-        value: Any
-        try:
-            value = type_.decode(codec, row[index])
-        except Undecodable as error:  # only its row is lost: see storage/rows.py
-            value = error
-        if value is not row[index]:
-            columns = columns or list(row)
-            columns[index] = value
-    return row if columns is None else tuple(columns)
 
 
 _DATA_EXCEPTION = "22"
@@ -201,69 +220,15 @@ def to_store_error(error: BaseException) -> StoreError:
     return failure
 
 
-def insert_into(table: Table, dialect: DialectName, *columns: str) -> Insert:
-    """Return an INSERT of these columns, each bound by its own name."""
-    values: dict[str, Any] = {name: bindparam(name) for name in columns}
-    if dialect == "sqlite":
-        return sqlite.insert(table).values(values)
-    return postgresql.insert(table).values(values).inline()
+def pairs(rows: Rows) -> dict[Any, Any]:
+    """Return rows of two columns as a mapping."""
+    return {key: value for key, value in rows}  # noqa: C416 -- a row is no tuple
 
 
-def clock(dialect: DialectName) -> ColumnElement[float]:
-    """Return the time by which leases are judged, in Unix seconds.
-
-    Many machines share the database's own clock: one of theirs may be wrong. SQLite has no other
-    clock than its machine's, so there the process binds `now`.
-    """
-    if dialect == "sqlite":
-        return bindparam("now", type_=Float)
-    return cast(func.extract("epoch", func.clock_timestamp()), Float(53))
-
-
-def clock_at(dialect: str, now: float) -> ColumnElement[float]:
-    """Return the same time for a statement that is built for one run; `now` is the process's."""
-    return literal(now, Float) if dialect == "sqlite" else clock("postgresql")
-
-
-def skip_locked(query: Select[*tuple[str]], dialect: DialectName) -> Select[*tuple[str]]:
-    """Lock the rows found, without those that somebody else has locked."""
-    return query.with_for_update(skip_locked=True) if dialect == "postgresql" else query
-
-
-def unlocked_row(
-    key: Column[str], condition: ColumnElement[bool], dialect: DialectName
-) -> ColumnElement[bool]:
-    """Accept the one row that fulfils a condition, unless somebody else has locked it."""
-    if dialect == "sqlite":
-        return condition
-    return key == skip_locked(select(key).where(condition), dialect).scalar_subquery()
-
-
-def bound_texts(name: str, dialect: DialectName) -> Select[tuple[str]]:
-    """Return the texts of a bound JSON list, as rows."""
-    if dialect == "sqlite":
-        return select(func.json_each(bindparam(name)).table_valued("value").c.value)
-    listed = cast(bindparam(name), postgresql.JSONB)
-    # The alias is no column of any table: that one would be read instead.
-    return select(func.jsonb_array_elements_text(listed).column_valued("bound_text"))
-
-
-def has_prefix(column: Column[str], prefix: str, dialect: str) -> ColumnElement[bool]:
-    """Match texts that begin with a prefix by an index of the column.
-
-    SQLite uses none for LIKE, but orders texts by code point; on PostgreSQL the index needs
-    `text_pattern_ops`.
-    """
-    if dialect == "sqlite":
-        return and_(column >= prefix, column < f"{prefix}\U0010ffff")
-    return column.startswith(prefix, autoescape=True)
-
-
-def is_served(table: Table, dialect: DialectName) -> ColumnElement[bool]:
-    """Return whether the bot of a row is in the bound text `served`: ",discord@,telegram@77,"."""
-    find = func.instr if dialect == "sqlite" else func.strpos
-    wrapped = "," + table.c.platform + "@" + table.c.bot_id + ","
-    return find(bindparam("served"), wrapped) > 0
+def insert_into(table: str, columns: Sequence[str]) -> str:
+    """Return an INSERT of these columns, each given by its own name."""
+    values = ", ".join(f":{name}" for name in columns)
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"
 
 
 def served_text(sources: Collection[str]) -> str:

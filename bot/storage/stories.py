@@ -1,47 +1,66 @@
-"""Stories in SQL, each with its embedding vector; a vector index searches them."""
+"""Stories in SQL, each with its embedding vector, searched with numpy.
 
+The vectors of a character are loaded once and cached until its revision changes.
+"""
+
+import asyncio
 import hashlib
+import json
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import Connection, Executable, bindparam, delete, insert, select, update
+import numpy as np
+import numpy.typing as npt
 
 from bot.chat.storable import make_storable
 from bot.chat.story import PackedVector, Story, StoryVector
-from bot.storage.database import Database
-from bot.storage.numpy_vectors import NumpyIndex
-from bot.storage.tables import story, story_revision, upsert
-from bot.storage.vectors import PgvectorIndex, VectorIndex
+from bot.storage.database import Database, reading, transaction
+from bot.storage.rows import decode
+from bot.storage.statements import Rows, Statement, Unit
+from bot.value_class import value_class
 
-_is_story = (story.c.character == bindparam("character_name")) & (
-    story.c.sha256 == bindparam("story_key")
-)
-_KNOWN = select(story.c.sha256, story.c.place, story.c.model).where(
-    story.c.character == bindparam("character_name")
-)
-_DELETE = delete(story).where(_is_story)
-_SET_PLACE = update(story).where(_is_story).values(place=bindparam("new_place"))
-_INSERT = insert(story)
-_SET_VECTOR = (
-    update(story)
-    .where(_is_story)
-    .values(model=bindparam("model_id"), vector=bindparam("new_vector"))
-)
-_RAISE_REVISION = upsert(
-    story_revision,
-    lambda insert: insert.values(revision=1).on_conflict_do_update(
-        index_elements=[story_revision.c.character],
-        set_={"revision": story_revision.c.revision + 1},
-    ),
-)
+_MAX_CACHE_BYTES = 128 * 1024 * 1024  # 80,000 stories of the default model
+
+_REVISION = Statement("SELECT revision FROM story_revision WHERE character = :of")
+_VECTORS = Statement("""
+SELECT sha256, vector FROM story WHERE character = :of AND model = :model ORDER BY place
+""")
+_TEXTS = Statement("""
+SELECT sha256, text, place FROM story
+WHERE character = :of AND sha256 IN (SELECT value FROM jsonb_array_elements_text(:keys))
+""")
+_KNOWN = Statement("SELECT sha256, place, model FROM story WHERE character = :of")
+_THIS = "WHERE character = :of AND sha256 = :key"
+_DELETE = Statement(f"DELETE FROM story {_THIS}")
+_SET_PLACE = Statement(f"UPDATE story SET place = :place {_THIS}")
+_SET_VECTOR = Statement(f"UPDATE story SET model = :model, vector = :vector {_THIS}")
+_INSERT = Statement("""
+INSERT INTO story (character, sha256, place, text) VALUES (:of, :key, :place, :text)
+""")
+_RAISE_REVISION = Statement("""
+INSERT INTO story_revision (character, revision) VALUES (:of, 1)
+ON CONFLICT (character) DO UPDATE SET revision = story_revision.revision + 1
+""")
+"""Locks the stories of a character until the commit."""
+
+
+@value_class
+class _CachedVectors:
+    """A character's vectors of one revision, in the order of its stories."""
+
+    revision: int
+    model_id: str
+    keys: Sequence[str]
+    matrix: npt.NDArray[np.float32]
 
 
 class SqlStories:
     """Writes for one character wait for each other, so workers that start together agree."""
 
-    def __init__(self, database: Database, index: VectorIndex) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._index = index
+        self._cache: OrderedDict[str, _CachedVectors] = OrderedDict()
 
     async def replace_stories(
         self, character: str, texts: Sequence[str], model_id: str
@@ -51,37 +70,32 @@ class SqlStories:
         A text that occurs twice is one story, at its first position.
         """
         wanted = {_key(text): text for text in texts}
-
-        def unit(connection: Connection) -> dict[str, _StoredStory]:
-            _raise_revision(connection, character)
-            _replace_rows(connection, character, wanted)
-            return _load_known(connection, character)
-
-        found = await self._database.read(lambda connection: _load_known(connection, character))
+        found = await self._known(character)
         if {key: known.place for key, known in found.items()} != _places(wanted):
-            found = await self._database.write(unit)
+            found = await self._replace(character, wanted)
         return [text for key, text in wanted.items() if found[key].model != model_id]
 
-    async def save_vectors(
+    @reading
+    def _known(self, character: str) -> Unit[Mapping[str, "_StoredStory"]]:
+        return (yield from _load_known(character))
+
+    @transaction
+    def _replace(
+        self, character: str, wanted: Mapping[str, str]
+    ) -> Unit[Mapping[str, "_StoredStory"]]:
+        yield _RAISE_REVISION.query({"of": character})
+        yield from _replace_rows(character, wanted)
+        return (yield from _load_known(character))
+
+    @transaction
+    def save_vectors(
         self, character: str, model_id: str, vectors: Sequence[StoryVector]
-    ) -> None:
+    ) -> Unit[None]:
         """Store vectors; those of stories that do not exist any more are ignored."""
-        rows = [
-            {
-                "character_name": character,
-                "story_key": _key(one.text),
-                "model_id": model_id,
-                "new_vector": one.vector,
-            }
-            for one in vectors
-        ]
-
-        def unit(connection: Connection) -> None:
-            _raise_revision(connection, character)
-            _execute_many(connection, _SET_VECTOR, rows)
-            self._index.update(connection, character)
-
-        await self._database.write(unit)
+        yield _RAISE_REVISION.query({"of": character})
+        for one in vectors:
+            made = {"model": model_id, "vector": one.vector}
+            yield _SET_VECTOR.query({"of": character, "key": _key(one.text), **made})
 
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
@@ -90,21 +104,48 @@ class SqlStories:
 
         Stories without a vector of that model are not found.
         """
-        return await self._index.nearest(character, query, model_id, limit)
+        vectors = await self._load_cached(character, model_id, len(query))
+        ranked = await asyncio.to_thread(_rank, vectors, query, limit)
+        texts = await self._texts(character, [key for key, _ in ranked])
+        return [
+            Story(texts[key].place, texts[key].text, score) for key, score in ranked if key in texts
+        ]
 
+    @reading
+    def _texts(self, character: str, keys: Sequence[str]) -> Unit[Mapping[str, "_PlacedText"]]:
+        rows = yield _TEXTS.query_alone({"of": character, "keys": json.dumps(keys)})
+        return {row[0]: decode(lambda row: _PlacedText(*row[1:]), row) for row in rows}
 
-async def open_stories(database: Database) -> SqlStories:
-    """Return the stories of a database, searched by pgvector where it is available, else numpy."""
-    if not database.is_sqlite:
-        index = PgvectorIndex(database)
-        if await index.prepare():
-            return SqlStories(database, index)
-    return SqlStories(database, NumpyIndex(database))
+    async def _load_cached(
+        self, character: str, model_id: str, vector_bytes: int
+    ) -> _CachedVectors:
+        known = self._cache.get(character)
+        revision, rows = await self._read_vectors(character, model_id, known)
+        if rows is not None:
+            known = await asyncio.to_thread(_pack, revision, model_id, rows, vector_bytes)
+            self._cache[character] = known
+            self._evict()
+        assert known is not None  # noqa: S101 -- its rows were read otherwise
+        self._cache.move_to_end(character)
+        return known
 
+    @reading
+    def _read_vectors(
+        self, character: str, model_id: str, known: _CachedVectors | None
+    ) -> Unit[tuple[int, Rows | None]]:
+        """Return the revision and the vectors; None: those that are known are of this revision."""
+        found = yield _REVISION.query({"of": character})
+        revision = found[0][0] if found else 0
+        if known and (known.revision, known.model_id) == (revision, model_id):
+            return revision, None
+        return revision, (yield _VECTORS.query({"of": character, "model": model_id}))
 
-def _raise_revision(connection: Connection, character: str) -> None:
-    """Raise the revision of a character's stories; locks them until the commit."""
-    connection.execute(_RAISE_REVISION[connection.dialect.name], {"character": character})
+    def _evict(self) -> None:
+        while (
+            len(self._cache) > 1
+            and sum(one.matrix.nbytes for one in self._cache.values()) > _MAX_CACHE_BYTES
+        ):
+            self._cache.popitem(last=False)
 
 
 class _StoredStory(NamedTuple):
@@ -112,42 +153,46 @@ class _StoredStory(NamedTuple):
     model: str | None
 
 
-def _load_known(connection: Connection, character: str) -> dict[str, _StoredStory]:
-    rows = connection.execute(_KNOWN, {"character_name": character})
+class _PlacedText(NamedTuple):
+    text: str
+    place: int
+
+
+def _load_known(character: str) -> Unit[dict[str, _StoredStory]]:
+    rows = yield _KNOWN.query({"of": character})
     return {key: _StoredStory(place, model) for key, place, model in rows}
 
 
-def _replace_rows(connection: Connection, character: str, wanted: Mapping[str, str]) -> None:
+def _replace_rows(character: str, wanted: Mapping[str, str]) -> Unit[None]:
     """Make these stories the rows of a character, in this order; known vectors are kept."""
-    known, places = _load_known(connection, character), _places(wanted)
-    this = {"character_name": character}
-    _execute_many(
-        connection, _DELETE, [{**this, "story_key": key} for key in known if key not in wanted]
-    )
-    moved = [key for key in wanted if key in known and known[key].place != places[key]]
-    _execute_many(
-        connection,
-        _SET_PLACE,
-        [{**this, "story_key": key, "new_place": places[key]} for key in moved],
-    )
-    added = [
-        {"character": character, "sha256": key, "place": places[key], "text": make_storable(text)}
-        for key, text in wanted.items()
-        if key not in known
-    ]
-    _execute_many(connection, _INSERT, added)
+    known, of = (yield from _load_known(character)), {"of": character}
+    for key in known.keys() - wanted.keys():
+        yield _DELETE.query({**of, "key": key})
+    for key, place in _places(wanted).items():
+        row = {**of, "key": key, "place": place}
+        if key not in known:
+            yield _INSERT.query({**row, "text": make_storable(wanted[key])})
+        elif known[key].place != place:
+            yield _SET_PLACE.query(row)
 
 
 def _places(wanted: Mapping[str, str]) -> dict[str, int]:
     return {key: place for place, key in enumerate(wanted)}
 
 
-def _execute_many(
-    connection: Connection, statement: Executable, rows: list[dict[str, Any]]
-) -> None:
-    if rows:
-        connection.execute(statement, rows)
-
-
 def _key(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _pack(revision: int, model_id: str, rows: Rows, vector_bytes: int) -> _CachedVectors:
+    # A service may change the length of its vectors without renaming its model.
+    fitting = [(key, vector) for key, vector in rows if len(vector) == vector_bytes]
+    numbers = np.frombuffer(b"".join(vector for _, vector in fitting), dtype="<f4")
+    matrix = numbers.reshape(len(fitting), vector_bytes // numbers.itemsize)
+    return _CachedVectors(revision, model_id, [key for key, _ in fitting], matrix)
+
+
+def _rank(vectors: _CachedVectors, query: PackedVector, limit: int) -> list[tuple[str, float]]:
+    scores = vectors.matrix @ np.frombuffer(query, dtype="<f4")
+    best = np.argsort(-scores, kind="stable")[: max(0, limit)]
+    return [(vectors.keys[number], float(scores[number])) for number in best]

@@ -1,128 +1,84 @@
 """Summaries of conversations in SQL, each with the number of turns that it covers.
 
-Before each answer a summary is checked against that number, which a removed turn changes; whoever
-changes a turn deletes the summaries that cover it (units/changes.py). Before a new summary is
+Before each answer a summary is checked against that number, which a removed turn changes; changing
+a turn deletes the summaries that cover it (histories.py). Before a new summary is
 written, it is checked against the full text of the turns.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
-
-from sqlalchemy import Connection, bindparam, func, select
+from typing import Any
 
 from bot.chat.session import SessionTurns, StoredTurn, Summary
 from bot.chat.storable import make_storable
-from bot.storage.database import Database
-from bot.storage.rows import decode_all
-from bot.storage.tables import conversation, summary, turn, upsert
-from bot.storage.turn_rows import TURN_COLUMNS, to_turn
+from bot.storage.database import Database, reading, transaction
+from bot.storage.rows import TURN_COLUMNS, decode, decode_all, to_turn
+from bot.storage.statements import Statement, Unit
 
-# Statements are built once: building one costs more than running it.
-_SESSION_NUMBER = select(conversation.c.session).where(
-    conversation.c.key == bindparam("conversation_key")
+_SESSION_NUMBER = "SELECT session FROM conversation WHERE key = :of"
+_SESSION = Statement(_SESSION_NUMBER)
+_LOCK = Statement(f"{_SESSION_NUMBER} FOR UPDATE")
+_HERE = "WHERE conversation = :of AND session = :in_session"
+_TURNS = Statement(f"""
+SELECT id, {", ".join(one.name for one in TURN_COLUMNS)} FROM turn {_HERE} AND active ORDER BY id
+""")
+_COUNT = f"SELECT count(*) FROM turn {_HERE} AND id <= :covers_to AND active"
+_SUMMARY = Statement(f"SELECT session, covers_to, fingerprint, text FROM summary {_HERE}")
+_CURRENT = Statement(f"""
+SELECT session, covers_to, fingerprint, text FROM summary
+WHERE conversation = :of AND session = ({_SESSION_NUMBER}) AND turns = (
+    SELECT count(*) FROM turn
+    WHERE turn.conversation = summary.conversation AND turn.session = summary.session
+        AND turn.id <= summary.covers_to AND turn.active
 )
-_LOCK = _SESSION_NUMBER.with_for_update()
-_TURNS = (
-    select(*TURN_COLUMNS, turn.c.id)
-    .where(
-        turn.c.conversation == bindparam("conversation_key"),
-        turn.c.session == bindparam("session_number"),
-        turn.c.active,
-    )
-    .order_by(turn.c.id)
-)
-_SUMMARY = select(summary.c.covers_to, summary.c.fingerprint, summary.c.text).where(
-    summary.c.conversation == bindparam("conversation_key"),
-    summary.c.session == bindparam("session_number"),
-)
-_COUNT = (
-    select(func.count())
-    .select_from(turn)
-    .where(
-        turn.c.conversation == bindparam("conversation_key"),
-        turn.c.session == bindparam("session_number"),
-    )
-    .where(turn.c.id <= bindparam("last_turn_id"), turn.c.active)
-)
-_CURRENT = (
-    select(summary.c.covers_to, summary.c.fingerprint, summary.c.text)
-    .add_columns(summary.c.turns, summary.c.session)
-    .join(
-        conversation,
-        (conversation.c.key == summary.c.conversation)
-        & (conversation.c.session == summary.c.session),
-    )
-    .where(summary.c.conversation == bindparam("conversation_key"))
-)
-_SAVE = upsert(
-    summary,
-    lambda insert: insert.on_conflict_do_update(
-        index_elements=["conversation", "session"],
-        set_={
-            "covers_to": insert.excluded.covers_to,
-            "fingerprint": insert.excluded.fingerprint,
-            "text": insert.excluded.text,
-            "turns": insert.excluded.turns,
-        },
-    ),
-)
+""")
+_SAVE = Statement(f"""
+INSERT INTO summary (conversation, session, covers_to, fingerprint, text, turns)
+VALUES (:of, :in_session, :covers_to, :fingerprint, :text, ({_COUNT}))
+ON CONFLICT (conversation, session) DO UPDATE SET covers_to = excluded.covers_to,
+    fingerprint = excluded.fingerprint, text = excluded.text, turns = excluded.turns
+""")
 
 
 class SqlSummaries:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def load_turns(self, conversation_key: str) -> SessionTurns:
+    @reading
+    def load_turns(self, conversation_key: str) -> Unit[SessionTurns]:
         """Return the whole session, with its summary if the covered turns are unchanged."""
-        found = await self._database.read(lambda c: _load_turns(c, conversation_key))
+        found = yield from _load_turns(conversation_key)
         return replace(found, summary=None) if found.has_stale_summary else found
 
-    async def current(self, conversation_key: str) -> Summary | None:
+    @reading
+    def current(self, conversation_key: str) -> Unit[Summary | None]:
         """Return the summary of the session; a cheap check, which misses edits of equal length."""
+        rows = yield _CURRENT.query_alone({"of": conversation_key})
+        return decode(_to_summary, rows[0]) if rows else None
 
-        def unit(connection: Connection) -> Summary | None:
-            values: dict[str, object] = {"conversation_key": conversation_key}
-            row = connection.execute(_CURRENT, values).one_or_none()
-            if row is None:
-                return None
-            values |= {"session_number": row.session, "last_turn_id": row.covers_to}
-            if connection.execute(_COUNT, values).scalar() != row.turns:
-                return None
-            return Summary(row.session, row.covers_to, row.fingerprint, row.text)
-
-        return await self._database.read(unit)
-
-    async def save(self, conversation_key: str, new: Summary) -> bool:
+    @transaction
+    def save(self, conversation_key: str, new: Summary) -> Unit[bool]:
         """Replace the summary; return False if turns that it covers were changed since."""
-        row = {
-            "conversation": conversation_key,
-            "session": new.session,
-            "covers_to": new.covers_to,
-            "fingerprint": new.fingerprint,
-            "text": make_storable(new.text),
-        }
-        values = {
-            "conversation_key": conversation_key,
-            "session_number": new.session,
-            "last_turn_id": new.covers_to,
-        }
-
-        def unit(connection: Connection) -> bool:
-            connection.execute(_LOCK, values)  # else a turn may be changed meanwhile
-            current = _load_turns(connection, conversation_key)
-            if replace(current, summary=new).has_stale_summary:
-                return False
-            counted = {**row, "turns": connection.execute(_COUNT, values).scalar()}
-            connection.execute(_SAVE[connection.dialect.name], counted)
-            return True
-
-        return await self._database.write(unit)
+        yield _LOCK.query({"of": conversation_key})  # else a turn may be changed meanwhile
+        current = yield from _load_turns(conversation_key)
+        if replace(current, summary=new).has_stale_summary:
+            return False
+        covered = {"in_session": new.session, "covers_to": new.covers_to}
+        text = {"fingerprint": new.fingerprint, "text": make_storable(new.text)}
+        yield _SAVE.query({"of": conversation_key, **covered, **text})
+        return True
 
 
-def _load_turns(connection: Connection, conversation_key: str) -> SessionTurns:
-    values: dict[str, object] = {"conversation_key": conversation_key}
-    session = connection.execute(_SESSION_NUMBER, values).scalar() or 1
-    values["session_number"] = session
-    rows = connection.execute(_TURNS, values)
-    turns = tuple(decode_all("turn", rows, lambda row: StoredTurn(row.id, to_turn(row))))
-    row = connection.execute(_SUMMARY, values).one_or_none()
-    return SessionTurns(session, turns, Summary(session, *row) if row else None)
+def _load_turns(conversation_key: str) -> Unit[SessionTurns]:
+    of = {"of": conversation_key}
+    rows = yield _SESSION.query(of)
+    session = rows[0][0] if rows else 1
+    rows = yield _TURNS.query({**of, "in_session": session})
+    turns = decode_all("turn", rows, lambda row: StoredTurn(row[0], to_turn(row[1:])))
+    rows = yield _SUMMARY.query({**of, "in_session": session})
+    summary = decode(_to_summary, rows[0]) if rows else None
+    return SessionTurns(session, tuple(turns), summary)
+
+
+def _to_summary(row: Sequence[Any]) -> Summary:
+    return Summary(*row)

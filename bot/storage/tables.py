@@ -6,14 +6,10 @@ ids and figures, are stored as they are.
 Times are Unix seconds as floats, so that no database converts time zones.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    Executable,
     Float,
     Index,
     Integer,
@@ -23,17 +19,11 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
-    func,
-    literal_column,
+    text,
     true,
 )
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
-from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
 from bot.storage.column_types import EncryptableBytes, EncryptableText
-
-Insert: TypeAlias = SqliteInsert | PostgresInsert
 
 metadata = MetaData(
     naming_convention={
@@ -45,6 +35,17 @@ metadata = MetaData(
 
 # SQLite assigns row ids only in a column whose type is spelled INTEGER.
 _Id = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _partial_index(name: str, condition: str, *columns: str) -> Index:
+    """Index the rows that fulfil a condition.
+
+    It serves only queries that repeat the condition literally, with constants: for a bound value,
+    SQLite plans again each time or scans the table.
+    """
+    where = text(condition)
+    return Index(name, *columns, sqlite_where=where, postgresql_where=where)
+
 
 # Received messages. A row is `new` until the transaction that stores its answer; it is `dead` if
 # that only says that the message was set aside: then it is kept, so that it can be tried again.
@@ -68,24 +69,9 @@ inbox = Table(
     Column("own_crashes", Integer, nullable=False, server_default="0"),
     Column("attempt", Integer, nullable=False, server_default="0"),
     UniqueConstraint("platform", "bot_id", "external_key"),
+    _partial_index("ix_inbox_open", "state = 'new'", "conversation", "id"),
+    _partial_index("ix_inbox_dead", "state = 'dead'", "conversation"),
     sqlite_autoincrement=True,
-)
-# A partial index serves only queries that repeat its condition literally, with constants: for a
-# bound value, SQLite plans again each time or scans the table.
-is_unanswered = inbox.c.state == literal_column("'new'")
-Index(
-    "ix_inbox_open",
-    inbox.c.conversation,
-    inbox.c.id,
-    sqlite_where=is_unanswered,
-    postgresql_where=is_unanswered,
-)
-is_set_aside = inbox.c.state == literal_column("'dead'")
-Index(
-    "ix_inbox_dead",
-    inbox.c.conversation,
-    sqlite_where=is_set_aside,
-    postgresql_where=is_set_aside,
 )
 
 
@@ -118,16 +104,10 @@ conversation = Table(
     Column("lease_until", Float, nullable=False, server_default="0"),
     Column("session", Integer, nullable=False, server_default="1"),
     Column("ready_since", Float),  # NULL: everything is answered
+    _partial_index("ix_conversation_ready", "ready_since IS NOT NULL", "ready_since"),
+    # PostgreSQL finds the beginning of a key only by such operators, whatever its collation.
+    Index("ix_conversation_prefix", "key", postgresql_ops={"key": "text_pattern_ops"}),
 )
-is_ready = conversation.c.ready_since.is_not(None)
-Index(
-    "ix_conversation_ready",
-    conversation.c.ready_since,
-    sqlite_where=is_ready,
-    postgresql_where=is_ready,
-)
-# PostgreSQL finds the beginning of a key only by such operators, whatever its collation.
-Index("ix_conversation_prefix", conversation.c.key, postgresql_ops={"key": "text_pattern_ops"})
 
 # Which of several processes does what only one may do at a time, such as polling a bot's updates.
 role_lease = Table(
@@ -138,11 +118,6 @@ role_lease = Table(
     Column("lease_until", Float, nullable=False),
     Column("held_since", Float, nullable=False, server_default="0"),
 )
-_IS_OF_ONE_PROCESS = role_lease.c.role.startswith("shards of ")
-_IS_MOMENTARY = role_lease.c.role.startswith("identify ")
-is_job = ~(_IS_OF_ONE_PROCESS | _IS_MOMENTARY)
-"""Whether some process should hold a role at any time; the others say who shares out shards, and
-who begins a session."""
 
 # The processes of this installation. One that ends deletes its row; one that died leaves it.
 node = Table(
@@ -153,6 +128,7 @@ node = Table(
     Column("version", Text, nullable=False),
     Column("started_at", Float, nullable=False),
     Column("seen_at", Float, nullable=False),
+    Column("report", EncryptableBytes()),  # a `ProcessReport` as msgpack; NULL: nothing to tell
 )
 
 # Where nothing is answered, until somebody ends that.
@@ -220,17 +196,9 @@ turn = Table(
     # where the platform has the files of a question, see `encode_files`; NULL: it has none
     Column("files", EncryptableText()),
     Index("ix_turn_history", "conversation", "session", "id"),
+    _partial_index("ix_turn_message", "message_id IS NOT NULL", "message_id"),
+    _partial_index("ix_turn_speaker", "speaker_id IS NOT NULL", "speaker_id", "conversation"),
     sqlite_autoincrement=True,
-)
-has_message = turn.c.message_id.is_not(None)
-Index("ix_turn_message", turn.c.message_id, sqlite_where=has_message, postgresql_where=has_message)
-has_speaker = turn.c.speaker_id.is_not(None)
-Index(
-    "ix_turn_speaker",
-    turn.c.speaker_id,
-    turn.c.conversation,
-    sqlite_where=has_speaker,
-    postgresql_where=has_speaker,
 )
 
 # Sends, edits and deletions. Within a lane they are carried out in the order of their ids.
@@ -261,30 +229,15 @@ outbox = Table(
     # the attachment of a send; NULL once it is sent
     Column("file_name", EncryptableText()),
     Column("file_text", EncryptableText()),
-    # as JSON, see units/message_columns.py; NULL: the bot's own face
+    # as JSON, see rows.py; NULL: the bot's own face
     Column("face", EncryptableText()),
     Column("buttons", EncryptableText()),  # as JSON; NULL: none
     UniqueConstraint("turn", "part", "op"),
+    _partial_index("ix_outbox_unsent", "state NOT IN ('sent', 'dead')", "lane", "id"),
+    _partial_index("ix_outbox_lane_external", "external_id IS NOT NULL", "lane", "external_id"),
+    _partial_index("ix_outbox_dead", "state = 'dead'", "lane"),
     sqlite_autoincrement=True,
 )
-is_unsent = outbox.c.state.not_in([literal_column("'sent'"), literal_column("'dead'")])
-Index(
-    "ix_outbox_unsent",
-    outbox.c.lane,
-    outbox.c.id,
-    sqlite_where=is_unsent,
-    postgresql_where=is_unsent,
-)
-has_external_id = outbox.c.external_id.is_not(None)
-Index(
-    "ix_outbox_lane_external",
-    outbox.c.lane,
-    outbox.c.external_id,
-    sqlite_where=has_external_id,
-    postgresql_where=has_external_id,
-)
-is_dead = outbox.c.state == literal_column("'dead'")
-Index("ix_outbox_dead", outbox.c.lane, sqlite_where=is_dead, postgresql_where=is_dead)
 
 # The platform's ids of messages whose outbox rows were deleted (retention.py).
 sent_message = Table(
@@ -305,9 +258,8 @@ lane = Table(
     Column("platform", Text, nullable=False),
     Column("bot_id", Text, nullable=False, server_default=""),
     Column("due_at", Float),
+    _partial_index("ix_lane_due", "due_at IS NOT NULL", "due_at"),
 )
-is_waiting = lane.c.due_at.is_not(None)
-Index("ix_lane_due", lane.c.due_at, sqlite_where=is_waiting, postgresql_where=is_waiting)
 
 # Settings made in chats: which preset a channel uses, and who set it.
 choice = Table(
@@ -358,10 +310,9 @@ receipt = Table(
     Column("cost", BigInteger),  # in millionths of a US dollar; NULL: the price is not known
     Index("ix_receipt_conversation", "conversation", "id"),
     Index("ix_receipt_person", "person", "at"),
+    _partial_index("ix_receipt_content", "length(content) > 0", "at"),
     sqlite_autoincrement=True,
 )
-has_content = func.length(receipt.c.content) > literal_column("0")
-Index("ix_receipt_content", receipt.c.at, sqlite_where=has_content, postgresql_where=has_content)
 
 # The channels of the web platform. Each change of a message raises the revision of its channel.
 web_channel = Table(
@@ -495,11 +446,3 @@ summary = Table(
 
 # One row: the oldest revision whose version of Troupe may use these tables (`revisions`).
 supported_revision = Table("supported_revision", metadata, Column("oldest", Text, primary_key=True))
-
-
-def upsert(table: Table, build: Callable[[Insert], Executable]) -> Mapping[str, Executable]:
-    """Build an INSERT ... ON CONFLICT for each dialect; the key is the dialect's name."""
-    return {
-        "sqlite": build(sqlite.insert(table)),
-        "postgresql": build(postgresql.insert(table)),
-    }

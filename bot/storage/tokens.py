@@ -2,29 +2,38 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select
-
 from bot.chat.access import ApiToken, Scope
 from bot.ports import Clock
-from bot.storage.database import Database
-from bot.storage.tables import console_token
+from bot.storage.database import Database, reading, transaction
+from bot.storage.statements import Statement, Unit
 
 _LOGIN, _SESSION, _API = "login", "session", "api"
-_IS_FRESH = or_(console_token.c.expires_at.is_(None), console_token.c.expires_at > bindparam("now"))
-_OF_DIGEST = (
-    console_token.c.sha256 == bindparam("digest"),
-    console_token.c.kind == bindparam("of_kind"),
-    _IS_FRESH,
+_IS_FRESH = "(expires_at IS NULL OR expires_at > :at)"
+_OF_DIGEST = f"FROM console_token WHERE sha256 = :digest AND kind = :kind AND {_IS_FRESH}"
+_FIND = Statement(f"SELECT name, scopes, created_at {_OF_DIGEST}")
+_USE = Statement(f"DELETE {_OF_DIGEST} RETURNING kind")
+_DELETE_EXPIRED = Statement("DELETE FROM console_token WHERE expires_at <= :at")
+_ADD = Statement("""
+INSERT INTO console_token (sha256, kind, created_at, expires_at)
+VALUES (:digest, :kind, :at, :expires_at)
+""")
+_END_SESSIONS = Statement(
+    "DELETE FROM console_token WHERE kind <> 'api' RETURNING kind, expires_at"
 )
-_FIND = select(console_token).where(*_OF_DIGEST)
-_USE = delete(console_token).where(*_OF_DIGEST)
-_DELETE_EXPIRED = delete(console_token).where(console_token.c.expires_at <= bindparam("now"))
-_API_TOKENS = (
-    select(console_token).where(console_token.c.kind == _API).order_by(console_token.c.name)
-)
+_ADD_API_TOKEN = Statement("""
+INSERT INTO console_token (sha256, kind, name, scopes, created_at)
+VALUES (:digest, 'api', :name, :scopes, :created_at)
+ON CONFLICT (name) DO NOTHING RETURNING name
+""")
+_API_TOKENS = Statement("""
+SELECT name, scopes, created_at FROM console_token WHERE kind = 'api' ORDER BY name
+""")
+_REVOKE = Statement("DELETE FROM console_token WHERE name = :name RETURNING name")
 
 
-class SqlConsoleTokens:
+class ConsoleTokens:
+    """The tokens of the console, known by their SHA-256 only."""
+
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
@@ -40,79 +49,54 @@ class SqlConsoleTokens:
     async def add_session(self, digest: str, expires_at: float) -> None:
         await self._add(digest, _SESSION, expires_at)
 
-    async def has_session(self, digest: str) -> bool:
+    @reading
+    def has_session(self, digest: str) -> Unit[bool]:
         """Return whether a session exists that has not expired."""
-        asked = self._asked(digest, _SESSION)
-        return bool(await self._database.read(lambda c: c.execute(_FIND, asked).first()))
+        return bool((yield _FIND.query_alone(self._asked(digest, _SESSION))))
 
     async def end_session(self, digest: str) -> None:
         await self._use(digest, _SESSION)
 
-    async def end_all_sessions(self) -> int:
+    @transaction
+    def end_all_sessions(self) -> Unit[int]:
         """End all sessions and delete all one-time tokens; return the number of sessions."""
+        now, ended = self._clock.now(), (yield _END_SESSIONS.query())
+        return sum(kind == _SESSION and expires_at > now for kind, expires_at in ended)
 
-        def unit(connection: Connection) -> int:
-            count = select(func.count()).where(
-                console_token.c.kind == _SESSION, console_token.c.expires_at > self._clock.now()
-            )
-            sessions: int = connection.execute(count).scalar_one()
-            connection.execute(delete(console_token).where(console_token.c.kind != _API))
-            return sessions
-
-        return await self._database.write(unit)
-
-    async def add_api_token(self, digest: str, token: ApiToken) -> bool:
+    @transaction
+    def add_api_token(self, digest: str, token: ApiToken) -> Unit[bool]:
         """Store a token; return False if its name is taken."""
-        row = {
-            "sha256": digest,
-            "kind": _API,
-            "name": token.name,
-            "scopes": " ".join(sorted(token.scopes)),
-            "created_at": token.created_at,
-        }
+        scopes = " ".join(sorted(token.scopes))
+        row = {"name": token.name, "scopes": scopes, "created_at": token.created_at}
+        return bool((yield _ADD_API_TOKEN.query({"digest": digest, **row})))
 
-        def unit(connection: Connection) -> bool:
-            taken = select(console_token.c.name).where(console_token.c.name == token.name)
-            if connection.execute(taken).first() is not None:
-                return False
-            connection.execute(insert(console_token).values(row))
-            return True
+    @reading
+    def find_api_token(self, digest: str) -> Unit[ApiToken | None]:
+        rows = yield _FIND.query_alone(self._asked(digest, _API))
+        return _api_token(*rows[0]) if rows else None
 
-        return await self._database.write(unit)
-
-    async def find_api_token(self, digest: str) -> ApiToken | None:
-        asked = self._asked(digest, _API)
-        row = await self._database.read(lambda c: c.execute(_FIND, asked).first())
-        return _api_token(row.name, row.scopes, row.created_at) if row else None
-
-    async def api_tokens(self) -> Sequence[ApiToken]:
+    @reading
+    def api_tokens(self) -> Unit[Sequence[ApiToken]]:
         """Return all tokens by name."""
-        rows = await self._database.read(lambda c: c.execute(_API_TOKENS).all())
-        return [_api_token(row.name, row.scopes, row.created_at) for row in rows]
+        return [_api_token(*row) for row in (yield _API_TOKENS.query_alone())]
 
-    async def revoke_api_token(self, name: str) -> bool:
+    @transaction
+    def revoke_api_token(self, name: str) -> Unit[bool]:
         """Delete a token; return False if there is none of that name."""
-        revoke = delete(console_token).where(console_token.c.name == name)
-        return bool(await self._database.write(lambda c: c.execute(revoke).rowcount))
+        return bool((yield _REVOKE.query({"name": name})))
 
-    async def _add(self, digest: str, kind: str, expires_at: float) -> None:
-        now = self._clock.now()
-        row = {"sha256": digest, "kind": kind, "created_at": now, "expires_at": expires_at}
+    @transaction
+    def _add(self, digest: str, kind: str, expires_at: float) -> Unit[None]:
+        row = {**self._asked(digest, kind), "expires_at": expires_at}
+        yield _DELETE_EXPIRED.query(row)
+        yield _ADD.query(row)
 
-        def unit(connection: Connection) -> None:
-            connection.execute(_DELETE_EXPIRED, {"now": now})
-            connection.execute(insert(console_token).values(row))
-
-        await self._database.write(unit)
-
-    async def _use(self, digest: str, kind: str) -> bool:
-        asked = self._asked(digest, kind)
-        if not await self._database.read(lambda c: c.execute(_FIND, asked).first()):
-            return False  # whoever guesses keeps no writer waiting
-        return bool(await self._database.write(lambda c: c.execute(_USE, asked).rowcount))
+    @transaction
+    def _use(self, digest: str, kind: str) -> Unit[bool]:
+        return bool((yield _USE.query(self._asked(digest, kind))))
 
     def _asked(self, digest: str, kind: str) -> dict[str, object]:
-        return {"digest": digest, "of_kind": kind, "now": self._clock.now()}
+        return {"digest": digest, "kind": kind, "at": self._clock.now()}
 
 
 def _api_token(name: str, scopes: str, created_at: float) -> ApiToken:

@@ -3,118 +3,120 @@
 Usage stands in the columns that receipts keep when their text is gone.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, case, cast, func, insert, select
-from sqlalchemy.types import Integer
-
 from bot.chat.prompt import Usage
 from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
 from bot.ports import Clock
-from bot.storage import budgets as units
-from bot.storage.database import Database
-from bot.storage.tables import receipt
+from bot.storage.conversation_sql import NOTE
+from bot.storage.database import Database, reading, transaction
+from bot.storage.receipts import usage_columns
+from bot.storage.statements import Statement, Unit, pairs
+
+_LISTED = "WHERE key IN (SELECT value FROM jsonb_array_elements_text(:keys))"
+_ENSURE = Statement("INSERT INTO budget (key, spent) VALUES (:key, 0) ON CONFLICT DO NOTHING")
+# In one order everywhere, so that nobody deadlocks.
+_LOCKED = Statement(f"SELECT key, spent FROM budget {_LISTED} ORDER BY key FOR UPDATE")
+_SPENT = Statement(f"SELECT key, spent FROM budget {_LISTED}")
+_ADD = Statement(f"UPDATE budget SET spent = spent + :amount {_LISTED}")
 
 
-class SqlBudgets:
+class Budgets:
+    """Money spent or reserved, in millionths of a dollar; reserved money counts as spent.
+
+    A process that dies in between leaves its reservation spent, since the model may have been paid.
+    """
+
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def reserve(self, caps: Sequence[BudgetCap], amount: int) -> BudgetCap | None:
-        """Count an amount against all of these caps in one transaction.
-
-        Returns:
-            None; or the first cap that would be exceeded: then nothing was counted.
-        """
-        return await self._database.run(lambda: units.reserve(caps, amount))
+    @transaction
+    def reserve(self, caps: Sequence[BudgetCap], amount: int) -> Unit[BudgetCap | None]:
+        """Count an amount against all caps, or nothing and return one that it would exceed."""
+        keys = _keys(caps)
+        yield _ENSURE.query_many([{"key": key} for key in sorted(cap.key for cap in caps)])
+        spent = pairs((yield _LOCKED.query({"keys": keys})))
+        for cap in caps:
+            if spent[cap.key] + amount > cap.limit:
+                return cap
+        yield _ADD.query({"keys": keys, "amount": amount})
+        return None
 
     async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
-        """Replace what was reserved by what was spent, in one transaction."""
+        """Replace what was reserved by what was spent."""
         if spent != reserved:
-            await self._database.run(lambda: units.settle(caps, spent - reserved))
+            await self._add(caps, spent - reserved)
 
-    async def spent(self, caps: Sequence[BudgetCap]) -> Mapping[str, int]:
-        """Return what is spent or reserved, by the key of the cap; what is missing is 0."""
-        return await self._database.run(lambda: units.read_spent(caps))
+    @transaction
+    def _add(self, caps: Sequence[BudgetCap], amount: int) -> Unit[None]:
+        yield _LOCKED.query({"keys": _keys(caps)})
+        yield _ADD.query({"keys": _keys(caps), "amount": amount})
+
+    @transaction
+    def spent(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
+        """Return the money spent or reserved, by the key of the cap."""
+        return pairs((yield _SPENT.query({"keys": _keys(caps)})))
 
 
-class SqlUsageLog:
+def _keys(caps: Sequence[BudgetCap]) -> str:
+    return json.dumps([cap.key for cap in caps])
+
+
+class UsageLog:
+    """Usage of requests that no receipt is kept of, such as those for summaries."""
+
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    async def record(
+    @transaction
+    def record(
         self, conversation: str, preset: str, provider: str, charge: AnswerCharge, usage: Usage
-    ) -> None:
+    ) -> Unit[None]:
         """Count a request in the totals of usage; it is not counted as an answer."""
-        row = {
-            "conversation": conversation,
-            "turn": "",
-            "at": self._clock.now(),
-            "content": b"",
-            "person": charge.person,
-            "server": charge.server,
-            "preset": preset,
-            "provider": provider,
-            "model": charge.model,
-            "prompt_tokens": usage.prompt_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "output_tokens": usage.output_tokens,
-            "cost": charge.cost,
-        }
-        await self._database.write(lambda c: c.execute(insert(receipt), row))
+        of = {"conversation": conversation, "turn": "", "at": self._clock.now(), "content": b""}
+        spent = usage_columns(preset, provider, charge, usage)
+        yield NOTE.query({**of, **spent})
 
 
-_IS_ANSWER = receipt.c.turn != ""  # the other rows are of summaries
-_SUMS = (
-    func.coalesce(func.sum(case((_IS_ANSWER, 1), else_=0)), 0),
-    *(
-        func.coalesce(func.sum(column), 0)
-        for column in (
-            receipt.c.prompt_tokens,
-            receipt.c.cached_tokens,
-            receipt.c.output_tokens,
-            receipt.c.cost,
-            case((and_(receipt.c.cost.is_(None), _IS_ANSWER), 1), else_=0),
-        )
-    ),
-)
-_SINCE = (receipt.c.at >= bindparam("since"), receipt.c.provider.is_not(None))
-_OF_PERSON = select(*_SUMS).where(*_SINCE, receipt.c.person == bindparam("of"))
+# The rows without a turn are of summaries.
+_SUMS = """
+coalesce(sum(CASE WHEN turn <> '' THEN 1 ELSE 0 END), 0), coalesce(sum(prompt_tokens), 0),
+coalesce(sum(cached_tokens), 0), coalesce(sum(output_tokens), 0), coalesce(sum(cost), 0),
+coalesce(sum(CASE WHEN cost IS NULL AND turn <> '' THEN 1 ELSE 0 END), 0)
+"""
+_SINCE = "FROM receipt WHERE at >= :since AND provider IS NOT NULL"
+_OF_PERSON = Statement(f"SELECT {_SUMS} {_SINCE} AND person = :person")
 _DAY_SECONDS = 86_400
-_DAY = cast(func.floor(receipt.c.at / _DAY_SECONDS), Integer)
-_GROUPS: tuple[ColumnElement[object], ...] = (
-    receipt.c.person,
-    receipt.c.conversation,
-    receipt.c.server,
-    receipt.c.preset,
-    receipt.c.provider,
-    receipt.c.model,
+_GROUPS = (
+    f"floor(at / {_DAY_SECONDS})::bigint, person, conversation, server, preset, provider, model"
 )
-_BY_DAY = (
-    select(_DAY, *_GROUPS, *_SUMS)
-    .where(*_SINCE, receipt.c.at < bindparam("until"))
-    .group_by(_DAY, *_GROUPS)
-    .order_by(_DAY, *_GROUPS)
-)
+_BY_DAY = Statement(f"""
+SELECT {_GROUPS}, {_SUMS} {_SINCE} AND at < :until
+GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
+""")
 
 
-class SqlUsageTotals:
+class UsageTotals:
+    """What answers cost, added up."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def of_person(self, person: str, since: datetime) -> UsageTotal:
-        asked = {"of": person, "since": since.timestamp()}
-        row = await self._database.read(lambda c: c.execute(_OF_PERSON, asked).one())
+    @reading
+    def of_person(self, person: str, since: datetime) -> Unit[UsageTotal]:
+
+        [row] = yield _OF_PERSON.query_alone({"person": person, "since": since.timestamp()})
         return UsageTotal(*map(int, row))
 
-    async def by_day(self, since: datetime, until: datetime) -> Sequence[UsageRow]:
+    @reading
+    def by_day(self, since: datetime, until: datetime) -> Unit[Sequence[UsageRow]]:
         """Return a row for each day, person, channel, preset and model, oldest first."""
-        asked = {"since": since.timestamp(), "until": until.timestamp()}
-        rows = await self._database.read(lambda c: c.execute(_BY_DAY, asked).all())
-        return [_usage_row(*row) for row in rows]
+        times = {"since": since.timestamp(), "until": until.timestamp()}
+        return [_usage_row(*row) for row in (yield _BY_DAY.query_alone(times))]
 
 
 def _usage_row(day: int, *more: Any) -> UsageRow:

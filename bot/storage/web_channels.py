@@ -7,12 +7,11 @@ On other platforms what people wrote is the vendor's to keep; here it is ours, s
 deleted from a history is deleted from its channel.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Address, address_of
@@ -21,40 +20,43 @@ from bot.chat.storable import make_storable
 from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import Refused
 from bot.ports import ConversationMemory, Signals
-from bot.storage.conversations import SqlConversations
-from bot.storage.database import Database
+from bot.storage.conversation_sql import APPEND
+from bot.storage.conversations import Conversations
+from bot.storage.database import Database, reading, transaction
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
-from bot.storage.rows import decode_all
-from bot.storage.tables import conversation, turn, upsert, web_channel, web_message
+from bot.storage.rows import decode_all, to_turn_row
+from bot.storage.statements import Rows, Statement, Unit, Values
 
 _TOPIC = "web_channels"
 _encode = msgspec.json.Encoder().encode
 _decode_channel = msgspec.json.Decoder(WebChannel).decode
 _decode_message = msgspec.json.Decoder(WebMessage).decode
 
-_COLUMNS = select(web_message.c.content, web_message.c.position, web_message.c.revision)
-_OF_CHANNEL = _COLUMNS.where(web_message.c.channel == bindparam("of"))
-_BY_ID = _OF_CHANNEL.where(web_message.c.id == bindparam("message_id"), ~web_message.c.is_deleted)
-_NEWEST = (
-    _OF_CHANNEL.where(~web_message.c.is_deleted)
-    .order_by(web_message.c.position.desc())
-    .limit(bindparam("most"))
-)
-_CHANGED = (
-    _OF_CHANNEL.where(web_message.c.revision > bindparam("after"))
-    .order_by(web_message.c.revision)
-    .limit(bindparam("most"))
-)
-_CHANNELS = select(web_channel.c.content, web_channel.c.revision).order_by(web_channel.c.created_at)
+_MESSAGES = "SELECT content, position, revision FROM web_message WHERE channel = :of"
+_BY_ID = Statement(f"{_MESSAGES} AND id = :id AND NOT is_deleted")
+_NEWEST = Statement(f"{_MESSAGES} AND NOT is_deleted ORDER BY position DESC LIMIT :most")
+_CHANGED = Statement(f"{_MESSAGES} AND revision > :newer_than ORDER BY revision LIMIT :most")
+_CHANNELS = Statement("SELECT content, revision FROM web_channel ORDER BY created_at")
+_CHANNEL = Statement("SELECT content, revision FROM web_channel WHERE id = :of")
+_CREATE = Statement("""
+INSERT INTO web_channel (id, revision, content, created_at) VALUES (:of, 0, :content, :created_at)
+""")
+_UPDATE = Statement("UPDATE web_channel SET content = :content WHERE id = :of")
+_DELETE = Statement("DELETE FROM web_channel WHERE id = :of")
+_DELETE_MESSAGES = Statement("DELETE FROM web_message WHERE channel = :of")
 # The row of the channel is locked until the commit, so that revisions are committed in their order.
-_NEXT = (
-    update(web_channel)
-    .where(web_channel.c.id == bindparam("of"))
-    .values(revision=web_channel.c.revision + 1)
-    .returning(web_channel.c.revision)
-)
-_ADD = upsert(web_message, lambda adding: adding.on_conflict_do_nothing())
+_NEXT = Statement("""
+UPDATE web_channel SET revision = revision + 1 WHERE id = :of RETURNING revision
+""")
+_ADD = Statement("""
+INSERT INTO web_message (channel, id, position, revision, is_deleted, content)
+VALUES (:of, :id, :revision, :revision, :is_deleted, :content) ON CONFLICT DO NOTHING
+""")
+_REPLACE = Statement("""
+UPDATE web_message SET revision = :revision, is_deleted = :is_deleted, content = :content
+WHERE channel = :of AND id = :id AND NOT is_deleted RETURNING id
+""")
 
 
 class SqlWebChannels:
@@ -66,42 +68,37 @@ class SqlWebChannels:
         self._handlers: dict[object, Callable[[Sequence[str]], None]] = {}
         signals.subscribe(_TOPIC, self._tell_handlers)
 
-    async def create(self, channel: WebChannel) -> None:
+    @transaction
+    def create(self, channel: WebChannel) -> Unit[None]:
         """Add a channel without messages."""
-        row = {
-            "id": channel.id,
-            "revision": 0,
-            "content": _encode(channel),
-            "created_at": channel.created_at.timestamp(),
-        }
-        await self._database.write(lambda c: c.execute(insert(web_channel), row).rowcount)
+        created_at = channel.created_at.timestamp()
+        row = {"of": channel.id, "content": _encode(channel), "created_at": created_at}
+        yield _CREATE.query(row)
 
     async def update(self, channel: WebChannel) -> None:
         """Replace everything of a channel but its messages."""
-        change = update(web_channel).where(web_channel.c.id == channel.id)
-        content = _encode(channel)
-        await self._database.write(lambda c: c.execute(change.values(content=content)).rowcount)
+        await self._execute([_UPDATE], {"of": channel.id, "content": _encode(channel)})
         self._signals.publish(_TOPIC, [channel.id])
 
     async def delete(self, channel_id: str) -> None:
         """Delete a channel with its messages; one that does not exist is no error."""
-
-        def unit(connection: Connection) -> None:
-            connection.execute(delete(web_message).where(web_message.c.channel == channel_id))
-            connection.execute(delete(web_channel).where(web_channel.c.id == channel_id))
-
-        await self._database.write(unit)
+        await self._execute([_DELETE_MESSAGES, _DELETE], {"of": channel_id})
         self._signals.publish(_TOPIC, [channel_id])
 
-    async def get(self, channel_id: str) -> WebChannel | None:
-        chosen = _CHANNELS.where(web_channel.c.id == channel_id)
-        rows = await self._database.read(lambda c: c.execute(chosen).all())
+    @transaction
+    def _execute(self, statements: Sequence[Statement], values: Values) -> Unit[None]:
+        for statement in statements:
+            yield statement.query(values)
+
+    @reading
+    def get(self, channel_id: str) -> Unit[WebChannel | None]:
+        rows = yield _CHANNEL.query_alone({"of": channel_id})
         return next(iter(decode_all("web_channel", rows, _to_channel)), None)
 
-    async def all(self) -> Sequence[WebChannel]:
+    @reading
+    def all(self) -> Unit[Sequence[WebChannel]]:
         """Return every channel, the oldest first."""
-        rows = await self._database.read(lambda c: c.execute(_CHANNELS).all())
-        return decode_all("web_channel", rows, _to_channel)
+        return decode_all("web_channel", (yield _CHANNELS.query_alone()), _to_channel)
 
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None:
         """Append messages; one whose id is known is left as it is.
@@ -109,60 +106,49 @@ class SqlWebChannels:
         Raises:
             Refused: there is no such channel.
         """
-        stored = [_storable(one) for one in messages]
-
-        def unit(connection: Connection) -> bool:
-            for one in stored:
-                revision = connection.execute(_NEXT, {"of": channel_id}).scalar()
-                if revision is None:
-                    return False
-                row = {
-                    "channel": channel_id,
-                    "id": one.id,
-                    "position": revision,
-                    "revision": revision,
-                    "is_deleted": one.is_deleted,
-                    "content": _encode(one),
-                }
-                connection.execute(_ADD[connection.dialect.name], row)
-            return True
-
-        if not await self._database.write(unit):
+        if not await self._add(channel_id, messages):
             raise Refused(f"there is no channel {channel_id!r}")
         self._signals.publish(_TOPIC, [channel_id])
 
+    @transaction
+    def _add(self, channel_id: str, messages: Sequence[WebMessage]) -> Unit[bool]:
+        for one in messages:
+            revisions = yield _NEXT.query({"of": channel_id})
+            if not revisions:
+                return False
+            yield _ADD.query(_to_row(channel_id, one, revisions[0][0]))
+        return True
+
     async def replace(self, channel_id: str, message: WebMessage) -> bool:
         """Replace a message; return False if there is none of its id, or it was deleted."""
-        stored = _storable(message)
-        change = update(web_message).where(
-            web_message.c.channel == channel_id,
-            web_message.c.id == message.id,
-            ~web_message.c.is_deleted,
-        )
-
-        def unit(connection: Connection) -> bool:
-            revision = connection.execute(_NEXT, {"of": channel_id}).scalar()
-            changed = change.values(
-                revision=revision, is_deleted=stored.is_deleted, content=_encode(stored)
-            )
-            return revision is not None and connection.execute(changed).rowcount > 0
-
-        is_replaced = await self._database.write(unit)
+        is_replaced = await self._replace(channel_id, message)
         self._signals.publish(_TOPIC, [channel_id])
         return is_replaced
 
-    async def find(self, channel_id: str, message_id: str) -> WebMessage | None:
+    @transaction
+    def _replace(self, channel_id: str, message: WebMessage) -> Unit[bool]:
+        revisions = yield _NEXT.query({"of": channel_id})
+        if not revisions:
+            return False
+        return bool((yield _REPLACE.query(_to_row(channel_id, message, revisions[0][0]))))
+
+    @reading
+    def find(self, channel_id: str, message_id: str) -> Unit[WebMessage | None]:
         """Return a message that was not deleted."""
-        asked = {"of": channel_id, "message_id": message_id}
-        return next(iter(await self._read(_BY_ID, asked)), None)
+        rows = yield _BY_ID.query_alone({"of": channel_id, "id": message_id})
+        return next(iter(_to_messages(rows)), None)
 
-    async def newest(self, channel_id: str, limit: int) -> Sequence[WebMessage]:
+    @reading
+    def newest(self, channel_id: str, limit: int) -> Unit[Sequence[WebMessage]]:
         """Return the newest messages that were not deleted, oldest first."""
-        return (await self._read(_NEWEST, {"of": channel_id, "most": limit}))[::-1]
+        rows = yield _NEWEST.query_alone({"of": channel_id, "most": limit})
+        return _to_messages(rows)[::-1]
 
-    async def changed(self, channel_id: str, after: int, limit: int) -> Sequence[WebMessage]:
+    @reading
+    def changed(self, channel_id: str, after: int, limit: int) -> Unit[Sequence[WebMessage]]:
         """Return what was changed after a revision, in the order of the changes."""
-        return await self._read(_CHANGED, {"of": channel_id, "after": after, "most": limit})
+        asked = {"of": channel_id, "newer_than": after, "most": limit}
+        return _to_messages((yield _CHANGED.query_alone(asked)))
 
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
         """Call a handler with the ids of channels that changed; return what ends that.
@@ -177,49 +163,52 @@ class SqlWebChannels:
 
         return end
 
-    async def _read(self, statement: Any, values: Mapping[str, object]) -> list[WebMessage]:
-        rows: Iterable[Row[*tuple[Any, ...]]] = await self._database.read(
-            lambda c: c.execute(statement, values).all()
-        )
-        return decode_all("web_message", rows, _to_message)
-
     def _tell_handlers(self, channel_ids: Sequence[str]) -> None:
         for handler in list(self._handlers.values()):
             handler(channel_ids)
 
 
-def _storable(message: WebMessage) -> WebMessage:
-    return replace(message, text=make_storable(message.text))
+def _to_row(channel_id: str, message: WebMessage, revision: int) -> dict[str, object]:
+    content = _encode(replace(message, text=make_storable(message.text)))
+    row = {"id": message.id, "is_deleted": message.is_deleted, "content": content}
+    return {"of": channel_id, "revision": revision, **row}
 
 
-def _to_channel(row: Row[*tuple[Any, ...]]) -> WebChannel:
-    return replace(_decode_channel(row.content), revision=row.revision)
+def _to_channel(row: Sequence[Any]) -> WebChannel:
+    content, revision = row
+    return replace(_decode_channel(content), revision=revision)
 
 
-def _to_message(row: Row[*tuple[Any, ...]]) -> WebMessage:
-    return replace(_decode_message(row.content), position=row.position, revision=row.revision)
+def _to_messages(rows: Rows) -> list[WebMessage]:
+    return decode_all("web_message", rows, _to_message)
+
+
+def _to_message(row: Sequence[Any]) -> WebMessage:
+    content, position, revision = row
+    return replace(_decode_message(content), position=position, revision=revision)
 
 
 _MAX_TURNS = 400
-_NEWEST_TURN = func.max(turn.c.id)
-_RECENT = (
-    select(turn.c.conversation)
-    .group_by(turn.c.conversation)
-    .order_by(_NEWEST_TURN.desc())
-    .limit(bindparam("most"))
-)
-_KNOWN = select(conversation.c.key).where(conversation.c.key == bindparam("of"))
+_RECENT = Statement("""
+SELECT conversation FROM turn GROUP BY conversation ORDER BY max(id) DESC LIMIT :most
+""")
+_CREATE_COPY = Statement("""
+INSERT INTO conversation (key, platform) VALUES (:of, :platform)
+ON CONFLICT DO NOTHING RETURNING key
+""")
 
 
-class SqlHistoryCopies:
-    def __init__(self, database: Database, conversations: SqlConversations) -> None:
+class HistoryCopies:
+    """Copies what was said in a conversation to a new one."""
+
+    def __init__(self, database: Database, conversations: Conversations) -> None:
         self._database = database
         self._conversations = conversations
 
-    async def recent(self, limit: int) -> Sequence[str]:
+    @reading
+    def recent(self, limit: int) -> Unit[Sequence[str]]:
         """Return the keys of conversations, those with the newest turns first."""
-        rows = await self._database.read(lambda c: c.execute(_RECENT, {"most": limit}).all())
-        return [row.conversation for row in rows]
+        return [row[0] for row in (yield _RECENT.query_alone({"most": limit}))]
 
     async def copy(self, source: str, target: str) -> Sequence[Turn]:
         """Copy the newest turns of the current session; return them as they were copied.
@@ -228,36 +217,20 @@ class SqlHistoryCopies:
         """
         session = await self._conversations.load_session(Claim(source, 0, ""), _MAX_TURNS)
         turns = [replace(one, message_id=f"copy-{at}") for at, one in enumerate(session.turns)]
+        return turns if await self._store(turns, target) else ()
 
-        def unit(connection: Connection) -> bool:
-            if connection.execute(_KNOWN, {"of": target}).scalar() is not None:
-                return False
-            connection.execute(insert(conversation), {"key": target, "platform": WEB_PLATFORM})
-            parent: int | None = None
-            for one in turns:
-                added = insert(turn).values(_to_row(one, target, parent)).returning(turn.c.id)
-                parent = connection.execute(added).scalar_one()
-            return True
-
-        return turns if await self._database.write(unit) else ()
-
-
-def _to_row(one: Turn, target: str, parent: int | None) -> dict[str, object]:
-    is_person = one.speaker is not None
-    return {
-        "conversation": target,
-        "session": 1,
-        "role": one.role,
-        "speaker_id": one.speaker.id if one.speaker else None,
-        "speaker_name": one.speaker.name if one.speaker else None,
-        "text": one.text,
-        "at": one.at.timestamp(),
-        "preset": one.preset,
-        "preset_version": one.preset_version,
-        "parent": parent,
-        "message_id": one.message_id if is_person else None,
-        "observed": one.observed,
-    }
+    @transaction
+    def _store(self, turns: Sequence[Turn], target: str) -> Unit[bool]:
+        if not (yield _CREATE_COPY.query({"of": target, "platform": WEB_PLATFORM})):
+            return False
+        copy = {"conversation": target, "session": 1, "sent_as": None, "files": None}
+        rows = [{**to_turn_row(one), **copy} for one in turns]
+        for row in rows:
+            if row["speaker_id"] is None:
+                row["message_id"] = None
+        if rows:
+            yield APPEND.query_many(rows)
+        return True
 
 
 _MAX_MESSAGES = 100_000
@@ -266,13 +239,13 @@ _MAX_MESSAGES = 100_000
 class ForgottenWebMessages(ConversationMemory):
     """Empties what people wrote that no turn holds any more, and the answers to it.
 
-    Commands, which are no turns, stay, and so does what was not processed yet.
+    Commands, which are not turns, stay, and so do messages that were not processed yet.
     """
 
     def __init__(
         self,
         channels: SqlWebChannels,
-        conversations: SqlConversations,
+        conversations: Conversations,
         index: SqlHistoryIndex,
         inbox: SqlInbox,
     ) -> None:

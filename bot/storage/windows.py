@@ -3,10 +3,6 @@
 Only the holder of a claim writes to a history. So what a process knows of it under one epoch still
 holds under the next one, if the process made both claims; a gap between the epochs means that
 somebody else had the conversation meanwhile.
-
-A window is shared with other processes when its claim is over, under the epoch of that claim: the
-claim with the next epoch may use it, and no other one. So a window that is late or lost is never
-wrong, it is only not found.
 """
 
 from collections import OrderedDict
@@ -14,13 +10,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
 from typing_extensions import override
 
 from bot.chat.session import Claim, Session, Turn, TurnRange
-from bot.errors import StoreError
-from bot.ports import ConversationMemory, SharedValues
-from bot.storage.codec import TextCodec
+from bot.ports import ConversationMemory
 from bot.value_class import value_class
 
 _MAX_CONVERSATIONS = 10_000
@@ -43,7 +36,7 @@ class SessionWindow:
     """That of its sessions."""
 
     def newest(self, max_turns: int) -> Session | None:
-        """Return so many of the newest turns, None if the window does not reach back so far."""
+        """Return the newest turns; None if the window holds too few."""
         if len(self.turns) < max_turns and not self.is_whole:
             return None
         newest = self.turns[-max_turns:] if max_turns > 0 else ()
@@ -63,7 +56,7 @@ class SessionWindow:
 
 
 def window_of(session: Session, max_turns: int) -> SessionWindow:
-    """Make a window of a session of which at most so many turns were read."""
+    """Make a window of a session of which at most `max_turns` turns were read."""
     is_whole = len(session.turns) < max_turns
     window = _make_window(session.number, session.turns, 0, session.turns, is_whole)
     return replace(window, memo=session.memo)
@@ -147,55 +140,3 @@ class SessionWindows(ConversationMemory):
         while self._chars > self._max_chars or len(self._entries) > _MAX_CONVERSATIONS:
             _, entry = self._entries.popitem(last=False)
             self._chars -= entry.window.size if entry.window else 0
-
-
-_MAX_BYTES = 200_000
-"""What its values are encrypted for; the database has no such column."""
-
-
-class _StoredWindow(msgspec.Struct, array_like=True):
-    epoch: int
-    session: int
-    is_whole: bool
-    turns: tuple[Turn, ...]
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_StoredWindow).decode
-
-
-class SharedWindows:
-    """The windows of conversations that were claimed by any process."""
-
-    def __init__(self, values: SharedValues, codec: TextCodec) -> None:
-        """Take where they are kept, and what encodes the texts of the database."""
-        self._values = values
-        self._codec = codec
-
-    def keep(self, claim: Claim, window: SessionWindow) -> None:
-        """Share the window of a claim that is over, as it was after the last commit."""
-        packed = _encode(_StoredWindow(claim.epoch, window.session, window.is_whole, window.turns))
-        value = self._codec.encode_bytes(packed)
-        if value is not None and len(value) <= _MAX_BYTES:
-            self._values.keep(_key(claim), value)
-
-    async def find(self, claim: Claim) -> SessionWindow | None:
-        """Return the window that the claim just before this one has shared."""
-        value = await self._values.find(_key(claim))
-        try:
-            packed = self._codec.decode_bytes(value)
-            stored = _decode(packed) if packed else None
-        except (msgspec.DecodeError, StoreError):  # of another version of Troupe, or another key
-            return None
-        if stored is None or stored.epoch != claim.epoch - 1:
-            return None
-        turns = len(stored.turns)
-        return window_of(Session(stored.session, stored.turns), turns + stored.is_whole)
-
-    async def drop(self, claim: Claim) -> bool:
-        """Delete what is shared of a conversation; False: it stays until it expires."""
-        return await self._values.drop(_key(claim))
-
-
-def _key(claim: Claim) -> str:
-    return f"window:{claim.conversation}"

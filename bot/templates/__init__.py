@@ -3,18 +3,16 @@
 registry            all template names
 renderer            choose the template of a prompt and render it
 capabilities        fit a conversation to what a template accepts
-text_spans          which part of a prompt is the template's and which is people's
-control_tokens      find and break control tokens
-string_template     one text per role, RodelAgent's form
-jinja/              Jinja templates in transformers' sandbox
-render_process/     templates from people, rendered in child processes with limits
-families/           the templates that we ship, and detection of known models
-lmdeploy/           LMDeploy's templates
+control_tokens      which part of a prompt is the template's and which is people's
+role_template       one text per role: RodelAgent's and LMDeploy's forms
+jinja_template      Jinja templates in transformers' sandbox
+render_pool         templates from people, rendered in child processes with limits
+family_templates    the templates that we ship, and detection of known models
+lmdeploy            LMDeploy's templates
 """
 
-from bot.templates.families import family_templates
-from bot.templates.jinja.jinja_template import JinjaTemplate
-from bot.templates.lmdeploy import catalog as lmdeploy_catalog
+from bot.templates import family_templates, lmdeploy
+from bot.templates.jinja_template import JinjaTemplate
 from bot.templates.registry import get, names, register
 from bot.templates.role_template import BaseTemplate, RoleTemplate, StringTemplate
 
@@ -25,7 +23,7 @@ __all__ = [
     "StringTemplate",
     "family_templates",
     "get",
-    "lmdeploy_catalog",
+    "lmdeploy",
     "names",
     "register",
 ]

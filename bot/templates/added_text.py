@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 from bot.chat.prompt import Message, TemplateChoice
 from bot.errors import TemplateError
 from bot.templates.control_tokens import TextSpan
-from bot.templates.families.family_templates import detect_family
+from bot.templates.family_templates import detect_family
 from bot.templates.registry import names
 from bot.templates.renderer import ModelTemplate, Renderer
 from bot.value_class import value_class

@@ -11,13 +11,12 @@ never at the model's name:
 - a text content becomes a list with one text part if texts are lost (some vision models).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from bot.chat.prompt import Capabilities
-from bot.errors import TemplateError
-from bot.templates.control_tokens import ChatTemplate, render_messages
-from bot.templates.jinja.jinja_template import JinjaTemplate, Message
+from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
+from bot.templates.jinja_template import Message
 
 PLACEHOLDER_USER_TEXT: Final = "..."  # the user message that is inserted before a greeting
 
@@ -49,23 +48,18 @@ PROBES: Final[Mapping[str, Sequence[Message]]] = {
 """Small conversations to render; each answers one question about the template."""
 
 
-def detect_capabilities(template: ChatTemplate, **options: Any) -> Capabilities:
+async def detect_capabilities(
+    render: Callable[[Sequence[Message]], Awaitable[str]],
+) -> Capabilities:
     """Render the probes and see what is rejected and what is dropped.
 
-    `options` are what the template needs with any conversation, as for its `render`.
+    Raises:
+        TemplateLimitExceeded, RenderUnavailable: a probe did not finish, which is no answer.
     """
-    # Only Jinja templates can read contents that are lists of parts.
-    probes = PROBES if isinstance(template, JinjaTemplate) else _TEXT_PROBES
-    return capabilities_from_probes(
-        {name: _render_or_none(template, probe, options) for name, probe in probes.items()}
-    )
-
-
-def capabilities_from_probes(prompts: Mapping[str, str | None]) -> Capabilities:
-    """Read the results of PROBES: the prompt of each, or None if the template rejected it."""
+    prompts = {name: await render_or_none(render, probe) for name, probe in PROBES.items()}
     texts, parts = (
         {
-            name: _contains_all_contents(prompts.get(name + suffix), turns)
+            name: _contains_all_contents(prompts[name + suffix], turns)
             for name, turns in _TEXT_PROBES.items()
         }
         for suffix in ("", _PARTS_SUFFIX)
@@ -75,13 +69,21 @@ def capabilities_from_probes(prompts: Mapping[str, str | None]) -> Capabilities:
     return Capabilities(**{**texts, "accepts_text_content": True})
 
 
-def _render_or_none(
-    template: ChatTemplate, messages: Sequence[Message], options: Mapping[str, Any]
+async def render_or_none(
+    render: Callable[[Sequence[Message]], Awaitable[str]], messages: Sequence[Message]
 ) -> str | None:
+    """Render a probe; None if the template rejects it."""
     try:
-        return render_messages(template, messages, **options)
+        return await render(messages)
+    except (TemplateLimitExceeded, RenderUnavailable):
+        raise
     except TemplateError:
         return None
+
+
+def has_parts(messages: Sequence[Message]) -> bool:
+    """Whether a content is a list of parts, which only Jinja templates can read."""
+    return any(isinstance(message.get("content"), list | tuple) for message in messages)
 
 
 def _contains_all_contents(prompt: str | None, messages: Sequence[Message]) -> bool:

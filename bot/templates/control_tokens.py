@@ -10,8 +10,7 @@ from typing import Any
 from jinja2 import nodes
 
 from bot.errors import TemplateError
-from bot.templates.jinja.jinja_template import JinjaTemplate, Message
-from bot.templates.jinja.sandbox import ENVIRONMENT
+from bot.templates.jinja_template import ENVIRONMENT, JinjaTemplate, Message
 from bot.templates.role_template import ROLE_TEXT_KEYS, BaseTemplate, StringTemplate
 from bot.value_class import value_class
 
@@ -37,10 +36,7 @@ def control_tokens(template: ChatTemplate) -> tuple[str, ...]:
         case StringTemplate():
             found = {*template.keywords, template.end_template.strip()}
         case _:
-            values = (
-                value for name, value in vars(template).items() if name.strip("_") in ROLE_TEXT_KEYS
-            )
-            texts = [value for value in values if isinstance(value, str)]
+            texts = [getattr(template, name, None) or "" for name in ROLE_TEXT_KEYS]
             found = {token for text in texts for token in _tokens_of_text(text)}
             found.update(template.stop_words or ())
     return tuple(sorted((token for token in found if len(token) > 1), key=_longest_first))
@@ -135,12 +131,8 @@ def render_spans(
     """Render a conversation as spans; their texts joined are the prompt.
 
     Where a template changes people's texts so that they cannot be located, the control tokens in
-    these texts are broken first, and the prompt differs in these invisible characters.
-
-    Args:
-        template: any kind of chat template.
-        messages: the conversation, in the form of chat completions.
-        options: passed on to the template's `render`.
+    these texts are broken first, and the prompt differs in these invisible characters. `options`
+    are those of the template's `render`.
     """
 
     def render(given: Sequence[Message]) -> str:

@@ -40,12 +40,10 @@ def get(name: str) -> Callable[..., Any]:
     if name not in _factories:
         nearest = get_close_matches(name, _factories, n=3)
         hint = joined(map(repr, nearest), translatable(" or ")) if nearest else "one of `names()`"
-        raise TemplateError(
-            translatable(
-                "no template {name}; did you mean {hint}?",
-                name=repr(name[:_MAX_SHOWN_NAME_CHARS]),
-                hint=hint,
-            )
+        raise TemplateError.translatable(
+            "no template {name}; did you mean {hint}?",
+            name=repr(name[:_MAX_SHOWN_NAME_CHARS]),
+            hint=hint,
         )
     return _factories[name]
 

@@ -7,7 +7,7 @@ killed.
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from types import TracebackType
@@ -21,8 +21,13 @@ from bot.chat.prompt import (
     ToolExchange,
     ToolSpec,
 )
-from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
-from bot.templates.capabilities import adapt_messages, detect_capabilities
+from bot.errors import TemplateError
+from bot.templates.capabilities import (
+    adapt_messages,
+    detect_capabilities,
+    has_parts,
+    render_or_none,
+)
 from bot.templates.control_tokens import (
     ChatTemplate,
     TextSpan,
@@ -30,11 +35,11 @@ from bot.templates.control_tokens import (
     render_messages,
     render_spans,
 )
-from bot.templates.families.family_templates import FamilyTemplate, detect_family
-from bot.templates.jinja.jinja_template import JinjaTemplate
+from bot.templates.family_templates import detect_family
+from bot.templates.jinja_template import JinjaTemplate
 from bot.templates.registry import get
-from bot.templates.render_process.pool import RenderProcessPool
-from bot.templates.role_template import BaseTemplate, RoleTemplate, StringTemplate
+from bot.templates.render_pool import RenderProcessPool
+from bot.templates.role_template import RoleTemplate, StringTemplate
 from bot.templates.tool_forms import (
     PROBE_TOOLS,
     PROBES,
@@ -145,7 +150,8 @@ class Renderer:
             plain += exchange_messages(tools.exchanges, form, tools.special)
             offered = offered_tools(tools.specs, tools.special)
         adapted = adapt_messages(plain, prepared.capabilities, trim_inputs=choice.trim_inputs)
-        spans = await self._render_spans(prepared.template, adapted, choice.names, offered)
+        options = {"tools": offered} if offered else {}
+        spans = await prepared.template.render_spans(adapted, choice.names, **options)
         return RenderedPrompt((*spans, *prefill), prepared.stop, form)
 
     async def tool_form(
@@ -164,31 +170,16 @@ class Renderer:
         return prepared.tool_form
 
     async def _detect_tool_form(self, prepared: "_PreparedTemplate") -> ToolForm | None:
+        if isinstance(prepared.template, _TrustedTemplate) and not prepared.template.is_jinja:
+            return None  # it takes no tools
         for probe in PROBES:
             messages = adapt_messages(probe, prepared.capabilities)
-            try:
-                form = read_tool_form(await self._render_probe(prepared.template, messages))
-            except (TemplateLimitExceeded, RenderUnavailable):  # it did not finish: no answer
-                raise
-            except TemplateError:
-                continue
-            if form is not None:
+            text = await render_or_none(
+                lambda given: prepared.template.render(given, tools=PROBE_TOOLS), messages
+            )
+            if text is not None and (form := read_tool_form(text)):
                 return form
         return None
-
-    async def _render_probe(
-        self,
-        template: "ChatTemplate | _UntrustedTemplate",
-        messages: Sequence[Mapping[str, Any]],
-    ) -> str:
-        """Render messages with tools; nothing where a template takes none."""
-        if isinstance(template, _UntrustedTemplate):
-            pool = await self._running_pool()
-            options = {**template.options, "tools": PROBE_TOOLS}
-            return await pool.render(template.source, messages, **options)
-        if not isinstance(template, JinjaTemplate):
-            return ""
-        return template.render(messages, **_render_options(template), tools=PROBE_TOOLS)
 
     async def _prepare(
         self, choice: TemplateChoice, model_template: ModelTemplate
@@ -201,58 +192,34 @@ class Renderer:
             model_template,
         )
         if key not in self._prepared:
-            template = _choose_template(choice, model_template)
-            capabilities = await self._detect_capabilities(template)
-            stop = await self._detect_stop_strings(
-                template, adapt_messages(_TURN_END_PROBE, capabilities)
-            )
+            template = self._choose_template(choice, model_template)
+            capabilities = await detect_capabilities(template.render)
+            probe = adapt_messages(_TURN_END_PROBE, capabilities)
+            text = await render_or_none(template.render, probe) or ""
+            stop = tuple(dict.fromkeys([*template.stop_words, *_turn_end(text)]))
             if len(self._prepared) >= MAX_CACHED_TEMPLATES:
                 self._prepared.clear()
             self._prepared[key] = _PreparedTemplate(template, capabilities, stop)
         return self._prepared[key]
 
-    async def _render_spans(
-        self,
-        template: "ChatTemplate | _UntrustedTemplate",
-        messages: Sequence[Mapping[str, Any]],
-        names: TemplateNames | None,
-        tools: Sequence[Mapping[str, Any]],
-    ) -> list[TextSpan]:
-        offered = {"tools": tools} if tools else {}
-        if isinstance(template, _UntrustedTemplate):
-            pool = await self._running_pool()
-            variables = {} if names is None else asdict(names)
-            return await pool.render_spans(
-                template.source, messages, **template.options, **offered, **variables
-            )
-        return render_spans(template, messages, **_render_options(template), **offered)
-
-    async def _detect_capabilities(
-        self, template: "ChatTemplate | _UntrustedTemplate"
-    ) -> Capabilities:
-        if isinstance(template, _UntrustedTemplate):
-            pool = await self._running_pool()
-            return await pool.detect_capabilities(template.source, **template.options)
-        return detect_capabilities(template, **_render_options(template))
-
-    async def _detect_stop_strings(
-        self, template: "ChatTemplate | _UntrustedTemplate", probe: Sequence[Mapping[str, Any]]
-    ) -> tuple[str, ...]:
-        """Return the stop words that the template declares and the text that ends its turns."""
-        declared: Sequence[str] = ()
-        try:
-            if isinstance(template, _UntrustedTemplate):
-                pool = await self._running_pool()
-                text = await pool.render(template.source, probe, **template.options)
-            else:
-                text = render_messages(template, probe, **_render_options(template))
-                if isinstance(template, FamilyTemplate | BaseTemplate):
-                    declared = template.stop_words or ()
-        except (TemplateLimitExceeded, RenderUnavailable):  # the probe did not finish: no answer
-            raise
-        except TemplateError:  # rendering the conversation itself will report it
-            return tuple(declared)
-        return tuple(dict.fromkeys([*declared, *_turn_end(text)]))
+    def _choose_template(
+        self, choice: TemplateChoice, model_template: ModelTemplate
+    ) -> "_TrustedTemplate | _UntrustedTemplate":
+        tokens = {"bos_token": model_template.bos_token, "eos_token": model_template.eos_token}
+        source = choice.source
+        if choice.named is not None:
+            return _TrustedTemplate(get(choice.named)())
+        if choice.strings is not None:
+            return _TrustedTemplate(StringTemplate(**choice.strings))
+        if choice.role_texts is not None:
+            return _TrustedTemplate(RoleTemplate.from_json(choice.role_texts))
+        if source is None:
+            if model_template.source is None:
+                return _TrustedTemplate(get(FALLBACK_TEMPLATE)())
+            if family := detect_family(model_template.source):
+                return _TrustedTemplate(get(family)(**tokens))
+            source = model_template.source
+        return _UntrustedTemplate(self._running_pool, source, tokens)
 
     async def _running_pool(self) -> RenderProcessPool:
         async with self._pool_start:
@@ -262,22 +229,61 @@ class Renderer:
 
 
 @value_class
+class _TrustedTemplate:
+    """A template that Troupe ships or makes of a preset's texts; it is rendered in this process."""
+
+    template: ChatTemplate
+
+    @property
+    def is_jinja(self) -> bool:
+        return isinstance(self.template, JinjaTemplate)
+
+    @property
+    def stop_words(self) -> Sequence[str]:
+        return () if isinstance(self.template, StringTemplate) else self.template.stop_words or ()
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"add_generation_prompt": True} if self.is_jinja else {}
+
+    async def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        if not self.is_jinja and has_parts(messages):
+            raise TemplateError("only Jinja templates read contents that are lists of parts")
+        return render_messages(self.template, messages, **self._options, **options)
+
+    async def render_spans(
+        self, messages: Sequence[Mapping[str, Any]], names: TemplateNames | None, **options: Any
+    ) -> list[TextSpan]:
+        return render_spans(self.template, messages, **self._options, **options)
+
+
+@value_class
 class _UntrustedTemplate:
     """A template from people; only the render processes parse it."""
 
+    pool: Callable[[], Awaitable[RenderProcessPool]]
     source: str
-    bos_token: str
-    eos_token: str
+    tokens: Mapping[str, str]
+    stop_words: Sequence[str] = ()
 
-    @property
-    def options(self) -> dict[str, Any]:
-        tokens = {"bos_token": self.bos_token, "eos_token": self.eos_token}
-        return {**tokens, "add_generation_prompt": True}
+    async def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        pool = await self.pool()
+        return await pool.render(
+            self.source, messages, add_generation_prompt=True, **self.tokens, **options
+        )
+
+    async def render_spans(
+        self, messages: Sequence[Mapping[str, Any]], names: TemplateNames | None, **options: Any
+    ) -> list[TextSpan]:
+        pool = await self.pool()
+        variables = {} if names is None else asdict(names)
+        given = {"add_generation_prompt": True, **self.tokens, **options, **variables}
+        return await pool.render_spans(self.source, messages, **given)
 
 
 @dataclass(slots=True)
 class _PreparedTemplate:
-    template: ChatTemplate | _UntrustedTemplate
+    template: _TrustedTemplate | _UntrustedTemplate
     capabilities: Capabilities
     stop: tuple[str, ...]
     was_asked_for_tools: bool = False
@@ -293,35 +299,6 @@ def _plain_message(message: Message, names: TemplateNames | None) -> dict[str, s
         return {"role": message.role, "content": message.content, "name": name}
     text = message.content.removeprefix(f"{message.name}:")
     return {"role": message.role, "content": text, "name": message.name}
-
-
-def _choose_template(
-    choice: TemplateChoice, model_template: ModelTemplate
-) -> ChatTemplate | _UntrustedTemplate:
-    tokens = {"bos_token": model_template.bos_token, "eos_token": model_template.eos_token}
-    source = choice.source
-    if choice.named is not None:
-        return _make_registered(choice.named)
-    if choice.strings is not None:
-        return StringTemplate(**choice.strings)
-    if choice.role_texts is not None:
-        return RoleTemplate.from_json(choice.role_texts)
-    if source is None:
-        if model_template.source is None:
-            return _make_registered(FALLBACK_TEMPLATE)
-        if family := detect_family(model_template.source):
-            return _make_registered(family, **tokens)
-        source = model_template.source
-    return _UntrustedTemplate(source, **tokens)
-
-
-def _make_registered(name: str, **tokens: str) -> ChatTemplate:
-    template: ChatTemplate = get(name)(**tokens)
-    return template
-
-
-def _render_options(template: ChatTemplate) -> dict[str, Any]:
-    return {"add_generation_prompt": True} if isinstance(template, JinjaTemplate) else {}
 
 
 def _turn_end(prompt: str) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from typing_extensions import override
 
 from bot.errors import TemplateError
 from bot.templates.registry import get, names, register
-from bot.texts.text import translatable
 
 # The default templates end in a newline, so that joining blocks with another one leaves a blank
 # line between them, as in the sample of RodelAgent's document. Custom templates need not do so.
@@ -104,24 +103,20 @@ class UnsupportedCapability(TemplateError, AssertionError):
 class BaseTemplate:
     """Sampling defaults without any texts around roles: the template of base models."""
 
-    def __init__(
-        self,
-        session_len: int = 2048,
-        top_p: float = 0.8,
-        top_k: int | None = None,
-        temperature: float = 0.8,
-        repetition_penalty: float = 1.0,
-        capability: str = "chat",
-        stop_words: Sequence[str] | None = None,
-        **unused: Any,  # keys of other templates, which LMDeploy's JSON may hold
-    ) -> None:
-        self.session_len = session_len
-        self.top_p = top_p
-        self.top_k = top_k
-        self.temperature = temperature
-        self.repetition_penalty = repetition_penalty
-        self.capability = capability
-        self.stop_words = None if stop_words is None else list(stop_words)
+    session_len: int = 2048
+    top_p: float = 0.8
+    top_k: int | None = None
+    temperature: float = 0.8
+    repetition_penalty: float = 1.0
+    capability: str = "chat"
+    stop_words: Sequence[str] | None = None
+
+    def __init__(self, **values: Any) -> None:
+        """Set attributes; keys of other templates, which LMDeploy's JSON may hold, are ignored."""
+        for kind in reversed(type(self).__mro__):
+            for name in vars(kind).get("__annotations__", ()):
+                if name in values or hasattr(kind, name):
+                    vars(self)[name] = values.get(name, getattr(kind, name, None))
 
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
         """Return the prompt of one round of interactive inference; the server keeps earlier rounds.
@@ -138,13 +133,23 @@ class BaseTemplate:
         return prompt
 
     def messages2prompt(
-        self, messages: str | Sequence[Message], sequence_start: bool = True
+        self, messages: str | Sequence[Message], sequence_start: bool = True, **options: Any
     ) -> str | None:
         """Return the prompt of a conversation; a string counts as one round.
 
         Base models have no form for conversations: None.
+
+        Raises:
+            UnknownRole: the template has no texts for a role.
         """
-        return self.get_prompt(messages, sequence_start) if isinstance(messages, str) else None
+        if isinstance(messages, str):
+            return self.get_prompt(messages, sequence_start)
+        return self._conversation(messages, sequence_start, **options)
+
+    def _conversation(
+        self, messages: Sequence[Message], sequence_start: bool, **options: Any
+    ) -> str | None:
+        return None
 
 
 class RoleTemplate(BaseTemplate):
@@ -152,31 +157,19 @@ class RoleTemplate(BaseTemplate):
 
     `{system}{meta_instruction}{eosys}{user}…{eoh}{assistant}…{eoa}{separator}{user}…`
 
-    `meta_instruction` is the default system text. None differs from an empty text: `system` and
-    `eosys` are left out as well.
+    `meta_instruction` is the default system text, for conversations that do not begin with their
+    own. None differs from an empty text: `system` and `eosys` are left out as well. A final
+    assistant message is left open for the model to continue.
     """
 
-    def __init__(
-        self,
-        system: str = "",
-        meta_instruction: str | None = "",
-        eosys: str = "",
-        user: str = "",
-        eoh: str = "",
-        assistant: str = "",
-        eoa: str = "",
-        separator: str = "",
-        **sampling: Any,
-    ) -> None:
-        super().__init__(**sampling)
-        self.system = system
-        self.meta_instruction = meta_instruction
-        self.eosys = eosys
-        self.user = user
-        self.eoh = eoh
-        self.assistant = assistant
-        self.eoa = eoa
-        self.separator = separator
+    system: str = ""
+    meta_instruction: str | None = ""
+    eosys: str = ""
+    user: str = ""
+    eoh: str = ""
+    assistant: str = ""
+    eoa: str = ""
+    separator: str = ""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BaseTemplate:
@@ -191,35 +184,29 @@ class RoleTemplate(BaseTemplate):
         """
         values = {key: value for key, value in data.items() if value is not None}
         name = values.pop("model_name", "")
-        unknown = sorted(values.keys() - JSON_KEYS)
-        if unknown:
-            known = ", ".join(sorted(JSON_KEYS))
-            raise TemplateError(
-                translatable(
-                    "unknown key {key} in a chat template; known: {known}",
-                    key=repr(unknown[0]),
-                    known=known,
-                )
+        if unknown := sorted(values.keys() - JSON_KEYS):
+            raise TemplateError.translatable(
+                "unknown key {key} in a chat template; known: {known}",
+                key=repr(unknown[0]),
+                known=", ".join(sorted(JSON_KEYS)),
             )
-        for key, value in values.items():
-            if key in ROLE_TEXT_KEYS and not isinstance(value, str):
-                raise TemplateError(
-                    translatable("the key {key} of a chat template must be a text", key=repr(key))
+        for key in ROLE_TEXT_KEYS & values.keys():
+            if not isinstance(values[key], str):
+                raise TemplateError.translatable(
+                    "the key {key} of a chat template must be a text", key=repr(key)
                 )
         if not _are_texts(values.get("stop_words", ())):
-            raise TemplateError(
-                translatable("the key 'stop_words' of a chat template must be a list of texts")
+            raise TemplateError.translatable(
+                "the key 'stop_words' of a chat template must be a list of texts"
             )
-        factory = get(name) if name in names() else cls
-        made_by = factory.func if isinstance(factory, partial) else factory
+        factory = get(name) if name in names() else partial(cls)
+        made_by, defaults = getattr(factory, "func", factory), getattr(factory, "keywords", {})
         if not (isinstance(made_by, type) and issubclass(made_by, BaseTemplate)):
-            raise TemplateError(
-                translatable(
-                    "{name} is a Jinja template, not one of LMDeploy's; choose another model_name",
-                    name=repr(name),
-                )
+            raise TemplateError.translatable(
+                "{name} is a Jinja template, not one of LMDeploy's; choose another model_name",
+                name=repr(name),
             )
-        return made_by(**{**(factory.keywords if isinstance(factory, partial) else {}), **values})
+        return made_by(**{**defaults, **values})
 
     @override
     def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:
@@ -227,28 +214,15 @@ class RoleTemplate(BaseTemplate):
         return f"{opening}{self.user}{prompt}{self.eoh}{self.assistant}"
 
     @override
-    def messages2prompt(
-        self, messages: str | Sequence[Message], sequence_start: bool = True
+    def _conversation(
+        self, messages: Sequence[Message], sequence_start: bool, **options: Any
     ) -> str:
-        """Return the prompt of a conversation; a string counts as one round.
-
-        A sequence starts with the default system text unless the messages begin with their own. A
-        final assistant message is left open for the model to continue.
-
-        Raises:
-            UnknownRole: the template has no texts for a role.
-        """
-        if isinstance(messages, str):
-            return self.get_prompt(messages, sequence_start)
-        prefixes, suffixes = self._prefixes(), self._suffixes()
         blocks = []
         if sequence_start and messages and messages[0]["role"] != "system":
             blocks.append(self._default_system_text())
         for message in messages:
-            role = message["role"]
-            if role not in prefixes:
-                raise UnknownRole(role, tuple(prefixes))
-            blocks.append(f"{prefixes[role]}{message_text(message)}{suffixes[role]}")
+            prefix, suffix = self._around(message["role"])
+            blocks.append(f"{prefix}{message_text(message)}{suffix}")
         return self._with_assistant_prefix("".join(blocks), messages)
 
     def _default_system_text(self) -> str:
@@ -256,17 +230,25 @@ class RoleTemplate(BaseTemplate):
             return ""
         return f"{self.system}{self.meta_instruction}{self.eosys}"
 
-    def _prefixes(self) -> dict[str, str]:
-        return {"system": self.system, "user": self.user, "assistant": self.assistant}
+    def _texts(self) -> dict[str, tuple[str, str]]:
+        """Return the texts before and after each role."""
+        return {
+            "system": (self.system, self.eosys),
+            "user": (self.user, self.eoh),
+            "assistant": (self.assistant, self.eoa + self.separator),
+        }
 
-    def _suffixes(self) -> dict[str, str]:
-        return {"system": self.eosys, "user": self.eoh, "assistant": self.eoa + self.separator}
+    def _around(self, role: str) -> tuple[str, str]:
+        texts = self._texts()
+        if role not in texts:
+            raise UnknownRole(role, tuple(texts))
+        return texts[role]
 
     def _with_assistant_prefix(self, prompt: str, messages: Sequence[Message]) -> str:
         if messages and messages[-1]["role"] == "assistant":
             # As in LMDeploy, the slice counts from the end: the prompt is empty if there is neither
             # `eoa` nor `separator`.
-            return prompt[: -len(self._suffixes()["assistant"])]
+            return prompt[: -len(self._around("assistant")[1])]
         return prompt + self.assistant
 
 

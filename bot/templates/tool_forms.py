@@ -19,7 +19,7 @@ from typing import Any, Final
 from bot.chat.prompt import ToolExchange, ToolSpec
 from bot.chat.storable import make_storable
 from bot.templates.control_tokens import break_control_tokens
-from bot.templates.jinja.jinja_template import Message
+from bot.templates.jinja_template import Message
 
 _NAME, _ARGUMENT, _RESULT = "probe_tool", "probe argument", "probe result"
 _MAX_DEPTH: Final = 8
@@ -137,7 +137,7 @@ def exchange_messages(
 
 
 def _read_arguments(written: str) -> Mapping[str, Any]:
-    """Return the arguments as an object; what is none was refused, which the result tells."""
+    """Return the arguments as an object; {} for others, whose refusal is in the result."""
     if len(written) > _MAX_ARGUMENT_CHARS:
         return {}
     try:

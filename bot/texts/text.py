@@ -17,7 +17,7 @@ _FOLDER = Path(__file__).parent / "locales"
 _DOMAIN = "troupe"
 _LANGUAGE_END = re.compile(r"[-_.@]")
 LANGUAGES: Final = ("en", "zh")
-"""The languages of the service; the first needs no catalogue."""
+"""The languages of the service; the first needs no catalog."""
 
 
 class Text(str):
@@ -47,12 +47,12 @@ class Text(str):
         return text
 
     def translate_to(self, language: str) -> str:
-        """Return the text in a language; what its catalogue lacks stays English."""
-        catalogue = _catalogue(language)
+        """Return the text in a language; what its catalog lacks stays English."""
+        catalog = _catalog(language)
         if self._plural is None:
-            pattern = catalogue.gettext(self._pattern) if self._pattern else ""
+            pattern = catalog.gettext(self._pattern) if self._pattern else ""
         else:
-            pattern = catalogue.ngettext(self._pattern, self._plural, self._count)
+            pattern = catalog.ngettext(self._pattern, self._plural, self._count)
         values = {
             name: value.translate_to(language) if isinstance(value, Text) else value
             for name, value in self._values.items()
@@ -75,17 +75,17 @@ def translatable(pattern: str, **values: object) -> Text:
 
 
 def translatable_count(singular: str, plural: str, count: int, **values: object) -> Text:
-    """Return a text that depends on a number, which stands at `{count}`."""
+    """Return a text with the number `{count}`, in singular or plural."""
     return Text(singular, {"count": count, **values}, plural=plural, count=count)
 
 
 def is_translated(text: str) -> bool:
-    """Return whether a catalogue has this text."""
-    return any(_catalogue(language).gettext(text) != text for language in LANGUAGES[1:])
+    """Return whether a catalog has this text."""
+    return any(_catalog(language).gettext(text) != text for language in LANGUAGES[1:])
 
 
 def marked(text: str) -> str:
-    """Return a text as it is, for storing it; `stored.looked_up` translates it when it is shown."""
+    """Return a text as it is, for storing it; `looked_up` translates it when it is shown."""
     return text
 
 
@@ -103,7 +103,7 @@ def _changed(value: object, change: Callable[[str], str]) -> object:
 
 
 def translate(text: str, language: str) -> str:
-    """Return a text in a language; a string that is no `Text` stays as it is."""
+    """Return a text in a language; a plain string stays as it is."""
     return text.translate_to(language) if isinstance(text, Text) else text
 
 
@@ -126,7 +126,7 @@ def language_of(locale: str | None) -> str:
 
 
 @cache
-def _catalogue(language: str) -> gettext.NullTranslations:
+def _catalog(language: str) -> gettext.NullTranslations:
     return gettext.translation(_DOMAIN, _FOLDER, [language], fallback=True)
 
 
@@ -137,7 +137,7 @@ _NESTED = frozenset({"found", "reason"})
 
 
 class StoredPattern:
-    """A sentence with a `{name}` for each value; `marked` stands around it for the catalogue."""
+    """A sentence with a `{name}` for each value; `marked` stands around it for the catalog."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern

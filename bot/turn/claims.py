@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from bot.chat.session import MAX_CRASHES, MAX_OWN_CRASHES, Attempt, Claim, InboxMessage
 from bot.errors import Fenced, StoreError
 from bot.ports import Clock
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 
 LEASE_SECONDS = 15.0
 
@@ -22,7 +22,7 @@ LEASE_SECONDS = 15.0
 class LeaseKeeper:
     """Renews every claim that is held here: one unit of work for all, every third of a lease."""
 
-    conversations: SqlConversations
+    conversations: Conversations
     clock: Clock
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from bot.errors import BackendError, ToldAlready, UserError
 from bot.replying.answer_parts import answer_buttons
 from bot.routing.decide import Answer, Decision, Observe, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.texts.text import translatable
 from bot.turn.message_groups import MessageGroup
 from bot.turn.stages import TurnStages
@@ -163,7 +163,7 @@ class Edits:
         return replace(result, outgoing=outgoing)
 
 
-async def recognize_reply(conversations: SqlConversations, claim: Claim, said: Said) -> Said:
+async def recognize_reply(conversations: Conversations, claim: Claim, said: Said) -> Said:
     """Return a message as a reply to the bot if it replies to a character of ours.
 
     What a webhook wrote does not tell whose webhook that is, but the history knows.

@@ -22,7 +22,7 @@ from bot.prompting.presets.preset import BusyMode, BusyRules
 from bot.replying.stop_flag import StopFlag
 from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.turn.arrivals import ArrivalSignals
 from bot.turn.claims import CRASHES_OF_A_SUSPECT
@@ -116,7 +116,7 @@ async def join_parts(
     group: MessageGroup,
     said: Said,
     parts: MessageParts,
-    conversations: SqlConversations,
+    conversations: Conversations,
     clock: Clock,
 ) -> Said:
     """Return a message with its further parts, for which it waits; most have none.
@@ -173,7 +173,7 @@ class Gathering:
     """What the answer replies to, and who answers; the first one's preset says what is gathered."""
     limits: Limits
     """Of the channel."""
-    conversations: SqlConversations
+    conversations: Conversations
     arrivals: ArrivalSignals
     clock: Clock
     decide_next: Callable[[Said], Awaitable[Decision]] | None = None

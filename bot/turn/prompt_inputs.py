@@ -41,7 +41,7 @@ from bot.prompting.speakers import label_speakers
 from bot.replying.answer_parts import count_messages, messages_of
 from bot.replying.live_reply import LiveReply
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.stories import RetrieveStories
 from bot.summaries import Summarizer
 from bot.texts.text import Text
@@ -212,7 +212,7 @@ class TurnContext:
 class PromptSources:
     """Everything that prompts are made of: history, names, personas, stories, summaries."""
 
-    conversations: SqlConversations
+    conversations: Conversations
     resolver: PresetResolver
     personas: UserPersonas
     retrieve_stories: RetrieveStories
@@ -387,7 +387,7 @@ _MAX_SEARCHED_TURNS = 500
 class AnswerTools:
     """Knows what the tools read: the channel's own history, the character's own stories."""
 
-    conversations: SqlConversations
+    conversations: Conversations
     retrieve_stories: RetrieveStories
     clock: Clock
     random_number: Callable[[], float]

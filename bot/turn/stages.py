@@ -16,7 +16,7 @@ from bot.replying.live_replies import LiveReplies
 from bot.routing.decision_log import DecisionLog
 from bot.routing.presets import ActiveCharacters, PresetResolver
 from bot.routing.speakers import Dice
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.operation import SqlMessageNotes
 from bot.texts.text import Text
 from bot.turn.answer import AnswerPipeline
@@ -40,7 +40,7 @@ async def _explain_nothing(_said: Said, _explanation: Text) -> None:
 class TurnStages:
     """What the worker and its parts share."""
 
-    conversations: SqlConversations
+    conversations: Conversations
     memories: Sequence[ConversationMemory]
     """What keeps parts of conversations besides, as backends do."""
     clock: Clock

@@ -164,6 +164,7 @@ def upgrade() -> None:
         sa.Column("version", sa.Text(), nullable=False),
         sa.Column("started_at", sa.Float(), nullable=False),
         sa.Column("seen_at", sa.Float(), nullable=False),
+        sa.Column("report", sa.LargeBinary()),
         sa.PrimaryKeyConstraint("owner", name="pk_node"),
     )
     op.create_table(

@@ -45,11 +45,10 @@ from bot.service.options import RunOptions
 from bot.service.resources import Resources, make_chat_settings
 from bot.settings import LimitSettings, Settings
 from bot.storage.codec import TextEncryption
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database, read_revision
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.stories import no_stories
 from bot.templates.renderer import Renderer
 from tests.contracts.test_receipts import RECEIPT
@@ -83,7 +82,7 @@ class StorageOnly:
         self.answered = 0
         self._owner = owner
         self._cursors = {f"telegram:{owner}": "1"}
-        self._conversations = SqlConversations(database, clock, sender)
+        self._conversations = Conversations(database, clock, sender)
         self._outbox = SqlOutbox(database, clock, sender)
         self.pool = KeyedWorkerPool(
             "conversations",

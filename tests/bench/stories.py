@@ -16,9 +16,8 @@ import numpy as np
 
 from bot.chat.story import PackedVector, StoryVector
 from bot.prompting.embedding import DEFAULT_EMBEDDER
-from bot.storage.database import Database, open_database
-from bot.storage.numpy_vectors import NumpyIndex
-from bot.storage.stories import SqlStories, open_stories
+from bot.storage.database import open_database
+from bot.storage.stories import SqlStories
 
 STORIES, NUMBERS, AT_ONCE, TRIES = 10_000, 384, 500, 30
 QUESTION = "What is the strangest thing that the sea has brought you?"
@@ -27,17 +26,12 @@ QUESTION = "What is the strangest thing that the sea has brought you?"
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with open_database(f"sqlite:///{Path(folder) / 'bench.db'}") as database:
-            await measure("SQLite, numpy", await open_stories(database))
+            await measure("SQLite", SqlStories(database))
     for url in sys.argv[1:]:
         async with open_database(url) as database:
-            await measure("PostgreSQL, its own index", await open_stories(database))
-            await measure("PostgreSQL, numpy", over_numpy(database))
+            await measure("PostgreSQL", SqlStories(database))
     embedder = DEFAULT_EMBEDDER
     await report("the vector of a question", lambda: embedder.embed_query(QUESTION))
-
-
-def over_numpy(database: Database) -> SqlStories:
-    return SqlStories(database, NumpyIndex(database))
 
 
 async def measure(name: str, stories: SqlStories) -> None:

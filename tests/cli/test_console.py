@@ -13,8 +13,8 @@ from bot.console.server import published_address
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.database import open_database
-from bot.storage.operation import SqlAuditLog
-from bot.storage.tokens import SqlConsoleTokens
+from bot.storage.operation import AuditLog
+from bot.storage.tokens import ConsoleTokens
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def test_link_is_to_the_running_service_and_logs_in_once(folder: Path) -> None:
 
     async def use_twice() -> list[bool]:
         async with open_database("sqlite:///data/troupe.db") as database:
-            tokens = SqlConsoleTokens(database, SystemClock())
+            tokens = ConsoleTokens(database, SystemClock())
             return [await tokens.use_login(token_digest(token)) for _ in range(2)]
 
     assert address == "http://127.0.0.1:8713/login"
@@ -57,9 +57,7 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
 
     async def find() -> frozenset[Scope]:
         async with open_database("sqlite:///data/troupe.db") as database:
-            found = await SqlConsoleTokens(database, SystemClock()).find_api_token(
-                token_digest(token)
-            )
+            found = await ConsoleTokens(database, SystemClock()).find_api_token(token_digest(token))
             assert found is not None
             return found.scopes
 
@@ -79,7 +77,7 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
 
     async def audited() -> list[tuple[str, str, str]]:
         async with open_database("sqlite:///data/troupe.db") as database:
-            entries = await SqlAuditLog(database).newest(10)
+            entries = await AuditLog(database).newest(10)
             return [(one.action, one.subject, one.after) for one in entries]
 
     assert asyncio.run(audited()) == [
@@ -90,7 +88,7 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
 def test_revoking_tells_how_many_sessions_ended() -> None:
     async def add() -> None:
         async with open_database("sqlite:///data/troupe.db") as database:
-            tokens = SqlConsoleTokens(database, SystemClock())
+            tokens = ConsoleTokens(database, SystemClock())
             for digest in ("a", "b"):
                 await tokens.add_session(digest, SystemClock().now() + 60)
 

@@ -17,10 +17,10 @@ from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
 from bot.settings import read_settings
 from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import open_database
 from bot.storage.inbox import SqlInbox
-from bot.storage.operation import SqlAuditLog
+from bot.storage.operation import AuditLog
 from tests.samples import ALICE, BOB, begin, make_incoming
 
 MINE = [("telegram:5", "in a group, é\u202e"), ("telegram:6", "in another one")]
@@ -46,7 +46,7 @@ def store_words() -> None:
         settings, clock = read_settings(), SystemClock()
         said = [(MINE[0], ALICE), (("telegram:5", "not mine"), BOB), (MINE[1], ALICE)]
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-            conversations = SqlConversations(database, clock)
+            conversations = Conversations(database, clock)
             for number, ((key, text), who) in enumerate(said):
                 address = Address("telegram", key.rpartition(":")[2])
                 one = make_incoming(text, key=f"{key}:{number}", author=who)
@@ -66,7 +66,7 @@ async def noted() -> Sequence[tuple[str, str, str]]:
     """Return what the audit log says."""
     settings = read_settings()
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        entries = await SqlAuditLog(database).newest(10)
+        entries = await AuditLog(database).newest(10)
     return [(one.who, one.action, one.subject) for one in entries]
 
 

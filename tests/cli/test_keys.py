@@ -16,7 +16,7 @@ from bot.service.resources import with_stored_keys
 from bot.settings import collect_secrets, read_settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import open_database
-from bot.storage.operation import SqlAuditLog
+from bot.storage.operation import AuditLog
 
 SECRET, OTHER = "sk-SECRET-1111", "sk-SECRET-2222"
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
@@ -209,7 +209,7 @@ def test_changes_of_keys_and_of_encryption_are_in_the_audit_log_without_the_keys
 
     async def read() -> list[tuple[str, str, str]]:
         async with open_database(read_settings().sqlalchemy_url) as database:
-            noted = await SqlAuditLog(database).newest(10)
+            noted = await AuditLog(database).newest(10)
         assert SECRET not in repr(noted)
         return [(one.who, one.action, one.subject) for one in noted][::-1]
 

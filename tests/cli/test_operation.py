@@ -17,15 +17,14 @@ from bot.cli.app import app
 from bot.cli.operation.installation import format_age
 from bot.errors import SettingsError, StoreError, UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
 from bot.storage.leases import SqlRoleLeases
-from bot.storage.operation import SqlAuditLog, SqlNodeRegistry
-from bot.storage.outbox import SqlOutbox
+from bot.storage.operation import AuditLog, NodeRegistry
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.rows import decode_event
-from bot.storage.tables import inbox, is_unanswered, node
+from bot.storage.tables import inbox, node
 from tests.contracts.conftest import Store
 from tests.contracts.test_operation import refuse_answer, set_aside
 from tests.contracts.test_receipts import RECEIPT
@@ -66,7 +65,7 @@ def on_store(make: Callable[[Store], Awaitable[None]]) -> Callable[[Database], A
         store = object.__new__(Store)
         store.database = database
         store.inbox = SqlInbox(database, clock)
-        store.conversations = SqlConversations(database, clock)
+        store.conversations = Conversations(database, clock)
         store.outbox = SqlOutbox(database, clock, sender)
         await make(store)
 
@@ -75,7 +74,7 @@ def on_store(make: Callable[[Store], Awaitable[None]]) -> Callable[[Database], A
 
 def audit_of(*actions: str) -> None:
     async def check(database: Database) -> None:
-        entries = await SqlAuditLog(database).newest(10)
+        entries = await AuditLog(database).newest(10)
         assert [one.action for one in reversed(entries)] == list(actions)
         assert {one.who for one in entries} <= {COMMAND_LINE}
 
@@ -84,7 +83,7 @@ def audit_of(*actions: str) -> None:
 
 def test_processes_are_shown_and_one_that_died_is_silent() -> None:
     async def start(database: Database) -> None:
-        nodes = SqlNodeRegistry(database, SystemClock())
+        nodes = NodeRegistry(database, SystemClock())
         await nodes.enter("host:1", "gateway,worker", "0.1.0")
         await SqlRoleLeases(database, "host:1", SystemClock()).take("receive telegram", 60)
         silent = update(node).values(seen_at=node.c.seen_at - 300)
@@ -237,7 +236,7 @@ def test_ages_have_the_unit_of_their_size(seconds: float | None, shown: str) -> 
 async def talk_in_two_channels(database: Database) -> None:
     """Let ALICE and BOB be answered in a channel and its topic, and ALICE in another one."""
     clock = SystemClock()
-    conversations = SqlConversations(database, clock)
+    conversations = Conversations(database, clock)
     said = [("5", None, ALICE), ("5", "7", BOB), ("6", None, ALICE)]
     for number, (chat, thread, who) in enumerate(said):
         address = Address("telegram", chat, thread)
@@ -256,7 +255,9 @@ def requested() -> list[tuple[str, str | None]]:
     found: list[tuple[str, str | None]] = []
 
     async def read(database: Database) -> None:
-        query = select(inbox.c.conversation, inbox.c.kind, inbox.c.payload).where(is_unanswered)
+        query = select(inbox.c.conversation, inbox.c.kind, inbox.c.payload).where(
+            inbox.c.state == "new"
+        )
         for row in await database.read(lambda c: c.execute(query).all()):
             event = decode_event(row.kind, row.payload)
             assert isinstance(event, ForgetRequested)

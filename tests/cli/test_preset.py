@@ -16,7 +16,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.settings import read_settings
 from bot.storage.database import open_database
-from bot.storage.presets import SqlPresetVersions
+from bot.storage.presets import PresetVersions
 
 MODELFILE = """FROM ./phi.gguf
 TEMPLATE \"\"\"{{ range .Messages }}<|{{ .Role }}|>
@@ -262,7 +262,7 @@ async def started_with(folder: Path, name: str) -> None:
     (folder / "data").mkdir(exist_ok=True)
     preset = load_presets(folder / "presets")[name]
     async with open_database(f"sqlite:///{folder / 'data' / 'troupe.db'}") as database:
-        await SqlPresetVersions(database, SystemClock()).save([preset_version(preset)])
+        await PresetVersions(database, SystemClock()).save([preset_version(preset)])
 
 
 def test_list_names_presets_with_their_descriptions(folder: Path) -> None:

@@ -18,10 +18,10 @@ from bot.cli.app import app
 from bot.cli.replay import mark_differences
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import open_database
 from bot.storage.inbox import SqlInbox
-from bot.storage.presets import SqlPresetDrafts
+from bot.storage.presets import PresetDrafts
 from tests.commands.test_context import RECEIPT
 from tests.samples import ALICE, begin, make_incoming
 
@@ -42,7 +42,7 @@ def store_receipt(receipt: Receipt) -> None:
 
     async def finish() -> None:
         async with open_database("sqlite:///data/troupe.db") as database:
-            conversations = SqlConversations(database, SystemClock())
+            conversations = Conversations(database, SystemClock())
             await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
             claim, message = await begin(conversations)
             await conversations.finish(claim, message, TurnResult(receipts=[receipt]))
@@ -128,7 +128,7 @@ def test_replay_with_a_draft_shows_what_differs_in_prompt_and_answer(folder: Pat
     async def prepare() -> None:
         async with open_database("sqlite:///data/troupe.db") as database:
             clock = SystemClock()
-            conversations = SqlConversations(database, clock)
+            conversations = Conversations(database, clock)
             await SqlInbox(database, clock).receive([make_incoming("hello")], {})
             claim, message = await begin(conversations)
             now = datetime.fromtimestamp(clock.now(), UTC)
@@ -138,7 +138,7 @@ def test_replay_with_a_draft_shows_what_differs_in_prompt_and_answer(folder: Pat
             ]
             await conversations.finish(claim, message, TurnResult(turns, receipts=[stored]))
             draft = PresetDraft("nora", 0, 1, content, clock.now())
-            assert await SqlPresetDrafts(database).save(draft)
+            assert await PresetDrafts(database).save(draft)
 
     asyncio.run(prepare())
 

@@ -16,7 +16,7 @@ from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal, format_usage_tabl
 from bot.cli.app import app
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import open_database
 from bot.storage.inbox import SqlInbox
 from tests.commands.test_context import RECEIPT
@@ -49,7 +49,7 @@ def store_answers() -> None:
 
     async def finish() -> None:
         async with open_database("sqlite:///data/troupe.db") as database:
-            conversations = SqlConversations(database, SystemClock())
+            conversations = Conversations(database, SystemClock())
             await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
             claim, message = await begin(conversations)
             result = TurnResult(receipts=[paid, paid, unpriced])

@@ -19,7 +19,7 @@ from bot.commands.request import CommandRequest
 from bot.errors import PlatformError, Unreachable, UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from tests.commands.test_handlers import Setup
@@ -170,7 +170,7 @@ class AnsweredQuestion:
         self.is_admin: bool | PlatformError | None = False
         """What the platform says; None: nothing, ever."""
         self._inbox = SqlInbox(database, clock)
-        self._conversations = SqlConversations(database, clock)
+        self._conversations = Conversations(database, clock)
         anonymous = AnonymousAdmins(SqlChatSettings(database, clock))
         admins = AdminCheck((), self._ask, clock, anonymous, press_seconds=press_seconds)
         self._buttons = AnswerButtons(self._conversations, self._inbox, admins, _keep)

@@ -14,7 +14,7 @@ from bot.chat.receipt import DroppedItem, Receipt, Timings
 from bot.commands.reports import ContextView, show_context
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart
 from bot.prompting.fit import tokens_by_section
-from bot.storage.receipts import SqlReceipts
+from bot.storage.receipts import Receipts
 from tests.samples import format_receipt, mask_secret
 
 DRAFT = Draft(
@@ -99,7 +99,7 @@ def test_context_with_any_section_missing(missing: str) -> None:
     assert set(spans) <= {"system", "lore", "pinned", "history", "stories", "newest"}
 
 
-class OneReceipt(SqlReceipts):
+class OneReceipt(Receipts):
     """The receipt 17, of every conversation."""
 
     def __init__(self) -> None:

@@ -11,9 +11,9 @@ from bot.commands.privacy import SharedMemories
 from bot.ports import ConversationMemory, Signals
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.forgetting import SqlForgottenConversations
+from bot.storage.forgetting import ForgottenConversations
 from bot.storage.inbox import SqlInbox
 from tests.fakes import FakeClock
 from tests.samples import begin, make_incoming
@@ -42,7 +42,7 @@ class Node:
     def __init__(self, database: Database, clock: FakeClock, signals: Signals) -> None:
         self.slots = SlotsOfAModel()
         self.models = [self.slots]
-        rows = SqlForgottenConversations(database)
+        rows = ForgottenConversations(database)
         self.memories = SharedMemories(lambda: self.models, signals, rows, clock, _KEPT_SECONDS)
 
     @contextlib.asynccontextmanager
@@ -57,7 +57,7 @@ class Node:
 async def delete_history(database: Database, clock: FakeClock) -> None:
     """Do what /forget does in a conversation, without telling anybody."""
     await SqlInbox(database, clock).receive([make_incoming(key=f"5:{clock.now()}")], {})
-    conversations = SqlConversations(database, clock)
+    conversations = Conversations(database, clock)
     claim, message = await begin(conversations, CONVERSATION)
     await conversations.forget(claim)
     await conversations.finish(claim, message, TurnResult())

@@ -22,9 +22,9 @@ from bot.routing.presets import HistoryScopes, PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
-from bot.storage.forgetting import SqlPersonalData
-from bot.storage.operation import SqlAuditLog
-from bot.storage.receipts import SqlReceipts
+from bot.storage.forgetting import PersonalData
+from bot.storage.operation import AuditLog
+from bot.storage.receipts import Receipts
 from tests.fakes import FakeClock
 from tests.samples import format_receipt, make_incoming, mask_secret
 
@@ -58,16 +58,16 @@ class Setup:
         chat_settings = SqlChatSettings(database, self.clock)
         self.resolver = PresetResolver(PRESETS, "assistant", chat_settings, {"nova": 4})
         self.anonymous = AnonymousAdmins(chat_settings)
-        self.audit = SqlAuditLog(database)
+        self.audit = AuditLog(database)
         self.handlers = CommandHandlers(
             self.resolver,
             AdminCheck(
                 *({"telegram:99"}, self.is_platform_admin, self.clock, self.anonymous),
                 audit=self.audit,
             ),
-            ContextView(SqlReceipts(database), format_receipt, mask_secret),
+            ContextView(Receipts(database), format_receipt, mask_secret),
             UserPersonas(chat_settings),
-            SqlPersonalData(database, SystemClock()),
+            PersonalData(database, SystemClock()),
             HistoryScopes(chat_settings, self.resolver),
             self.anonymous,
             dice=random.Random(1),
@@ -430,9 +430,9 @@ async def test_prompts_are_not_shown_to_strangers(
     setup.handlers = CommandHandlers(
         setup.resolver,
         admins,
-        ContextView(SqlReceipts(database), format_receipt, mask_secret),
+        ContextView(Receipts(database), format_receipt, mask_secret),
         UserPersonas(SqlChatSettings(database, setup.clock)),
-        SqlPersonalData(database, SystemClock()),
+        PersonalData(database, SystemClock()),
         HistoryScopes(SqlChatSettings(database, setup.clock), setup.resolver),
         setup.anonymous,
         notes=AdminNotes(SqlChatSettings(database, setup.clock), {}),

@@ -15,7 +15,7 @@ from bot.commands.request import CommandRequest
 from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import ActiveCharacters, ActivePreset
-from bot.storage.usage import SqlBudgets, SqlUsageTotals
+from bot.storage.usage import Budgets, UsageTotals
 from tests.samples import make_incoming
 
 NORA = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
@@ -24,7 +24,7 @@ PERSON = BudgetCap(BudgetKind.PERSON, Period.DAY, "telegram:1", "2026-11-22", 50
 CHANNEL = BudgetCap(BudgetKind.CHANNEL, Period.MONTH, "telegram:5", "2026-11", 20_000_000)
 
 
-class FakeTotals(SqlUsageTotals):
+class FakeTotals(UsageTotals):
     """Has one total for the day and one for the month."""
 
     def __init__(self, day: UsageTotal, month: UsageTotal) -> None:
@@ -36,7 +36,7 @@ class FakeTotals(SqlUsageTotals):
         return self._by_day_of_month[since.day]
 
 
-class FakeBudgets(SqlBudgets):
+class FakeBudgets(Budgets):
     """Some is spent of the person's budget."""
 
     def __init__(self) -> None:

@@ -20,9 +20,9 @@ from bot.runtime.in_process import InProcessRateLimits
 from bot.service.console import make_console
 from bot.settings import ConsoleSettings
 from bot.storage.database import Database, open_database
-from bot.storage.dead_letters import SqlDeadLetters
-from bot.storage.operation import SqlMessageNotes, SqlNodeRegistry, SqlPauses
-from bot.storage.tokens import SqlConsoleTokens
+from bot.storage.dead_letters import DeadLetters
+from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
+from bot.storage.tokens import ConsoleTokens
 from tests.fakes import FakeClock
 
 Client = TestClient[web.Request, web.Application]
@@ -33,7 +33,7 @@ class ConsoleUnderTest:
     """A console that listens, and what it stores."""
 
     client: Client
-    tokens: SqlConsoleTokens
+    tokens: ConsoleTokens
     clock: FakeClock
     database: Database
 
@@ -86,7 +86,7 @@ async def console(
 ) -> AsyncIterator[ConsoleUnderTest]:
     clock = FakeClock()
     async with open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
-        tokens = SqlConsoleTokens(database, clock)
+        tokens = ConsoleTokens(database, clock)
         made = make_console(
             console_settings,
             database,
@@ -105,8 +105,8 @@ def installation(database: Database) -> Installation:
     """What the page of the operation reads beside the queues."""
     clock = SystemClock()
     return Installation(
-        SqlNodeRegistry(database, clock),
-        SqlPauses(database, clock),
-        SqlDeadLetters(database, clock),
+        NodeRegistry(database, clock),
+        Pauses(database, clock),
+        DeadLetters(database, clock),
         SqlMessageNotes(database, clock),
     )

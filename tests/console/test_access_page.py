@@ -4,7 +4,7 @@ import re
 
 from bot.chat.access import AuditEntry, Scope
 from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.operation import SqlAuditLog
+from bot.storage.operation import AuditLog
 from tests.console.conftest import ConsoleUnderTest
 
 
@@ -50,7 +50,7 @@ async def test_names_of_tokens_are_told_to_whom_the_api_lists_them(
 async def test_audit_tells_no_other_tokens_to_a_reader(console: ConsoleUnderTest) -> None:
     reader = await console.bearer(Scope.READ)
     operator = await console.bearer(Scope.OPERATE, Scope.READ)
-    audit = SqlAuditLog(console.database)
+    audit = AuditLog(console.database)
     for who, action, subject in (
         ("token deploy-bot", "publish", "nora v2"),
         ("command line", "add token", "deploy-bot"),

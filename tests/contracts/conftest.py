@@ -13,14 +13,13 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.codec import TextEncryption
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
-from bot.storage.presets import SqlPresetVersions
+from bot.storage.outbox import SenderIdentity, SqlOutbox
+from bot.storage.presets import PresetVersions
 from bot.storage.redis_signals import open_signals
-from bot.storage.stories import SqlStories, open_stories
+from bot.storage.stories import SqlStories
 from tests.postgres import create_postgres_database
 from tests.valkey import run_redis, run_valkey
 from tests.waiting import wait_until
@@ -34,9 +33,9 @@ class Store:
 
     database: Database
     inbox: SqlInbox
-    conversations: SqlConversations
+    conversations: Conversations
     """Queues what is to be sent and leaves it to others."""
-    sending_conversations: SqlConversations
+    sending_conversations: Conversations
     """Takes rows for `outbox` in the same unit that queues them."""
     outbox: SqlOutbox
     other_outbox: SqlOutbox
@@ -44,7 +43,7 @@ class Store:
     patient_outbox: SqlOutbox
     """That of a sender whose platforms accept a request up to a minute late."""
     chat_settings: SqlChatSettings
-    preset_versions: SqlPresetVersions
+    preset_versions: PresetVersions
     stories: SqlStories
 
 
@@ -82,14 +81,14 @@ async def store(empty_database: str, encryption: TextEncryption) -> AsyncIterato
         yield Store(
             database,
             SqlInbox(database, clock),
-            SqlConversations(database, clock),
-            SqlConversations(database, clock, SenderIdentity("me", 0)),
+            Conversations(database, clock),
+            Conversations(database, clock, SenderIdentity("me", 0)),
             SqlOutbox(database, clock, SenderIdentity("me", 0)),
             SqlOutbox(database, clock, SenderIdentity("other", 0)),
             SqlOutbox(database, clock, SenderIdentity("patient", 60)),
             SqlChatSettings(database, clock),
-            SqlPresetVersions(database, clock),
-            await open_stories(database),
+            PresetVersions(database, clock),
+            SqlStories(database),
         )
 
 

@@ -15,10 +15,9 @@ from bot.chat.outgoing import OutgoingMessage
 from bot.delivery.sender import Sender
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage import claims as conversations
+from bot.storage.conversation_sql import CLAIM
 from bot.storage.database import Database, open_database
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.statements import Unit
 from tests.fakes import FakeSurface
 
@@ -65,9 +64,12 @@ def stop() -> None:
 
 async def stop_in_a_transaction(database: Database) -> str:
     def unit() -> Unit[None]:
-        yield from conversations.begin([LANE], "stopped", 60, time.time(), "sqlite")
+        claim = CLAIM.query(
+            {"of": LANE, "claimed_by": "stopped", "seconds": 60, "now": time.time()}
+        )
+        yield claim
         stop()
-        yield from conversations.begin([LANE], "stopped", 60, time.time(), "sqlite")
+        yield claim
 
     try:
         await database.run(unit)

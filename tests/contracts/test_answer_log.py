@@ -9,7 +9,7 @@ from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Timings
 from bot.chat.session import Turn, TurnResult
 from bot.chat.usage import AnswerCharge
-from bot.storage.reports import SqlAnswerLog
+from bot.storage.reports import AnswerLog
 from tests.contracts.conftest import Store
 from tests.contracts.test_receipts import RECEIPT, take_message
 from tests.samples import ALICE
@@ -17,7 +17,7 @@ from tests.samples import ALICE
 PLAIN = replace(RECEIPT, dropped=())
 
 
-async def found(log: SqlAnswerLog, asked: AnswerSearch, limit: int = 10) -> list[int]:
+async def found(log: AnswerLog, asked: AnswerSearch, limit: int = 10) -> list[int]:
     return [one.number for one in (await log.search(asked, limit)).answers]
 
 
@@ -30,7 +30,7 @@ async def test_answers_are_found_by_what_is_asked(store: Store) -> None:
         replace(PLAIN, charge=AnswerCharge("telegram:1", None, "gpt", 2_000)),
     ]
     await store.conversations.finish(claim, message, TurnResult(receipts=receipts))
-    log = SqlAnswerLog(store.database)
+    log = AnswerLog(store.database)
 
     assert await found(log, AnswerSearch()) == [4, 3, 2, 1]
     assert await found(log, AnswerSearch(preset="nils")) == [2]
@@ -51,7 +51,7 @@ async def test_pages_follow_each_other_without_gap(store: Store) -> None:
     reasons = [FinishReason.STOP, None] * 5
     receipts = [replace(PLAIN, reason=reason) for reason in reasons]
     await store.conversations.finish(claim, message, TurnResult(receipts=receipts))
-    log = SqlAnswerLog(store.database)
+    log = AnswerLog(store.database)
 
     for asked, expected in (
         (AnswerSearch(), [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]),
@@ -72,7 +72,7 @@ async def test_answer_is_found_with_the_one_before_it(store: Store) -> None:
     claim, message = await take_message(store)
     receipts = [PLAIN, replace(PLAIN, preset="nils"), PLAIN]
     await store.conversations.finish(claim, message, TurnResult(receipts=receipts))
-    log = SqlAnswerLog(store.database)
+    log = AnswerLog(store.database)
 
     answer = await log.find(3)
     assert answer is not None
@@ -98,7 +98,7 @@ async def test_scene_of_an_answer_is_what_was_said_before_and_when_it_was_sent(
         part = OutgoingPart(0, MessageContent(answer))
         result = TurnResult(turns, [part], [receipt])
         await store.conversations.finish(claim, message, result)
-    log = SqlAnswerLog(store.database)
+    log = AnswerLog(store.database)
     second, first = (await log.search(AnswerSearch(), 2)).answers
 
     scene = await log.find_scene(second)

@@ -10,10 +10,10 @@ from bot.chat.prompt import Usage
 from bot.chat.session import HistoryChange, TurnResult
 from bot.chat.usage import AnswerCharge, BudgetCap, BudgetKind, Period, UsageTotal
 from bot.runtime.clock import SystemClock
-from bot.storage.receipts import SqlReceipts
+from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired
 from bot.storage.tables import receipt
-from bot.storage.usage import SqlBudgets, SqlUsageTotals
+from bot.storage.usage import Budgets, UsageTotals
 from tests.contracts.conftest import Store
 from tests.contracts.test_receipts import RECEIPT, take_message
 
@@ -30,7 +30,7 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 async def test_reservation_is_refused_by_any_cap_and_counts_against_none_then(
     store: Store,
 ) -> None:
-    budgets = SqlBudgets(store.database)
+    budgets = Budgets(store.database)
     assert await budgets.reserve([PERSON, SERVER], 700) is None
     assert await budgets.reserve([SERVER, PERSON], 301) == PERSON
     assert await budgets.reserve([SERVER, PERSON], 300) is None
@@ -38,7 +38,7 @@ async def test_reservation_is_refused_by_any_cap_and_counts_against_none_then(
 
 
 async def test_settling_gives_back_what_was_not_spent(store: Store) -> None:
-    budgets = SqlBudgets(store.database)
+    budgets = Budgets(store.database)
     await budgets.reserve([PERSON, SERVER], 900)
     await budgets.settle([PERSON, SERVER], 900, 200)
     assert await budgets.spent([PERSON, SERVER]) == {PERSON.key: 200, SERVER.key: 200}
@@ -46,7 +46,7 @@ async def test_settling_gives_back_what_was_not_spent(store: Store) -> None:
 
 
 async def test_thousand_reservations_at_once_never_exceed_a_cap(store: Store) -> None:
-    budgets = SqlBudgets(store.database)
+    budgets = Budgets(store.database)
     caps = [
         [replace(PERSON, owner=f"telegram:{number % 7}", limit=10**9), replace(SERVER, limit=5_000)]
         for number in range(1000)
@@ -68,7 +68,7 @@ async def test_thousand_reservations_at_once_never_exceed_a_cap(store: Store) ->
 
 
 async def test_each_period_begins_anew(store: Store) -> None:
-    budgets = SqlBudgets(store.database)
+    budgets = Budgets(store.database)
     assert await budgets.reserve([PERSON], 1000) is None
     assert await budgets.reserve([PERSON], 1) == PERSON
     assert await budgets.reserve([replace(PERSON, begins="2026-11-23")], 1000) is None
@@ -78,12 +78,12 @@ async def test_usage_is_added_up_and_outlives_the_text(store: Store) -> None:
     claim, message = await take_message(store)
     unpriced = replace(PAID, charge=replace(PAID.charge, cost=None))
     await store.conversations.finish(claim, message, TurnResult(receipts=[PAID, PAID, unpriced]))
-    totals = SqlUsageTotals(store.database)
+    totals = UsageTotals(store.database)
     expected = UsageTotal(3, 300, 120, 30, 500, 1)
     assert await totals.of_person("telegram:1", LONG_AGO) == expected
     claim, message = await take_message(store, "5:2")
     await store.conversations.forget(claim)
-    assert await SqlReceipts(store.database).newest("telegram:5") == []
+    assert await Receipts(store.database).newest("telegram:5") == []
     assert await totals.of_person("telegram:1", LONG_AGO) == expected
     assert await totals.of_person("telegram:2", LONG_AGO) == UsageTotal(0, 0, 0, 0, 0, 0)
     assert await totals.of_person("telegram:1", datetime.now(UTC) + timedelta(days=1)) == (
@@ -97,9 +97,7 @@ async def test_usage_by_day_has_a_row_for_each_model(store: Store) -> None:
     # of an edit, which is finished step by step on PostgreSQL, too
     result = TurnResult(receipts=[PAID, other, PAID], change=HistoryChange())
     await store.conversations.finish(claim, message, result)
-    rows = await SqlUsageTotals(store.database).by_day(
-        LONG_AGO, datetime.now(UTC) + timedelta(days=1)
-    )
+    rows = await UsageTotals(store.database).by_day(LONG_AGO, datetime.now(UTC) + timedelta(days=1))
     assert {one.day for one in rows} == {datetime.now(UTC).date().isoformat()}
     assert [(one.model, one.total.answers, one.total.cost) for one in rows] == [
         ("gpt", 2, 500),
@@ -111,7 +109,7 @@ async def test_usage_by_day_has_a_row_for_each_model(store: Store) -> None:
 async def test_text_of_a_receipt_is_deleted_before_its_usage(store: Store) -> None:
     claim, message = await take_message(store)
     await store.conversations.finish(claim, message, TurnResult(receipts=[PAID]))
-    totals, budgets = SqlUsageTotals(store.database), SqlBudgets(store.database)
+    totals, budgets = UsageTotals(store.database), Budgets(store.database)
     await budgets.reserve([PERSON, replace(PERSON, begins="2020-01-01")], 5)
 
     async def age(days: float) -> None:
@@ -120,7 +118,7 @@ async def test_text_of_a_receipt_is_deleted_before_its_usage(store: Store) -> No
         await delete_expired(store.database, SystemClock(), 14)
 
     await age(15)
-    assert await SqlReceipts(store.database).newest("telegram:5") == []
+    assert await Receipts(store.database).newest("telegram:5") == []
     assert (await totals.of_person("telegram:1", LONG_AGO)).cost == 250
     await age(400)
     assert (await totals.of_person("telegram:1", LONG_AGO)).answers == 0

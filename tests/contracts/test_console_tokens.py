@@ -2,16 +2,16 @@
 
 from bot.chat.access import ApiToken, AuditEntry, Scope
 from bot.runtime.clock import SystemClock
-from bot.storage.operation import SqlAuditLog
+from bot.storage.operation import AuditLog
 from bot.storage.retention import delete_expired
-from bot.storage.tokens import SqlConsoleTokens
+from bot.storage.tokens import ConsoleTokens
 from tests.contracts.conftest import Store
 from tests.fakes import FakeClock
 
 
 async def test_one_time_token_is_used_once_and_expires(store: Store) -> None:
     clock = FakeClock()
-    tokens = SqlConsoleTokens(store.database, clock)
+    tokens = ConsoleTokens(store.database, clock)
     for digest in ("a", "b"):
         await tokens.add_login(digest, clock.now() + 600)
 
@@ -22,7 +22,7 @@ async def test_one_time_token_is_used_once_and_expires(store: Store) -> None:
 
 async def test_sessions_end_together_or_alone_and_api_tokens_stay(store: Store) -> None:
     clock = FakeClock()
-    tokens = SqlConsoleTokens(store.database, clock)
+    tokens = ConsoleTokens(store.database, clock)
     api_token = ApiToken("backup", frozenset({Scope.READ, Scope.OPERATE}), clock.now())
     assert await tokens.add_api_token("t", api_token)
     assert not await tokens.add_api_token("u", api_token)
@@ -41,7 +41,7 @@ async def test_sessions_end_together_or_alone_and_api_tokens_stay(store: Store) 
 
 
 async def test_audit_log_gives_the_newest_first(store: Store) -> None:
-    audit = SqlAuditLog(store.database)
+    audit = AuditLog(store.database)
     entries = [AuditEntry(float(at), "session", "set preset", "telegram:5") for at in range(3)]
     for entry in entries:
         await audit.record(entry)
@@ -50,7 +50,7 @@ async def test_audit_log_gives_the_newest_first(store: Store) -> None:
 
 
 async def test_setting_of_an_admin_is_noted_with_what_it_replaced(store: Store) -> None:
-    audit, by, scope = SqlAuditLog(store.database), "telegram:9", "telegram:-5"
+    audit, by, scope = AuditLog(store.database), "telegram:9", "telegram:-5"
     for value in ("nora", "fox\nnora", "fox\nnora", None):
         await store.chat_settings.set(scope, "preset", value, by, audited=True)
     await store.chat_settings.set(f"{by}@{scope}", "persona", "A tall knight.", by)
@@ -65,7 +65,7 @@ async def test_setting_of_an_admin_is_noted_with_what_it_replaced(store: Store) 
 
 
 async def test_audit_log_is_deleted_after_a_year_and_a_month(store: Store) -> None:
-    audit, now = SqlAuditLog(store.database), SystemClock().now()
+    audit, now = AuditLog(store.database), SystemClock().now()
     for days in (401, 399):
         await audit.record(AuditEntry(now - days * 86_400, "session", "set preset", str(days)))
     assert await delete_expired(store.database, SystemClock(), 14) == 1

@@ -16,7 +16,7 @@ from bot.chat.incoming import Said
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextEncryption
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.copying import COPIED_TABLES, back_up, copy_rows
 from bot.storage.database import Database, open_database, open_without_decrypting
 from bot.storage.inbox import SqlInbox
@@ -99,7 +99,7 @@ async def test_encrypted_texts_are_copied_as_they_are(empty_database: str, tmp_p
         await copy_rows(source, copy, lambda _table, _rows: None)
     assert b"to be copied" not in (tmp_path / "copied.db").read_bytes()
     async with open_database(target_url, encryption) as database:
-        _claim, message = await begin(SqlConversations(database, SystemClock()))
+        _claim, message = await begin(Conversations(database, SystemClock()))
     assert isinstance(message.incoming, Said)
     assert message.incoming.text == "to be copied"
 
@@ -150,7 +150,7 @@ async def test_copy_takes_new_messages(store: Store, target: Database) -> None:
     await SqlInbox(target, SystemClock()).receive([make_incoming(key="later", text="after")], {})
     rows = await target.read(lambda c: c.execute(select(inbox.c.id).order_by(inbox.c.id)).all())
     assert [row.id for row in rows] == [1, 2]
-    _claim, message = await begin(SqlConversations(target, SystemClock()))
+    _claim, message = await begin(Conversations(target, SystemClock()))
     assert isinstance(message.incoming, Said)
     assert message.incoming.text == "before"
 

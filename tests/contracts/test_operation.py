@@ -12,11 +12,11 @@ from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
 from bot.chat.session import MAX_OWN_CRASHES, Turn, TurnResult
 from bot.commands.privacy import export_words
 from bot.runtime.clock import SystemClock
-from bot.storage.dead_letters import SqlDeadLetters
-from bot.storage.forgetting import SqlPersonalData
+from bot.storage.dead_letters import DeadLetters
+from bot.storage.forgetting import PersonalData
 from bot.storage.leases import SqlRoleLeases
-from bot.storage.operation import SqlNodeRegistry, SqlPauses
-from bot.storage.reports import SqlServiceState
+from bot.storage.operation import NodeRegistry, Pauses
+from bot.storage.reports import ServiceState
 from bot.storage.retention import delete_expired
 from bot.storage.tables import conversation, inbox, node, outbox, role_lease
 from tests.contracts.conftest import Store
@@ -47,8 +47,8 @@ async def refuse_answer(store: Store) -> None:
     await store.outbox.mark_dead(row, "the chat is closed")
 
 
-def letters(store: Store) -> SqlDeadLetters:
-    return SqlDeadLetters(store.database, SystemClock())
+def letters(store: Store) -> DeadLetters:
+    return DeadLetters(store.database, SystemClock())
 
 
 # --- processes and work ------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def letters(store: Store) -> SqlDeadLetters:
 
 async def test_processes_are_listed_with_what_they_hold(store: Store) -> None:
     clock = SystemClock()
-    nodes = SqlNodeRegistry(store.database, clock)
+    nodes = NodeRegistry(store.database, clock)
     await nodes.enter("me", "gateway,worker", "1.0")
     await nodes.enter("other", "sender", "1.1")
     assert await SqlRoleLeases(store.database, "me", clock).take("receive telegram", 60)
@@ -80,14 +80,14 @@ async def test_only_what_some_process_should_do_is_listed_as_a_job(store: Store)
     for role in ("receive discord 0/1", "shards of discord at me", "identify discord 0"):
         assert await leases.take(role, 60)
         await leases.release(role)
-    jobs = await SqlNodeRegistry(store.database, clock).held_jobs()
+    jobs = await NodeRegistry(store.database, clock).held_jobs()
     assert [one.role for one in jobs] == ["receive discord 0/1"]
-    listed = await SqlServiceState(store.database, clock).role_leases()
+    listed = await ServiceState(store.database, clock).role_leases()
     assert [one.role for one in listed] == ["receive discord 0/1"]
 
 
 async def test_process_that_died_is_silent_and_one_that_reports_is_not(store: Store) -> None:
-    nodes = SqlNodeRegistry(store.database, SystemClock())
+    nodes = NodeRegistry(store.database, SystemClock())
     await nodes.enter("me", "worker", "1.0")
     long_ago = update(node).values(seen_at=node.c.seen_at - 10 * HEARTBEAT_SECONDS)
     await store.database.write(lambda c: c.execute(long_ago).rowcount)
@@ -99,7 +99,7 @@ async def test_process_that_died_is_silent_and_one_that_reports_is_not(store: St
 
 
 async def test_process_that_starts_again_is_as_old_as_its_new_life(store: Store) -> None:
-    nodes = SqlNodeRegistry(store.database, SystemClock())
+    nodes = NodeRegistry(store.database, SystemClock())
     await nodes.enter("me", "worker", "1.0")
     long_ago = update(node).values(started_at=node.c.started_at - 1000)
     await store.database.write(lambda c: c.execute(long_ago).rowcount)
@@ -115,7 +115,7 @@ async def test_process_that_starts_again_is_as_old_as_its_new_life(store: Store)
 
 async def test_job_is_as_old_as_its_holder_has_it(store: Store) -> None:
     clock = SystemClock()
-    nodes = SqlNodeRegistry(store.database, clock)
+    nodes = NodeRegistry(store.database, clock)
     us, them = (SqlRoleLeases(store.database, owner, clock) for owner in ("us", "them"))
     assert await us.take("receive telegram", 60)
     long_ago = update(role_lease).values(held_since=role_lease.c.held_since - 1000)
@@ -135,7 +135,7 @@ async def test_job_is_as_old_as_its_holder_has_it(store: Store) -> None:
 
 
 async def test_work_is_counted_with_its_age(store: Store) -> None:
-    nodes = SqlNodeRegistry(store.database, SystemClock())
+    nodes = NodeRegistry(store.database, SystemClock())
     assert {one.count for one in await nodes.background_work()} == {0}
     await store.inbox.receive([make_incoming(), make_incoming(key="6:1", chat="6")], {})
     waited = update(conversation).values(ready_since=conversation.c.ready_since - 100)
@@ -160,7 +160,7 @@ async def test_work_is_counted_with_its_age(store: Store) -> None:
 
 
 async def test_scope_is_paused_once_until_it_is_resumed(store: Store) -> None:
-    pauses = SqlPauses(store.database, SystemClock())
+    pauses = Pauses(store.database, SystemClock())
     assert await pauses.begin("telegram", "anna")
     assert not await pauses.begin("telegram", "ben")
     assert await pauses.begin("all", "ben")
@@ -265,7 +265,7 @@ async def test_name_of_no_letter_does_nothing(store: Store, name: str) -> None:
 
 async def test_forgotten_person_leaves_no_dead_letter(store: Store) -> None:
     await set_aside(store)
-    data = SqlPersonalData(store.database, SystemClock())
+    data = PersonalData(store.database, SystemClock())
     await data.drop_set_aside("telegram:99")
     assert len(await letters(store).all()) == 1
 
@@ -287,7 +287,7 @@ async def test_own_words_are_exported_from_every_conversation(store: Store) -> N
     await store.chat_settings.set(f"{ALICE.id}0", "persona", "a dragon", BOB.id)
     at = datetime(2026, 11, 21, tzinfo=UTC)
 
-    found = await export_words(SqlPersonalData(store.database, SystemClock()), ALICE.id, at)
+    found = await export_words(PersonalData(store.database, SystemClock()), ALICE.id, at)
 
     words = json.loads(found.file.text)
     assert [one["text"] for one in words["messages"]] == ["line 0", "line 2"]

@@ -13,17 +13,16 @@ from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database, parse_url
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.postgres import to_dsn
 from bot.storage.statements import Statement, Unit
 from tests.checkout import CHECKOUT
@@ -202,7 +201,7 @@ def _count_connections(connection: Connection) -> int:
 async def answer(database: Database, number: int) -> None:
     """Receive, claim, finish, send and load: a message in six units."""
     clock, sender = SystemClock(), SenderIdentity("me", 0)
-    conversations = SqlConversations(database, clock, sender)
+    conversations = Conversations(database, clock, sender)
     incoming = make_incoming(chat=str(number), key=f"{number}:1")
     key = incoming.address.conversation
     await SqlInbox(database, clock).receive([incoming], {"telegram:offset": "1"})
@@ -221,7 +220,7 @@ async def _limits(database: Database) -> list[list[str]]:
     def unit() -> Unit[list[str]]:
         values = []
         for name in _LIMITS:
-            values.append((yield Statement(text(f"SHOW {name}")).query())[0][0])
+            values.append((yield Statement(f"SHOW {name}").query())[0][0])
         return values
 
     def read(connection: Connection) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from bot.errors import StoreError
 from bot.storage.database import open_database, parse_url
@@ -68,7 +68,7 @@ async def fail(work: Awaitable[object], reason: str | None = None) -> None:
 
 
 def running(sql: str) -> Unit[None]:
-    yield Statement(text(sql)).query()
+    yield Statement(sql).query()
 
 
 async def test_server_that_never_answers_is_given_up() -> None:
@@ -97,10 +97,6 @@ async def test_unit_waits_for_a_lock_no_longer_than_its_limit(url: str) -> None:
             await fail(database.run(lambda: running(_LOCK)), "lock timeout")
 
 
-def _look(connection: Connection) -> None:
-    connection.exec_driver_sql("SELECT pg_sleep(0.01)")
-
-
 async def test_process_has_at_most_eight_connections_under_load(url: str) -> None:
     counts = [0]
     async with (
@@ -109,7 +105,10 @@ async def test_process_has_at_most_eight_connections_under_load(url: str) -> Non
         asyncio.TaskGroup() as group,
     ):
         works = [group.create_task(answer(database, number)) for number in range(100)]
-        works += [group.create_task(database.read(_look)) for _ in range(100)]
+        works += [
+            group.create_task(database.run_reading(lambda: running("SELECT pg_sleep(0.01)")))
+            for _ in range(100)
+        ]
         while not all(one.done() for one in works):
             counts.append(await watcher.fetchval(_COUNT_OTHERS))
     assert max(counts) == _MAX_CONNECTIONS

@@ -19,15 +19,14 @@ from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnRange, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextCodec
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.retention import delete_expired
 from bot.storage.rows import encode_event
 from bot.storage.sqlite import ConnectionPool, UnitOfWork
-from bot.storage.statements import DialectName, Query, Rows, StartUnit, arguments
+from bot.storage.statements import DialectName, Query, Rows, StartUnit
 from bot.storage.tables import inbox
 from tests.postgres import create_postgres_database
 from tests.samples import ALICE, make_incoming
@@ -131,7 +130,7 @@ class Process:
         clock, sender = SystemClock(), SenderIdentity("me", 0)
         self.database = database
         self.inbox = SqlInbox(database, clock)
-        self.conversations = SqlConversations(database, clock, sender)
+        self.conversations = Conversations(database, clock, sender)
         self.outbox = SqlOutbox(database, clock, sender)
         self.scanned: dict[str, list[str]] = {}
         self.rows_read: dict[str, int] = {}
@@ -275,7 +274,7 @@ def _rows_of(connection: Connection, query: Query) -> Rows:
     sql = query.statement.compiled("postgresql")
     found: Rows = ()
     for values in query.many or (query.values,):
-        result = connection.exec_driver_sql(sql.text, tuple(arguments(sql, values, TextCodec())))
+        result = connection.exec_driver_sql(sql.text, tuple(sql.arguments(values, TextCodec())))
         found = result.fetchall() if result.returns_rows else ()
     return found
 

@@ -12,7 +12,6 @@ from bot.storage.copying import copy_rows
 from bot.storage.database import open_as_it_is, open_database
 from bot.storage.inbox import SqlInbox
 from bot.storage.retention import delete_expired
-from bot.storage.stories import open_stories
 from tests.checkout import CHECKOUT
 from tests.contracts.test_postgres import answer
 from tests.postgres import create_postgres_database, run_postgres_program
@@ -52,7 +51,6 @@ async def test_role_of_the_service_uses_rows_and_leaves_upgrades_to_the_owner(
         await copy_rows(source, database, lambda _table, _rows: None)
     async with open_database(roles["troupe_service"]) as database:
         await answer(database, 1)
-        await open_stories(database)
         await delete_expired(database, clock, receipt_days=1)
         for statement in ("DROP TABLE turn", "CREATE TABLE extra (id int)", "TRUNCATE inbox"):
             with pytest.raises(StoreError, match=r"permission denied|must be owner"):

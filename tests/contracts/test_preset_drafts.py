@@ -4,14 +4,14 @@ import asyncio
 from dataclasses import replace
 
 from bot.chat.drafts import ImportedFile, PresetDraft
-from bot.storage.presets import SqlPresetDrafts
+from bot.storage.presets import PresetDrafts
 from tests.contracts.conftest import Store
 
 DRAFT = PresetDraft("nora", 3, 1, '{"name": "nora"', 5.0, ImportedFile("nora.png", b"\x89PNG\0"))
 
 
 async def test_draft_is_found_as_it_was_saved(store: Store) -> None:
-    drafts = SqlPresetDrafts(store.database)
+    drafts = PresetDrafts(store.database)
     assert await drafts.save(DRAFT)
     assert await drafts.find("nora") == DRAFT
     assert await drafts.find("nils") is None
@@ -19,7 +19,7 @@ async def test_draft_is_found_as_it_was_saved(store: Store) -> None:
 
 
 async def test_each_revision_follows_the_one_before(store: Store) -> None:
-    drafts = SqlPresetDrafts(store.database)
+    drafts = PresetDrafts(store.database)
     assert not await drafts.save(replace(DRAFT, revision=2))
     assert await drafts.save(DRAFT)
     assert not await drafts.save(replace(DRAFT, content="other"))
@@ -31,7 +31,7 @@ async def test_each_revision_follows_the_one_before(store: Store) -> None:
 
 
 async def test_of_concurrent_writers_one_wins(store: Store) -> None:
-    drafts = SqlPresetDrafts(store.database)
+    drafts = PresetDrafts(store.database)
     await drafts.save(DRAFT)
     async with asyncio.TaskGroup() as group:
         tasks = [
@@ -42,7 +42,7 @@ async def test_of_concurrent_writers_one_wins(store: Store) -> None:
 
 
 async def test_deleted_draft_is_gone(store: Store) -> None:
-    drafts = SqlPresetDrafts(store.database)
+    drafts = PresetDrafts(store.database)
     await drafts.save(DRAFT)
     assert await drafts.delete("nora")
     assert not await drafts.delete("nora")
@@ -50,7 +50,7 @@ async def test_deleted_draft_is_gone(store: Store) -> None:
 
 
 async def test_what_databases_refuse_is_replaced(store: Store) -> None:
-    drafts = SqlPresetDrafts(store.database)
+    drafts = PresetDrafts(store.database)
     await drafts.save(replace(DRAFT, content="a\0b\ud800"))
     found = await drafts.find("nora")
     assert found is not None

@@ -18,13 +18,12 @@ from bot.chat.session import ClaimedMessage, TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextEncryption
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import open_database
-from bot.storage.dead_letters import SqlDeadLetters
+from bot.storage.dead_letters import DeadLetters
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
-from bot.storage.reports import SqlQueueAges, SqlServiceState
+from bot.storage.outbox import SenderIdentity, SqlOutbox
+from bot.storage.reports import ServiceState
 from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.storage.tables import lane
 from bot.storage.tables import outbox as outbox_table
@@ -95,7 +94,7 @@ async def wake(process: asyncio.subprocess.Process) -> str:
     return printed.decode().strip().splitlines()[-1]
 
 
-async def claim(conversations: SqlConversations, owner: str) -> ClaimedMessage | None:
+async def claim(conversations: Conversations, owner: str) -> ClaimedMessage | None:
     begun = await conversations.begin([LANE], owner, _LEASE)
     return begun[0] if begun else None
 
@@ -103,8 +102,8 @@ async def claim(conversations: SqlConversations, owner: str) -> ClaimedMessage |
 @pytest.mark.service
 async def test_clock_that_is_ahead_takes_no_live_lease(postgres_url: str) -> None:
     async with open_database(postgres_url) as database:
-        here = SqlConversations(database, SystemClock())
-        ahead = SqlConversations(database, AheadClock())
+        here = Conversations(database, SystemClock())
+        ahead = Conversations(database, AheadClock())
         await SqlInbox(database, AheadClock()).receive([make_incoming()], {})
         begun = await claim(here, "here")
         assert begun is not None
@@ -123,7 +122,7 @@ async def test_clock_that_is_ahead_takes_no_live_lease(postgres_url: str) -> Non
 @pytest.mark.service
 async def test_clock_that_is_behind_lets_an_unknown_outcome_settle(postgres_url: str) -> None:
     async with open_database(postgres_url) as database:
-        conversations = SqlConversations(database, SystemClock())
+        conversations = Conversations(database, SystemClock())
         await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
         begun = await claim(conversations, "here")
         assert begun is not None
@@ -141,7 +140,7 @@ async def test_clock_that_is_behind_lets_an_unknown_outcome_settle(postgres_url:
 async def test_clock_that_is_wrong_by_years_deletes_and_releases_nothing(postgres_url: str) -> None:
     years = FakeClock(SystemClock().now() + 2 * 365 * 86_400)
     async with open_database(postgres_url) as database:
-        conversations = SqlConversations(database, SystemClock())
+        conversations = Conversations(database, SystemClock())
         await SqlInbox(database, SystemClock()).receive(
             [make_incoming(), make_incoming(key="2")], {}
         )
@@ -153,8 +152,8 @@ async def test_clock_that_is_wrong_by_years_deletes_and_releases_nothing(postgre
         [row] = await outbox.take([LANE])
         assert await delete_expired(database, years, 14) == 0
         assert await delete_expired_turns(database, years, 30) == 0
-        assert (await SqlServiceState(database, years).queues()).held == 1
-        ages = await SqlQueueAges(database, years).read()
+        assert (await ServiceState(database, years).queues()).held == 1
+        ages = await ServiceState(database, years).queue_ages()
         assert max(ages.conversations, ages.lanes) < 60
         await outbox.release_all()
         assert await SqlOutbox(database, BehindClock(), SenderIdentity("next", 0)).take([LANE])
@@ -176,7 +175,7 @@ def give_up(store: SqlOutbox) -> Mapping[str, Callable[[OutboxRow], Awaitable[ob
 async def test_lane_is_locked_before_its_rows(postgres_url: str, end: str) -> None:
     async with open_database(postgres_url) as database:
         clock = SystemClock()
-        conversations = SqlConversations(database, clock)
+        conversations = Conversations(database, clock)
         await SqlInbox(database, clock).receive([make_incoming()], {})
         begun = await claim(conversations, "here")
         assert begun is not None
@@ -190,7 +189,7 @@ async def test_lane_is_locked_before_its_rows(postgres_url: str, end: str) -> No
 
         async def run() -> None:
             if end == "retry":
-                await SqlDeadLetters(database, clock).retry(f"out-{row.id}")
+                await DeadLetters(database, clock).retry(f"out-{row.id}")
             else:
                 await ends[end](row)
 
@@ -210,7 +209,7 @@ async def test_lane_is_locked_before_its_rows(postgres_url: str, end: str) -> No
 @pytest.mark.service
 async def test_stopped_transaction_does_not_block_others_for_ever(postgres_url: str) -> None:
     async with open_database(postgres_url) as database:
-        conversations = SqlConversations(database, SystemClock())
+        conversations = Conversations(database, SystemClock())
         await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
         async with stopped_process("transaction", postgres_url) as process:
             begun = None

@@ -149,6 +149,27 @@ async def test_concurrent_events_are_never_more_than_the_rate(peers: Peers) -> N
     assert sum(one.result() == 0 for one in takes) == OTHER.count
 
 
+async def test_cancelled_calls_never_get_the_answer_of_another_call(peers: Peers) -> None:
+    """Cancel callers in the middle of a request: no answer reaches the caller after them."""
+    rates = [Rate(f"key:{number}", 1, 1000 * max(number, 1)) for number in range(10)]
+    for rate in rates[1:]:
+        await peers.here.take([rate])
+    found: list[tuple[int, int]] = []
+
+    async def take(number: int) -> None:
+        found.append((number, round(await peers.there.take([rates[number]]) / 1000)))
+
+    for round_ in range(200):
+        callers = [asyncio.create_task(take(number)) for number in range(1, 10)]
+        for _ in range(round_ % 4):
+            await asyncio.sleep(0)
+        for caller in callers[::2]:
+            caller.cancel()
+        await asyncio.wait(callers)
+    assert {number for number, _ in found} >= {2, 4, 6, 8}
+    assert [one for one in found if one[0] != one[1]] == []
+
+
 async def test_places_are_held_until_released(peers: Peers) -> None:
     assert await peers.here.acquire("p", 2, "a", 600) == 1
     assert await peers.there.acquire("p", 2, "b", 600) == 2

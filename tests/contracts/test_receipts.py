@@ -16,9 +16,9 @@ from bot.chat.prompt import (
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt, Timings
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.runtime.clock import SystemClock
-from bot.storage.receipts import SqlReceipts
+from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired
-from bot.storage.tables import has_content, receipt
+from bot.storage.tables import receipt
 from tests.contracts.conftest import Store
 from tests.samples import begin, make_incoming
 
@@ -67,7 +67,7 @@ async def test_receipt_is_found_by_number_and_by_conversation(store: Store) -> N
         reason=FinishReason.REPETITION,
     )
     await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT, other]))
-    receipts = SqlReceipts(store.database)
+    receipts = Receipts(store.database)
     assert await receipts.newest("telegram:5") == [(1, RECEIPT), (2, other)]
     assert await receipts.get(1) == RECEIPT
     assert await receipts.newest("telegram:6") == []
@@ -80,7 +80,7 @@ async def test_receipts_are_deleted_after_some_days(store: Store) -> None:
     old = update(receipt).where(receipt.c.id == 1).values(at=receipt.c.at - 3 * 86_400)
     await store.database.write(lambda c: c.execute(old).rowcount)
     assert await delete_expired(store.database, SystemClock(), 2) == 1
-    count = select(func.count(receipt.c.id)).where(has_content)
+    count = select(func.count(receipt.c.id)).where(receipt.c.content != b"")
     assert await store.database.read(lambda c: c.execute(count).scalar()) == 1
 
 
@@ -90,4 +90,4 @@ async def test_receipts_are_deleted_with_their_conversation(store: Store) -> Non
 
     await store.conversations.forget(claim)
 
-    assert await SqlReceipts(store.database).get(1) is None
+    assert await Receipts(store.database).get(1) is None

@@ -15,11 +15,11 @@ from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
 from bot.chat.session import HistoryChange, InboxMessage, MessageNote, Turn, TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.forgetting import Tombstone, TombstoneFile, read_tombstones
 from bot.storage.operation import SqlMessageNotes
 from bot.storage.restoring import (
-    SqlRestores,
+    Restores,
     copy_backup,
     last_written,
     prepare_restored,
@@ -96,7 +96,7 @@ async def test_turns_of_tombstones_are_deleted_and_later_ones_stay(
     store: Store, tmp_path: Path
 ) -> None:
     file = tmp_path / "forgotten.jsonl"
-    recording = SqlConversations(
+    recording = Conversations(
         store.database, SystemClock(), record_tombstone=TombstoneFile(file).record
     )
     await say_and_answer(store, "secret", "5:1")
@@ -119,7 +119,7 @@ async def test_turns_of_tombstones_are_deleted_and_later_ones_stay(
 
     assert "secret" not in await history(store)
     assert "harmless" in await history(store)
-    restored = await SqlRestores(store.database, SystemClock()).newest()
+    restored = await Restores(store.database, SystemClock()).newest()
     assert restored == Restore(LATER, frozenset({(LANE, "1")}))
 
 
@@ -180,7 +180,7 @@ async def test_notes_that_quote_people_are_deleted(store: Store) -> None:
 
 
 async def test_old_restore_does_not_matter(store: Store) -> None:
-    restores = SqlRestores(store.database, SystemClock())
+    restores = Restores(store.database, SystemClock())
     assert await restores.newest() is None
     long_ago = NOW - 31 * 86_400
     await prepare_restored(store.database, [], long_ago, long_ago)
@@ -190,7 +190,7 @@ async def test_old_restore_does_not_matter(store: Store) -> None:
 # --- what a process does with messages from before ---------------------------------------------
 
 
-class FixedRestores(SqlRestores):
+class FixedRestores(Restores):
     def __init__(self, restore: Restore | None) -> None:
         self._restore = restore
 

@@ -19,7 +19,6 @@ from bot.storage.leases import SqlRoleLeases
 from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import (
-    has_content,
     inbox,
     outbox,
     receipt,
@@ -195,7 +194,7 @@ async def test_retention_job_deletes_turns_where_it_is_set(
     await let_days_pass(store, 12)
     settings = Settings.model_construct(history_days=days, receipt_days=14)
     await delete_expired_once(store.database, settings, SystemClock())
-    content = select(func.count()).select_from(receipt).where(has_content)
+    content = select(func.count()).select_from(receipt).where(receipt.c.content != b"")
     with_prompt = await store.database.read(lambda c: c.execute(content).scalar_one())
     assert (await count(store, turn), with_prompt) == (left, left // 2)
 

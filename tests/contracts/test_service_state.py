@@ -5,14 +5,14 @@ from bot.chat.operation import QueueState
 from bot.chat.session import Turn, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.leases import SqlRoleLeases
-from bot.storage.reports import QueueAges, SqlChannelHistories, SqlQueueAges, SqlServiceState
+from bot.storage.reports import ChannelHistories, QueueAges, ServiceState
 from tests.contracts.conftest import Store
 from tests.contracts.test_receipts import RECEIPT, take_message
 from tests.samples import make_incoming
 
 
 async def test_queues_are_counted(store: Store) -> None:
-    state = SqlServiceState(store.database, SystemClock())
+    state = ServiceState(store.database, SystemClock())
     assert await state.queues() == QueueState(0, None, 0, 0, 0)
 
     claim, message = await take_message(store)
@@ -26,15 +26,15 @@ async def test_queues_are_counted(store: Store) -> None:
 
 
 async def test_age_of_the_oldest_conversation_is_measured_on_both_databases(store: Store) -> None:
-    ages = SqlQueueAges(store.database, SystemClock())
-    assert await ages.read() == QueueAges(0.0, 0.0)
+    state = ServiceState(store.database, SystemClock())
+    assert await state.queue_ages() == QueueAges(0.0, 0.0)
     await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
-    assert 0 < (await ages.read()).conversations < 60
+    assert 0 < (await state.queue_ages()).conversations < 60
 
 
 async def test_leases_and_channels_are_listed(store: Store) -> None:
     clock = SystemClock()
-    state = SqlServiceState(store.database, clock)
+    state = ServiceState(store.database, clock)
     assert await SqlRoleLeases(store.database, "here:1", clock).take("receive telegram", 60)
     claim, message = await take_message(store)
     await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT, RECEIPT]))
@@ -49,7 +49,7 @@ async def test_leases_and_channels_are_listed(store: Store) -> None:
 
 
 async def test_histories_of_a_conversation_are_told_by_session(store: Store) -> None:
-    histories = SqlChannelHistories(store.database)
+    histories = ChannelHistories(store.database)
     claim, message = await take_message(store)
     said = message.incoming
     assert isinstance(said, Said)

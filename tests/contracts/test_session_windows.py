@@ -1,30 +1,22 @@
 """Turns that are kept in memory are what a fresh read gives, whoever had the conversation since."""
 
-import asyncio
 import random
 import re
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import TypeVar
 
 import pytest
-from redis.asyncio import Redis
 from typing_extensions import override
 
 from bot.chat.session import Claim, ClaimedMessage, Turn, TurnResult
 from bot.errors import Fenced, StoreError
-from bot.ports import SharedValues
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.redis_values import open_values
 from bot.storage.sqlite import UnitOfWork
 from bot.storage.statements import StartUnit, Unit
-from bot.storage.windows import SharedWindows
 from tests.contracts.conftest import Store
-from tests.fakes import FakeSharedValues
 from tests.samples import ALICE, make_incoming, read_session
-from tests.waiting import PATIENCE_SECONDS
 
 T = TypeVar("T")
 LANE = "telegram:5"
@@ -77,12 +69,11 @@ class ObservedDatabase(Database):
 class Process:
     """One process that answers messages in a chat."""
 
-    def __init__(self, store: Store, name: str, values: SharedValues | None = None) -> None:
+    def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self._name = name
         self.database = ObservedDatabase(store.database)
-        shared = SharedWindows(values, store.database.codec) if values else None
-        self.conversations = SqlConversations(self.database, SystemClock(), shared=shared)
+        self.conversations = Conversations(self.database, SystemClock())
 
     async def claim(self, key: str) -> ClaimedMessage:
         """Receive a message and claim its conversation, whoever has it."""
@@ -115,16 +106,6 @@ def here(store: Store) -> Process:
 @pytest.fixture
 def there(store: Store) -> Process:
     return Process(store, "there")
-
-
-@pytest.fixture
-def values() -> FakeSharedValues:
-    return FakeSharedValues()
-
-
-@pytest.fixture
-def sharing(store: Store, values: FakeSharedValues) -> tuple[Process, Process]:
-    return Process(store, "one", values), Process(store, "other", values)
 
 
 async def test_following_messages_are_answered_without_a_read(here: Process) -> None:
@@ -207,87 +188,6 @@ async def test_commit_without_an_answer_drops_the_window(here: Process) -> None:
     here.database.loses_answers = False
     await here.expect_fresh(begun.claim)
     assert await here.answer("5:2", "b") == 0
-
-
-async def test_other_process_answers_without_a_read_where_windows_are_shared(
-    sharing: tuple[Process, Process],
-) -> None:
-    one, other = sharing
-    reads = [
-        await process.answer(f"5:{n}", f"said {n}", "answered\0")
-        for n, process in enumerate((one, other, other, one, one, other))
-    ]
-    assert reads == [1, 0, 0, 0, 0, 0]
-
-
-async def test_window_that_was_lost_is_read(
-    sharing: tuple[Process, Process], values: FakeSharedValues
-) -> None:
-    one, other = sharing
-    await one.answer("5:1", "a")
-    stale = dict(values.values)
-    await one.answer("5:2", "b")
-    values.values = stale  # what was kept last did not arrive
-    assert await other.answer("5:3", "c") == 1
-    values.values.clear()
-    assert await one.answer("5:4", "d") == 1
-
-
-async def test_forgotten_history_is_not_shared(
-    sharing: tuple[Process, Process], values: FakeSharedValues
-) -> None:
-    one, other = sharing
-    await one.answer("5:1", "CANARY")
-    begun = await other.claim("5:2")
-    await other.conversations.forget(begun.claim)
-    assert values.values == {}
-    await other.finish(begun, "new")
-    await one.answer("5:3", "x")
-
-
-@pytest.fixture
-async def on_server(
-    store: Store, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[Process, Process]]:
-    # A server on a busy machine is not taken for one that is away.
-    monkeypatch.setattr("bot.storage.redis_values._FIND_SECONDS", 60)
-    clock = SystemClock()
-    async with (
-        open_values(redis_url, "test:", clock) as one,
-        open_values(redis_url, "test:", clock) as other,
-    ):
-        yield Process(store, "one", one), Process(store, "other", other)
-
-
-@pytest.mark.service
-async def test_window_moves_over_a_server_that_may_lose_it(
-    on_server: tuple[Process, Process], redis_url: str
-) -> None:
-    one, other = on_server
-    key = f"test:window:{LANE}"
-    async with Redis.from_url(redis_url) as server, asyncio.timeout(PATIENCE_SECONDS):
-
-        async def answer(process: Process, number: int) -> int:
-            before = await server.get(key)
-            reads = await process.answer(f"5:{number}", f"said {number}", "answered")
-            while await server.get(key) == before:  # noqa: ASYNC110 # it is written in the background
-                await asyncio.sleep(0.01)
-            return reads
-
-        assert [await answer(one, 0), await answer(other, 1), await answer(one, 2)] == [1, 0, 0]
-        assert 0 < await server.ttl(key) <= 600
-        await server.flushall()
-        assert [await answer(other, 3), await answer(one, 4)] == [1, 0]
-        begun = await other.claim("5:5")
-        await other.conversations.forget(begun.claim)
-        assert not await server.exists(key)
-
-
-@pytest.mark.parametrize("seed", range(8))
-async def test_any_mixture_of_steps_over_shared_windows_gives_what_a_fresh_read_gives(
-    sharing: tuple[Process, Process], seed: int
-) -> None:
-    await _mix_steps(*sharing, seed)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -1,30 +1,21 @@
-"""Contract of stories: on SQLite, on PostgreSQL with pgvector and without."""
+"""Contract of stories."""
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
-from sqlalchemy import text
 
 from bot.chat.story import PackedVector, StoryVector
-from bot.storage.numpy_vectors import NumpyIndex
-from bot.storage.stories import SqlStories, open_stories
-from bot.storage.vectors import TABLE, PgvectorIndex
+from bot.storage.stories import SqlStories
 from tests.contracts.conftest import Store
 
 A, B, C = "Nora finds a lamp.", "Nora loses her hat.", "诺拉在唱歌。\U0001f3ad"
 
 
-@pytest.fixture(params=["its own index", "numpy"])
-async def stories(request: pytest.FixtureRequest, store: Store) -> AsyncIterator[SqlStories]:
-    """The stories with each vector index that the database supports."""
-    if request.param == "numpy":
-        if store.database.is_sqlite:
-            pytest.skip("numpy is the only index there")
-        yield SqlStories(store.database, NumpyIndex(store.database))
-    else:
-        yield store.stories
+@pytest.fixture
+def stories(store: Store) -> SqlStories:
+    return store.stories
 
 
 def vector(*numbers: float) -> PackedVector:
@@ -133,26 +124,3 @@ async def test_concurrent_writers_agree(stories: SqlStories) -> None:
         for _ in range(8):
             group.create_task(store_vectors(stories, vectors))
     assert await nearest_texts(stories, vector(1, 0)) == [A, C, B]
-
-
-async def test_pgvector_indexes_existing_stories(store: Store) -> None:
-    if store.database.is_sqlite:
-        pytest.skip("only PostgreSQL has it")
-    await store_vectors(SqlStories(store.database, NumpyIndex(store.database)), {A: vector(1, 0)})
-    async with asyncio.TaskGroup() as group:
-        starts = [group.create_task(open_stories(store.database)) for _ in range(4)]
-
-    assert await nearest_texts(starts[0].result(), vector(1, 0)) == [A]
-
-
-async def test_numpy_searches_where_the_extension_is_refused(store: Store) -> None:
-    if store.database.is_sqlite:
-        pytest.skip("only PostgreSQL has it")
-    await store.database.write(lambda c: c.execute(text(f"DROP TABLE {TABLE}")))
-    await store.database.write(lambda c: c.execute(text("DROP EXTENSION vector")))
-    await store.database.write(lambda c: c.execute(text("CREATE TYPE vector AS (x int)")))
-
-    assert not await PgvectorIndex(store.database).prepare()
-    stories = await open_stories(store.database)
-    await store_vectors(stories, {A: vector(1, 0)})
-    assert await nearest_texts(stories, vector(1, 0)) == [A]

@@ -19,7 +19,6 @@ from bot.storage.database import NEWEST_REVISION, OLDEST_REVISION
 from bot.storage.leases import resolve_bot_id
 from bot.storage.migrations import make_alembic_config
 from bot.storage.tables import inbox
-from bot.storage.vectors import TABLE as VECTOR_INDEX
 from tests.contracts.conftest import Store
 from tests.contracts.store_steps import (
     NOON,
@@ -188,5 +187,4 @@ def read_columns(connection: Connection) -> Columns:
             for one in tables.get_columns(name)
         }
         for name in tables.get_table_names()
-        if name != VECTOR_INDEX  # which is created outside of the migrations
     }

@@ -16,7 +16,7 @@ from bot.errors import SettingsError, StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextEncryption
 from bot.storage.column_types import encryptable_columns
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database, open_without_decrypting
 from bot.storage.inbox import SqlInbox
 from bot.storage.rewriting import rewrite_texts
@@ -215,7 +215,7 @@ async def test_summary_stays_valid_when_the_turns_are_rewritten(empty_database: 
 
 async def _save_summary(database: Database) -> None:
     await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
-    conversations = SqlConversations(database, SystemClock())
+    conversations = Conversations(database, SystemClock())
     claim, message = await begin(conversations, CONVERSATION)
     turns = [Turn("user", one, ALICE, message.incoming.at) for one in ("日本", "two", "three")]
     await conversations.finish(claim, message, TurnResult(turns=turns))
@@ -232,8 +232,8 @@ async def test_process_without_the_option_reads_what_another_one_encrypts(
         async with open_database(empty_database, ON) as other:
             await SqlInbox(other, SystemClock()).receive([make_incoming(text=WORD)], {})
         with pytest.raises(StoreError, match="TROUPE_ENCRYPTION_KEYS"):
-            await begin(SqlConversations(blind, SystemClock()))
-        _claim, message = await begin(SqlConversations(one, SystemClock()))
+            await begin(Conversations(blind, SystemClock()))
+        _claim, message = await begin(Conversations(one, SystemClock()))
     assert WORD in str(message.incoming)
 
 

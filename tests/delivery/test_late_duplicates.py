@@ -8,11 +8,10 @@ from dataclasses import replace
 from bot.chat.outgoing import Face, Limits, OutboxState
 from bot.delivery.sender import Sender
 from bot.errors import OutcomeUnknown, RateLimited, Refused, Unreachable
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from tests.delivery.test_sender import LANE, WITHOUT_NONCES, Delivery, working
 from tests.fakes import LIMITS, FakeSurface
 from tests.samples import begin, make_incoming
@@ -268,7 +267,7 @@ async def test_copy_is_deleted_although_its_conversation_was_forgotten(
     async with chat.searching():
         await chat.send_twice("a")
         chat.surface.accept("a")
-        conversations = SqlConversations(database, chat.delivery.clock)
+        conversations = Conversations(database, chat.delivery.clock)
         await SqlInbox(database, chat.delivery.clock).receive([make_incoming(key="5:9")], {})
         claim, _ = await begin(conversations, LANE)
         await conversations.forget(claim)

@@ -33,11 +33,10 @@ from bot.errors import (
     Unreachable,
     WordsRefused,
 )
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.tables import outbox
 from tests.fakes import LIMITS, FakeClock, FakeSurface
 from tests.samples import begin, make_incoming
@@ -80,7 +79,7 @@ class Delivery:
         first_part: int = 0,
     ) -> None:
         """Queue an answer with one part for each text; with an `opening` they are edits."""
-        conversations = SqlConversations(self.database, self.clock)
+        conversations = Conversations(self.database, self.clock)
         await SqlInbox(self.database, self.clock).receive([said or make_incoming(key="5:0")], {})
         claim, message = await begin(conversations, LANE)
         contents = [MessageContent(text, face) for text in texts]

@@ -11,11 +11,10 @@ from bot.delivery.sender import RemoteDelivery, Sender
 from bot.delivery.sent_rows import SentRows, SentRowSignals
 from bot.errors import Refused
 from bot.runtime.in_process import InProcessSignals
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from tests.fakes import LIMITS, FakeClock, FakeSurface, run_ready_tasks
 from tests.samples import begin, make_incoming
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -45,7 +44,7 @@ class WorkerAndSender:
         self.delivery = RemoteDelivery(self.woken.extend, self.woken_urgently.extend, sent_rows)
 
     async def queue(self) -> None:
-        conversations = SqlConversations(self.database, self.clock)
+        conversations = Conversations(self.database, self.clock)
         await SqlInbox(self.database, self.clock).receive([make_incoming(key="5:0")], {})
         claim, message = await begin(conversations, LANE)
         outgoing = [OutgoingPart(0, MessageContent("an answer"))]

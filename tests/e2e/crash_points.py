@@ -17,12 +17,10 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
-
-from sqlalchemy import ColumnElement, Float, bindparam, case, update
 
 import bot.cli.app
 import bot.delivery.sender
@@ -39,15 +37,12 @@ from bot.intake import InboxIntake
 from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.runtime.clock import SystemClock
-from bot.storage import claims as units
-from bot.storage import conversation_sql, functions, lane_sql, lanes
-from bot.storage import statements as dialects
-from bot.storage.conversations import SqlConversations
+from bot.storage import finishing, functions, lane_sql, statements
+from bot.storage.conversations import Conversations
 from bot.storage.functions import PostgresFunction
 from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SqlOutbox
-from bot.storage.statements import DialectName, Statement, Unit
-from bot.storage.tables import outbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
+from bot.storage.statements import Statement
 from bot.turn.claims import is_set_aside
 from bot.turn.edits import Edits
 from bot.turn.message_groups import MessageGroup
@@ -156,7 +151,7 @@ def _between_parts(passed: OnPass) -> None:
             in_parts.add(message.turn)
         return False
 
-    _after(SqlConversations, SqlConversations.finish, passed, note)
+    _after(Conversations, Conversations.finish, passed, note)
     _after(
         SqlOutbox,
         SqlOutbox.mark_sent,
@@ -176,12 +171,12 @@ CRASH_POINTS: dict[str, Callable[[OnPass], None]] = {
     "after_commit": lambda passed: _after(SqlInbox, SqlInbox.receive, passed, _had_messages),
     "after_wake": lambda passed: _after(InboxIntake, InboxIntake.receive, passed, _had_messages),
     "after_claim": lambda passed: _after(
-        SqlConversations, SqlConversations.begin, passed, lambda begun, *_: bool(begun)
+        Conversations, Conversations.begin, passed, lambda begun, *_: bool(begun)
     ),
-    "after_open": lambda passed: _after(SqlConversations, SqlConversations.open, passed),
+    "after_open": lambda passed: _after(Conversations, Conversations.open, passed),
     "during_generation": _during_generation,
-    "before_finish": lambda passed: _before(SqlConversations, SqlConversations.finish, passed),
-    "after_finish": lambda passed: _after(SqlConversations, SqlConversations.finish, passed),
+    "before_finish": lambda passed: _before(Conversations, Conversations.finish, passed),
+    "after_finish": lambda passed: _after(Conversations, Conversations.finish, passed),
     "after_take": lambda passed: _before(Sender, Sender._carry_out, passed),
     "after_http": lambda passed: _after(Sender, Sender._carry_out, passed),
     "before_again": lambda passed: _before(SqlOutbox, SqlOutbox.reschedule, passed),
@@ -238,14 +233,14 @@ def _ignore_changes() -> None:
 
 def _forget_gathered() -> None:
     """What was gathered into an answer stays in the inbox."""
-    original = SqlConversations.finish
+    original = Conversations.finish
 
     async def finish(
-        self: SqlConversations, claim: Claim, message: InboxMessage, *args: Any, **more: Any
+        self: Conversations, claim: Claim, message: InboxMessage, *args: Any, **more: Any
     ) -> FinishedTurn:
         return await original(self, claim, replace(message, gathered=()), *args, **more)
 
-    SqlConversations.finish = finish  # type: ignore[method-assign] # on purpose
+    Conversations.finish = finish  # type: ignore[method-assign] # on purpose
 
 
 def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None:
@@ -253,58 +248,49 @@ def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None
     new_name = f"{function.name}_{secrets.token_hex(4)}"
     rewritten, changes = re.subn(pattern, replacement, function.definition)
     assert changes, f"{function.name} has no {pattern}"
-    call: Any = function.call._build
-    clause = getattr(call, "element", call)  # of the text with typed columns
-    clause.text = clause.text.replace(function.name, new_name)
+    call = function.call
     function.definition = rewritten.replace(function.name, new_name)
-    function.name, function.call = new_name, Statement(call)
+    function.call = Statement(
+        call.text.replace(function.name, new_name), lists=call._lists, tables=call._tables
+    )
+    function.name = new_name
 
 
 def _no_fence() -> None:
     """Nobody checks the epoch and owner of a claim, nor whether its answer is queued already."""
-    held = r"conversation\.epoch = _at_epoch::BIGINT AND conversation\.owner = _claimed_by::VARCHAR"
+    held = "epoch = _at_epoch AND owner = _claimed_by"
     for function in (functions.OPEN, functions.FINISH):
         _rewrite(function, held, "true")
-    finish_values = units._finish_values
+    finish_values = finishing._finish_values
 
     def values_of_another_turn(
-        claim: Claim, rows: units.FinishedRows, sender: lanes.SenderIdentity | None, now: float
+        claim: Claim, rows: finishing.FinishedRows, sender: SenderIdentity | None, now: float
     ) -> dict[str, object]:
         values = finish_values(claim, rows, sender, now)
         return {**values, "turn": f"{values['turn']}/{secrets.token_hex(4)}"}
 
-    def renew(claims: Collection[Claim], seconds: float, now: float) -> Unit[list[Claim]]:
-        yield from ()
+    async def renew(*_: object) -> list[Claim]:
         return []
 
-    units._finish_values, units.renew = values_of_another_turn, renew
+    finishing._finish_values = values_of_another_turn
+    Conversations.renew = renew  # type: ignore[method-assign,assignment] # on purpose
 
 
 def _unfenced_again() -> None:
     """Whoever held a row once may give it back to be sent, whatever became of it since."""
-    again = update(outbox).where(outbox.c.id == bindparam("row"))
-    lane_sql.LATER = Statement(
-        lambda dialect: again.values(
-            state=bindparam("becomes"),
-            owner=None,
-            # else the second message would take the place of the first
-            external_id=case((outbox.c.op == "send", None), else_=outbox.c.external_id),
-            not_before=dialects.clock(dialect) + bindparam("seconds", type_=Float),
-        ).returning(outbox.c.lane, outbox.c.not_before)
-    )
-    _rewrite(functions.SENT, r"SET text=''::VARCHAR,", "SET")  # there is something to send again
+    # With its old id, the second message would take the place of the first.
+    lane_sql.LATER = Statement("""
+        UPDATE outbox SET state = :becomes, owner = NULL, not_before = :now + :seconds,
+            external_id = CASE WHEN op = 'send' THEN NULL ELSE external_id END
+        WHERE id = :row RETURNING lane, not_before
+    """)
+    _rewrite(functions.SENT, r" text = '',", "")  # there is something to send again
 
 
 def _clients_clocks() -> None:
     """Leases on PostgreSQL are judged by the clock of whoever asks."""
     ahead = round(SystemClock().now() - time.time())
-    shared_clock = dialects.clock
-
-    def clock(dialect: DialectName) -> ColumnElement[float]:
-        return shared_clock(dialect) + ahead
-
-    for module in (conversation_sql, lane_sql):
-        setattr(module, shared_clock.__name__, clock)
+    statements.SERVER_CLOCK = f"({statements.SERVER_CLOCK} + {ahead})"
     own_time = f"(clock_timestamp() + make_interval(secs => {ahead}))"
     for function in functions.FUNCTIONS:
         if "clock_timestamp" in function.definition:

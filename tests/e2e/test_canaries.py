@@ -45,7 +45,7 @@ OF_SERVERS = {
 """The settings of one MCP server have its name in their path, and do not go together."""
 NOT_SET = {
     *("telegram.token", "discord.token"),  # those of the rigs are searched for instead
-    "database_url",  # tests/storage/sql/test_database.py tries a database that is away
+    "database_url",  # tests/storage/test_database.py tries a database that is away
 }
 
 

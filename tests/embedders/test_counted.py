@@ -9,7 +9,7 @@ from bot.embedders.registry import CountedEmbedder
 from bot.errors import EmbeddingError
 from bot.settings import EmbeddingSettings
 from bot.storage.database import Database
-from bot.storage.usage import SqlUsageLog, SqlUsageTotals
+from bot.storage.usage import UsageLog, UsageTotals
 from tests.fakes import FakeClock
 from tests.rigs.fake_embeddings import FakeEmbeddings
 
@@ -25,14 +25,14 @@ async def embedded(database: Database, usage: bytes, price: float | None) -> tup
             kind="openai", base_url=service.base_url, model="bge-m3", price=price
         )
         inner = OpenAIEmbedder(settings, FakeClock())
-        log = SqlUsageLog(database, FakeClock())
+        log = UsageLog(database, FakeClock())
         embedder = CountedEmbedder(inner, inner, settings, log)
         await embedder.embed_query("hello there")
         service.status = 500
         with pytest.raises(EmbeddingError):
             await embedder.embed_query("hello there")
         await embedder.close()
-    [row] = await SqlUsageTotals(database).by_day(*EVER)
+    [row] = await UsageTotals(database).by_day(*EVER)
     assert (row.person, row.provider, row.model) == ("", "embedding", "bge-m3")
     return row.total.prompt_tokens, row.total.cost, row.total.answers
 

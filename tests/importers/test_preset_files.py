@@ -72,15 +72,6 @@ def test_given_name_replaces_the_file_s_name(tmp_path: Path) -> None:
             preset_from_text(text, tmp_path / "file", "../up")
 
 
-def test_other_files_are_rejected_with_their_name(tmp_path: Path) -> None:
-    with pytest.raises(PresetError, match=r"letter\.txt is not a preset: .* a FROM line"):
-        preset_from_text("Dear Bob,\n", tmp_path / "letter.txt")
-    with pytest.raises(PresetError, match=r"letter\.txt: \(line 2\): command must be one of"):
-        preset_from_text("FROM ./a.gguf\nPS hello\n", tmp_path / "letter.txt")
-    with pytest.raises(PresetError, match=r"letter\.txt: unknown parameter 'tone'"):
-        preset_from_text("FROM ./a.gguf\nPARAMETER tone 1\n", tmp_path / "letter.txt")
-
-
 @pytest.mark.parametrize("source", ["~nobody-has-this-name/x.gguf", "x" * 5000])
 def test_unusable_from_path_is_reported_with_the_file(tmp_path: Path, source: str) -> None:
     with pytest.raises(PresetError, match=r"Modelfile: FROM .* is not a usable path"):

@@ -170,14 +170,6 @@ def test_cards_own_instructions_stand_in_for_the_main_prompt_and_the_jailbreak()
     assert (fixed[0], fixed[-1]) == (("system", "MAIN"), ("system", "JB"))
 
 
-def test_default_instructions_of_earlier_imports_name_the_people() -> None:
-    aria = card()
-    earlier = (aria.system or "").replace("{{notChar}}", "{{group}}")
-    assert shown(draft(aria.model_copy(update={"system": earlier}), "Now?")) == shown(
-        draft(aria, "Now?")
-    )
-
-
 def test_limits_of_tokens_are_values_of_macros() -> None:
     text = {"content": "{{maxPrompt}} {{maxContextTokens}} {{maxResponse}}"}
     limits: dict[str, Any] = {"openai_max_context": 1000, "openai_max_tokens": 100}

@@ -10,7 +10,7 @@ from bot.chat.incoming import Incoming, MediaItem, MediaKind, Pressed, Quote, Sa
 from bot.errors import StoreError
 from bot.intake import InboxIntake, storable_said
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from tests.samples import make_incoming
@@ -49,7 +49,7 @@ async def test_each_conversation_is_woken_once_after_its_messages_are_stored(
         {"offset": "3"},
     )
     assert waker.woken == [["telegram:5", "telegram:6"]]
-    assert await SqlConversations(database, SystemClock()).ready(10, ["telegram"]) == [
+    assert await Conversations(database, SystemClock()).ready(10, ["telegram"]) == [
         "telegram:5",
         "telegram:6",
     ]

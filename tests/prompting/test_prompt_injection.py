@@ -8,7 +8,7 @@ from bot.chat.prompt import Prompt
 from bot.chat.session import Session
 from bot.chat.story import Story
 from bot.prompting.compose.compose import compose
-from bot.prompting.personas.haruhi import HaruhiRow, read_rows
+from bot.prompting.haruhi import HaruhiRow, read_rows
 from bot.prompting.presets.preset import Preset
 from bot.routing.decide import Answer, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset

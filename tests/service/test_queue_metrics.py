@@ -6,7 +6,7 @@ from sqlalchemy import insert
 from bot.service.jobs import measure_queues
 from bot.service.options import ALL_ROLES, Role
 from bot.storage.database import Database
-from bot.storage.reports import QueueAges, SqlQueueAges
+from bot.storage.reports import QueueAges, ServiceState
 from bot.storage.tables import conversation, lane
 from bot.telemetry.metrics import QUEUE_AGE
 from tests.fakes import FakeClock
@@ -29,18 +29,18 @@ async def store_waiting(database: Database, conversations: float, lanes: float) 
 
 async def test_ages_of_the_oldest_are_measured_for_the_roles(database: Database) -> None:
     clock = FakeClock()
-    ages = SqlQueueAges(database, clock)
-    assert await ages.read() == QueueAges(0.0, 0.0)
+    state = ServiceState(database, clock)
+    assert await state.queue_ages() == QueueAges(0.0, 0.0)
     await store_waiting(database, clock.now() - 30, clock.now() - 4)
     QUEUE_AGE.clear()
 
-    await measure_queues(ages, {Role.WORKER})
+    await measure_queues(state, {Role.WORKER})
     assert (age("conversations"), age("lanes")) == (30, None)
-    await measure_queues(ages, ALL_ROLES)
+    await measure_queues(state, ALL_ROLES)
     assert (age("conversations"), age("lanes")) == (30, 4)
 
 
 async def test_lane_that_is_due_later_is_not_late(database: Database) -> None:
     clock = FakeClock()
     await store_waiting(database, clock.now(), clock.now() + 60)
-    assert await SqlQueueAges(database, clock).read() == QueueAges(0.0, 0.0)
+    assert await ServiceState(database, clock).queue_ages() == QueueAges(0.0, 0.0)

@@ -12,7 +12,8 @@ from bot.chat.outgoing import OutboxRow
 from bot.chat.session import Claim
 from bot.delivery.late_duplicates import LateDuplicates
 from bot.delivery.sender import Sender
-from bot.storage import claims as units
+from bot.storage import finishing
+from bot.storage.conversations import Conversations
 from bot.storage.inbox import SqlInbox
 from bot.turn.claims import is_set_aside
 
@@ -37,25 +38,26 @@ def _blind_resend() -> None:
 
 def _no_fence() -> None:
     """Nobody checks epochs; what an outdated worker queues counts as another answer."""
-    queue_answer, is_late = units._queue_answer, False
+    queue_answer, is_late = finishing._queue_answer, False
 
     def session(_claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
         nonlocal is_late
         is_late = not rows
         return rows[0][0] if rows else 1
 
-    def queue(answer: units.PartChanges, *more: Any) -> Any:
+    def queue(rows: finishing.FinishedRows, *more: Any) -> Any:
         if is_late:
-            turn = f"{answer.common['turn']}/{next(_numbers)}"
-            answer = replace(answer, common={**answer.common, "turn": turn})
-        return (yield from queue_answer(answer, *more))
+            common = rows.answer.common
+            turn = {"turn": f"{common['turn']}/{next(_numbers)}"}
+            rows = replace(rows, answer=replace(rows.answer, common={**common, **turn}))
+        return (yield from queue_answer(rows, *more))
 
-    def renew(*_: object) -> Any:
-        yield from ()
+    async def renew(*_: object) -> list[Claim]:
         return []
 
-    replaced: Any = units
-    replaced._session, replaced._queue_answer, replaced.renew = session, queue, renew
+    replaced: Any = finishing
+    replaced._session, replaced._queue_answer = session, queue
+    Conversations.renew = renew  # type: ignore[method-assign,assignment] # on purpose
 
 
 def _acknowledge_first() -> None:

@@ -37,16 +37,15 @@ from bot.runtime.in_process import InProcessSignals
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.exclusive_role import ExclusiveRole
 from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.forgetting import SqlPersonalData
+from bot.storage.forgetting import PersonalData
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
 from bot.storage.leases import SqlRoleLeases
 from bot.storage.operation import SqlMessageNotes
-from bot.storage.outbox import SqlOutbox
-from bot.storage.receipts import SqlReceipts
+from bot.storage.outbox import SenderIdentity, SqlOutbox
+from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired
 from bot.storage.summaries import SqlSummaries
 from bot.stories import no_stories
@@ -193,7 +192,7 @@ class SimulatedProcess:
         self._database = database
         signals = SimulatedSignals(self.process, bus)
         identity = SenderIdentity(name, SETTLE_SECONDS)
-        self.conversations = SqlConversations(database, clock, identity)
+        self.conversations = Conversations(database, clock, identity)
         self.outbox = SqlOutbox(database, clock, identity)
         inbox = SqlInbox(database, clock)
         self._leases = SqlRoleLeases(database, name, clock)
@@ -209,7 +208,9 @@ class SimulatedProcess:
         )
         delivery = LaneDelivery(self._sender, self.lane_pool)
         leases = LeaseKeeper(self.conversations, clock)
-        replies = LiveReplies(self.conversations, platforms, delivery, clock, leases.is_certain)
+        replies = LiveReplies(
+            self.conversations.open, platforms, delivery, clock, leases.is_certain
+        )
         chat_settings = SqlChatSettings(database, clock)
         preset = Preset.model_validate(
             {"name": "tester", "provider": "test", "model": "m", "busy": {"at_most": 100}}
@@ -225,11 +226,11 @@ class SimulatedProcess:
         self.intake = InboxIntake(
             inbox, lambda keys: signals.publish(CONVERSATIONS, keys), self._stops.announce, router
         )
-        personal_data = SqlPersonalData(database, clock)
+        personal_data = PersonalData(database, clock)
         commands = CommandHandlers(
             resolver,
             admins,
-            ContextView(SqlReceipts(database), _write_receipt, str),
+            ContextView(Receipts(database), _write_receipt, str),
             personas,
             personal_data,
             scopes,

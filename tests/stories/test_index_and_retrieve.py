@@ -12,7 +12,7 @@ from bot.errors import EmbeddingError
 from bot.prompting.presets.preset import Preset
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
-from bot.storage.stories import open_stories
+from bot.storage.stories import SqlStories
 from bot.stories import StoryRetriever, index_stories, no_stories
 from tests.fakes import FakeClock, FakeEmbedder
 from tests.waiting import wait_until
@@ -28,7 +28,7 @@ def nora(persona: str = "You keep a light.\n{{RAG-dialogue}}\n{{RAG-dialogue|tea
 async def indexed(
     database: Database, embedder: FakeEmbedder, texts: Sequence[str] = TEXTS
 ) -> StoryRetriever:
-    stories = await open_stories(database)
+    stories = SqlStories(database)
     await index_stories({"nora": texts}, embedder, stories, FakeClock())
     return StoryRetriever(embedder, stories, ["nora"])
 
@@ -124,7 +124,7 @@ async def test_another_embedding_model_embeds_all_stories(database: Database) ->
 async def test_indexing_is_retried_after_an_error(database: Database) -> None:
     embedder, clock = FakeEmbedder(), FakeClock()
     embedder.is_down = True
-    stories = await open_stories(database)
+    stories = SqlStories(database)
     indexing = asyncio.create_task(index_stories({"nora": TEXTS}, embedder, stories, clock))
     await asyncio.sleep(0.1)
 
@@ -138,7 +138,7 @@ async def test_indexing_is_retried_after_an_error(database: Database) -> None:
 
 async def test_failing_character_does_not_block_the_others(database: Database) -> None:
     embedder = FailingEmbedder()
-    stories = await open_stories(database)
+    stories = SqlStories(database)
     indexing = asyncio.create_task(
         index_stories({"ogre": ["bad"], "nora": TEXTS}, embedder, stories, FakeClock())
     )

@@ -11,7 +11,7 @@ import pytest
 
 from bot.prompting.embedding import DEFAULT_EMBEDDER
 from bot.storage.database import Database
-from bot.storage.stories import open_stories
+from bot.storage.stories import SqlStories
 from bot.stories import index_stories
 from tests.fakes import FakeClock
 
@@ -37,7 +37,7 @@ async def ranks(
     database: Database, texts: Sequence[str], questions: Sequence[tuple[str, str]]
 ) -> list[int]:
     """Where each question's own story stands among all, from 1."""
-    embedder, stories = DEFAULT_EMBEDDER, await open_stories(database)
+    embedder, stories = DEFAULT_EMBEDDER, SqlStories(database)
     await index_stories({"nora": texts}, embedder, stories, FakeClock())
     ranks = []
     for question, story in questions:

@@ -17,7 +17,7 @@ from bot.errors import BackendUnavailable, BudgetUsedUp
 from bot.ports import ConversationMemory
 from bot.prompting.presets.preset import Preset, SummaryChoice
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.summaries import SqlSummaries
@@ -64,7 +64,7 @@ class Setup:
         self.summaries = SqlSummaries(database)
         backends = {"p": self.backend, "cheap": self.backend}
         self.summarizer = Summarizer(self.summaries, backends, pay)
-        self._conversations = SqlConversations(database, SystemClock())
+        self._conversations = Conversations(database, SystemClock())
         self._inbox = SqlInbox(database, SystemClock())
         self._received = 0
 

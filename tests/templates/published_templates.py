@@ -1,9 +1,16 @@
-"""Published models' own templates, from the golden vectors."""
+"""Published models' own templates, from the golden vectors, and what a template accepts."""
 
+import asyncio
 import json
+from collections.abc import Sequence
 from functools import cache
 
+from bot.chat.prompt import Capabilities
+from bot.errors import TemplateError
 from bot.templates import JinjaTemplate
+from bot.templates.capabilities import detect_capabilities, has_parts
+from bot.templates.control_tokens import ChatTemplate, render_messages
+from bot.templates.jinja_template import Message
 from tests.shared_data import shared_folder
 
 
@@ -17,3 +24,12 @@ def published_templates() -> dict[str, JinjaTemplate]:
         )
         for name, entry in entries.items()
     }
+
+
+def capabilities_of(template: ChatTemplate) -> Capabilities:
+    async def render(messages: Sequence[Message]) -> str:
+        if has_parts(messages) and not isinstance(template, JinjaTemplate):
+            raise TemplateError("lists of parts")
+        return render_messages(template, messages)
+
+    return asyncio.run(detect_capabilities(render))

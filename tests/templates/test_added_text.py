@@ -2,8 +2,8 @@
 
 import pytest
 
+from bot.templates import JinjaTemplate
 from bot.templates.added_text import find_added_text
-from bot.templates.families.family_templates import FamilyTemplate
 from bot.templates.registry import get
 from bot.templates.renderer import ModelTemplate, Renderer
 
@@ -44,7 +44,7 @@ async def test_role_names_of_unknown_templates_are_no_text(turn: str) -> None:
 @pytest.mark.parametrize("name", ["chatml", "llama-3", "gemma-1.1", "mistral-v0.2", "zephyr"])
 async def test_template_with_roles_only_adds_nothing(name: str) -> None:
     family = get(name)()
-    assert isinstance(family, FamilyTemplate)
+    assert isinstance(family, JinjaTemplate)
     async with Renderer() as renderer:
         added = await find_added_text(ModelTemplate("{# mine #}" + family.source), renderer)
     assert added.text == ""

@@ -8,13 +8,9 @@ from hypothesis import strategies as st
 
 from bot.chat.prompt import ALL_CAPABILITIES, Capabilities
 from bot.templates import JinjaTemplate, StringTemplate, get
-from bot.templates.capabilities import (
-    PLACEHOLDER_USER_TEXT,
-    adapt_messages,
-    detect_capabilities,
-)
+from bot.templates.capabilities import PLACEHOLDER_USER_TEXT, adapt_messages
 from bot.templates.control_tokens import render_messages
-from tests.templates.published_templates import published_templates
+from tests.templates.published_templates import capabilities_of, published_templates
 
 ALTERNATING = JinjaTemplate(
     "{% for m in messages %}"
@@ -43,15 +39,15 @@ def conversation(*turns: tuple[str, str]) -> list[dict[str, Any]]:
 
 
 def test_capabilities_are_detected_by_rendering_probes() -> None:
-    assert detect_capabilities(ANYTHING) == ALL_CAPABILITIES
-    assert detect_capabilities(StringTemplate()) == ALL_CAPABILITIES
-    assert detect_capabilities(ALTERNATING) == STRICT
-    assert detect_capabilities(NO_SYSTEM) == Capabilities(False, False, True, True)
-    assert detect_capabilities(get("chatglm")()) == Capabilities(False, False, True, True)
+    assert capabilities_of(ANYTHING) == ALL_CAPABILITIES
+    assert capabilities_of(StringTemplate()) == ALL_CAPABILITIES
+    assert capabilities_of(ALTERNATING) == STRICT
+    assert capabilities_of(NO_SYSTEM) == Capabilities(False, False, True, True)
+    assert capabilities_of(get("chatglm")()) == Capabilities(False, False, True, True)
 
 
 def test_template_that_reads_only_content_parts_gets_parts() -> None:
-    capabilities = detect_capabilities(IN_PARTS)
+    capabilities = capabilities_of(IN_PARTS)
 
     prompt = IN_PARTS.render(
         adapt_messages(conversation(("system", "Be brief."), ("user", "Hi")), capabilities)
@@ -62,17 +58,7 @@ def test_template_that_reads_only_content_parts_gets_parts() -> None:
 
 
 def test_template_that_drops_every_content_counts_as_accepting_texts() -> None:
-    assert detect_capabilities(JinjaTemplate("nothing")).accepts_text_content
-
-
-def test_accepted_messages_stay_the_same_objects() -> None:
-    messages = conversation(
-        ("system", "s"), ("assistant", "greeting"), ("user", "a"), ("user", "b")
-    )
-
-    adapted = adapt_messages(messages, ALL_CAPABILITIES)
-
-    assert all(ours is theirs for ours, theirs in zip(adapted, messages, strict=True))
+    assert capabilities_of(JinjaTemplate("nothing")).accepts_text_content
 
 
 def test_rejected_system_message_moves_in_front_of_the_next_user_message() -> None:
@@ -80,14 +66,6 @@ def test_rejected_system_message_moves_in_front_of_the_next_user_message() -> No
 
     assert adapt_messages(messages, STRICT) == conversation(
         ("user", "Be brief.\n\nHi"), ("assistant", "Hello")
-    )
-
-
-def test_repeated_user_messages_are_merged() -> None:
-    messages = conversation(("user", "Ann: hi"), ("user", "Bob: hello"), ("assistant", "Hey"))
-
-    assert adapt_messages(messages, STRICT) == conversation(
-        ("user", "Ann: hi\nBob: hello"), ("assistant", "Hey")
     )
 
 
@@ -154,7 +132,7 @@ def test_adapted_conversation_is_accepted_without_losing_a_text(
 ) -> None:
     for template in (ALTERNATING, NO_SYSTEM, get("chatglm")()):
         prompt = render_messages(
-            template, adapt_messages(conversation(*turns), detect_capabilities(template))
+            template, adapt_messages(conversation(*turns), capabilities_of(template))
         )
 
         position = 0
@@ -183,7 +161,7 @@ def test_published_templates_render_every_message_of_a_group_chat() -> None:
         name: message["content"]
         for name, template in published_templates().items()
         if name not in NEEDS_TOOLS_OR_IMAGES
-        for prompt in [template.render(adapt_messages(group_chat, detect_capabilities(template)))]
+        for prompt in [template.render(adapt_messages(group_chat, capabilities_of(template)))]
         for message in group_chat
         if message["content"] not in prompt
     }

@@ -13,7 +13,7 @@ import pytest
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate, RoleTemplate, StringTemplate, get
-from bot.templates.render_process.pool import RenderProcessPool
+from bot.templates.render_pool import RenderProcessPool
 from tests.shared_data import golden
 from tests.templates.published_templates import published_templates
 

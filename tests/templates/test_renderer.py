@@ -8,7 +8,7 @@ from bot.chat.prompt import Message, TemplateChoice
 from bot.errors import RenderUnavailable, TemplateError
 from bot.templates import get
 from bot.templates.control_tokens import TextSpan
-from bot.templates.families.family_templates import FAMILY_BY_SHA256, detect_family
+from bot.templates.family_templates import FAMILY_BY_SHA256, detect_family
 from bot.templates.renderer import ModelTemplate, Renderer
 from tests.templates.published_templates import published_templates
 
@@ -93,16 +93,6 @@ async def test_string_templates_stop_at_the_next_heading(renderer: Renderer) -> 
     assert marked.stop == ("<|end|>",)
 
 
-async def test_rejected_messages_are_adapted(renderer: Renderer) -> None:
-    messages = (*HI, Message("user", "there"))
-
-    rendered = await renderer.render(messages, TemplateChoice(named="gemma-1.1"), NO_TEMPLATE)
-
-    assert rendered.text == (
-        "<bos><start_of_turn>user\nYou are Nora.\n\nHi\nthere<end_of_turn>\n<start_of_turn>model\n"
-    )
-
-
 async def test_untrusted_text_in_content_parts_is_located(renderer: Renderer) -> None:
     source = (
         "{% for m in messages %}<|im_start|>{{ m.role }}:{% for part in m.content %}"
@@ -131,18 +121,6 @@ async def test_inputs_are_trimmed_only_on_request(
     assert rendered.text == expected + "<me>"
 
 
-async def test_prompt_prefix_stays_the_same_while_the_conversation_grows(
-    renderer: Renderer,
-) -> None:
-    messages: list[Message] = list(HI)
-    earlier = ""
-    for turn in range(4):
-        rendered = await renderer.render(messages, TemplateChoice(named="llama-3"), NO_TEMPLATE)
-        assert rendered.text.startswith(earlier)
-        earlier = rendered.text
-        messages += [Message("assistant", f"answer {turn}"), Message("user", f"question {turn}")]
-
-
 @pytest.mark.parametrize(
     ("source", "why"),
     [
@@ -165,7 +143,7 @@ async def test_unfinished_probe_fails_the_render_and_is_not_cached(
     renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = TemplateChoice(source=TAGGED)
-    monkeypatch.setattr("bot.templates.render_process.pool.SECONDS_WITHOUT_ANSWER", 0.0)
+    monkeypatch.setattr("bot.templates.render_pool.SECONDS_WITHOUT_ANSWER", 0.0)
     with pytest.raises(RenderUnavailable):
         await renderer.render(HI, choice, NO_TEMPLATE)
     monkeypatch.undo()

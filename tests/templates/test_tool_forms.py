@@ -164,15 +164,6 @@ async def test_template_of_a_model_file_is_asked_in_the_render_process(renderer:
     )
 
 
-async def test_prompt_without_tools_is_as_before(renderer: Renderer) -> None:
-    choice = TemplateChoice(named="qwen2.5")
-    plain = await renderer.render(QUESTION, choice, ModelTemplate())
-    assert plain.tool_form is None
-    assert (
-        await renderer.render(QUESTION, TemplateChoice(named="qwen2.5"), ModelTemplate()) == plain
-    )
-
-
 async def test_nothing_in_tools_calls_and_results_becomes_a_control_token(
     renderer: Renderer,
 ) -> None:

@@ -17,10 +17,10 @@ from bot.errors import ToolServerError
 from bot.prompting.text.tokens import count_tokens
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.lanes import SenderIdentity
-from bot.storage.receipts import SqlReceipts
+from bot.storage.outbox import SenderIdentity
+from bot.storage.receipts import Receipts
 from bot.stories import no_stories
 from bot.tool_servers.mcp_server import McpServer
 from bot.tool_servers.settings import McpServerSettings
@@ -268,7 +268,7 @@ async def accepts_connections(port: int | None) -> bool:
 
 def make_setup(database: Database, servers: Mapping[str, McpServer], *scripts: Any) -> Setup:
     clock = FakeClock()
-    conversations = SqlConversations(database, clock, SenderIdentity("me", 0))
+    conversations = Conversations(database, clock, SenderIdentity("me", 0))
     tools = AnswerTools(conversations, no_stories, clock, lambda: 0.5, servers)
     return Setup(
         database,
@@ -290,7 +290,7 @@ async def test_answer_uses_a_server_and_shows_it(tmp_path: Path, database: Datab
         await setup.say("how is the weather?")
     assert [one.name for one in setup.backend.prompts[0].tools] == [f"demo_{it}" for it in READING]
     assert setup.texts == ["It rains.\n\n🔧 tools used: demo_weather"]
-    [(_, receipt)] = await SqlReceipts(database).newest(CHAT)
+    [(_, receipt)] = await Receipts(database).newest(CHAT)
     assert receipt.tool_calls[0].result.splitlines()[1] == "> Berlin: rain"
 
 

@@ -9,7 +9,7 @@ from bot.chat.usage import BudgetKind, Period
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
-from bot.storage.usage import SqlBudgets
+from bot.storage.usage import Budgets
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend, FakeClock
 from tests.turn.setup import Setup
@@ -41,7 +41,7 @@ def make_setup(
     spending = Spending(
         PROVIDERS,
         clock,
-        SqlBudgets(database),
+        Budgets(database),
         InProcessRateLimits(clock),
         BudgetRules(limits or {}, cheaper, max_output_tokens=400),
     )

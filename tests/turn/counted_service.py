@@ -54,6 +54,11 @@ class CountingPool(ConnectionPool):
         return await self._pool.run(lambda: self._counted(start()))
 
     @override
+    async def run_reading(self, start: StartUnit[T]) -> T:
+        self._counts["reads"] += 1
+        return await self._pool.run_reading(start)
+
+    @override
     async def read(self, unit: UnitOfWork[T]) -> T:
         self._counts["reads"] += 1
         return await self._pool.read(unit)

@@ -35,16 +35,15 @@ from bot.routing.decision_log import DecisionLog
 from bot.routing.presets import HistoryScopes, PresetResolver
 from bot.runtime.in_process import InProcessRateLimits, InProcessSignals
 from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.dead_letters import SqlDeadLetters
-from bot.storage.forgetting import SqlPersonalData
+from bot.storage.dead_letters import DeadLetters
+from bot.storage.forgetting import PersonalData
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.operation import SqlAuditLog, SqlMessageNotes, SqlPauses
-from bot.storage.outbox import SqlOutbox
-from bot.storage.receipts import SqlReceipts
+from bot.storage.operation import AuditLog, Pauses, SqlMessageNotes
+from bot.storage.outbox import SenderIdentity, SqlOutbox
+from bot.storage.receipts import Receipts
 from bot.storage.retention import kept_since
 from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import conversation, inbox
@@ -86,7 +85,7 @@ async def download_nothing(_address: Address, _item: MediaItem, _max_bytes: int)
     raise Unreachable("there are no files here")
 
 
-class FullDiskConversations(SqlConversations):
+class FullDiskConversations(Conversations):
     """Fails to finish a message while the disk is `full`."""
 
     full = False
@@ -170,13 +169,13 @@ class Setup(Delivery):
         self.memory = FakeMemory()
         self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
         replies = LiveReplies(
-            self.conversations,
+            self.conversations.open,
             surfaces,
             self,
             self.clock,
         )
         anonymous = AnonymousAdmins(chat_settings)
-        self.audit = SqlAuditLog(database)
+        self.audit = AuditLog(database)
         admins = AdminCheck((), self._is_platform_admin, self.clock, anonymous, audit=self.audit)
         scopes = HistoryScopes(chat_settings, resolver)
         self.history_scopes = scopes
@@ -192,13 +191,13 @@ class Setup(Delivery):
         commands = CommandHandlers(
             resolver,
             admins,
-            ContextView(SqlReceipts(database), format_receipt, mask_secret),
+            ContextView(Receipts(database), format_receipt, mask_secret),
             personas,
-            SqlPersonalData(database, self.clock),
+            PersonalData(database, self.clock),
             scopes,
             anonymous,
             notes=AdminNotes(chat_settings, {}),
-            dead_letters=SqlDeadLetters(database, self.clock),
+            dead_letters=DeadLetters(database, self.clock),
         )
         backends = {"p": backend, "q": fallback or backend}
         sources = PromptSources(
@@ -223,11 +222,11 @@ class Setup(Delivery):
         pipeline = AnswerPipeline(
             sources, backends, replies, self.clock, dice, **(pipeline_parts or {})
         )
-        self.pauses = AnsweringPauses(SqlPauses(database, self.clock), self.signals)
+        self.pauses = AnsweringPauses(Pauses(database, self.clock), self.signals)
         self.stops = StopRequests(self.signals, admins.is_known_admin, admins.note)
         self.arrivals = arrivals = ArrivalSignals(self.signals)
         forgetting = Forgetting(
-            SqlPersonalData(database, self.clock), personas, index, self._receive_events
+            PersonalData(database, self.clock), personas, index, self._receive_events
         )
         notices = RareNotices(InProcessRateLimits(self.clock))
         self.notes = SqlMessageNotes(database, self.clock)

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from bot.chat.prompt import Finish, FinishReason, ReasoningDelta
 from bot.errors import BackendInterrupted
 from bot.storage.database import Database
-from bot.storage.receipts import SqlReceipts
+from bot.storage.receipts import Receipts
 from tests.fakes import FakeBackend
 from tests.turn.setup import CHAT, Setup, failure, texts_before
 
@@ -82,7 +82,7 @@ async def test_steps_before_a_failure_are_logged_and_those_of_an_answer_are_in_i
     with capture_logs() as logs:
         await answering.say("hello")
     assert not [one for one in logs if one["event"] == "prefill"]
-    [(_, receipt)] = await SqlReceipts(database).newest("telegram:5")
+    [(_, receipt)] = await Receipts(database).newest("telegram:5")
     timings = receipt.timings
     assert 0 <= timings.composed_seconds <= timings.queued_seconds
 
@@ -156,7 +156,7 @@ async def test_receipt_lists_what_was_sent_and_dropped(
     small = {"max_input_tokens": 60, "system": "Be brief."}
     setup = Setup(database, ["word " * 9], preset=small)
     await setup.say(*(f"tell me of {n}" for n in range(4)))
-    [(number, receipt)] = await SqlReceipts(database).newest(CHAT)
+    [(number, receipt)] = await Receipts(database).newest(CHAT)
     assert (number, receipt.preset, receipt.preset_version, receipt.provider) == (4, "nora", 3, "p")
     assert receipt.prompt == setup.backend.prompts[-1]
     assert [(one.section, one.count) for one in receipt.dropped] == [("history", 4)]

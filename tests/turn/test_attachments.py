@@ -5,7 +5,7 @@ from dataclasses import replace
 from bot.chat.incoming import Address, Edited, MediaItem, MediaKind, WakeReason
 from bot.chat.prompt import Prompt
 from bot.storage.database import Database
-from bot.storage.receipts import SqlReceipts
+from bot.storage.receipts import Receipts
 from tests.fakes import FakeBackend
 from tests.media.file_samples import picture
 from tests.samples import make_incoming
@@ -39,7 +39,7 @@ async def test_picture_is_in_the_prompt_and_in_nothing_that_is_kept(database: Da
         ("user", "what is it?\n[picture cat.png]"),
         ("assistant", "A cat."),
     ]
-    [(_, receipt)] = await SqlReceipts(database).newest(CHAT)
+    [(_, receipt)] = await Receipts(database).newest(CHAT)
     assert receipt.prompt.messages[-1].parts == ()
 
 

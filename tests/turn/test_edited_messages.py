@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from bot.chat.incoming import Deleted, Edited, Incoming, Person, Quote, Said, WakeReason
 from bot.errors import BackendUnavailable
 from bot.storage.database import Database
-from bot.storage.tables import has_content, receipt, turn
+from bot.storage.tables import receipt, turn
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.busy_channel import end
@@ -322,7 +322,7 @@ async def test_deleted_messages_leave_nothing_behind(database: Database) -> None
     [answer, _] = setup.surface.messages
     await handle(setup, deletion("1", answer))
     assert await setup.history() == [("user", "hello"), ("assistant", "Two.")]
-    receipts = select(func.count()).select_from(receipt).where(has_content)
+    receipts = select(func.count()).select_from(receipt).where(receipt.c.content != b"")
     assert await database.read(lambda c: c.execute(receipts).scalar_one()) == 0
     assert setup.memory.calls == [f"forget {CHAT.conversation}"]
     await handle(setup, said("what is it?", "5:3"))

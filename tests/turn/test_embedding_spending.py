@@ -10,8 +10,8 @@ from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
 from bot.settings import EmbeddingSettings
 from bot.storage.database import Database
-from bot.storage.stories import open_stories
-from bot.storage.usage import SqlBudgets, SqlUsageLog, SqlUsageTotals
+from bot.storage.stories import SqlStories
+from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.stories import StoryRetriever
 from bot.turn.limits.spending import BudgetRules, Spending, embedding_payer, no_embedding_payer
 from tests.fakes import FakeClock
@@ -36,7 +36,7 @@ async def asked(
 ) -> tuple[int, int, int]:
     """Ask for stories; return how many were found, what was spent, and what the usage says."""
     clock = FakeClock()
-    budgets = SqlBudgets(database)
+    budgets = Budgets(database)
     rules = BudgetRules({PERSON_A_DAY: limit})
     spending = Spending({}, clock, budgets, InProcessRateLimits(clock), rules)
     async with FakeEmbeddings() as service:
@@ -48,8 +48,8 @@ async def asked(
             kind="openai", base_url=service.base_url, model="bge-m3", price=10
         )
         inner = OpenAIEmbedder(settings, clock)
-        embedder = CountedEmbedder(inner, inner, settings, SqlUsageLog(database, clock))
-        stories = await open_stories(database)
+        embedder = CountedEmbedder(inner, inner, settings, UsageLog(database, clock))
+        stories = SqlStories(database)
         await stories.replace_stories("nora", ["A storm."], embedder.model_id)
         [vector] = await inner.embed_documents(["A storm."]) if status == 200 else [b""]
         inner.take_tokens()
@@ -65,7 +65,7 @@ async def asked(
         assert (len(service.log) > asked_before) == (may_spend and limit >= 90)
     [cap] = spending.caps(SAID, NORA)
     spent = (await budgets.spent([cap])).get(cap.key, 0)
-    of_person = await SqlUsageTotals(database).of_person(SAID.author.id, EVER[0])
+    of_person = await UsageTotals(database).of_person(SAID.author.id, EVER[0])
     return sum(map(len, (found or {}).values())), spent, of_person.cost
 
 

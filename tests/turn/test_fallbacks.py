@@ -3,7 +3,7 @@
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
-from bot.storage.receipts import SqlReceipts
+from bot.storage.receipts import Receipts
 from bot.turn.limits.rate_limits import RareNotices
 from tests.fakes import FakeBackend, FakeClock
 from tests.turn.setup import CHAT, Setup
@@ -14,7 +14,7 @@ async def test_fallback_answers_when_the_first_model_fails(database: Database) -
     preset = {"fallbacks": [{"provider": "q", "model": "small"}]}
     setup = Setup(database, backend=away, fallback=other, preset=preset)
     await setup.say("hello")
-    (_, receipt), *_ = await SqlReceipts(database).newest(CHAT)
+    (_, receipt), *_ = await Receipts(database).newest(CHAT)
     assert setup.texts[0] == "Hi."
     assert (len(away.prompts), other.prompts[0].model) == (1, "small")
     assert (receipt.provider, receipt.prompt.model) == ("q", "small")

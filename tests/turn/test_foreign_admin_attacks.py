@@ -9,7 +9,7 @@ from bot.chat.incoming import Person, Quote, WakeReason
 from bot.chat.usage import BudgetKind, Period
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
-from bot.storage.receipts import SqlReceipts
+from bot.storage.receipts import Receipts
 from bot.turn.limits.rate_limits import AnswerLimits
 from tests.fakes import FakeClock
 from tests.samples import ALICE, BOB, make_incoming
@@ -30,7 +30,7 @@ async def test_answering_again_is_charged_to_who_wants_it(database: Database) ->
     quoting = replace(retry, external_key="5:21", quote=Quote(None, answer, ""))
     for again in (pressed(ButtonAction.RETRY, by=MALLORY), quoting, retry):
         await setup.say(again)
-        [(_, receipt)] = await SqlReceipts(database).newest(CHAT)
+        [(_, receipt)] = await Receipts(database).newest(CHAT)
         assert receipt.charge.person == MALLORY.id
     await setup.say(make_incoming("and now?", key="5:40", author=BOB))
     assert setup.texts[-1] == "Hi."
@@ -64,7 +64,7 @@ async def test_budget_of_a_group_counts_in_its_topics_and_outside(database: Data
     assert len(setup.backend.prompts) == 1
     assert "The budget of this server" in setup.texts[1]
     assert "The budget of this server" in setup.texts[2]
-    [(_, receipt)] = await SqlReceipts(database).newest("telegram:-100")
+    [(_, receipt)] = await Receipts(database).newest("telegram:-100")
     assert receipt.charge.server == "telegram:-100"
 
 

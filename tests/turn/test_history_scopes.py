@@ -9,7 +9,7 @@ from bot.chat.command import ButtonAction
 from bot.chat.incoming import Deleted, Edited, Incoming, Person, Quote, Said, WakeReason
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
-from bot.storage.forgetting import SqlPersonalData
+from bot.storage.forgetting import PersonalData
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.turn.setup import CHAT, Setup, pressed
 from tests.waiting import wait_until
@@ -212,7 +212,7 @@ async def test_person_finds_each_own_word_once_and_is_forgotten_in_branches(
     await say(setup, asked("a", 702))
     answer = sent(setup, "one")
     await say(setup, asked("l", 703, BOB, to=answer), asked("r", 704, BOB, to=answer))
-    data = SqlPersonalData(database, SystemClock())
+    data = PersonalData(database, SystemClock())
     assert [turn.text for _, turn in await data.lines(ALICE.id)] == ["a"]
     await say(setup, asked("/forget", 705, to="702"))
     assert await texts(database, f"{CHAT}#replies=702") == ["one", "l", "left"]

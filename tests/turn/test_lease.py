@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from bot.chat.session import Claim
 from bot.errors import Fenced, StoreError
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.turn.claims import LEASE_SECONDS, LeaseKeeper
 from tests.fakes import FakeClock, run_ready_tasks
@@ -17,7 +17,7 @@ from tests.fakes import FakeClock, run_ready_tasks
 ONE, TWO = Claim("telegram:1", 1, "me"), Claim("telegram:2", 1, "me")
 
 
-class ScriptedLeases(SqlConversations):
+class ScriptedLeases(Conversations):
     """Records what is renewed, and says that some of it was `lost`."""
 
     def __init__(self, database: Database, clock: FakeClock) -> None:

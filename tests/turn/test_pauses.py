@@ -6,7 +6,7 @@ from dataclasses import replace
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import Deleted, Edited, Said, WakeReason
 from bot.storage.database import Database
-from bot.storage.operation import SqlPauses
+from bot.storage.operation import Pauses
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
 from tests.turn.setup import CHAT, Setup, pressed, running_worker
@@ -22,8 +22,8 @@ class PausedSetup(Setup):
     """A worker whose operator pauses it."""
 
     @property
-    def stored(self) -> SqlPauses:
-        return SqlPauses(self.database, self.clock)
+    def stored(self) -> Pauses:
+        return Pauses(self.database, self.clock)
 
     async def pause(self, scope: str = "all") -> None:
         assert await self.stored.begin(scope, "anna")

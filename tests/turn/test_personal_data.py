@@ -16,8 +16,8 @@ from bot.errors import Refused
 from bot.ports import PrivateChats
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
-from bot.storage.forgetting import SqlPersonalData
-from bot.storage.receipts import SqlReceipts
+from bot.storage.forgetting import PersonalData
+from bot.storage.receipts import Receipts
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.turn.setup import Setup, pressed
 
@@ -43,7 +43,7 @@ async def test_forget_me_asks_first_and_reaches_every_conversation(database: Dat
     assert [role for role, _ in await setup.history()] == ["user", "assistant"]
     assert (await setup.history())[0] == ("user", "theirs")
     assert (await read_session(database, "telegram:6")).turns == ()
-    assert await SqlReceipts(database).newest("telegram:6") == []
+    assert await Receipts(database).newest("telegram:6") == []
     assert {"forget telegram:5", "forget telegram:6"} <= set(setup.memory.calls)
     assert setup.texts[-1].startswith("I am now deleting everything")
     await setup.say(said("/me", "5:9"))
@@ -127,7 +127,7 @@ async def test_export_by_a_native_command_goes_to_the_private_chat(
     commands = PrivateCommands({"telegram": Private(private)}, receive)
     anonymous = AnonymousAdmins(SqlChatSettings(database, setup.clock))
     admins = AdminCheck((), nobody_is_admin, setup.clock, anonymous)
-    data = SqlPersonalData(database, setup.clock)
+    data = PersonalData(database, setup.clock)
     handlers = PrivacyHandlers(data, admins, setup.resolver, commands)
     native = replace(said("/export", "5:2"), interaction="8:token", message_id=None)
     active = await setup.resolver.resolve(native.scopes)
@@ -195,7 +195,7 @@ async def test_person_can_stop_being_observed_in_all_chats(database: Database) -
     await setup.work("telegram:6")
     assert "and here?" in asked()
     assert "SECRET" not in asked()
-    exported = await SqlPersonalData(database, setup.clock).descriptions(BOB.id)
+    exported = await PersonalData(database, setup.clock).descriptions(BOB.id)
     assert exported == {}
     await setup.say(said("/settings me on", "5:7", BOB), line("heard again", "5:8"))
     await setup.say(make_incoming("so?", key="5:9", wake=WakeReason.MENTION))

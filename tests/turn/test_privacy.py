@@ -13,7 +13,7 @@ from bot.chat.incoming import Said, WakeReason
 from bot.chat.prompt import ReasoningDelta
 from bot.errors import Refused
 from bot.storage.database import Database
-from bot.storage.receipts import SqlReceipts
+from bot.storage.receipts import Receipts
 from bot.storage.tables import story, story_revision
 from tests.attacks import with_ours
 from tests.fakes import FakeBackend
@@ -142,8 +142,8 @@ OWN_SCENARIOS: Mapping[str, Scenario] = {
 }
 ELSEWHERE = {
     "connection-pool mix-up (cancelled Redis read)": (
-        "tests/contracts/test_shared_values.py::"
-        "test_cancelled_reads_never_get_the_value_of_another_key"
+        "tests/contracts/test_rate_limits.py::"
+        "test_cancelled_calls_never_get_the_answer_of_another_call"
     ),
 }
 
@@ -165,5 +165,5 @@ async def test_tokens_that_the_model_writes_are_masked_everywhere(database: Data
     assert setup.texts == ["The key is ***0000, keep it."]
     assert not any(key[:12] in text for _, text in setup.surface.calls)
     assert (await setup.history())[-1] == ("assistant", "The key is ***0000, keep it.")
-    [(_, receipt)] = await SqlReceipts(database).newest(CHAT)
+    [(_, receipt)] = await Receipts(database).newest(CHAT)
     assert (receipt.answer, receipt.thoughts) == ("The key is ***0000, keep it.", "It has ***0000.")

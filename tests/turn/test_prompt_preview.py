@@ -15,7 +15,7 @@ from bot.chat.session import HistoryScope
 from bot.ports import TextTokenCounter, TokenCountingBackend
 from bot.prompting.fit import tokens_by_span
 from bot.storage.database import Database
-from bot.storage.receipts import SqlReceipts
+from bot.storage.receipts import Receipts
 from bot.storage.tables import metadata
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
@@ -98,7 +98,7 @@ async def test_preview_is_the_receipt_of_the_answer_that_follows(database: Datab
         others=[dict(one) for one in others],
         fallback=CountingBackend(["Aye."]),
     )
-    receipts = SqlReceipts(database)
+    receipts = Receipts(database)
     compared: Counter[HistoryScope] = Counter()
     branches = chains = 0
     for number in range(1, SCENES + 1):

@@ -15,8 +15,8 @@ from bot.errors import BackendUnavailable, UserError
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
-from bot.storage.reports import SqlAnswerLog
-from bot.storage.usage import SqlBudgets, SqlUsageLog, SqlUsageTotals
+from bot.storage.reports import AnswerLog
+from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend
@@ -38,7 +38,7 @@ NILS = Preset.model_validate(
 
 async def stored_answer(setup: Setup, database: Database) -> StoredAnswer:
     await setup.say("hello")
-    [answer] = (await SqlAnswerLog(database).search(AnswerSearch(), 1)).answers
+    [answer] = (await AnswerLog(database).search(AnswerSearch(), 1)).answers
     return answer
 
 
@@ -55,9 +55,9 @@ def make_replay(
     rates = InProcessRateLimits(clock)
     requests = OperatorRequests(
         {"p": model, "q": model},
-        Spending(PROVIDERS, clock, SqlBudgets(database), rates, BudgetRules(limits)),
+        Spending(PROVIDERS, clock, Budgets(database), rates, BudgetRules(limits)),
         ProviderSlots(rates, clock, {"p": 1}, 60),
-        SqlUsageLog(database, clock),
+        UsageLog(database, clock),
         clock,
     )
     preview = setup.preview
@@ -68,7 +68,7 @@ def make_replay(
         )
 
     composer = DraftPreview(preview.sources, preview.resolver, preview.conversations)
-    log = SqlAnswerLog(database)
+    log = AnswerLog(database)
     return PromptReplay(requests, {"nils": NILS}, log, find_draft, composer, lambda preset: preset)
 
 
@@ -87,7 +87,7 @@ async def test_replay_sends_the_stored_prompt_and_is_kept_in_no_history(
     assert (made.text, made.provider, made.model, made.cost) == ("Ho.", "p", "m", 2_000)
     assert (await setup.session()).turns == turns
     assert setup.texts == ["Hi."]
-    found = await SqlAnswerLog(database).search(AnswerSearch(), 9)
+    found = await AnswerLog(database).search(AnswerSearch(), 9)
     assert [one.number for one in found.answers] == [answer.number]
 
 
@@ -97,7 +97,7 @@ async def test_replay_counts_as_usage_of_the_operator(database: Database) -> Non
 
     await make_replay(setup, database, FakeBackend(["Ho.", DONE])).replay(answer, ReplayChanges())
 
-    rows = await SqlUsageTotals(database).by_day(*EVER)
+    rows = await UsageTotals(database).by_day(*EVER)
     costs = {row.person: row.total.cost for row in rows}
     assert costs["web:console"] == 2_000
 
@@ -143,7 +143,7 @@ async def test_prompt_composed_anew_of_what_was_not_changed_is_the_stored_one(
         wake = None if text == "what a night" else WakeReason.MENTION
         await setup.receive(make_incoming(text, key=f"5:{at}", author=author, wake=wake))
         await setup.work()
-    answers = (await SqlAnswerLog(database).search(AnswerSearch(), 20)).answers
+    answers = (await AnswerLog(database).search(AnswerSearch(), 20)).answers
     assert len(answers) >= 5
 
     for answer in answers:

@@ -9,7 +9,7 @@ from bot.chat.story import Story
 from bot.errors import BackendUnavailable
 from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
-from bot.storage.receipts import SqlReceipts
+from bot.storage.receipts import Receipts
 from bot.stories import RetrievedStories
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import BOB, make_incoming
@@ -220,7 +220,7 @@ async def test_all_prompt_sections_together_keep_to_a_small_budget(database: Dat
     await setup.say(
         make_incoming("nora, a storm?", key="5:99", author=BOB, wake=WakeReason.MENTION)
     )
-    [(_, receipt), *_] = await SqlReceipts(database).newest(CHAT)
+    [(_, receipt), *_] = await Receipts(database).newest(CHAT)
 
     assert receipt.preset == "nora"
     assert receipt.tokens <= 150

@@ -3,7 +3,7 @@
 from bot.chat.usage import BudgetCap, BudgetKind, Period
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
-from bot.storage.usage import SqlBudgets
+from bot.storage.usage import Budgets
 from bot.turn.limits.rate_limits import AnswerLimits
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeClock
@@ -20,7 +20,7 @@ class Burst:
 
     def __init__(self, database: Database) -> None:
         clock = FakeClock()
-        self._budgets = SqlBudgets(database)
+        self._budgets = Budgets(database)
         self._spending = Spending(
             PROVIDERS,
             clock,

@@ -11,7 +11,7 @@ from bot.chat.outgoing import Limits
 from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
 from bot.storage.database import Database
-from bot.storage.reports import SqlAnswerLog
+from bot.storage.reports import AnswerLog
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
 from tests.turn.setup import WITHOUT_NONCES, Setup, failure, running_worker, texts_before
@@ -34,7 +34,7 @@ async def test_receipt_tells_when_the_answer_was_shown_and_delivered(database: D
     await setup.clock.advance(1)
     assert await texts_before(setup, go_on, said) == ["Once upon"]
 
-    log = SqlAnswerLog(database)
+    log = AnswerLog(database)
     [answer] = (await log.search(AnswerSearch(), 1)).answers
     timings, sent_at = answer.receipt.timings, await log.find_delivery(answer)
     assert (timings.received_at, timings.queued_seconds) == (written_at, 1)

@@ -9,7 +9,7 @@ from bot.chat.usage import BudgetKind, Period, format_cost
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
-from bot.storage.receipts import SqlReceipts
+from bot.storage.receipts import Receipts
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend
 from tests.samples import BOB, make_incoming
@@ -18,13 +18,13 @@ from tests.turn.setup import CHAT
 
 
 async def costs(database: Database) -> list[int | None]:
-    return [one.charge.cost for _, one in await SqlReceipts(database).newest(CHAT)]
+    return [one.charge.cost for _, one in await Receipts(database).newest(CHAT)]
 
 
 async def test_receipt_says_what_an_answer_cost_and_who_asked(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DONE])
     await setup.say("hello")
-    [(_, receipt)] = await SqlReceipts(database).newest(CHAT)
+    [(_, receipt)] = await Receipts(database).newest(CHAT)
     assert receipt.charge.cost == 2000
     assert (receipt.charge.person, receipt.charge.model) == ("telegram:1", "m")
     assert receipt.prompt.max_output_tokens is None  # nothing is limited

@@ -10,7 +10,7 @@ from bot.errors import BudgetUsedUp
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
-from bot.storage.usage import SqlBudgets, SqlUsageLog, SqlUsageTotals
+from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetedSummaries, BudgetRules, Spending
 from tests.fakes import FakeClock
@@ -26,13 +26,13 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 def make_summaries(database: Database, limit: int) -> tuple[BudgetedSummaries, Spending]:
     clock = FakeClock()
     rules = BudgetRules({(BudgetKind.PERSON, Period.DAY): limit}, max_output_tokens=100)
-    spending = Spending(PROVIDERS, clock, SqlBudgets(database), rules=rules)
+    spending = Spending(PROVIDERS, clock, Budgets(database), rules=rules)
     slots = ProviderSlots(InProcessRateLimits(clock), clock, {}, 0)
-    return BudgetedSummaries(spending, SqlUsageLog(database, clock), slots), spending
+    return BudgetedSummaries(spending, UsageLog(database, clock), slots), spending
 
 
 async def spent(database: Database, spending: Spending) -> list[int]:
-    return [*(await SqlBudgets(database).spent(spending.caps(SAID, PRESET))).values()]
+    return [*(await Budgets(database).spent(spending.caps(SAID, PRESET))).values()]
 
 
 async def test_summary_counts_for_who_was_answered_but_is_no_answer(database: Database) -> None:
@@ -41,7 +41,7 @@ async def test_summary_counts_for_who_was_answered_but_is_no_answer(database: Da
         assert request.prompt.max_output_tokens == 100
         request.usage = Usage(1000, 200, 100)  # costs 2,000 millionths
     assert await spent(database, spending) == [2000]
-    total = await SqlUsageTotals(database).of_person(SAID.author.id, EPOCH)
+    total = await UsageTotals(database).of_person(SAID.author.id, EPOCH)
     assert total == UsageTotal(0, 1000, 200, 100, 2000, 0)
 
 

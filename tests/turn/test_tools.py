@@ -13,7 +13,7 @@ from bot.errors import BackendUnavailable, PresetError
 from bot.ports import ToolCallingBackend
 from bot.prompting.presets.files import parse_preset
 from bot.storage.database import Database
-from bot.storage.receipts import SqlReceipts
+from bot.storage.receipts import Receipts
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.budgets import make_setup as make_budget_setup
@@ -60,7 +60,7 @@ async def test_receipt_and_context_show_the_calls(database: Database) -> None:
     first = calling(("dice", '{"dice": "2d6"}'), ("time", "{}"), usage=usage)
     setup = make_setup(database, [first], ["Eight.", Finish(FinishReason.STOP, usage)])
     await setup.say("roll", "/context")
-    [(_, receipt)] = await SqlReceipts(database).newest(CHAT)
+    [(_, receipt)] = await Receipts(database).newest(CHAT)
     assert [one.name for one in receipt.tool_calls] == ["dice", "time"]
     assert receipt.tool_calls[0].arguments == '{"dice": "2d6"}'
     assert (receipt.usage.prompt_tokens, receipt.usage.output_tokens) == (200, 20)
@@ -137,7 +137,7 @@ async def test_each_request_is_reserved_and_charged(database: Database) -> None:
     backend = CallingFakeBackend([roll], ["Six.", finish])
     setup = make_budget_setup(database, backend=backend, limits=limits, preset=ALL)
     await setup.say("roll")
-    [(_, receipt)] = await SqlReceipts(database).newest(CHAT)
+    [(_, receipt)] = await Receipts(database).newest(CHAT)
     assert receipt.charge.cost == 4000
 
 

@@ -42,7 +42,7 @@ from bot.ports import (
 from bot.prompting.text.tokens import counter_for_model
 from bot.runtime.subprocesses import ChildFailed
 from bot.templates.added_text import find_added_text
-from bot.templates.families.family_templates import detect_family
+from bot.templates.family_templates import detect_family
 from bot.templates.renderer import (
     FALLBACK_TEMPLATE,
     ModelTemplate,

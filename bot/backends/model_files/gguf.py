@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bot.backends.model_files.settings import ModelFileSettings
 from bot.errors import SettingsError
-from bot.templates.families.family_templates import detect_family
+from bot.templates.family_templates import detect_family
 from bot.value_class import value_class
 
 _MAGIC: Final = b"GGUF"

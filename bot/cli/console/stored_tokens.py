@@ -10,19 +10,19 @@ from bot.runtime.clock import SystemClock
 from bot.settings import Settings
 from bot.storage.data_dir import create_data_dir
 from bot.storage.database import open_database
-from bot.storage.operation import SqlAuditLog
-from bot.storage.tokens import SqlConsoleTokens
+from bot.storage.operation import AuditLog
+from bot.storage.tokens import ConsoleTokens
 
 T = TypeVar("T")
 
 
-def use_tokens(settings: Settings, action: Callable[[SqlConsoleTokens], Awaitable[T]]) -> T:
+def use_tokens(settings: Settings, action: Callable[[ConsoleTokens], Awaitable[T]]) -> T:
     """Return what `action` does with the stored tokens."""
     return uvloop.run(_use(settings, action))
 
 
 def change_tokens(
-    settings: Settings, change: Callable[[SqlConsoleTokens], Awaitable[T]], entry: AuditEntry
+    settings: Settings, change: Callable[[ConsoleTokens], Awaitable[T]], entry: AuditEntry
 ) -> T:
     """Change the stored tokens and return what `change` does; note it in the audit log.
 
@@ -33,12 +33,12 @@ def change_tokens(
 
 async def _use(
     settings: Settings,
-    action: Callable[[SqlConsoleTokens], Awaitable[T]],
+    action: Callable[[ConsoleTokens], Awaitable[T]],
     entry: AuditEntry | None = None,
 ) -> T:
     create_data_dir(settings.data_dir)
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        result = await action(SqlConsoleTokens(database, SystemClock()))
+        result = await action(ConsoleTokens(database, SystemClock()))
         if entry is not None and result:
-            await SqlAuditLog(database).record(entry)
+            await AuditLog(database).record(entry)
         return result

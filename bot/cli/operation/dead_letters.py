@@ -18,7 +18,7 @@ from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
-from bot.storage.dead_letters import SqlDeadLetters
+from bot.storage.dead_letters import DeadLetters
 from bot.turn.arrivals import CONVERSATIONS
 
 app = command_app("Show, retry or drop what was set aside.")
@@ -89,8 +89,8 @@ def _moment(at: float | None) -> str:
     return "-" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def _of(database: Database) -> SqlDeadLetters:
-    return SqlDeadLetters(database, SystemClock())
+def _of(database: Database) -> DeadLetters:
+    return DeadLetters(database, SystemClock())
 
 
 def _unknown(name: str) -> UserError:

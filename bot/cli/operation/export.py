@@ -14,7 +14,7 @@ from bot.commands.privacy import ExportedWords, export_words
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
-from bot.storage.forgetting import SqlPersonalData
+from bot.storage.forgetting import PersonalData
 
 app = command_app()
 
@@ -41,7 +41,7 @@ def export(
     async def read(database: Database) -> ExportedWords:
         clock = SystemClock()
         at = datetime.fromtimestamp(clock.now(), UTC)
-        words = await export_words(SqlPersonalData(database, clock), person, at)
+        words = await export_words(PersonalData(database, clock), person, at)
         if words.messages or words.descriptions:
             await record_change(database, "export person", person)
         return words

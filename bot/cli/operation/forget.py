@@ -17,7 +17,7 @@ from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
 from bot.storage.forgetting import (
     FILE_NAME,
-    SqlPersonalData,
+    PersonalData,
     TombstoneFile,
     conversations_of_channel,
     conversations_of_server,
@@ -78,7 +78,7 @@ def forget(
 async def _forget_person(database: Database, person: str) -> Sequence[str]:
     clock = SystemClock()
     tombstones = TombstoneFile(read_settings().data_dir / FILE_NAME)
-    data = SqlPersonalData(database, clock, tombstones.record)
+    data = PersonalData(database, clock, tombstones.record)
     keys = await data.conversations(person)
     await data.drop_set_aside(person)
     await data.note_forgotten(person)

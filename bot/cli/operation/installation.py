@@ -11,7 +11,7 @@ from bot.errors import SettingsError
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings, read_settings
 from bot.storage.database import Database, database_exists, open_database
-from bot.storage.operation import SqlAuditLog
+from bot.storage.operation import AuditLog
 
 T = TypeVar("T")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -50,7 +50,7 @@ def use_installation(action: Callable[[Database], Awaitable[T]]) -> T:
 async def record_change(database: Database, action: str, subject: str, before: str = "") -> None:
     """Note in the audit log what the command line has changed."""
     entry = AuditEntry(SystemClock().now(), COMMAND_LINE, action, subject, before)
-    await SqlAuditLog(database).record(entry)
+    await AuditLog(database).record(entry)
 
 
 async def signal_all(topic: str, keys: Sequence[str]) -> None:

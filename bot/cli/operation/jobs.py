@@ -8,7 +8,7 @@ from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
-from bot.storage.operation import SqlNodeRegistry
+from bot.storage.operation import NodeRegistry
 
 app = command_app()
 
@@ -25,7 +25,7 @@ def show_jobs() -> None:
 
 
 async def _read(database: Database) -> tuple[Sequence[HeldJob], Sequence[BackgroundWork]]:
-    nodes = SqlNodeRegistry(database, SystemClock())
+    nodes = NodeRegistry(database, SystemClock())
     return await nodes.held_jobs(), await nodes.background_work()
 
 

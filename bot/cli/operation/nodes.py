@@ -7,7 +7,7 @@ from bot.cli.operation.installation import format_age, format_table, use_install
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.runtime.clock import SystemClock
-from bot.storage.operation import SqlNodeRegistry
+from bot.storage.operation import NodeRegistry
 
 app = command_app()
 _HEAD = ("process", "roles", "version", "up", "seen", "answering", "holds")
@@ -22,7 +22,7 @@ def show_nodes() -> None:
     A process reports every 10 seconds. One that ended by itself is not listed; one that died is,
     as "silent", for a week.
     """
-    nodes = use_installation(lambda database: SqlNodeRegistry(database, SystemClock()).nodes())
+    nodes = use_installation(lambda database: NodeRegistry(database, SystemClock()).nodes())
     for line in format_nodes(nodes):
         print_line(line)
 

@@ -14,7 +14,7 @@ from bot.errors import UserError
 from bot.platforms.registry import platform_specs
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
-from bot.storage.operation import SqlPauses
+from bot.storage.operation import Pauses
 from bot.turn.limits.pauses import PAUSES_TOPIC
 
 app = command_app()
@@ -40,7 +40,7 @@ def pause(platform: Platform = None, channel: Channel = None) -> None:
     scope = scope_of(platform, channel)
 
     async def begin(database: Database) -> bool:
-        is_new = await SqlPauses(database, SystemClock()).begin(scope, COMMAND_LINE)
+        is_new = await Pauses(database, SystemClock()).begin(scope, COMMAND_LINE)
         if is_new:
             await record_change(database, "pause answering", scope)
             await signal_all(PAUSES_TOPIC, [scope])

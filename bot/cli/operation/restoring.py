@@ -16,7 +16,7 @@ from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
 from bot.settings import Settings, read_settings
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.data_dir import DataDirUse, lock_data_dir
 from bot.storage.database import Database, open_database, sqlite_file
 from bot.storage.forgetting import FILE_NAME, Tombstone, read_tombstones
@@ -111,7 +111,7 @@ async def _forget_in_web_channels(database: Database, tombstones: Sequence[Tombs
     clock = SystemClock()
     web = ForgottenWebMessages(
         SqlWebChannels(database, InProcessSignals()),
-        SqlConversations(database, clock),
+        Conversations(database, clock),
         SqlHistoryIndex(database),
         SqlInbox(database, clock),
     )

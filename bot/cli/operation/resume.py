@@ -9,7 +9,7 @@ from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
-from bot.storage.operation import SqlPauses
+from bot.storage.operation import Pauses
 from bot.turn.limits.pauses import PAUSES_TOPIC
 
 app = command_app()
@@ -24,7 +24,7 @@ def resume(platform: Platform = None, channel: Channel = None) -> None:
     scope = scope_of(platform, channel)
 
     async def end(database: Database) -> tuple[bool, Sequence[str]]:
-        pauses = SqlPauses(database, SystemClock())
+        pauses = Pauses(database, SystemClock())
         is_ended = await pauses.end(scope)
         if is_ended:
             await record_change(database, "resume answering", scope)

@@ -10,7 +10,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.settings import Settings, read_settings
 from bot.storage.database import database_exists, open_database
-from bot.storage.presets import SqlPresetVersions
+from bot.storage.presets import PresetVersions
 
 _NO_VERSION = "no version yet: the service has not started with it"
 
@@ -37,7 +37,7 @@ async def describe_version(preset: Preset, settings: Settings) -> str:
     if not database_exists(settings.sqlalchemy_url):
         return _NO_VERSION
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        newest = await SqlPresetVersions(database, SystemClock()).newest(preset.name)
+        newest = await PresetVersions(database, SystemClock()).newest(preset.name)
     if newest is None:
         return _NO_VERSION
     if newest.content == preset_version(preset).content:

@@ -74,7 +74,7 @@ def validate_file(file: Path, settings: Settings) -> Preset:
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {FileKind.PRESET})
     preset = load_preset_lorebook(parse_preset(read_text(file), str(file)), file)
     try:
-        preset = merge_character_file(preset, file.parent).preset
+        preset = merge_character_file(preset, file.parent)[0]
     except PresetError as error:
         raise PresetError(f"{file}: {error}") from None
     if problems := preset_problems(preset, settings):

@@ -30,8 +30,8 @@ from bot.prompting.presets.problems import CheckedPreset, PresetProblem, check_p
 from bot.prompting.text.confusables import skeleton
 from bot.prompting.text.jsonc import JsonDocument
 from bot.routing.presets import PresetResolver
-from bot.storage.operation import SqlAuditLog
-from bot.storage.presets import SqlPresetDrafts, SqlPresetVersions
+from bot.storage.operation import AuditLog
+from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.texts.text import text_of, translatable
 from bot.value_class import value_class
 
@@ -82,9 +82,9 @@ class PresetEditing:
     """Changes presets; the commands of `troupe preset` use the same files and functions."""
 
     resolver: PresetResolver
-    versions: SqlPresetVersions
-    drafts: SqlPresetDrafts
-    audit: SqlAuditLog
+    versions: PresetVersions
+    drafts: PresetDrafts
+    audit: AuditLog
     clock: Clock
     unsupported: Callable[[Preset], Sequence[str]]
     """Returns a line for each parameter that one of the preset's providers does not take."""
@@ -290,7 +290,7 @@ class PresetEditing:
         folder = self.open_folder()
         try:
             loaded = load_preset_lorebook(preset, folder / f"{preset.id}.json")
-            return merge_character_file(loaded, folder).preset
+            return merge_character_file(loaded, folder)[0]
         except PresetError as error:
             raise UserError(text_of(error)) from None
 
@@ -326,7 +326,7 @@ class PresetEditing:
             live = load_preset_lorebook(preset, file)
             if draft.source is not None:
                 write_whole_file(card_file(folder, preset), draft.source.content)
-            live = merge_character_file(live, folder).preset
+            live = merge_character_file(live, folder)[0]
             self.prepare(live)
             write_preset(folder, preset)
         except SettingsError as error:

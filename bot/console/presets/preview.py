@@ -17,7 +17,7 @@ from bot.console.prompt_view import PromptView, view_prompt
 from bot.errors import BackendError, RequestRefused, SettingsError, UserError
 from bot.prompting.fit import prompt_tokens
 from bot.prompting.presets.preset import Preset
-from bot.storage.reports import SqlAnswerLog
+from bot.storage.reports import AnswerLog
 from bot.texts.text import Text, text_of, translatable
 from bot.value_class import value_class
 
@@ -150,7 +150,7 @@ class DraftPreviews:
 
     editing: PresetEditing
     composer: DraftComposer
-    answers: SqlAnswerLog
+    answers: AnswerLog
 
     async def scenes(self, name: str) -> Sequence[tuple[str, Text | str]]:
         """Return the scenes that a preset can be tried on: samples, then its conversations."""

@@ -1,8 +1,7 @@
-"""Build what stands in front of the newest message: observed lines, the quoted message, files.
+"""Build the background of the newest message: observed lines, the quoted message, files.
 
-All of it is background, nobody's instruction. What people said to each other since the last answer
-is one marked block; it has a token budget of its own and is no part of the rounds that `max_rounds`
-counts.
+Nothing in it is an instruction. What people said to each other since the last answer is one marked
+block with a token budget of its own; `max_rounds` does not count it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,44 +13,28 @@ from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.draft import PromptPart
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import marked
-from bot.value_class import value_class
 
 _HEADING = "[Background: said here since your last message; do not answer it]"
 _THREAD = "[The title of this thread]"
 _MAX_LINES = 50
 _MAX_LINE_CHARS = 500
 _MAX_QUOTE_CHARS = 300
-_PROMPT_DIVISOR = 7  # at most so large a part of the prompt, about 15 %
+_PROMPT_DIVISOR = 7  # the share of the prompt, about 15 %
 _TOKENS_WITHOUT_LIMIT = 2000
 _BYTES_PER_TOKEN = 3  # a Chinese character; English words have more
 _TOO_OLD = marked("older than the background that fits")
 
 
-@value_class
-class Background:
-    """The parts of a prompt that stand in front of its newest message."""
-
-    parts: tuple[PromptPart, ...]
-    left_out: tuple[DroppedItem, ...]
-
-
-_NO_BACKGROUND = Background((), ())
-
-
 def build_background(
     observed: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, tagged: bool
-) -> Background:
-    """Build the block of observed lines, the quoted message and the texts of files.
+) -> tuple[list[PromptPart], list[DroppedItem]]:
+    """Build the block of `observed` lines (oldest first), the quoted message and file texts.
 
-    Args:
-        observed: what was said since the last answer, oldest first.
-        inputs: what the prompt is made of.
-        files: what was read of the files of the newest message and of the quoted one.
-        tagged: whether turns have speaker tags.
+    `tagged`: whether turns have speaker tags. Also return what was left out.
     """
     said = inputs.incoming
     if not (observed or said.thread_title or said.quote or files.texts or files.unread):
-        return _NO_BACKGROUND  # nearly always
+        return [], []  # nearly always
     labels, own = inputs.speakers, inputs.preset.name
 
     def tag(turn: Turn, text: str) -> str:
@@ -68,17 +51,13 @@ def build_background(
     parts += _file_parts(files, inputs.max_input_tokens)
     without_place = len(observed) - len(lines)
     left_out = [DroppedItem("observed", "", _TOO_OLD, without_place)] if without_place else []
-    return Background(tuple(parts), tuple(left_out))
+    return parts, left_out
 
 
 def split_observed(turns: Sequence[Turn], new: int = 0) -> tuple[list[Turn], list[Turn]]:
-    """Separate the lines of the block from the other turns.
+    """Separate turns (oldest first) into the history and the lines observed since the last answer.
 
-    Lines from before the last answer stay in the history, where that answer has read them.
-
-    Args:
-        turns: oldest first.
-        new: how many turns at the end are the new message and what was answered to it already.
+    The last `new` turns are the new message and the answers of other characters to it.
     """
     end = answered = len(turns) - new
     while answered and turns[answered - 1].role == "user":
@@ -91,12 +70,9 @@ def split_observed(turns: Sequence[Turn], new: int = 0) -> tuple[list[Turn], lis
 def _fitting_lines(
     turns: Sequence[Turn], tag: Callable[[Turn, str], str], max_input_tokens: int | None
 ) -> list[str]:
-    """Return as many of the newest lines as fit, oldest first, each marked as a quote.
+    """Return the newest lines that fit, oldest first, each marked as a quote.
 
-    Args:
-        turns: what was said, oldest first.
-        tag: adds the speaker's name to a turn's text, so that no line break can forge another one.
-        max_input_tokens: the token budget of the whole prompt.
+    `tag` adds the speaker's name in such a way that no line break in a text can forge another line.
     """
     left = max_input_tokens // _PROMPT_DIVISOR if max_input_tokens else _TOKENS_WITHOUT_LIMIT
     left -= _estimate_tokens(_HEADING)
@@ -131,7 +107,7 @@ def _file_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[Prom
 
 
 def _estimate_tokens(line: str) -> int:
-    """Return about the most tokens that a line has; a tokenizer may not be loaded yet."""
+    """Estimate the tokens of a line generously, without a tokenizer: none may be loaded yet."""
     return len(line.encode(errors="replace")) // _BYTES_PER_TOKEN + 1
 
 

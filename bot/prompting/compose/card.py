@@ -38,8 +38,13 @@ from bot.prompting.compose.lore import (
     parts_without_history,
 )
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart
-from bot.prompting.lorebook.entries import EntryPosition, Lorebook, LoreResult, TimedEffects
-from bot.prompting.lorebook.keys import RegexTimeBudget
+from bot.prompting.lorebook.entries import (
+    EntryPosition,
+    Lorebook,
+    LoreResult,
+    RegexTimeBudget,
+    TimedEffects,
+)
 from bot.prompting.macros import Macros
 from bot.prompting.presets.preset import OrderedPrompt, Preset
 from bot.prompting.presets.regex_scripts import run_scripts
@@ -58,15 +63,12 @@ def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     """
     preset = inputs.preset
     draft = replace(draft, history=_scripted(draft.history, inputs))
-    people = describe_speakers(_newest_first(inputs), inputs.speakers.people, inputs.personas)
-    if (
-        preset.has_macros
-        or preset.parsed_lorebook
-        or preset.post_history_instructions
-        or preset.story_string
-    ):
+    newest_first = (turn.speaker.id for turn in reversed(inputs.turns) if turn.speaker)
+    people = describe_speakers(newest_first, inputs.speakers.people, inputs.personas)
+    texts = preset.post_history_instructions or preset.story_string
+    if preset.has_macros or preset.parsed_lorebook or texts:
         draft = _apply(draft, inputs, people)
-    if people and not (preset.has_order and places_persona(preset.prompts)):
+    if people and not (preset.has_order and _places_persona(preset.prompts)):
         draft = replace(draft, context=(PromptPart("people", people, priority=1), *draft.context))
     return draft
 
@@ -112,9 +114,9 @@ def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
         draft = _expand_macros(draft, macros.stable)
     if preset.has_order:
         return _arrange(draft, inputs, macros, lore, people)
-    draft = _insert_lore(draft, lore)
+    examples = _lore_message(parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
     return replace(
-        draft,
+        _insert_deep_lore(replace(draft, pinned=(*draft.pinned, *examples)), lore),
         system=_system_parts(draft.system, lore, preset, macros),
         closing=_post_history(preset, macros),
     )
@@ -125,40 +127,31 @@ def _arrange(
 ) -> Draft:
     """Return the draft in the preset's own order.
 
-    Its names are those of the whole conversation, but what depends on chance is new each time.
+    `{{user}}` is everybody in the conversation, but random macros are rolled anew.
     """
     preset = inputs.preset
-    summary = draft.summary.text if draft.summary and places_summary(preset.prompts) else ""
+    summary = draft.summary.text if draft.summary and _places_summary(preset.prompts) else ""
     given = replace(macros.current, user=macros.stable.user)
     described = [text for text in inputs.personas.values() if text]
     persona = sanitize_persona(described[0]) if len(described) == 1 else people
     given = replace(given, fields={**given.fields, "persona": persona, "summary": summary})
-    arranged = arrange_prompts(
-        replace(draft, summary=None if summary else draft.summary),
-        preset,
-        given,
-        OrderedLore(
-            before=parts_at(lore, EntryPosition.BEFORE_CHAR),
-            after=parts_at(lore, EntryPosition.AFTER_CHAR),
-            examples_top=parts_at(lore, EntryPosition.EXAMPLES_TOP),
-            examples_bottom=parts_at(lore, EntryPosition.EXAMPLES_BOTTOM),
-        ),
-    )
-    return _insert_deep_lore(arranged, lore)
+    draft = replace(draft, summary=None if summary else draft.summary)
+    return _insert_deep_lore(_arrange_prompts(draft, preset, given, lore), lore)
 
 
 def _expand_persona(draft: Draft, macros: Macros) -> Draft:
     """Expand the persona first: its text is a value of other macros."""
+
+    def expanded(parts: Sequence[PromptPart], section: str) -> tuple[PromptPart, ...]:
+        return tuple(
+            replace(part, text=macros.expand(part.text)) if part.section == section else part
+            for part in parts
+        )
+
     return replace(
         draft,
-        system=tuple(
-            replace(part, text=macros.expand(part.text)) if part.section == "persona" else part
-            for part in draft.system
-        ),
-        context=tuple(
-            replace(part, text=macros.expand(part.text)) if part.section == "stories" else part
-            for part in draft.context
-        ),
+        system=expanded(draft.system, "persona"),
+        context=expanded(draft.context, "stories"),
         stories=tuple(
             replace(story, text=macros.expand(story.text.strip())) for story in draft.stories
         ),
@@ -222,13 +215,6 @@ def _find_lore(book: Lorebook, inputs: PromptInputs, macros: CardMacros) -> Lore
     )
 
 
-def _insert_lore(draft: Draft, lore: LoreResult) -> Draft:
-    """Insert the entries, except those in the system message."""
-    examples = _joined(parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
-    pinned = (*draft.pinned, *([Message("system", examples)] if examples else []))
-    return _insert_deep_lore(replace(draft, pinned=pinned), lore)
-
-
 def _insert_deep_lore(draft: Draft, lore: LoreResult) -> Draft:
     """Insert the entries within the conversation and at its end."""
     return replace(
@@ -274,10 +260,6 @@ def _post_history(preset: Preset, macros: CardMacros) -> tuple[Message, ...]:
     return (Message("system", text),) if text.strip() else ()
 
 
-def _newest_first(inputs: PromptInputs) -> Iterator[str]:
-    return (turn.speaker.id for turn in reversed(inputs.turns) if turn.speaker)
-
-
 _ROLES = ("assistant", "user", "system")  # at one depth and order; the last one weighs most
 _MARKED_FIELDS = {
     "charDescription": "description",
@@ -287,16 +269,6 @@ _MARKED_FIELDS = {
 }
 _PERSONA = re.compile(r"\{\{\s*persona\s*\}\}", re.IGNORECASE)
 _SUMMARY = re.compile(r"\{\{\s*summary\s*\}\}", re.IGNORECASE)
-
-
-@value_class
-class OrderedLore:
-    """The active lore, for the markers that name its places."""
-
-    before: Sequence[PromptPart]
-    after: Sequence[PromptPart]
-    examples_top: Sequence[PromptPart]
-    examples_bottom: Sequence[PromptPart]
 
 
 @value_class
@@ -315,19 +287,19 @@ class _Filled:
         return Message(self.prompt.role, self.text)
 
 
-def places_persona(prompts: Iterable[OrderedPrompt]) -> bool:
+def _places_persona(prompts: Iterable[OrderedPrompt]) -> bool:
     """Whether these prompts have a place for what people say of themselves (`/me`)."""
     return any(
         one.marker == "personaDescription" or _PERSONA.search(one.content) for one in prompts
     )
 
 
-def places_summary(prompts: Iterable[OrderedPrompt]) -> bool:
+def _places_summary(prompts: Iterable[OrderedPrompt]) -> bool:
     """Whether a prompt shows the summary of the conversation itself."""
     return any(_SUMMARY.search(one.content) for one in prompts)
 
 
-def arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: OrderedLore) -> Draft:
+def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreResult) -> Draft:
     """Return the draft with the prompts of a preset in their order; its system parts are replaced.
 
     The pinned messages of the draft are the example dialogues.
@@ -342,7 +314,9 @@ def arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: OrderedL
     deep = [one for one in filled if one.prompt.depth is not None and one.text.strip()]
     newest = [one.message for depth, one in _at_depths(deep) if depth == 0]
     within = [
-        DeepMessage(depth, one.message, _name(one)) for depth, one in _at_depths(deep) if depth
+        DeepMessage(depth, one.message, one.prompt.name or "prompt")
+        for depth, one in _at_depths(deep)
+        if depth
     ]
     early = [] if draft.history else [one.message for one in within]
     system = [part for one in before[:head] for part in one.parts if part.text.strip()]
@@ -356,13 +330,13 @@ def arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: OrderedL
     )
 
 
-def _fill(preset: Preset, macros: Macros, lore: OrderedLore) -> Iterator[_Filled]:
+def _fill(preset: Preset, macros: Macros, lore: LoreResult) -> Iterator[_Filled]:
     for prompt in preset.prompts:
         match prompt.marker:
             case "worldInfoBefore":
-                yield _Filled(prompt, _formatted(prompt, lore.before))
+                yield _Filled(prompt, _formatted(prompt, parts_at(lore, EntryPosition.BEFORE_CHAR)))
             case "worldInfoAfter":
-                yield _Filled(prompt, _formatted(prompt, lore.after))
+                yield _Filled(prompt, _formatted(prompt, parts_at(lore, EntryPosition.AFTER_CHAR)))
             case "chatHistory" | "dialogueExamples":
                 yield _Filled(prompt, ())
             case _:
@@ -405,15 +379,16 @@ def _is_system(one: _Filled) -> bool:
 
 
 def _messages_before(
-    filled: Sequence[_Filled], examples: Sequence[Message], lore: OrderedLore
+    filled: Sequence[_Filled], examples: Sequence[Message], lore: LoreResult
 ) -> list[Message]:
     """Return the messages behind the system message; neighbors of the role "system" are joined."""
     found: list[Message] = []
     for one in filled:
         messages = [one.message] if one.text.strip() else []
         if one.prompt.marker == "dialogueExamples":
-            messages = [*_lore_message(lore.examples_top), *examples]
-            messages += _lore_message(lore.examples_bottom)
+            top = _lore_message(parts_at(lore, EntryPosition.EXAMPLES_TOP))
+            bottom = _lore_message(parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
+            messages = [*top, *examples, *bottom]
         for message in messages:
             if found and found[-1].role == message.role == "system":
                 joined = f"{found[-1].content}\n\n{message.content}"
@@ -424,7 +399,7 @@ def _messages_before(
 
 
 def _lore_message(parts: Sequence[PromptPart]) -> list[Message]:
-    text = "\n".join(part.text for part in parts)
+    text = _joined(parts)
     return [Message("system", text)] if text else []
 
 
@@ -438,7 +413,3 @@ def _at_depths(filled: Sequence[_Filled]) -> Iterator[tuple[int, _Filled]]:
         parts = [part for one in group for part in one.parts]
         text = "\n".join(part.text for part in parts)
         yield -depth, replace(group[0], parts=[replace(parts[0], text=text)])
-
-
-def _name(one: _Filled) -> str:
-    return one.prompt.name or "prompt"

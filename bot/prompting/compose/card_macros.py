@@ -24,9 +24,6 @@ ORIGINAL_SYSTEM = (
 )
 """The default instructions of a card, and what `{{original}}` stands for."""
 
-# Cards that were imported before `{{group}}` named the characters, as SillyTavern's does.
-_EARLIER_ORIGINAL_SYSTEM = ORIGINAL_SYSTEM.replace("{{notChar}}", "{{group}}")
-
 DEPTH_NOTE = "note at depth"
 """The name of the lorebook entry that a card's depth prompt becomes."""
 
@@ -51,9 +48,8 @@ class CardMacros:
 
     def with_outlets(self, outlets: Mapping[str, str]) -> "CardMacros":
         """Return them with lore by the name of its outlet."""
-        return CardMacros(
-            replace(self.stable, outlets=outlets), replace(self.current, outlets=outlets)
-        )
+        stable, current = (replace(one, outlets=outlets) for one in (self.stable, self.current))
+        return CardMacros(stable, current)
 
 
 def build_card_macros(inputs: PromptInputs) -> CardMacros:
@@ -111,8 +107,7 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
 
 def own_instructions(preset: Preset) -> str:
     """Return the instructions that a card has itself; empty if they are the default ones."""
-    is_default = preset.system in {ORIGINAL_SYSTEM, _EARLIER_ORIGINAL_SYSTEM}
-    return "" if is_default else preset.system or ""
+    return "" if preset.system == ORIGINAL_SYSTEM else preset.system or ""
 
 
 def choose_greeting(
@@ -132,9 +127,9 @@ def choose_greeting(
     if not greetings:
         return None
     text = greetings[max(1, min(number or 1, len(greetings))) - 1]
-    if not preset.has_macros:
-        return _cut(text)
-    return _cut(reply_macros(preset, incoming, rng).expand(text))
+    if preset.has_macros:
+        text = reply_macros(preset, incoming, rng).expand(text)
+    return text if len(text) <= _MAX_GREETING_CHARS else f"{text[: _MAX_GREETING_CHARS - 1]}…"
 
 
 def reply_macros(preset: Preset, incoming: Said | Joined, rng: random.Random) -> Macros:
@@ -159,13 +154,6 @@ def seeded_random(*seeds: str) -> random.Random:
 def turn_seed(turn: Turn) -> str:
     """Return a text that identifies a turn, the same whenever the session is loaded."""
     return f"{int(turn.at.timestamp())} {turn.text}"
-
-
-def _cut(greeting: str) -> str:
-    """Return a greeting as it is, or its beginning and an ellipsis."""
-    if len(greeting) <= _MAX_GREETING_CHARS:
-        return greeting
-    return f"{greeting[: _MAX_GREETING_CHARS - 1]}…"
 
 
 def _listed(names: Sequence[str]) -> str:

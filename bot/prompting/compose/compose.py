@@ -41,7 +41,7 @@ from bot.prompting.speakers import uses_tags
 from bot.prompting.text.incremental_map import map_incrementally
 from bot.prompting.text.tokens import counter_for_model, get_counter
 from bot.templates import names
-from bot.texts.text import marked, translatable
+from bot.texts.text import marked
 
 T = TypeVar("T")
 
@@ -85,10 +85,10 @@ def compose(
     Raises:
         UserError: a form field of the preset's prompter has no value.
     """
-    # The form fields of a prompter are filled by one person, whatever others have answered.
-    answers = () if preset.prompter else answers
+    answers = () if preset.prompter else answers  # one person fills in its form
     inputs = gather_inputs(preset, session, incoming, answers, characters, personas, model_limit)
-    tagged = _has_tags(inputs)
+    tag_mode = preset.user_name_in_message
+    tagged = not preset.prompter and uses_tags(tag_mode, inputs.turns, preset.name)
     turns, observed = split_observed(inputs.turns, 1 + len(answers))
     sent = _newest_rounds(turns, preset.max_rounds, len(answers))
     history, newest = _history_and_newest(sent, inputs, tagged=tagged)
@@ -96,21 +96,21 @@ def compose(
     system, filled = _system_parts(inputs, stories)
     if prompter := build_prompter(preset, filled.text):
         instruction, newest = _fill_prompter(prompter, newest.content)
-        system = _part("system", instruction, required=True)
+        system = _part("system", instruction)
         if not isinstance(prompter, ChatPrompter):  # it has no turns
             pinned, history, observed = [], (), []
-    background = build_background(observed, inputs, files, tagged=tagged)
+    background, too_old = build_background(observed, inputs, files, tagged=tagged)
     draft = Draft(
         base=_base_prompt(inputs, tagged=tagged, wants_variety=wants_variety),
         system=tuple(system),
         pinned=tuple(pinned),
         summary=summary,
         history=history,
-        context=(*build_recent_stories(inputs, stories), *background.parts),
+        context=(*build_recent_stories(inputs, stories), *background),
         newest=newest,
         images=files.images,
         stories=filled.stories,
-        left_out=(*background.left_out, *_left_out(inputs, len(turns) - len(sent), stories)),
+        left_out=(*too_old, *_left_out(inputs, len(turns) - len(sent), stories)),
     )
     return replace(apply_card(draft, inputs), memo=inputs.session.memo)
 
@@ -149,22 +149,13 @@ def last_rounds(messages: Sequence[T], max_rounds: int) -> Sequence[T]:
 
 
 def _newest_rounds(turns: Sequence[Turn], max_rounds: int, answers: int) -> Sequence[Turn]:
-    """Return the turns of the last rounds; lines that were only observed count for none.
-
-    So many answers at the end belong to the new question.
-    """
+    """Return the turns of the last rounds; observed lines and `answers` do not count."""
     if max_rounds <= 0:
         return turns
     asked = len(turns) - answers
     counted = [at for at, turn in enumerate(turns[:asked]) if not turn.observed]
     kept = last_rounds(counted, max_rounds)
     return turns[kept[0] :] if len(kept) < len(counted) else turns
-
-
-def _has_tags(inputs: PromptInputs) -> bool:
-    preset = inputs.preset
-    mode = preset.user_name_in_message
-    return not preset.prompter and uses_tags(mode, inputs.turns, preset.name)
 
 
 def bare_prompt(preset: Preset) -> Prompt:
@@ -222,9 +213,9 @@ def _system_parts(
         # A card has its own roleplay instructions; its macros are expanded later (card.py).
         filled = fill_card_persona(preset, stories, newest=newest)
         instructions = own_instructions(preset) or (preset.system and ORIGINAL_SYSTEM)
-        system = _part("system", instructions, required=True)
+        system = _part("system", instructions)
         persona = [filled.text, *further_persona(preset)]
-        parts = [one for text in persona for one in _part("persona", text, required=True)]
+        parts = [one for text in persona for one in _part("persona", text)]
         return [*system, *parts], filled
     filled = build_instructions(
         preset,
@@ -234,7 +225,7 @@ def _system_parts(
         max_input_tokens=inputs.max_input_tokens,
     )
     text = "\n\n".join([*([filled.text] if filled.text else []), *further_persona(preset)])
-    return _part("system", text, required=True), filled
+    return _part("system", text), filled
 
 
 def _pinned_message(one: PresetMessage) -> Message:
@@ -246,10 +237,8 @@ def _pinned_message(one: PresetMessage) -> Message:
     return Message(one.role, one.text, tuple(parts) if has_images else ())
 
 
-def _part(
-    section: str, text: str | None, *, required: bool = False, priority: int = 0
-) -> list[PromptPart]:
-    return [PromptPart(section, text, required=required, priority=priority)] if text else []
+def _part(section: str, text: str | None) -> list[PromptPart]:
+    return [PromptPart(section, text, required=True)] if text else []
 
 
 def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[str, Message]:
@@ -259,8 +248,8 @@ def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[
         messages = prompter.generate_prompt(values, return_dict=True)["messages"]
     except UserError as error:
         usage = ask_usage(prompter.fields)
-        raise UserError(
-            translatable("{problem}. Write:\n{usage}", problem=error.text, usage=usage)
+        raise UserError.translatable(
+            "{problem}. Write:\n{usage}", problem=error.text, usage=usage
         ) from None
     instruction, user = (str(each["content"]).strip("\n") for each in messages)
     # Models answer user messages: if all values are in the instruction, it becomes the question.
@@ -324,7 +313,7 @@ def _stop_strings(inputs: PromptInputs) -> tuple[str, ...]:
     """Return the preset's stop strings and the other speakers' tags, newest speakers first."""
     own = inputs.preset.name
     others = inputs.speakers.others(own)
-    newest_first = inputs.speakers.labels_of(reversed(inputs.turns), own)
+    newest_first = [inputs.speakers.label_of(turn, own) for turn in reversed(inputs.turns)]
     labels = [one for one in dict.fromkeys([*newest_first, *others]) if one in others]
     return (*inputs.preset.stop_sequences, *(f"\n{label}:" for label in labels))
 
@@ -391,7 +380,7 @@ async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
 
 
 async def find_model_limit(preset: Preset, backend: Backend) -> int | None:
-    """Return what the model can read, for presets whose lore or stories depend on it.
+    """Return the context of the model, for presets whose lore or stories depend on it.
 
     None: it does not matter, or the backend does not know.
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from bot.chat.story import Story
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.draft import PromptPart, story_title
+from bot.prompting.haruhi import strip_dialogue_brackets
 from bot.prompting.persona import (
     DEFAULT_PLACEHOLDER,
     FilledText,
@@ -15,18 +16,17 @@ from bot.prompting.persona import (
     fill_placeholders,
     parse_persona,
 )
-from bot.prompting.personas.haruhi import strip_dialogue_brackets
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, Instruction
 from bot.prompting.text.tokens import counter_for_model
 
-_STORIES_DIVISOR = 4  # at most so large a part of the prompt
+_STORIES_DIVISOR = 4  # the share of the prompt
 PERSONA_FIELDS = {"persona": "description", "personality": "personality", "scenario": "scenario"}
 """The keys of a preset that describe its character, with the macros that have their values."""
 
 
 def persona_prefix(key: str, preset: Preset) -> str:
-    """Return what stands in front of such a text where the preset has no order of its own."""
+    """Return the words that introduce such a text in a preset without a prompt order."""
     prefixes = {"personality": f"{preset.character_name}'s personality: ", "scenario": "Scenario: "}
     return prefixes.get(key, "")
 
@@ -48,7 +48,7 @@ def story_queries_for(preset: Preset, newest: str) -> Mapping[str, int]:
 def build_recent_stories(
     inputs: PromptInputs, stories: Mapping[str, Sequence[Story]] | None
 ) -> Sequence[PromptPart]:
-    """Return the stories that stand in front of the newest message, best first."""
+    """Return the stories that precede the newest message, best first."""
     preset, max_tokens = inputs.preset, inputs.max_input_tokens
     if preset.stories != "recent" or stories is None:
         return ()

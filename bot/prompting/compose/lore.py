@@ -20,10 +20,10 @@ from bot.prompting.lorebook.entries import (
     Lorebook,
     LoreEntry,
     LoreResult,
+    RegexTimeBudget,
     TimedEffects,
 )
-from bot.prompting.lorebook.keys import RegexTimeBudget
-from bot.prompting.lorebook.search import KEYS_NOT_FOUND, search_lorebook
+from bot.prompting.lorebook.search import KEYS_NOT_FOUND, LorebookSearch
 from bot.prompting.macro_variables import Variables
 from bot.prompting.macros import Macros
 from bot.texts.text import StoredPattern, marked
@@ -42,7 +42,7 @@ _LORE_PRIORITY = 2  # lore has kept a budget of its own already, so other parts 
 
 @value_class
 class DeepMessage:
-    """A message that stands within the history."""
+    """A message to insert into the history."""
 
     depth: int
     """How many messages follow it, the newest one included."""
@@ -75,7 +75,7 @@ def find_lore(
     time_budget = RegexTimeBudget()
 
     def search(length: int, timed: TimedEffects, macros: Macros) -> LoreResult:
-        return search_lorebook(
+        return LorebookSearch(
             book,
             texts[:length],
             budget=budget,
@@ -84,7 +84,7 @@ def find_lore(
             timed=timed,
             expand=macros.expand,
             time_budget=time_budget,
-        )
+        ).run()
 
     timed = TimedEffects()
     for length in _earlier_prompts(book, turns):
@@ -120,15 +120,14 @@ def outlets(lore: LoreResult) -> Mapping[str, str]:
 
 
 def parts_at_newest(lore: LoreResult) -> list[PromptPart]:
-    """Return what stands with the newest message: notes, and entries at depth 0."""
-    reasons = _reasons(lore)
-    at_depth_0 = [_part(entry, reasons) for entry in lore.entries if _is_at_newest(entry)]
+    """Return the parts that precede the newest message: notes, and entries at depth 0."""
     notes = parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
-    return [*notes, *at_depth_0]
+    reasons = _reasons(lore)
+    return [*notes, *(_part(entry, reasons) for entry in lore.entries if _is_at_newest(entry))]
 
 
 def deep_lore(lore: LoreResult) -> list[DeepMessage]:
-    """Return the entries that stand within the history."""
+    """Return the entries to insert into the history."""
     reasons = _reasons(lore)
     return [
         DeepMessage(entry.depth, Message(entry.role, entry.content), _named_reason(entry, reasons))

@@ -1,12 +1,38 @@
-"""The values of a lorebook: SillyTavern's World Info entries, and the result of a search."""
+"""The entries of a lorebook (SillyTavern's World Info), their keys, and the result of a search."""
 
-from abc import ABC, abstractmethod
-from dataclasses import field
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
+
+import ahocorasick
+import regex
 
 from bot.chat.prompt import Role
-from bot.texts.text import Text
+from bot.prompting.text.words import find_word
+from bot.texts.text import StoredPattern, Text, marked, translatable
 from bot.value_class import value_class
+
+_MAX_PATTERN_CHARS = 1000
+_MAX_PATTERN_WEIGHT = 1000
+# The library prepares a search for a long text in quadratic time, which its timeout does not end.
+_MAX_ALTERNATIVE_TOKENS = 300
+_MAX_SECONDS_PER_KEY = 0.05
+_MAX_SECONDS_PER_PROMPT = 0.25  # a book may hold thousands of slow keys
+_MAX_QUOTED_CHARS = 60
+_KEY = StoredPattern(marked("key {key}"))
+_IN_LINE = StoredPattern(marked("key {key} in “{line}”"))
+_WITH_SECONDARY = StoredPattern(marked("{found} with {logic} of its secondary keys"))
+# As SillyTavern reads it: a text with another slash, such as a path, is not a regular expression.
+_REGEX_LITERAL = re.compile(r"/((?:[^/\\]|\\.)+)/([gimsuy]*)", re.DOTALL)
+_REGEX_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\{\s*(\d+)[\d\s,]*\}|.", re.DOTALL)
+# Syntax in which brackets may be text, so that the weight of a pattern cannot be computed.
+_UNSUPPORTED = re.compile(r"\(\?(?:#|[\w-]*[xV])")
+_JAVASCRIPT = (("\\/", "/"), ("[^]", r"[\s\S]"), ("\\k<", "\\g<"))
+_FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0, "u": 0, "y": 0}
 
 
 class KeyLogic(StrEnum):
@@ -97,20 +123,6 @@ class LoreEntry:
         return self.name or ", ".join(self.keys[:3]) or self.uid
 
 
-class BookIndex(ABC):
-    """Tells which entries of a book a text may trigger, without looking at every key."""
-
-    def __init__(self, unindexed: frozenset[str], with_macros: frozenset[str]) -> None:
-        self.unindexed = unindexed
-        """The uids of the entries that no text can rule out."""
-        self.with_macros = with_macros
-        """The uids of the entries that may hold macros."""
-
-    @abstractmethod
-    def find(self, text: str) -> set[str]:
-        """Return the uids of all indexed entries with a key that is a part of the text."""
-
-
 @value_class
 class Lorebook:
     """All entries of one file or card, and how they are searched."""
@@ -129,7 +141,7 @@ class Lorebook:
     """Search older messages until this many entries are active."""
     problems: tuple[Text, ...] = field(default=(), compare=False, repr=False)
     """What its file has and cannot be used."""
-    index: BookIndex | None = field(default=None, compare=False, repr=False)
+    index: "KeyIndex | None" = field(default=None, compare=False, repr=False)
     """Of a book with many keys; it belongs to these entries."""
 
 
@@ -143,7 +155,7 @@ class TimedEffects:
 
 @value_class
 class EntryDecision:
-    """Whether an entry stands in the prompt, and why."""
+    """Whether an entry is in the prompt, and why."""
 
     entry: LoreEntry
     activated: bool
@@ -160,3 +172,254 @@ class LoreResult:
     """One for every entry of the book, in the book's order."""
     tokens: int
     timed: TimedEffects
+
+
+@dataclass
+class RegexTimeBudget:
+    """The CPU time that all regular expressions of a prompt may take together."""
+
+    seconds: float = _MAX_SECONDS_PER_PROMPT
+    """What is left."""
+    slow: set[str] = field(default_factory=set)
+    """The keys that were skipped because they took too long."""
+
+
+class KeyMatcher:
+    """Matches the keys of one book for one prompt."""
+
+    def __init__(
+        self,
+        book: Lorebook,
+        time_budget: RegexTimeBudget,
+        *,
+        cpu_seconds: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._book = book
+        self._time_budget = time_budget
+        self._cpu_seconds = cpu_seconds
+        self._lower: dict[str, str] = {}  # most keys are searched in the same text
+
+    def match(self, entry: LoreEntry, text: str) -> str | None:
+        """Return which keys trigger this entry, as text for the receipt; None if none does."""
+        first = next((key for key in entry.keys if self._holds(text, key, entry)), None)
+        if first is None:
+            return None
+        line = self._line_with(text, first, entry)
+        key = repr(first)
+        found = _IN_LINE.with_values(key=key, line=line) if line else _KEY.with_values(key=key)
+        if not entry.secondary_keys:
+            return found
+        if not self._secondary(entry, text):
+            return None
+        return _WITH_SECONDARY.with_values(found=found, logic=entry.logic.replace("_", " "))
+
+    def found(self, entry: LoreEntry, text: str) -> list[str]:
+        """Return the keys of an entry, secondary ones included, that a text contains."""
+        keys = (*entry.keys, *entry.secondary_keys)
+        return [key for key in dict.fromkeys(keys) if self._holds(text, key, entry)]
+
+    def score(self, entry: LoreEntry, text: str) -> int:
+        """Return the number of keys found, for inclusion groups with scoring."""
+        hits = sum(self._holds(text, key, entry) for key in entry.keys)
+        more = [self._holds(text, key, entry) for key in entry.secondary_keys]
+        match entry.logic:
+            case KeyLogic.AND_ANY:
+                return hits + sum(more)
+            case KeyLogic.AND_ALL:
+                return hits + (len(more) if all(more) else 0)
+            case KeyLogic.NOT_ALL | KeyLogic.NOT_ANY:
+                return hits
+
+    def _line_with(self, text: str, key: str, entry: LoreEntry) -> str:
+        """Quote the newest line with a key; empty where a pattern spans several lines."""
+        for line in text.split("\n"):
+            if self._holds(line, key, entry):
+                said = " ".join(line.removeprefix("\x01").split())
+                return _shortened(said, key)
+        return ""
+
+    def _secondary(self, entry: LoreEntry, text: str) -> bool:
+        holds = [self._holds(text, key, entry) for key in entry.secondary_keys]
+        match entry.logic:
+            case KeyLogic.AND_ANY:
+                return any(holds)
+            case KeyLogic.AND_ALL:
+                return all(holds)
+            case KeyLogic.NOT_ANY:
+                return not any(holds)
+            case KeyLogic.NOT_ALL:
+                return not all(holds)
+
+    def _holds(self, text: str, key: str, entry: LoreEntry) -> bool:
+        if is_regex(key) and not isinstance(compile_key(key), str):
+            return self._matches(text, key)
+        key = key.strip()
+        if not key:
+            return False
+        if not is_case_sensitive(entry, default=self._book.case_sensitive):
+            key, text = key.lower(), self._lowered(text)
+        whole = _or_default(entry.match_whole_words, self._book.match_whole_words)
+        if not whole or len(key.split()) > 1:  # SillyTavern matches phrases as substrings
+            return key in text
+        return find_word(key, text) is not None
+
+    def _lowered(self, text: str) -> str:
+        if text not in self._lower:
+            self._lower[text] = text.lower()
+        return self._lower[text]
+
+    def _matches(self, text: str, key: str) -> bool:
+        time_budget = self._time_budget
+        if key in time_budget.slow or time_budget.seconds <= 0:
+            time_budget.slow.add(key)
+            return False
+        pattern = compile_key(key)
+        if isinstance(pattern, str):
+            return False
+        started = self._cpu_seconds()
+        try:
+            timeout = min(_MAX_SECONDS_PER_KEY, time_budget.seconds)
+            return pattern.search(text, timeout=timeout) is not None
+        except TimeoutError:
+            time_budget.slow.add(key)
+            return False
+        finally:
+            time_budget.seconds -= self._cpu_seconds() - started
+
+
+def is_case_sensitive(entry: LoreEntry, *, default: bool) -> bool:
+    """Whether upper and lower case differ in an entry's keys; `default` is the book's setting."""
+    return _or_default(entry.case_sensitive, default)
+
+
+def is_regex(key: str) -> bool:
+    return len(key) > 2 and key[0] == "/" and _REGEX_LITERAL.fullmatch(key) is not None
+
+
+@lru_cache(maxsize=2048)
+def compile_key(key: str) -> regex.Pattern[str] | Text:
+    """Compile `/pattern/flags`; return a description of the problem if that is impossible."""
+    literal = _REGEX_LITERAL.fullmatch(key)
+    if literal is None:
+        return translatable("it is not of the form {form}", form="/pattern/flags")
+    pattern, letters = literal[1], literal[2]
+    for written, meant in _JAVASCRIPT:
+        pattern = pattern.replace(written, meant)
+    if len(pattern) > _MAX_PATTERN_CHARS:
+        return translatable("it is longer than {limit} characters", limit=_MAX_PATTERN_CHARS)
+    if _UNSUPPORTED.search(pattern):
+        return translatable("it has (?x), (?V1) or a comment, which JavaScript does not support")
+    if regex_weight(pattern) > _MAX_PATTERN_WEIGHT:
+        return translatable("its repetition counts are too high; lower the numbers in braces")
+    if _longest_alternative(pattern) > _MAX_ALTERNATIVE_TOKENS:
+        return translatable(
+            "it has more than {limit} characters between two bars (|)",
+            limit=_MAX_ALTERNATIVE_TOKENS,
+        )
+    flags = regex.VERSION0
+    for letter in letters:
+        flags |= _FLAGS[letter]
+    try:
+        return regex.compile(pattern, flags)
+    except (regex.error, ValueError, RecursionError, OverflowError) as error:
+        return translatable("it is not a regular expression: {error}", error=str(error))
+
+
+def regex_weight(pattern: str) -> int:
+    """Estimate the compiled size: the library unrolls `a{1000}`, and `(a{9}){9}` as well."""
+    groups = [[0]]
+    for token in _REGEX_TOKEN.finditer(pattern):
+        if token[1]:
+            groups[-1][-1] *= max(1, int(token[1]))
+        elif token[0] == "(":
+            groups.append([0])
+        elif token[0] == ")" and len(groups) > 1:
+            whole = sum(groups.pop())
+            groups[-1].append(max(1, whole))  # an empty group is unrolled as often
+        else:
+            groups[-1].append(1)
+    return sum(map(sum, groups))
+
+
+def _longest_alternative(pattern: str) -> int:
+    """Return the most tokens between two bars; no text that the pattern contains is longer."""
+    lengths = [0]
+    for token in _REGEX_TOKEN.finditer(pattern):
+        if token[0] == "|":
+            lengths.append(0)
+        else:
+            lengths[-1] += 1
+    return max(lengths)
+
+
+def _or_default(own: bool | None, default: bool) -> bool:
+    return default if own is None else own
+
+
+def _shortened(line: str, key: str) -> str:
+    """Return the part of a long line around the key."""
+    if len(line) <= _MAX_QUOTED_CHARS:
+        return line
+    at = max(0, line.lower().find(key.strip().lower()))
+    begin = max(0, min(at - _MAX_QUOTED_CHARS // 3, len(line) - _MAX_QUOTED_CHARS))
+    end = begin + _MAX_QUOTED_CHARS
+    return f"{'… ' if begin else ''}{line[begin:end]}{' …' if end < len(line) else ''}"
+
+
+def join_newest(messages: Sequence[str], depth: int) -> str:
+    """Return the newest `depth` messages as one text, newest first.
+
+    A separator stands between them, so that no key matches across two messages.
+    """
+    newest = list(reversed(messages))[:depth]
+    return "".join(f"\x01{message}\n" for message in newest)
+
+
+_MIN_KEYS = 200  # below, searching for one key after the other is as fast
+_SEPARATORS = ("\n", "\x01")  # a key with one could match across two messages
+
+
+class KeyIndex:
+    """Finds the entries of a book that a text may trigger, without looking at every key."""
+
+    def __init__(self, entries: Iterable[LoreEntry]) -> None:
+        self.with_macros = frozenset(entry.uid for entry in entries if has_macros(entry))
+        self.unindexed = frozenset(
+            entry.uid
+            for entry in entries
+            if entry.constant
+            or entry.uid in self.with_macros
+            or not all(map(_is_plain, entry.keys))
+        )
+        """The entries that no text can rule out."""
+        uids_of_keys: dict[str, list[str]] = defaultdict(list)
+        for entry in entries:
+            for key in map(str.strip, () if entry.uid in self.unindexed else entry.keys):
+                uids_of_keys[key.lower()].append(entry.uid)
+        self._automaton = ahocorasick.Automaton()
+        for key, uids in uids_of_keys.items():
+            self._automaton.add_word(key, uids)  # an empty one is ignored
+        self._automaton.make_automaton()
+
+    def find(self, text: str) -> set[str]:
+        """Return the uids of all indexed entries with a key that is a part of the text."""
+        if not self._automaton:
+            return set()
+        return {uid for _, uids in self._automaton.iter(text.lower()) for uid in uids}
+
+
+def with_key_index(book: Lorebook) -> Lorebook:
+    """Return the book with an index if it is large enough for one to be worth it."""
+    if sum(len(entry.keys) for entry in book.entries) < _MIN_KEYS:
+        return book
+    return replace(book, index=KeyIndex(book.entries))
+
+
+def has_macros(entry: LoreEntry) -> bool:
+    """Whether a text of the entry may hold a macro."""
+    texts = (entry.content, *entry.keys, *entry.secondary_keys)
+    return any("{{" in text or "<" in text for text in texts)
+
+
+def _is_plain(key: str) -> bool:
+    return not (is_regex(key) or any(one in key for one in _SEPARATORS))

@@ -9,8 +9,16 @@ from typing import TypeVar
 
 from bot.chat.prompt import Role
 from bot.errors import PresetError
-from bot.prompting.lorebook.entries import EntryPosition, KeyLogic, Lorebook, LoreEntry
-from bot.prompting.lorebook.keys import compile_key, is_regex, regex_weight, with_key_index
+from bot.prompting.lorebook.entries import (
+    EntryPosition,
+    KeyLogic,
+    Lorebook,
+    LoreEntry,
+    compile_key,
+    is_regex,
+    regex_weight,
+    with_key_index,
+)
 from bot.prompting.text.jsonc import JsonFields
 from bot.texts.text import Text, text_of, translatable
 
@@ -56,22 +64,18 @@ def read_lorebook(data: object, source: str) -> Lorebook:
     if isinstance(data, list):
         data = {"entries": data}
     if not isinstance(data, Mapping) or not isinstance(data.get("entries") or [], dict | list):
-        raise PresetError(
-            translatable(
-                "{source}: a lorebook is a JSON object with `entries`; export it from SillyTavern"
-                " as World Info",
-                source=source,
-            )
+        raise PresetError.translatable(
+            "{source}: a lorebook is a JSON object with `entries`; export it from SillyTavern"
+            " as World Info",
+            source=source,
         )
     entries_field = data.get("entries") or []
     rows = list(entries_field.values()) if isinstance(entries_field, dict) else entries_field
     if len(rows) > MAX_ENTRIES:
-        raise PresetError(
-            translatable(
-                "{source}: more than {limit} entries; split the lorebook",
-                source=source,
-                limit=MAX_ENTRIES,
-            )
+        raise PresetError.translatable(
+            "{source}: more than {limit} entries; split the lorebook",
+            source=source,
+            limit=MAX_ENTRIES,
         )
     is_card = isinstance(entries_field, list)
     found = [_entry(row, index, is_card, source) for index, row in enumerate(rows)]
@@ -119,14 +123,12 @@ def _entry_place(source: str, index: int) -> Text:
 def _check_keys(entries: Iterable[LoreEntry], source: str) -> None:
     keys = [key for entry in entries for key in (*entry.keys, *entry.secondary_keys)]
     if len(keys) > _MAX_KEYS or sum(map(len, keys)) > _MAX_KEY_CHARS:
-        raise PresetError(
-            translatable(
-                "{source}: more than {keys} keys, or {characters} characters in them; split the"
-                " lorebook",
-                source=source,
-                keys=f"{_MAX_KEYS:,}",
-                characters=f"{_MAX_KEY_CHARS:,}",
-            )
+        raise PresetError.translatable(
+            "{source}: more than {keys} keys, or {characters} characters in them; split the"
+            " lorebook",
+            source=source,
+            keys=f"{_MAX_KEYS:,}",
+            characters=f"{_MAX_KEY_CHARS:,}",
         )
 
 
@@ -161,11 +163,9 @@ def _problems(
                 continue
             left -= max(regex_weight(key), _MIN_REGEX_WEIGHT)
             if left < 0:
-                raise PresetError(
-                    translatable(
-                        "{source}: too many or too long regular expressions; split the lorebook",
-                        source=source,
-                    )
+                raise PresetError.translatable(
+                    "{source}: too many or too long regular expressions; split the lorebook",
+                    source=source,
                 )
 
 

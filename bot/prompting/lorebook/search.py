@@ -8,14 +8,12 @@ from enum import Enum, auto
 from bot.ports import TextTokenCounter
 from bot.prompting.lorebook.entries import (
     EntryDecision,
+    KeyMatcher,
     Lorebook,
     LoreEntry,
     LoreResult,
-    TimedEffects,
-)
-from bot.prompting.lorebook.keys import (
-    KeyMatcher,
     RegexTimeBudget,
+    TimedEffects,
     compile_key,
     has_macros,
     is_regex,
@@ -24,16 +22,16 @@ from bot.prompting.lorebook.keys import (
 from bot.texts.text import StoredPattern, marked
 from bot.value_class import value_class
 
-__all__ = ["KEYS_NOT_FOUND", "search_lorebook"]
-
 _ALL = 1_000_000  # messages
 _COUNTED_AT_ONCE = 64
+_SECONDS_PER_KEY = 0.05  # of a trial
 _MAX_EXTRA_DEPTH = 100  # messages that are searched for `min_activations`
 KEYS_NOT_FOUND = marked("none of its keys was found")
 _DELAYED = StoredPattern(marked("it waits until there are {messages} messages (delay)"))
 _COOLING_DOWN = StoredPattern(marked("it is on cooldown until there are {messages} messages"))
 _HERE_OR_ELSEWHERE = StoredPattern(marked("{found}, here or in another entry"))
 _FAILED_PROBABILITY = StoredPattern(marked("its probability of {percent} % failed"))
+_TAKEN = StoredPattern(marked("its group {group} already has {label}"))
 _OVER_BUDGET = StoredPattern(marked("over the budget of {tokens} tokens"))
 
 
@@ -45,23 +43,13 @@ class _ScanPass(Enum):
     """Too few entries were activated: one more message is scanned."""
 
 
-def search_lorebook(
-    book: Lorebook,
-    messages: Sequence[str],
-    *,
-    budget: int,
-    count: TextTokenCounter,
-    random_float: Callable[[], float],
-    timed: TimedEffects = TimedEffects(),  # noqa: B008 -- a frozen value
-    expand: Callable[[str], str] = str,
-    time_budget: RegexTimeBudget | None = None,
-) -> LoreResult:
-    """Return the entries that `messages` (oldest first, the newest included) activate, and why.
+class LorebookSearch:
+    """Finds the entries that the messages of one prompt activate, and why; `run` it once.
 
     Args:
         book: its own `token_budget` lowers `budget`, if it has one.
-        messages: as the model reads them, `Alice: hello`; their number is the clock of sticky
-            entries, of cooldown and of delay.
+        messages: oldest first, the newest included, as the model reads them: `Alice: hello`; their
+            number is the clock of sticky entries, of cooldown and of delay.
         budget: tokens for all entries together.
         count: counts the tokens of each text.
         random_float: returns a number from 0 up to 1.
@@ -69,38 +57,27 @@ def search_lorebook(
         expand: fills macros into keys and contents.
         time_budget: shared by several searches, so that slow regular expressions are skipped.
     """
-    limit = budget if book.token_budget is None else min(budget, book.token_budget)
-    entries = tuple(
-        _expand_keys(entry, expand) if _may_have_macros(book, entry) else entry
-        for entry in book.entries
-    )
-    return _LorebookSearch(
-        replace(book, entries=entries),
-        messages,
-        limit,
-        count,
-        random_float,
-        timed,
-        expand,
-        time_budget,
-    ).run()
 
-
-class _LorebookSearch:
     def __init__(
         self,
         book: Lorebook,
         messages: Sequence[str],
+        *,
         budget: int,
         count: TextTokenCounter,
         random_float: Callable[[], float],
-        timed: TimedEffects,
-        expand: Callable[[str], str],
-        time_budget: RegexTimeBudget | None,
+        timed: TimedEffects = TimedEffects(),  # noqa: B008 -- a frozen value
+        expand: Callable[[str], str] = str,
+        time_budget: RegexTimeBudget | None = None,
     ) -> None:
+        entries = [
+            _expand_keys(entry, expand) if _may_have_macros(book, entry) else entry
+            for entry in book.entries
+        ]
+        book = replace(book, entries=tuple(entries))
         self._book = book
         self._messages = messages
-        self._budget = budget
+        self._budget = budget if book.token_budget is None else min(budget, book.token_budget)
         self._count = count
         self._random_float = random_float
         self._expand = expand
@@ -158,7 +135,7 @@ class _LorebookSearch:
         return triggered
 
     def _entries_to_search(self) -> Sequence[LoreEntry]:
-        """Return the entries that may be triggered, as far as the index of the book tells."""
+        """Return the entries that the index of the book cannot rule out."""
         index = self._book.index
         if index is None:
             return self._entries
@@ -193,7 +170,11 @@ class _LorebookSearch:
         ):
             return marked("it waits for another entry to be activated (recursion)")
         if scan is _ScanPass.RECURSION and entry.exclude_recursion:
-            return self._reasons.get(entry.uid) or self._why_not_triggered(entry)
+            return (
+                self._reasons.get(entry.uid)
+                or self._why_blocked(entry, _ScanPass.INITIAL)
+                or self._why_not_found(entry)
+            )
         return (
             marked("its author switched it off (@@dont_activate)") if entry.never_active else None
         )
@@ -218,10 +199,6 @@ class _LorebookSearch:
             self._scan_texts[depth, others] = join_newest(self._messages, depth) + contents
         return self._scan_texts[depth, others]
 
-    def _why_not_triggered(self, entry: LoreEntry) -> str:
-        """Return why an entry was not triggered by the messages that it was searched in."""
-        return self._why_blocked(entry, _ScanPass.INITIAL) or self._why_not_found(entry)
-
     def _why_not_found(self, entry: LoreEntry) -> str:
         if any(key in self._time_budget.slow for key in (*entry.keys, *entry.secondary_keys)):
             return marked("its regular expression took too long and was skipped")
@@ -238,7 +215,7 @@ class _LorebookSearch:
             else entry
             for entry in triggered
         ]
-        rivals = reject_group_rivals(
+        rivals = _reject_group_rivals(
             triggered,
             list(self._activated.values()),
             sticky=frozenset(self._sticky),
@@ -359,28 +336,18 @@ def _expand_keys(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:
     )
 
 
-_TAKEN = StoredPattern(marked("its group {group} already has {label}"))
-
-Rejections = Mapping[str, str]
-"""By uid: why an entry may not be activated."""
-
-
-def reject_group_rivals(
+def _reject_group_rivals(
     triggered: Sequence[LoreEntry],
     activated: Sequence[LoreEntry],
     *,
     sticky: frozenset[str],
     score: Callable[[LoreEntry], int],
     random_float: Callable[[], float],
-) -> Rejections:
-    """Return which of the triggered entries lose in their groups.
+) -> Mapping[str, str]:
+    """Return which of the triggered entries lose in their groups: why, by uid.
 
-    Args:
-        triggered: the entries of this pass.
-        activated: the entries of earlier passes; a group that has one takes no other.
-        sticky: the uids of sticky entries.
-        score: returns the number of keys found for an entry.
-        random_float: returns a number from 0 up to 1.
+    A group with an entry that an earlier pass `activated` takes no other. `score` returns the
+    number of keys found for an entry.
     """
     rejected: dict[str, str] = {}
     members: dict[str, list[LoreEntry]] = defaultdict(list)
@@ -431,28 +398,15 @@ def _winner(rivals: Sequence[LoreEntry], random_float: Callable[[], float]) -> S
     return rivals[-1:]
 
 
-_SECONDS_PER_KEY = 0.05
-
-
-@value_class
-class TriedEntry:
-    """An entry, and what a text does to it."""
-
-    entry: LoreEntry
-    activated: bool
-    reason: str
-    found: frozenset[str]
-    """Its keys that stand in the text."""
-
-
 @value_class
 class LorebookTrial:
     """What a lorebook would add to the prompt of a text."""
 
-    entries: Sequence[TriedEntry]
+    entries: Sequence[tuple[EntryDecision, Sequence[str]]]
+    """Each with its keys that are in the text."""
     tokens: int
     marks: Sequence[tuple[int, int]]
-    """Where keys stand in the text: begin and end, in their order, without overlaps."""
+    """The positions of keys in the text: begin and end, in order, without overlaps."""
 
 
 def try_lorebook(
@@ -463,17 +417,12 @@ def try_lorebook(
     What depends on chance is taken to succeed.
     """
     lines = [line for line in text.split("\n") if line.strip()]
-    result = search_lorebook(book, lines, budget=budget, count=count, random_float=lambda: 0.0)
-    matcher = KeyMatcher(book, RegexTimeBudget())
+    search = LorebookSearch(book, lines, budget=budget, count=count, random_float=lambda: 0.0)
+    result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())
     searched = "\n".join(f"\x01{line}" for line in lines)
-    entries = [
-        TriedEntry(
-            one.entry, one.activated, one.reason, frozenset(matcher.found(one.entry, searched))
-        )
-        for one in result.decisions
-    ]
-    keys = {key for one in entries for key in one.found}
-    return LorebookTrial(entries, result.tokens, list(_without_overlaps(_places(keys, text))))
+    entries = [(one, matcher.found(one.entry, searched)) for one in result.decisions]
+    places = _places({key for _, keys in entries for key in keys}, text)
+    return LorebookTrial(entries, result.tokens, list(_without_overlaps(places)))
 
 
 def _places(keys: set[str], text: str) -> Iterator[tuple[int, int]]:

@@ -82,7 +82,7 @@ _OF_OPERATOR = frozenset({
 _OF_CLOUDS = ("aws_", "azure_", "vertex_")
 
 # What lets another model answer, calls or keeps something, or changes the cost, and no budget
-# sees it: of OpenAI, OpenRouter and LiteLLM. What is charged for a search stands in no usage.
+# sees it: of OpenAI, OpenRouter and LiteLLM. A charge for searches is in no usage report.
 _BESIDE_THE_ACCOUNTS = frozenset({
     "content_policy_fallbacks", "context_window_fallback_dict", "context_window_fallbacks",
     "default_fallbacks", "fallbacks", "function_call", "functions", "messages", "model",

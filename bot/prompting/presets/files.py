@@ -27,26 +27,7 @@ from bot.runtime.shipped_files import writable_presets_folder
 from bot.texts.text import Text, joined, text_of, translatable
 from bot.value_class import value_class
 
-__all__ = [
-    "Preset",
-    "ReadPresets",
-    "export_preset",
-    "find_preset",
-    "load_preset_lorebook",
-    "load_presets",
-    "parse_preset",
-    "preset_version",
-    "read_lorebook_file",
-    "read_presets",
-    "validate_preset",
-]
-
-
 _NO_REASONS: Mapping[str, str] = {}
-
-
-def _no_description(_text: str, _file: Path) -> str | None:
-    return None
 
 
 @value_class
@@ -87,16 +68,12 @@ def load_presets(directory: Path) -> dict[str, Preset]:
 
 
 def read_presets(
-    directory: Path, describe_other: Callable[[str, Path], str | None] = _no_description
+    directory: Path, describe_other: Callable[[str, Path], str | None] | None = None
 ) -> ReadPresets:
-    """Read every `*.json` of a directory that is not a lorebook.
+    """Read every `*.json` of a presets folder that is not a lorebook.
 
-    Args:
-        directory: the presets folder.
-        describe_other: describes a file of another kind; None if it may be meant as a preset.
-
-    Raises:
-        PresetError: the directory cannot be read, or is empty.
+    `describe_other` describes a file of another kind, or returns None if it may be a preset. Raises
+    `PresetError` if the folder cannot be read or is empty.
     """
     found = ReadPresets()
     origins: dict[str, Path] = {}
@@ -109,7 +86,7 @@ def read_presets(
             preset = load_preset_lorebook(parse_preset(text, str(file)), file)
         except PresetError as error:
             found.names[file] = _name_in(text) or file.stem
-            found.problems[file] = describe_other(text, file) or text_of(error)
+            found.problems[file] = (describe_other and describe_other(text, file)) or text_of(error)
             continue
         found.names[file] = preset.name
         if (first := origins.setdefault(preset.id, file)) != file:
@@ -142,41 +119,29 @@ def parse_preset(text: str, source: str) -> Preset:
     try:
         document = read_json(text)
     except JsonSyntaxError as error:
-        raise PresetError(
-            translatable(
-                "{file}, line {line}: {problem} (column {column})",
-                file=source,
-                line=error.line,
-                column=error.column,
-                problem=error.problem,
-            )
+        raise PresetError.translatable(
+            "{file}, line {line}: {problem} (column {column})",
+            file=source,
+            line=error.line,
+            column=error.column,
+            problem=error.problem,
         ) from error
     if not isinstance(document.value, dict):
-        raise PresetError(
-            translatable(
-                "{file}: a preset is one JSON object: {example}", file=source, example="{...}"
-            )
+        raise PresetError.translatable(
+            "{file}: a preset is one JSON object: {example}", file=source, example="{...}"
         )
     return validate_preset(document.value, source, document)
 
 
 def load_preset_lorebook(preset: Preset, file: Path) -> Preset:
-    """Replace the path of a lorebook, relative to the preset's folder, by the lorebook itself.
-
-    Raises:
-        PresetError: the file cannot be read, or the path leads out of the folder.
-    """
+    """Replace the path of a lorebook by the lorebook; raises as `read_lorebook_file`."""
     if not isinstance(preset.lorebook, str):
         return preset
     return preset.model_copy(update={"lorebook": read_lorebook_file(preset.lorebook, file)})
 
 
 def read_lorebook_file(name: str, file: Path) -> object:
-    """Return the JSON of a lorebook that a preset names.
-
-    Args:
-        name: its path, relative to the preset's folder.
-        file: of the preset.
+    """Return the JSON of the lorebook `name`, a path relative to the folder of a preset's `file`.
 
     Raises:
         PresetError: the file cannot be read or is no lorebook, or the path leads out of the folder.
@@ -184,24 +149,17 @@ def read_lorebook_file(name: str, file: Path) -> object:
     folder = file.parent.resolve()
     book = path_inside(folder, name)
     if book is None:
-        raise PresetError(
-            translatable(
-                "{file}: lorebook: {name} is outside {folder}; move it into that folder",
-                file=file,
-                name=repr(name),
-                folder=folder,
-            )
+        raise PresetError.translatable(
+            "{file}: lorebook: {name} is outside {folder}; move it into that folder",
+            file=file,
+            name=repr(name),
+            folder=folder,
         )
     try:
         document = read_json(read_preset_text(book))
     except JsonSyntaxError as error:
-        raise PresetError(
-            translatable(
-                "{file}, line {line}: {problem}",
-                file=book,
-                line=error.line,
-                problem=error.problem,
-            )
+        raise PresetError.translatable(
+            "{file}, line {line}: {problem}", file=book, line=error.line, problem=error.problem
         ) from error
     read_lorebook(document.value, str(book))
     return document.value
@@ -242,12 +200,7 @@ def preset_version(preset: Preset) -> PresetVersion:
 def find_preset(
     presets: Mapping[str, Preset], word: str, disabled: Mapping[str, str] = _NO_REASONS
 ) -> Preset:
-    """Look a preset up by name, in any case.
-
-    Args:
-        presets: those that can be used.
-        word: the name.
-        disabled: why others cannot, by name.
+    """Look a preset up by name, in any case; `disabled` says why others cannot be used, by name.
 
     Raises:
         PresetError: there is none, or it is disabled; the message gives the nearest name, or the
@@ -259,21 +212,19 @@ def find_preset(
         return by_id[wanted]
     for name, reason in disabled.items():
         if preset_id(name) == wanted:
-            raise PresetError(
-                translatable("the preset {name} is disabled: {reason}", name=name, reason=reason)
+            raise PresetError.translatable(
+                "the preset {name} is disabled: {reason}", name=name, reason=reason
             )
     near = difflib.get_close_matches(wanted, by_id, n=1)
     if near:
-        raise PresetError(
-            translatable(
-                "no preset {word}; did you mean {near}?",
-                word=repr(word),
-                near=repr(by_id[near[0]].name),
-            )
+        raise PresetError.translatable(
+            "no preset {word}; did you mean {near}?",
+            word=repr(word),
+            near=repr(by_id[near[0]].name),
         )
     names = ", ".join(sorted(presets))
-    raise PresetError(
-        translatable("no preset {word}; available: {names}", word=repr(word), names=names)
+    raise PresetError.translatable(
+        "no preset {word}; available: {names}", word=repr(word), names=names
     )
 
 
@@ -312,8 +263,6 @@ def find_preset_file(folder: Path, preset: Preset) -> Path:
 def write_preset(folder: Path, preset: Preset) -> Path:
     """Write a preset as strict JSON, in place of its file if there is one; return the file.
 
-    Whoever reads meanwhile finds the old content or the new one, never a part.
-
     Raises:
         PresetError: a preset in the folder cannot be read.
         UserError: the file cannot be written.
@@ -338,7 +287,7 @@ def delete_preset_file(folder: Path, preset: Preset) -> None:
 
 
 def write_whole_file(file: Path, content: bytes) -> None:
-    """Write a file, and make its folder; raises `UserError` when it cannot be written."""
+    """Write a file atomically, and make its folder; raises `UserError` if that is impossible."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as stream:
@@ -395,15 +344,15 @@ def read_preset_text(file: Path) -> str:
     """Read a file of a presets folder; raises `PresetError` if it is unreadable or not UTF-8."""
     try:
         if file.exists() and not (file.is_file() or file.is_dir()):  # such as a link to /dev/zero
-            raise PresetError(translatable("{file}: is a device; remove it", file=file))
+            raise PresetError.translatable("{file}: is a device; remove it", file=file)
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise PresetError(
-            translatable("{file}: cannot be read ({reason})", file=file, reason=error.strerror)
+        raise PresetError.translatable(
+            "{file}: cannot be read ({reason})", file=file, reason=error.strerror
         ) from error
     except UnicodeDecodeError as error:
-        raise PresetError(
-            translatable("{file}: is not UTF-8; save it as UTF-8", file=file)
+        raise PresetError.translatable(
+            "{file}: is not UTF-8; save it as UTF-8", file=file
         ) from error
 
 

@@ -5,20 +5,12 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    StrictBool,
-    StrictInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, field_validator, model_validator
 
 from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, ToolName, lowest_output_limit
 from bot.errors import PresetError, TemplateError
-from bot.prompting.lorebook.entries import Lorebook
+from bot.prompting.lorebook.entries import Lorebook, compile_key, is_regex
 from bot.prompting.lorebook.files import LoreEntryError, read_lorebook
-from bot.prompting.lorebook.keys import compile_key, is_regex
 from bot.prompting.persona import parse_persona
 from bot.prompting.presets.fields import (
     MAX_LIST_ITEMS,
@@ -34,7 +26,7 @@ from bot.prompting.presets.regex_scripts import RegexScript
 from bot.prompting.story_string import parse_story_string
 from bot.prompting.text.tokens import ENCODINGS
 from bot.templates import RoleTemplate, get
-from bot.templates.jinja.jinja_template import check_source
+from bot.templates.jinja_template import check_source
 from bot.texts.text import joined, text_of, translatable
 
 DEFAULT_MODEL = "default"
@@ -141,8 +133,9 @@ MarkerName: TypeAlias = Literal[
 ScopeName: TypeAlias = Literal["channel", "user", "thread", "reply_chain"]
 
 
-def _mode_to_object(value: object) -> object:
-    return {"mode": value} if isinstance(value, str) else value
+def _object_of(key: str) -> BeforeValidator:
+    """Let a text be short for an object with this key alone."""
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
 class PresetBudget(StrictModel):
@@ -150,10 +143,6 @@ class PresetBudget(StrictModel):
 
     day: Annotated[float, Field(gt=0, le=MAX_DOLLARS)] | None = None
     month: Annotated[float, Field(gt=0, le=MAX_DOLLARS)] | None = None
-
-
-def _kind_to_object(value: object) -> object:
-    return {"kind": value} if isinstance(value, str) else value
 
 
 class OrderedPrompt(StrictModel):
@@ -245,7 +234,7 @@ class Preset(StrictModel):
     names_in_template: StrictBool = False
     """The template writes the speakers: it reads `message.name`, `char`, `user` and `is_group`."""
     trim_inputs: StrictBool = False
-    prompter: Annotated[PrompterChoice | None, BeforeValidator(_kind_to_object)] = None
+    prompter: Annotated[PrompterChoice | None, _object_of("kind")] = None
     scope: ScopeName = "channel"
     """Whose messages share one history, where `/settings scope` says nothing else."""
     context: Literal["addressed", "all"] = "all"
@@ -260,7 +249,7 @@ class Preset(StrictModel):
     """How long it does not answer after its last answer, unless it is named."""
     buttons: StrictBool = True
     """Whether there are buttons under its answers, where the platform has them."""
-    busy: Annotated[BusyRules, BeforeValidator(_mode_to_object)] = Field(default_factory=BusyRules)
+    busy: Annotated[BusyRules, _object_of("mode")] = Field(default_factory=BusyRules)
     long_answer: Literal["parts", "file", "thread"] = "parts"
     """How an answer is sent that is longer than one message: in several, or its beginning and a
     file with all of it, or its beginning and the rest in a thread."""
@@ -305,7 +294,7 @@ class Preset(StrictModel):
         return tuple(text for text in (self.greeting, *self.alternate_greetings) if text)
 
     def greetings_among(self, characters: int) -> tuple[str, ...]:
-        """Return the greetings of a channel in which so many characters are active."""
+        """Return the greetings of a channel with this number of active characters."""
         return self.group_greetings if characters > 1 and self.group_greetings else self.greetings
 
     @property

@@ -1,4 +1,4 @@
-"""Say what is wrong in a preset: in words for one key, or for a whole text by line."""
+"""Describe the mistakes in a preset: one key, or a whole text with line numbers."""
 
 import difflib
 import json
@@ -16,7 +16,7 @@ from bot.texts.text import Text, translatable, translatable_count
 from bot.value_class import value_class
 
 MAX_PROBLEMS = 100
-"""So many mistakes are described; each takes some tenths of a millisecond."""
+"""The most mistakes to describe; each takes some tenths of a millisecond."""
 
 _NO_OBJECT = translatable("a preset is one JSON object: {example}", example="{...}")
 
@@ -32,23 +32,23 @@ class PresetProblem:
 
 @value_class
 class CheckedPreset:
-    """What a text is as a preset."""
+    """The result of parsing a text as a preset."""
 
     preset: Preset | None
     """None: there are problems."""
     problems: Sequence[PresetProblem] = ()
     document: JsonDocument | None = None
-    """None: the text is no JSON object."""
+    """None: the text is not a JSON object."""
 
     @property
     def value(self) -> dict[str, object] | None:
-        """The JSON, also of a preset with problems; None if the text is no JSON object."""
+        """The JSON, also of a preset with problems; None if the text is not an object."""
         found = self.document and self.document.value
         return found if isinstance(found, dict) else None
 
 
 def check_preset(text: str) -> CheckedPreset:
-    """Parse the text of a preset; all mistakes are told, the upper ones first."""
+    """Parse the text of a preset and collect all mistakes, in the order of their lines."""
     try:
         document = read_json(text)
     except JsonSyntaxError as error:
@@ -69,12 +69,12 @@ def check_preset(text: str) -> CheckedPreset:
 
 
 def describe_more_problems(count: int) -> Text:
-    """Return how many mistakes are not told."""
+    """Return how many mistakes are not described."""
     return translatable_count("1 more mistake", "{count} more mistakes", count)
 
 
 def describe_preset_problem(problem: ErrorDetails) -> Text:
-    """Return what is wrong with one key of a preset, and which name was meant perhaps."""
+    """Describe one mistake, with the name that was probably meant."""
     path = problem["loc"]
     key = _dotted(path)
     match problem["type"]:
@@ -96,7 +96,7 @@ def describe_preset_problem(problem: ErrorDetails) -> Text:
 
 
 def _path_of(problem: ErrorDetails) -> tuple[str | int, ...]:
-    """Return where a mistake is; inside a value that is checked as one, its validator tells."""
+    """Return the path of a mistake; within a value that one validator checks, it adds the rest."""
     error = problem.get("ctx", {}).get("error")
     return (*problem["loc"], *(error.path if isinstance(error, PlacedValueError) else ()))
 

@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 import regex
 from pydantic import Field, StrictBool, StrictInt, field_validator
 
-from bot.prompting.lorebook.keys import RegexTimeBudget, compile_key
+from bot.prompting.lorebook.entries import RegexTimeBudget, compile_key
 from bot.prompting.presets.fields import StrictModel
 from bot.texts.text import translatable
 
 _MAX_SECONDS = 0.05  # of one script
-_MAX_GROWTH = 4  # how many times as long a text may become, and some
+_MAX_GROWTH = 4  # a text may become this many times as long, plus some
 _MAX_ADDED_CHARS = 20_000
 _REFERENCE = regex.compile(r"\$(?:(\d{1,2})|<([^<>]+)>)")
 _MATCH = regex.compile(r"\{\{match\}\}", regex.IGNORECASE)
@@ -48,7 +48,7 @@ class RegexScript(StrictModel):
         return find
 
     def fits(self, where: str, depth: int) -> bool:
-        """Whether it applies there to a message that so many others follow."""
+        """Whether it applies to answers or prompts, for a message that `depth` others follow."""
         if self.where not in {where, "both"} or depth < (self.min_depth or 0):
             return False
         return self.max_depth is None or depth <= self.max_depth

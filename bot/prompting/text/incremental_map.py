@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any, TypeVar
 
 _USUALLY_NEW = 4
-"""At most so many items at the end of the last sequence usually differ: the newest message is one
+"""The most items that usually differ at the end of the last sequence: the newest message is one
 object while it is answered, and another one in the history."""
 
 Item = TypeVar("Item")
@@ -23,14 +23,9 @@ def map_incrementally(
     items: Sequence[Item],
     compute: Callable[[Item], Value],
 ) -> tuple[Value, ...]:
-    """Return the value of each item.
+    """Return the value of each item of the sequence `key`, and keep them in `memo`.
 
-    Args:
-        memo: keeps the results for the next call; it belongs to the conversation.
-        key: names the sequence.
-        form: what the values depend on besides the items; once it changes, all are computed.
-        items: the sequence now.
-        compute: a pure function of an item and the form.
+    `compute` is a pure function of an item and of `form`: once that changes, all values are new.
     """
     items = tuple(items)
     form_before, items_before, values_before = memo.pop(key, (form, (), ()))

@@ -62,38 +62,50 @@ def read_json(text: str) -> JsonDocument:
     if len(text) > MAX_CHARS:
         told = translatable("the text is longer than {limit} characters", limit=f"{MAX_CHARS:,}")
         raise JsonSyntaxError(told, 1, 1)
-    return _read_large(text) if text.count(",") > MAX_COMMAS else _JsoncReader(text).read()
+    if text.count(",") > MAX_COMMAS:
+        return JsonDocument(read_strict_json(text, refuses_duplicates=True), {(): 1})
+    return _JsoncReader(text).read()
 
 
-def _read_large(text: str) -> JsonDocument:
-    def refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
+    """Parse JSON without comments; it is fast, and texts that cannot be stored again are refused.
+
+    Raises:
+        JsonSyntaxError: also for NaN, Infinity and brackets deeper than `MAX_DEPTH`.
+    """
+
+    def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
-        if len(found) < len(pairs):
+        if refuses_duplicates and len(found) < len(pairs):
             raise JsonSyntaxError(translatable("a key is there twice in one object"), 1, 1)
         return found
 
-    value: object = None
     try:
-        value = json.loads(text, object_pairs_hook=refuse_duplicates)
+        value: object = json.loads(
+            text, object_pairs_hook=object_of, parse_constant=_refuse_constant
+        )
         level = [value]
         for _ in range(MAX_DEPTH + 1):
             level = [inner for outer in level for inner in _children(outer)]
-        is_deep = bool(level)
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        json.dumps(value if not level else 0, ensure_ascii=False, allow_nan=False).encode()
     except json.JSONDecodeError as error:
         problem = looked_up(error.msg[0].lower() + error.msg[1:])
         raise JsonSyntaxError(problem, error.lineno, error.colno) from None
     except RecursionError:
-        is_deep = True
+        level = [text]
     except UnicodeEncodeError:
         problem = translatable("this text has a lone surrogate, which cannot be stored")
         raise JsonSyntaxError(problem, 1, 1) from None
     except ValueError:  # not a number, or one with too many digits
         raise JsonSyntaxError(translatable("this number is too large"), 1, 1) from None
-    if is_deep:
+    if level:
         problem = translatable("brackets are nested deeper than {limit}", limit=MAX_DEPTH)
         raise JsonSyntaxError(problem, 1, 1)
-    return JsonDocument(value, {(): 1})
+    return value
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise JsonSyntaxError(translatable("{word} is not a JSON number", word=word), 1, 1)
 
 
 def _children(value: object) -> Iterable[object]:
@@ -257,13 +269,11 @@ class JsonFields:
         """Return the texts of a list that are not empty."""
         found = self._read(name, list, _LIST_OF_TEXTS) or []
         if not all(isinstance(one, str) for one in found):
-            raise PresetError(
-                translatable(
-                    "{where}: {name} must be {expected}",
-                    where=self.where,
-                    name=name,
-                    expected=_LIST_OF_TEXTS,
-                )
+            raise PresetError.translatable(
+                "{where}: {name} must be {expected}",
+                where=self.where,
+                name=name,
+                expected=_LIST_OF_TEXTS,
             )
         return tuple(_plain_text(one) for one in found if one)
 
@@ -295,14 +305,12 @@ class JsonFields:
             return value
         if self._lenient:
             return None
-        raise PresetError(
-            translatable(
-                "{where}: {name} must be {expected}, not {given}",
-                where=self.where,
-                name=name,
-                expected=expected,
-                given=type(value).__name__,
-            )
+        raise PresetError.translatable(
+            "{where}: {name} must be {expected}, not {given}",
+            where=self.where,
+            name=name,
+            expected=expected,
+            given=type(value).__name__,
         )
 
 

@@ -9,9 +9,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from threading import Lock
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
+# The public batch_count() reads the limits of the control group each time, which takes longer than
+# to count a page of text. This is the encoding that it uses, and a test compares their counts.
 from toktok import _encoding as load_encoding
 
 from bot.chat.prompt import Image, Prompt
@@ -47,12 +48,10 @@ def image_size(image: Image) -> tuple[int, int] | None:
 
 
 def _size(data: bytes) -> tuple[int, int] | None:
-    if data.startswith(b"\x89PNG"):
-        width, height = struct.unpack_from(">II", data, 16)
-        return width, height
-    if data.startswith(b"GIF8"):
-        width, height = struct.unpack_from("<HH", data, 6)
-        return width, height
+    for signature, form, at in ((b"\x89PNG", ">II", 16), (b"GIF8", "<HH", 6)):
+        if data.startswith(signature):
+            width, height = struct.unpack_from(form, data, at)
+            return width, height
     if data.startswith(b"\xff\xd8"):
         return next(_jpeg_sizes(data), None)
     return None
@@ -68,28 +67,17 @@ def _jpeg_sizes(data: bytes) -> Iterator[tuple[int, int]]:
         at += 2 + length
 
 
-def _numbers(*spans: range) -> Iterable[int]:
-    return (number for span in spans for number in span)
-
-
 # The segments that hold a JPEG's size; the gaps are tables and reserved codes.
-_SIZE_SEGMENTS = frozenset(_numbers(range(0xC0, 0xC4), range(0xC5, 0xC8), range(0xC9, 0xCC)))
+_SIZE_SEGMENTS = frozenset([*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC)])
 
-
-# The public batch_count() reads the limits of the control group each time, which takes longer than
-# to count a page of text. This is the encoding that it uses, and a test compares their counts.
-
-
-ENCODINGS: Mapping[str, str] = MappingProxyType(
-    {
-        "cl100k": "cl100k_base",
-        "cl100k_base": "cl100k_base",
-        "o200k": "o200k_base",
-        "o200k_base": "o200k_base",
-        "o200k_harmony": "o200k_harmony",
-        "qwen3.5": "qwen3.5",
-    }
-)
+ENCODINGS: Final[Mapping[str, str]] = {
+    "cl100k": "cl100k_base",
+    "cl100k_base": "cl100k_base",
+    "o200k": "o200k_base",
+    "o200k_base": "o200k_base",
+    "o200k_harmony": "o200k_harmony",
+    "qwen3.5": "qwen3.5",
+}
 """The names that presets may use, and those of the library."""
 
 # By the prefix of a model's name, first match; these are exact.

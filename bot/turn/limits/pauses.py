@@ -12,8 +12,8 @@ from bot.chat.operation import Pause, Restore
 from bot.chat.session import InboxMessage
 from bot.errors import StoreError
 from bot.ports import Signals
-from bot.storage.operation import SqlPauses
-from bot.storage.restoring import SqlRestores
+from bot.storage.operation import Pauses
+from bot.storage.restoring import Restores
 
 PAUSES_TOPIC = "pauses"
 _log = structlog.get_logger(__name__)
@@ -24,7 +24,7 @@ _LOOK_SECONDS = 2.0
 class AnsweringPauses:
     """What this process knows of the pauses."""
 
-    pauses: SqlPauses
+    pauses: Pauses
     signals: Signals
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class AnsweringPauses:
 class RestoredMessages:
     """Knows which messages are from before the restore."""
 
-    restores: SqlRestores
+    restores: Restores
 
     def __post_init__(self) -> None:
         self._newest: Restore | None = None

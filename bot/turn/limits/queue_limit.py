@@ -17,7 +17,7 @@ from bot.errors import Fenced, StoreError
 from bot.ports import Clock
 from bot.replying.live_replies import LiveReplies
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.telemetry.metrics import LIMITED_MESSAGES
 from bot.texts.text import translatable
 from bot.turn.arrivals import ArrivalSignals
@@ -39,7 +39,7 @@ _COUNTED_BEYOND = 100
 class QueueLimit:
     """Limits how many questions wait in each conversation while one is answered."""
 
-    conversations: SqlConversations
+    conversations: Conversations
     arrivals: ArrivalSignals
     replies: LiveReplies
     clock: Clock

@@ -29,7 +29,7 @@ from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer
 from bot.replying.stop_flag import StopFlag
-from bot.storage.usage import SqlBudgets, SqlUsageLog
+from bot.storage.usage import Budgets, UsageLog
 from bot.summaries import SummaryRequest
 from bot.texts.text import Text, translatable
 from bot.turn.limits.rate_limits import RareNotices
@@ -103,7 +103,7 @@ class Spending:
     providers: Mapping[str, ProviderSettings]
     """With the prices of their models."""
     clock: Clock
-    budgets: SqlBudgets | None = None
+    budgets: Budgets | None = None
     """What was spent; None: nothing is limited."""
     rates: RateLimits | None = None
     """Counts notices, so that they are not repeated; None: they are."""
@@ -389,7 +389,7 @@ class BudgetedSummaries:
     """Reserves and settles the cost of summaries, and logs their usage beside that of answers."""
 
     spending: Spending
-    log: SqlUsageLog
+    log: UsageLog
     slots: ProviderSlots
 
     @contextlib.asynccontextmanager

@@ -15,7 +15,7 @@ from bot.backends.model_files.gguf import SpecialTokens, read_special_tokens
 from bot.chat.prompt import Message, TemplateChoice
 from bot.templates import JinjaTemplate, get
 from bot.templates.control_tokens import TextSpan
-from bot.templates.families.family_templates import detect_family
+from bot.templates.family_templates import detect_family
 from bot.templates.renderer import ModelTemplate, Renderer
 from tests.attacks import attacks
 from tests.backends.local_model import ENGINES, lend_model

@@ -21,12 +21,12 @@ from bot.console.routes import (
     RouteGroup,
 )
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.presets import SqlPresetVersions
-from bot.storage.reports import SqlAnswerLog
+from bot.storage.outbox import SenderIdentity
+from bot.storage.presets import PresetVersions
+from bot.storage.reports import AnswerLog
 from bot.templates.renderer import Renderer
 from tests.attacks import expanded, with_ours
 from tests.console.conftest import ConsoleUnderTest, MakeParts
@@ -55,14 +55,14 @@ def make_parts(tmp_path: Path) -> MakeParts:
 def answer_pages(database: Database, folder: Path) -> RouteGroup:
     """Make the pages of answers, without providers."""
     writer = ExactPromptWriter({}, folder, Renderer(), mask_secret)
-    versions = SqlPresetVersions(database, SystemClock())
-    return AnswerPages(SqlAnswerLog(database), writer, {}, versions, PROVIDERS)
+    versions = PresetVersions(database, SystemClock())
+    return AnswerPages(AnswerLog(database), writer, {}, versions, PROVIDERS)
 
 
 async def store_answers(console: ConsoleUnderTest, *receipts: Receipt) -> None:
     clock = SystemClock()
     await SqlInbox(console.database, clock).receive([make_incoming()], {})
-    conversations = SqlConversations(console.database, clock, SenderIdentity("me", 10))
+    conversations = Conversations(console.database, clock, SenderIdentity("me", 10))
     claim, message = await begin(conversations)
     await conversations.finish(claim, message, TurnResult(receipts=receipts))
 
@@ -102,7 +102,7 @@ async def test_answer_shows_what_it_was_made_of(console: ConsoleUnderTest) -> No
 
 async def test_parameters_name_their_origin(console: ConsoleUnderTest) -> None:
     content = {"parameters": {"temperature": 0.5, "seed": 4}, "stop_sequences": ["###"]}
-    versions = SqlPresetVersions(console.database, SystemClock())
+    versions = PresetVersions(console.database, SystemClock())
     await versions.save([PresetVersion("nora", json.dumps(content), 3)])
     prompt = replace(
         RECEIPT.prompt, parameters={"temperature": 0.5, "seed": 5, "top_p": 1}, stop=("###", "Ann:")
@@ -124,7 +124,7 @@ async def test_parameters_name_their_origin(console: ConsoleUnderTest) -> None:
 async def test_parameters_are_shown_beside_a_damaged_version(
     console: ConsoleUnderTest, content: str
 ) -> None:
-    versions = SqlPresetVersions(console.database, SystemClock())
+    versions = PresetVersions(console.database, SystemClock())
     await versions.save([PresetVersion("nora", content, 3)])
     await store_answers(console, RECEIPT)
     await console.log_in()

@@ -10,7 +10,7 @@ from bot.chat.answers import ReplayChanges, ReplayedAnswer, StoredAnswer
 from bot.chat.prompt import FinishReason, Message, Prompt
 from bot.console.answer_pages import ReplayPages
 from bot.errors import BackendUnavailable
-from bot.storage.reports import SqlAnswerLog
+from bot.storage.reports import AnswerLog
 from tests.console.answers.test_answer_pages import answer_pages, store_answers
 from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.console.playground.conftest import hidden_fields
@@ -57,7 +57,7 @@ def model() -> Model:
 def make_parts(tmp_path: Path, model: Model) -> MakeParts:
     return lambda database: [
         answer_pages(database, tmp_path),
-        ReplayPages(SqlAnswerLog(database), model.replay, mask_secret),
+        ReplayPages(AnswerLog(database), model.replay, mask_secret),
     ]
 
 

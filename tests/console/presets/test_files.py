@@ -36,7 +36,7 @@ CARD = {
 PNG = write_png(plain_image(), v2=json.dumps(CARD).encode(), v3=None)
 LOREBOOK = {"entries": {"0": {"uid": 0, "key": ["lamp"], "content": "It is lit."}}}
 MODELFILE = 'FROM llama3\nSYSTEM "You mend clocks."\nPARAMETER temperature 0.7\n'
-HARUHI = (CHECKOUT / "bot" / "prompting" / "personas" / "roles" / "haruhi.jsonl").read_text()
+HARUHI = (CHECKOUT / "bot" / "prompting" / "roles" / "haruhi.jsonl").read_text()
 
 
 async def add(

@@ -11,7 +11,7 @@ from bot.chat.web_channel import WebMessage
 from bot.console.login import new_api_token, token_digest
 from bot.runtime.clock import SystemClock
 from bot.storage.tables import inbox, outbox, turn
-from bot.storage.tokens import SqlConsoleTokens
+from bot.storage.tokens import ConsoleTokens
 from tests.console.playground.conftest import Playground
 from tests.console.presets.conftest import call
 from tests.console.presets.test_preset_pages import edit
@@ -109,7 +109,7 @@ async def test_draft_with_mistakes_is_not_tested(console: Playground) -> None:
 
 async def test_asking_needs_the_scope_that_costs(console: Playground) -> None:
     token = new_api_token()
-    tokens = SqlConsoleTokens(console.service.container.database, SystemClock())
+    tokens = ConsoleTokens(console.service.container.database, SystemClock())
     scopes = frozenset({Scope.READ, Scope.PRESETS})
     await tokens.add_api_token(token_digest(token), ApiToken("reader", scopes, 0.0))
     headers = {"Authorization": f"Bearer {token}"}

@@ -15,7 +15,7 @@ from bot.ports import Backend, Clock, RateLimits
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
-from bot.storage.reports import SqlServiceState
+from bot.storage.reports import ServiceState
 from bot.telemetry.logs import RecentEvents
 from tests.console.conftest import installation
 from tests.samples import mask_secret
@@ -42,7 +42,7 @@ def operation_page(
     waits = waiting or {}
     reports = OperationReports(
         probes or {},
-        SqlServiceState(database, clock),
+        ServiceState(database, clock),
         providers,
         backends or {},
         lambda name: waits.get(name, 0),

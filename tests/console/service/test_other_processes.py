@@ -1,6 +1,7 @@
 """The page of the operation shows what other processes tell of themselves."""
 
 import pytest
+from sqlalchemy import update
 
 from bot.chat.access import Scope
 from bot.chat.session import error_id_of
@@ -10,8 +11,8 @@ from bot.console.routes import (
 from bot.runtime.clock import SystemClock
 from bot.service.jobs import ReportSharing
 from bot.storage.database import Database
-from bot.storage.operation import SqlNodeRegistry
-from bot.storage.reports import SharedReports
+from bot.storage.operation import NodeRegistry
+from bot.storage.tables import node
 from bot.telemetry.logs import RecentEvents
 from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.console.service.operation import operation_page
@@ -22,35 +23,29 @@ from tests.console.service.test_operation_page import (
     Parts,
     WatchedBackend,
 )
-from tests.fakes import FakeSharedValues
 
 CLOCK = SystemClock()
 
 
 @pytest.fixture
-def values() -> FakeSharedValues:
-    return FakeSharedValues()
-
-
-@pytest.fixture
-def make_parts(values: FakeSharedValues) -> MakeParts:
+def make_parts() -> MakeParts:
     def make(database: Database) -> list[RouteGroup]:
-        shared = SharedReports(values, database.codec)
-        return [operation_page(database, providers=PROVIDERS, elsewhere=shared.find)]
+        reports = NodeRegistry(database, CLOCK).reports
+        return [operation_page(database, providers=PROVIDERS, elsewhere=reports)]
 
     return make
 
 
 async def test_errors_and_models_of_another_process_are_shown(
-    console: ConsoleUnderTest, values: FakeSharedValues
+    console: ConsoleUnderTest,
 ) -> None:
     elsewhere = Parts(RecentEvents())
     elsewhere.log("error", "turn_failed", exception=f"{'x' * 1500}\nValueError: <script>")
-    shared = SharedReports(values, console.database.codec)
+    nodes = NodeRegistry(console.database, CLOCK)
     backends = {"remote": WatchedBackend([]), "local": LocalBackend([])}
-    sharing = ReportSharing(shared, "host:<2>", backends, elsewhere.events, CLOCK)
-    shared.keep("host:<2>", sharing.report())
-    await SqlNodeRegistry(console.database, CLOCK).enter("host:<2>", "worker", "0.1.0")
+    sharing = ReportSharing(nodes, "host:<2>", backends, elsewhere.events, CLOCK)
+    await nodes.enter("host:<2>", "worker", "0.1.0")
+    await nodes.share("host:<2>", sharing.report())
     await console.log_in()
     error_id = error_id_of(TURN)
 
@@ -75,11 +70,13 @@ async def test_errors_and_models_of_another_process_are_shown(
 
 
 async def test_process_without_a_readable_report_is_left_out(
-    console: ConsoleUnderTest, values: FakeSharedValues
+    console: ConsoleUnderTest,
 ) -> None:
-    values.keep("report:host:1", b"of another version")
-    await SqlNodeRegistry(console.database, CLOCK).enter("host:1", "worker", "0.1.0")
-    await SqlNodeRegistry(console.database, CLOCK).enter("host:2", "worker", "0.1.0")
+    nodes = NodeRegistry(console.database, CLOCK)
+    await nodes.enter("host:1", "worker", "0.1.0")
+    await nodes.enter("host:2", "worker", "0.1.0")
+    other_version = update(node).where(node.c.owner == "host:1").values(report=b"of another one")
+    await console.database.write(lambda c: c.execute(other_version).rowcount)
     await console.log_in()
 
     answer = await console.client.get("/operation")

@@ -16,12 +16,12 @@ from bot.console.routes import (
 from bot.console.usage_page import UsagePage, usage_sums
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.reports import SqlServiceState
-from bot.storage.usage import SqlUsageTotals
+from bot.storage.outbox import SenderIdentity
+from bot.storage.reports import ServiceState
+from bot.storage.usage import UsageTotals
 from tests.console.conftest import ConsoleUnderTest, MakeParts, installation
 from tests.console.service.operation import operation_page
 from tests.contracts.test_receipts import RECEIPT
@@ -42,10 +42,10 @@ async def fails() -> str | None:
 @pytest.fixture
 def make_parts() -> MakeParts:
     def make(database: Database) -> list[RouteGroup]:
-        state = SqlServiceState(database, CLOCK)
+        state = ServiceState(database, CLOCK)
         probes = {"database": works, "discord": fails}
         return [
-            UsagePage(SqlUsageTotals(database), CLOCK),
+            UsagePage(UsageTotals(database), CLOCK),
             operation_page(database, probes=probes, providers=[PROVIDER]),
             ChannelsPage(state, "assistant"),
         ]
@@ -55,7 +55,7 @@ def make_parts() -> MakeParts:
 
 async def store_answer(console: ConsoleUnderTest) -> None:
     await SqlInbox(console.database, CLOCK).receive([make_incoming()], {})
-    conversations = SqlConversations(console.database, CLOCK, SenderIdentity("me", 10))
+    conversations = Conversations(console.database, CLOCK, SenderIdentity("me", 10))
     claim, message = await begin(conversations)
     paid = replace(RECEIPT, charge=AnswerCharge("telegram:1", None, "=gpt", 2_500))
     await conversations.finish(claim, message, TurnResult(receipts=[paid]))

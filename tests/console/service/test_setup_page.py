@@ -14,7 +14,7 @@ from bot.runtime.clock import SystemClock
 from bot.service.console import first_page
 from bot.settings import read_settings
 from bot.setup.accounts import SetupSteps
-from bot.storage.operation import SqlAuditLog
+from bot.storage.operation import AuditLog
 from tests.cli.test_init import OLD, send_code
 from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.console.playground.conftest import hidden_fields
@@ -45,7 +45,7 @@ async def steps(
 
 @pytest.fixture
 def make_parts(steps: SetupSteps) -> MakeParts:
-    return lambda database: [SetupPage(steps, SqlAuditLog(database), mask_secret, CLOCK)]
+    return lambda database: [SetupPage(steps, AuditLog(database), mask_secret, CLOCK)]
 
 
 async def open_page(console: ConsoleUnderTest) -> str:
@@ -93,7 +93,7 @@ async def test_set_up_leads_from_a_token_to_the_file(
     assert values["TROUPE_ADMINS"] == f"{kind}:{person}"
     assert values["OTHER"] == "1"
     assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
-    [entry] = await SqlAuditLog(console.database).newest(9)
+    [entry] = await AuditLog(console.database).newest(9)
     assert (entry.who, entry.action) == ("session", "write .env")
     assert token not in f"{entry}"
 

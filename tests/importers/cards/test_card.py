@@ -84,12 +84,6 @@ def test_charx_keeps_its_assets_and_its_icon_becomes_the_png() -> None:
     assert read_card(write_card(card, CardContainer.PNG), "png").image == PORTRAIT
 
 
-def test_v3_card_of_a_png_wins() -> None:
-    both = write_png(PORTRAIT, v2=dump_json(DETECTIVE), v3=dump_json(ROBOT))
-
-    assert read_card(both, "both.png").nickname == "Sieben"
-
-
 def test_first_card_of_a_png_counts() -> None:
     """As in SillyTavern: what somebody has looked at there is what answers here."""
     first, second = (write_png(PORTRAIT, v2=dump_json(one), v3=None) for one in (DETECTIVE, ROBOT))
@@ -101,15 +95,6 @@ def test_first_card_of_a_png_counts() -> None:
 
     assert card.name == "Ilse Brandt"
     assert write_card(card, CardContainer.PNG) == first
-
-
-def test_typed_fields_are_read_from_the_content() -> None:
-    card = read_card(CARD_FILES["detective.png"], "detective.png")
-
-    assert (card.spec, card.name, card.character_version) == (CardSpec.V2, "Ilse Brandt", "1.2-β")
-    assert card.alternate_greetings == ("*The phone rings.* Brandt.", "Shut the door, {{user}}.")
-    assert card.tags == ("noir", "警察")
-    assert card.character_book is not None
 
 
 json_values = st.recursive(
@@ -166,8 +151,8 @@ HOSTILE = {
     "deep": (b'{"name": "N", "description": ' + b"[" * 100 + b"]" * 100 + b"}", "deeper than 64"),
     "very deep": (b'{"a":' * 200_000, "deeper than 64"),
     "NaN": (b'{"name": "N", "description": NaN}', "NaN is not a JSON number"),
-    "a number beyond all": (b'{"name": "N", "description": 1e400}', "1e400 is not a JSON number"),
-    "half an emoji": (b'{"name": "N", "description": "\\ud83d"}', "half of a surrogate pair"),
+    "a number beyond all": (b'{"name": "N", "description": 1e400}', "this number is too large"),
+    "half an emoji": (b'{"name": "N", "description": "\\ud83d"}', "a lone surrogate"),
     "no name": (b'{"name": " ", "description": "x"}', "has no name"),
     "a name that is a book": (b'{"name": "%s", "description": ""}' % (b"N" * 1001), "shorten it"),
     "a number as a text": (b'{"name": "N", "description": 5}', "description must be a text"),
@@ -244,15 +229,3 @@ def test_v1_card_is_upgraded_for_containers_that_need_it() -> None:
 
     assert (charx.spec, charx.name) == (CardSpec.V3, "Marta")
     assert json.loads(write_card(card, CardContainer.JSON)) == INNKEEPER
-
-
-def test_zip_with_overlapping_entries_is_rejected() -> None:
-    """Overlapping entries share bytes, which makes small zip bombs large (CVE-2024-0450)."""
-    honest = zipped(("card.json", CARD), ("a.txt", b"x" * 500), method=zipfile.ZIP_STORED)
-    second = honest.index(b"PK\x01\x02", honest.index(b"PK\x01\x02") + 1)
-    overlapping = honest[: second + 42] + b"\0\0\0\0" + honest[second + 46 :]
-
-    with pytest.raises(
-        PresetError, match=r"^evil\.charx: the CHARX is damaged .*download it again"
-    ):
-        read_card(overlapping, "evil.charx")

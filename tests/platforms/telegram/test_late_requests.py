@@ -19,11 +19,10 @@ from bot.errors import Unreachable
 from bot.ports import Surface
 from bot.runtime.http_client import write_only_if
 from bot.runtime.in_process import InProcessRateLimits
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from tests.fakes import FakeClock
 from tests.platforms.telegram.conftest import Rig
 from tests.rigs.tgwire import METHODS
@@ -83,7 +82,7 @@ async def surface(rig: Rig) -> AsyncIterator[Surface]:
 
 
 async def queue(database: Database, clock: FakeClock, question: int, *texts: str) -> None:
-    conversations = SqlConversations(database, clock)
+    conversations = Conversations(database, clock)
     asked = make_incoming(key=f"{ALICE}:{question}")
     await SqlInbox(database, clock).receive([asked], {})
     claim, message = await begin(conversations, LANE)

@@ -127,10 +127,6 @@ def test_comments_are_removed_and_trim_removes_line_breaks() -> None:
     assert macros().expand("a\n\n{{trim}}\n\nb{{newline}}c{{reverse:cba}}") == "ab\ncabc"
 
 
-def test_original_is_inserted_where_the_card_uses_it() -> None:
-    assert macros(original="Be kind.").expand("{{original}} Be brief.") == "Be kind. Be brief."
-
-
 @given(st.text(alphabet="{}charuse:,<>/ \n", max_size=60))
 def test_values_are_not_expanded_again(name: str) -> None:
     filled = macros(lastusermessage="{{char}}" + name).expand("{{lastUserMessage}}")

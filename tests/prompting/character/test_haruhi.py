@@ -13,19 +13,14 @@ from bot.chat.prompt import ALL_CAPABILITIES
 from bot.chat.story import Story, Vector
 from bot.prompting.character import Character, Transcript, TranscriptLine
 from bot.prompting.embedding import FunctionEmbedder, StoryIndex
-from bot.prompting.persona import (
-    fill_names,
-    fill_placeholders,
-    parse_persona,
-    roleplay_prompt,
-)
-from bot.prompting.personas.haruhi import (
+from bot.prompting.haruhi import (
     builtin_role_name,
     decode_floats,
     decode_text,
     encode_floats,
     strip_dialogue_brackets,
 )
+from bot.prompting.persona import fill_names, fill_placeholders, parse_persona, roleplay_prompt
 from bot.prompting.text.tokens import count_tokens
 from bot.templates import StringTemplate
 from bot.templates.capabilities import adapt_messages

@@ -124,7 +124,3 @@ def test_form_of_alpaca_has_no_block() -> None:
 def test_unanswered_question_is_no_background() -> None:
     turns = [user("one"), observed("hm", ALICE)]
     assert as_sent(composed(preset(), turns))[0] == ("user", "one")
-
-
-def test_presets_read_everything_unless_they_say_otherwise() -> None:
-    assert preset().context == "all"

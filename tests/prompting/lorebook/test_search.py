@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import PresetError
-from bot.prompting.lorebook import keys
+from bot.prompting.lorebook import entries as lorebook_entries
 from bot.prompting.lorebook.entries import (
     EntryPosition,
+    KeyIndex,
     KeyLogic,
     Lorebook,
     LoreEntry,
@@ -20,8 +21,7 @@ from bot.prompting.lorebook.entries import (
     TimedEffects,
 )
 from bot.prompting.lorebook.files import read_lorebook
-from bot.prompting.lorebook.keys import KeyIndex
-from bot.prompting.lorebook.search import search_lorebook
+from bot.prompting.lorebook.search import LorebookSearch
 from bot.prompting.text.words import find_word
 
 SAID = ("Bob: hello", "Alice: the red dragon sleeps")
@@ -43,14 +43,14 @@ def lore(
     timed: TimedEffects = TimedEffects(),  # noqa: B008
     **book: Any,
 ) -> LoreResult:
-    return search_lorebook(
+    return LorebookSearch(
         Lorebook(entries, **book),
         said,
         budget=budget,
         count=words,
         random_float=random_float,
         timed=timed,
-    )
+    ).run()
 
 
 def active(found: LoreResult) -> list[str]:
@@ -277,14 +277,14 @@ def test_min_activations_searches_older_messages() -> None:
 def test_macros_are_expanded_in_keys_and_contents() -> None:
     book = Lorebook((LoreEntry("d", "{{char}} fears it", keys=("{{beast}}",)),))
 
-    found = search_lorebook(
+    found = LorebookSearch(
         book,
         SAID,
         budget=99,
         count=words,
         random_float=lambda: 0,
         expand=lambda text: text.replace("{{beast}}", "dragon").replace("{{char}}", "Nova"),
-    )
+    ).run()
 
     assert [entry.content for entry in found.entries] == ["Nova fears it"]
 
@@ -329,12 +329,12 @@ def test_search_of_any_book_ends_within_its_budget(
             book: Lorebook, said: list[str] = talk[:messages], timed: TimedEffects = timed
         ) -> LoreResult:
             random_float = random.Random(seed).random
-            return search_lorebook(
+            return LorebookSearch(
                 book, said, budget=budget, count=words, random_float=random_float, timed=timed
-            )
+            ).run()
 
         book = Lorebook(tuple(entries), recursive=True, min_activations=least)
-        indexed = replace(book, index=KeyIndex(entries, case_sensitive=False))
+        indexed = replace(book, index=KeyIndex(entries))
         found = search(book)
         assert found == search(indexed), "an index must not change what is found"
         assert sum(words([one.content for one in found.entries])) <= budget
@@ -361,10 +361,10 @@ def test_large_book_is_not_searched_key_by_key(monkeypatch: pytest.MonkeyPatch) 
         looked_for.append(word)
         return find_word(word, text)
 
-    monkeypatch.setattr(keys, "find_word", counting_find_word)
-    found = search_lorebook(
+    monkeypatch.setattr(lorebook_entries, "find_word", counting_find_word)
+    found = LorebookSearch(
         book, ["Bob: word7x3 is here"], budget=1000, count=words, random_float=lambda: 0.5
-    )
+    ).run()
     assert active(found)[:2] == ["#7", "#8"]
     assert len(active(found)) == 1 + book.max_recursion_steps
     assert len(looked_for) < 1000
@@ -379,7 +379,9 @@ def test_contents_beyond_the_budget_are_not_counted() -> None:
         return words(texts)
 
     book = Lorebook(tuple(entry(f"{one}", constant=True) for one in range(5000)))
-    found = search_lorebook(book, SAID, budget=20, count=counting_words, random_float=lambda: 0.5)
+    found = LorebookSearch(
+        book, SAID, budget=20, count=counting_words, random_float=lambda: 0.5
+    ).run()
     assert len(found.entries) == 10
     assert len(counted) < 200
 

@@ -22,16 +22,10 @@ def tried(text: str, book: Lorebook = BOOK) -> LorebookTrial:
 
 def test_activated_entries_tell_their_keys() -> None:
     trial = tried("Alice: the LAMP by the tides")
-    by_uid = {one.entry.uid: one for one in trial.entries}
-    assert [by_uid[uid].activated for uid in ("lamp", "tide", "inn", "rare")] == [
-        True,
-        False,
-        True,
-        True,
-    ]
-    assert by_uid["lamp"].found == {"Lamp"}
-    assert by_uid["tide"].found == {"/tides?/i"}
-    assert by_uid["lamp"].reason.startswith("key 'Lamp'")
+    decisions, found = zip(*trial.entries, strict=True)
+    assert [one.activated for one in decisions] == [True, False, True, True]
+    assert found[:2] == (["Lamp"], ["/tides?/i"])
+    assert decisions[0].reason.startswith("key 'Lamp'")
 
 
 def test_marks_are_the_places_of_the_keys() -> None:
@@ -41,13 +35,13 @@ def test_marks_are_the_places_of_the_keys() -> None:
 
 def test_each_line_is_a_message() -> None:
     book = Lorebook(BOOK.entries, scan_depth=1)
-    assert not tried("the lamp\n\nand then", book).entries[0].activated
-    assert tried("and then\nthe lamp", book).entries[0].activated
+    assert not tried("the lamp\n\nand then", book).entries[0][0].activated
+    assert tried("and then\nthe lamp", book).entries[0][0].activated
 
 
 def test_slow_pattern_is_skipped() -> None:
     slow = Lorebook((LoreEntry("slow", "", keys=("/(a+)+$/",)),))
-    assert not tried("a" * 40 + "!", slow).entries[0].activated
+    assert not tried("a" * 40 + "!", slow).entries[0][0].activated
 
 
 @given(st.text(max_size=60), st.lists(st.text(max_size=6), max_size=4))

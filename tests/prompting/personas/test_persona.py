@@ -9,14 +9,13 @@ from inline_snapshot import snapshot
 
 from bot.chat.story import Story
 from bot.errors import CharacterError
+from bot.prompting.haruhi import strip_dialogue_brackets
 from bot.prompting.persona import (
     Placeholder,
     build_roleplay_prompt,
-    fill_names,
     fill_placeholders,
     parse_persona,
 )
-from bot.prompting.personas.haruhi import strip_dialogue_brackets
 
 A, B, C, D = (Story(number, text, 1.0) for number, text in enumerate("abcd"))
 
@@ -157,10 +156,6 @@ You are now in roleplay conversation mode. Pretend to be {{user}} whose persona 
 
 You will stay in-character whenever possible, and generate responses as if you were {{user}}\
 """)
-
-
-def test_unknown_user_name_stays_a_placeholder() -> None:
-    assert fill_names("{{用户}} {{role}}", "Nora", "") == "{{用户}} Nora"
 
 
 @given(st.text(alphabet="{}|RAG对话多-dialogues<=n token5\n", max_size=80))

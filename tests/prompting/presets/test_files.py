@@ -17,7 +17,6 @@ from bot.prompting.presets.files import (
     load_presets,
     parse_preset,
 )
-from bot.prompting.presets.preset import BusyRules
 from tests.attacks import attack_texts
 from tests.checkout import CHECKOUT
 from tests.shared_data import golden
@@ -48,12 +47,6 @@ def test_shipped_presets_are_in_export_form() -> None:
     assert {"assistant", "marlowe", "兰亭", "coder"} <= set(presets)
     texts = {file.read_text(encoding="utf-8") for file in SHIPPED.glob("*.json")}
     assert texts == {export_preset(preset) for preset in presets.values()}
-
-
-def test_defaults_equal_rodelagents() -> None:
-    preset = parse()
-
-    assert (preset.stream, preset.max_rounds, preset.max_input_tokens) == (True, 0, 16_000)
 
 
 def test_null_input_limit_means_unlimited_and_is_kept() -> None:
@@ -148,10 +141,6 @@ def test_errors_name_the_wrong_value(keys: dict[str, object], problem: str) -> N
     assert f"nova.json, line 1: {problem}" in problem_with(json.dumps(LEAST | keys))
 
 
-def test_unknown_parameters_are_passed_to_the_provider() -> None:
-    assert parse(parameters={"mirostat": 2}).parameters == {"mirostat": 2}
-
-
 def test_load_reports_all_broken_files_at_once(tmp_path: Path) -> None:
     write(tmp_path, a="{", b='{"name": 1}')
 
@@ -160,15 +149,6 @@ def test_load_reports_all_broken_files_at_once(tmp_path: Path) -> None:
 
     assert "a.json, line 1" in str(raised.value)
     assert "b.json, line 1" in str(raised.value)
-
-
-def test_duplicate_name_error_names_both_files(tmp_path: Path) -> None:
-    write(tmp_path, a=json.dumps(LEAST), b=json.dumps(LEAST | {"name": "NOVA"}))
-
-    with pytest.raises(
-        PresetError, match=r"b\.json: the name 'NOVA' is already taken by .*a\.json"
-    ):
-        load_presets(tmp_path)
 
 
 def test_empty_or_missing_directory_is_an_error(tmp_path: Path) -> None:
@@ -283,9 +263,3 @@ def test_lorebook_errors_name_the_problem(tmp_path: Path, lorebook: object, said
 
     with pytest.raises(PresetError, match=said):
         load_presets(tmp_path)
-
-
-def test_messages_during_an_answer_are_gathered_within_moments() -> None:
-    rules = BusyRules()
-    assert (rules.mode, rules.quiet_seconds, rules.at_most) == (None, 0.7, 20)
-    assert (rules.album_seconds, rules.paste_seconds) == (0.6, 1.5)

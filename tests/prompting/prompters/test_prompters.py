@@ -10,7 +10,7 @@ from inline_snapshot import snapshot
 from bot.errors import UserError
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.files import Preset
-from bot.prompting.prompters import LEGACY_MARKERS, AlpacaPrompter, ChatPrompter
+from bot.prompting.prompters import AlpacaPrompter, ChatPrompter
 from tests.shared_data import golden
 
 PROMPTERS: dict[str, type[AlpacaPrompter | ChatPrompter]] = {
@@ -76,24 +76,6 @@ def test_every_skipped_family_has_vectors() -> None:
     families = {case["id"].split(":")[3] for case in golden("lazyllm")}
 
     assert set(RESOLVED_OTHERWISE) <= families
-
-
-def test_chat_example_of_the_document_with_its_markers() -> None:
-    prompter = ChatPrompter("请完成加法运算")
-    prompter.set_model_configs(**LEGACY_MARKERS)
-
-    assert prompter.generate_prompt("a+b") == snapshot(
-        "<|start_system|>You are an AI-Agent developed by LazyLLM.请完成加法运算\n\n"
-        "<|end_system|>\n\n\n<|Human|>:\na+b\n<|Assistant|>:\n"
-    )
-
-
-def test_literal_braces_are_plain_text() -> None:
-    prompter = ChatPrompter('Answer as {"k": 1}, {} or {q!r}: {q}')
-
-    messages = prompter.generate_prompt("x", return_dict=True)["messages"]
-
-    assert messages[0]["content"].endswith('Answer as {"k": 1}, {} or {q!r}: x\n\n')
 
 
 def test_extra_keys_follow_the_user_instruction() -> None:

@@ -76,7 +76,7 @@ def test_errors_name_the_problem_and_the_line(text: str, line: int, problem: str
         ('"a": 1, "a": 2', "a key is there twice in one object"),
         ('"a": "\\ud83d"', "this text has a lone surrogate, which cannot be stored"),
         ('"a": 1e999', "this number is too large"),
-        ('"a": NaN', "this number is too large"),
+        ('"a": NaN', "NaN is not a JSON number"),
         ('"a": 1,', "property name enclosed in double quotes"),
         (f'"a": {"[" * 70}{"]" * 70}', "brackets are nested deeper than 64"),
         (f'"a": {"[" * 9000}{"]" * 9000}', "brackets are nested deeper than 64"),

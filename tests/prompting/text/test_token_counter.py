@@ -25,11 +25,6 @@ def test_count_equals_the_public_function_of_the_library(encoding: str, texts: l
     assert counter(texts) == counts, "from the cache"
 
 
-def test_special_tokens_count_as_plain_text() -> None:
-    assert EncodingCounter("cl100k_base")(["<|endoftext|>"]) == batch_count(["<|endoftext|>"])
-    assert EncodingCounter("cl100k_base")(["<|endoftext|>"])[0] > 1
-
-
 async def test_encoding_that_several_chats_need_at_once_is_read_by_one_thread_at_a_time() -> None:
     reading, most_at_once = 0, 0
     counted = threading.Lock()

@@ -3,7 +3,7 @@
 import pytest
 
 from bot.errors import TemplateError
-from bot.templates import BaseTemplate, RoleTemplate, get
+from bot.templates import RoleTemplate, get
 
 TEMPLATE_JSON = {
     "model_name": "my-model",
@@ -45,10 +45,6 @@ def test_from_json_with_a_registered_name_overrides_its_values() -> None:
     )
 
 
-def test_gemma_ends_its_turns() -> None:
-    assert get("gemma")().stop_words == ["<end_of_turn>"]
-
-
 def test_keys_of_newer_versions_are_accepted() -> None:
     template = RoleTemplate.from_json({"user": "U:", "tool": "T:", "eotool": "\n"})
     assert template.messages2prompt("hi") == "U:hi"
@@ -86,32 +82,6 @@ def test_unsupported_capability_is_an_assertion_error() -> None:
         AssertionError, match="InternLMChat7B does not support the capability 'voice'"
     ):
         template.get_prompt("Hi")
-
-
-def test_templates_carry_sampling_defaults() -> None:
-    base = BaseTemplate()
-
-    assert (base.session_len, base.top_p, base.top_k) == (2048, 0.8, None)
-    assert (base.temperature, base.repetition_penalty) == (0.8, 1.0)
-    assert get("internlm-chat-20b")().session_len == 8192
-    assert get("internlm-20b")().session_len == 4096
-    assert get("internlm-20b")().capability == "completion"
-    assert get("baichuan2-7b")().top_k == 5
-
-
-def test_code_llama_infills_at_the_mark() -> None:
-    template = get("codellama")(capability="infilling")
-
-    assert template.get_prompt("def f():<FILL>\n") == "<PRE> def f(): <SUF>\n <MID>"
-    assert template.stop_words == ["<EOT>"]
-
-
-def test_chatglm_counts_rounds() -> None:
-    template = get("chatglm")()
-
-    template.get_prompt("one")
-
-    assert template.get_prompt("two", False) == "[Round 2]\n\n问：two\n\n答："
 
 
 def test_internlm2_renders_tools_and_calls_without_changing_the_messages() -> None:

@@ -9,16 +9,17 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bot.chat.prompt import ALL_CAPABILITIES
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates import JinjaTemplate
+from bot.templates.capabilities import detect_capabilities
 from bot.templates.control_tokens import render_spans
-from bot.templates.render_process.pool import RenderProcessPool
+from bot.templates.render_pool import RenderProcessPool
 from tests.attacks import attacks, expanded
 
 pytestmark = pytest.mark.slow
@@ -50,13 +51,6 @@ async def test_pool_renders_as_the_template_itself(pool: RenderProcessPool) -> N
     prompt = await pool.render(source, HI, bos_token="<s>", **options)
 
     assert prompt == JinjaTemplate(source, bos_token="<s>").render(HI, **options)
-
-
-async def test_raise_exception_text_is_kept(pool: RenderProcessPool) -> None:
-    with pytest.raises(TemplateError) as caught:
-        await pool.render("{{ raise_exception('System role not supported') }}", HI)
-
-    assert str(caught.value) == "System role not supported"
 
 
 async def test_next_template_is_rendered_after_one_was_stopped(
@@ -123,7 +117,7 @@ async def test_request_is_repeated_when_its_process_is_killed(pool: RenderProces
 async def test_process_without_an_answer_is_unavailable_and_replaced(
     pool: RenderProcessPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.templates.render_process.pool.SECONDS_WITHOUT_ANSWER", 0.0)
+    monkeypatch.setattr("bot.templates.render_pool.SECONDS_WITHOUT_ANSWER", 0.0)
     with pytest.raises(RenderUnavailable, match="gave no answer for 0 s; try again"):
         await pool.render(CHATML, HI)
     monkeypatch.undo()
@@ -138,7 +132,7 @@ async def test_probe_that_exceeds_a_limit_is_no_answer(
     source = "{% if messages[0].role == 'system' %}" + costly + "{% endif %}" + CHATML
 
     with pytest.raises(TemplateLimitExceeded):
-        await pool.detect_capabilities(source)
+        await detect_capabilities(partial(pool.render, source))
 
 
 async def test_answer_of_a_cancelled_request_is_not_given_to_the_next(
@@ -159,13 +153,6 @@ async def test_pool_renders_spans(pool: RenderProcessPool) -> None:
     assert await pool.render_spans(CHATML, messages) == render_spans(
         JinjaTemplate(CHATML), messages
     )
-
-
-async def test_pool_detects_capabilities(pool: RenderProcessPool) -> None:
-    without_system = CHATML.replace("%}<|im", "if m.role != 'system' %}<|im", 1)
-
-    assert await pool.detect_capabilities(CHATML) == ALL_CAPABILITIES
-    assert not (await pool.detect_capabilities(without_system)).accepts_system
 
 
 async def test_concurrent_requests_get_their_own_answers(pool: RenderProcessPool) -> None:
@@ -215,7 +202,7 @@ def test_render_process_ends_with_its_parent() -> None:
 
 PARENT = """
 import asyncio
-from bot.templates.render_process.pool import RenderProcessPool
+from bot.templates.render_pool import RenderProcessPool
 
 async def main():
     async with RenderProcessPool(processes=1) as pool:
@@ -281,17 +268,3 @@ async def outcome(pool: RenderProcessPool, source: str, messages: list[dict[str,
             return await pool.render(source, messages)
         except TemplateError as error:
             return str(error)
-
-
-@pytest.mark.soak  # a figure, not a behaviour: it wants a quiet machine
-async def test_render_time_of_one_and_of_two_hundred_messages(
-    pool: RenderProcessPool,
-) -> None:
-    many = [{"role": "user", "content": "x" * 480}] * 200
-    for messages, limit_seconds in ((HI, 0.001), (many, 0.015)):
-        times = []
-        for _ in range(30):
-            began = time.perf_counter()
-            await pool.render_spans(CHATML, messages)
-            times.append(time.perf_counter() - began)
-        assert sorted(times)[len(times) // 2] < limit_seconds

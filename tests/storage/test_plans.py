@@ -16,15 +16,14 @@ from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextCodec
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
-from bot.storage.receipts import SqlReceipts
+from bot.storage.outbox import SenderIdentity, SqlOutbox
+from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired
 from bot.storage.sqlite import UnitOfWork
-from bot.storage.statements import Query, StartUnit, Unit, arguments
+from bot.storage.statements import Query, StartUnit, Unit
 from bot.storage.summaries import SqlSummaries
 from tests.samples import begin, make_incoming
 from tests.turn.whole_chat import use_whole_chat
@@ -64,6 +63,10 @@ class RecordingDatabase(Database):
         return await self._database.run(lambda: self._recorded(start()))
 
     @override
+    async def run_reading(self, start: StartUnit[T]) -> T:
+        return await self.run(start)
+
+    @override
     async def read(self, unit: UnitOfWork[T]) -> T:
         return await self._database.read(lambda connection: unit(self._listened(connection)))
 
@@ -101,7 +104,7 @@ class Chat:
         self.database = RecordingDatabase(database)
         self.inbox = SqlInbox(self.database, clock)
         self.outbox = SqlOutbox(self.database, clock, sender)
-        self.conversations = SqlConversations(self.database, clock, sender)
+        self.conversations = Conversations(self.database, clock, sender)
         self.claim = Claim("", 0, "")
         self.message: InboxMessage | None = None
 
@@ -148,7 +151,7 @@ class Chat:
     async def look_back(self) -> object:
         await self.conversations.load_session(self.claim, 40)
         await SqlSummaries(self.database).current(LANE)
-        return await SqlReceipts(self.database).newest(LANE)
+        return await Receipts(self.database).newest(LANE)
 
 
 STEPS: dict[str, Callable[[Chat], Awaitable[object]]] = {
@@ -199,7 +202,8 @@ async def _scans(database: RecordingDatabase) -> set[tuple[str, str]]:
 
 def _sql_of(query: Query) -> tuple[str, Sequence[Any]]:
     sql = query.statement.compiled("sqlite")
-    return sql.text, arguments(sql, query.many[0] if query.many else query.values, TextCodec())
+    values = query.many[0] if query.many else query.values
+    return sql.text, sql.arguments(values, TextCodec())
 
 
 def _plan(connection: Connection, sql: str, values: Values) -> list[str]:

@@ -6,7 +6,6 @@ from typing import Self
 
 import asyncpg
 import pytest
-from sqlalchemy import literal, select
 from sqlalchemy.exc import IntegrityError
 
 from bot.errors import StoreError
@@ -15,7 +14,7 @@ from bot.storage.postgres import AsyncpgPool
 from bot.storage.statements import Rows, Statement, Unit, describe_failure
 
 ROW = "Failing row contains (1, words of people)."
-_ONE = Statement(select(literal(1)))
+_ONE = Statement("SELECT 1")
 
 
 def server_error(state: str, text: str, detail: str = "") -> asyncpg.PostgresError:

@@ -16,7 +16,7 @@ from bot.chat.story import Vector
 from bot.errors import CharacterError
 from bot.prompting.persona import DEFAULT_PLACEHOLDER, parse_persona
 from bot.prompting.text.confusables import strip_hidden_text
-from bot.texts.text import Text, joined, text_of, translatable
+from bot.texts.text import joined, text_of, translatable
 from bot.value_class import value_class
 
 _SPEAKER = r"^[^\n:：「」]*[:：][ \t]*"
@@ -75,32 +75,26 @@ def read_jsonl(text: str) -> list[HaruhiRow]:
 def read_rows(rows: Iterable[HaruhiRow], source: str, column: str | None = None) -> CharacterData:
     """Return the character in these rows; the last of several personas is used.
 
-    Args:
-        rows: the rows of a file or data set.
-        source: the name of the file, for errors.
-        column: the column with the vectors; None: the first one.
+    The vectors are in `column`, or in the first one; `source` names the file in errors.
 
     Raises:
         CharacterError: there is no persona, or a text or a vector cannot be decoded.
     """
     rows = list(rows)
     if not rows:
-        raise CharacterError(
-            translatable(
-                "{source}: no row has 'system_prompt': the file has no line with a JSON object",
-                source=source,
-            )
+        raise CharacterError.translatable(
+            "{source}: no row has 'system_prompt': the file has no line with a JSON object",
+            source=source,
         )
     if _VERSION_1_KEYS & rows[0].keys() and not rows[0].keys() & set(_TEXT_COLUMNS):
-        raise CharacterError(
-            translatable(
-                "{source} holds dialogues or vectors of ChatHaruhi 1, without a"
-                " persona; use a zip of the character's folder, with"
-                " system_prompt.txt and the texts",
-                source=source,
-            )
+        raise CharacterError.translatable(
+            "{source} holds dialogues or vectors of ChatHaruhi 1, without a"
+            " persona; use a zip of the character's folder, with"
+            " system_prompt.txt and the texts",
+            source=source,
         )
-    column = column or _first_column(rows)
+    others = (key for row in rows for key in row if key not in _TEXT_COLUMNS)
+    column = column or next(others, None)
     persona: str | None = None
     texts: list[str] = []
     vectors: list[Vector | None] = []
@@ -117,31 +111,26 @@ def read_rows(rows: Iterable[HaruhiRow], source: str, column: str | None = None)
                         decode_floats(vector) if vector and isinstance(vector, str) else None
                     )
         except ValueError as error:
-            raise CharacterError(
-                translatable(
-                    "{source}, row {number}: {error}",
-                    source=source,
-                    number=number,
-                    error=text_of(error),
-                )
+            raise CharacterError.translatable(
+                "{source}, row {number}: {error}",
+                source=source,
+                number=number,
+                error=text_of(error),
             ) from error
+    if persona is None:
+        raise CharacterError.translatable(
+            "{source}: no row has 'system_prompt' in the column {column}; add a row with the"
+            " persona",
+            source=source,
+            column=repr(column),
+        )
     if not persona:
-        raise CharacterError(_problem_without_persona(persona, source, column))
-    found = tuple(vector for vector in vectors if vector is not None)
-    return CharacterData(persona, tuple(texts), found if len(found) == len(texts) else None, column)
-
-
-def _problem_without_persona(persona: str | None, source: str, column: str | None) -> Text:
-    if persona is not None:
-        return translatable(
+        raise CharacterError.translatable(
             "{source}: the persona, the row with 'system_prompt', is empty; write its text",
             source=source,
         )
-    return translatable(
-        "{source}: no row has 'system_prompt' in the column {column}; add a row with the persona",
-        source=source,
-        column=repr(column),
-    )
+    found = tuple(vector for vector in vectors if vector is not None)
+    return CharacterData(persona, tuple(texts), found if len(found) == len(texts) else None, column)
 
 
 def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Vector], column: str) -> str:
@@ -162,11 +151,7 @@ def encode_floats(vector: Vector) -> str:
 
 
 def decode_floats(text: str) -> Vector:
-    """Decode float32 numbers from base64.
-
-    Raises:
-        ValueError: the text is malformed.
-    """
+    """Decode float32 numbers from base64; raises `ValueError` if the text is malformed."""
     data = _decode_base64(text)
     if len(data) % _FLOAT_BYTES:
         raise ValueError(translatable("the vector is not a whole number of float32 values"))
@@ -174,11 +159,7 @@ def decode_floats(text: str) -> Vector:
 
 
 def decode_text(text: str) -> str:
-    """Decode UTF-8 from base64.
-
-    Raises:
-        ValueError: the text is malformed.
-    """
+    """Decode UTF-8 from base64; raises `ValueError` if the text is malformed."""
     return _decode_base64(text).decode()
 
 
@@ -189,10 +170,6 @@ def _decode_base64(text: str) -> bytes:
         raise ValueError(
             translatable("{text} is not base64 ({error})", text=repr(text[:20]), error=str(error))
         ) from error
-
-
-def _first_column(rows: Iterable[HaruhiRow]) -> str | None:
-    return next((key for row in rows for key in row if key not in _TEXT_COLUMNS), None)
 
 
 def _text(row: HaruhiRow) -> str:
@@ -249,8 +226,6 @@ _FILES = {
     "Professor Dumbledore": "Dumbledore",
 }
 
-# Roles of ChatHaruhi 2 have no placeholder.
-
 
 def builtin_role_name(word: str) -> str | None:
     """Return the display name of a built-in role; "haruhi" is 凉宫春日. None: it is unknown."""
@@ -272,14 +247,12 @@ def load_builtin_role(word: str) -> CharacterData:
             if near
             else translatable("use 'haruhi'")
         )
-        raise CharacterError(
-            translatable(
-                "{word} has no persona and is not a built-in role; pass a `persona`, or {hint}",
-                word=repr(word),
-                hint=hint,
-            )
+        raise CharacterError.translatable(
+            "{word} has no persona and is not a built-in role; pass a `persona`, or {hint}",
+            word=repr(word),
+            hint=hint,
         )
-    shipped = resources.files("bot.prompting.personas") / "roles" / f"{file}.jsonl"
+    shipped = resources.files("bot.prompting") / "roles" / f"{file}.jsonl"
     if shipped.is_file():
         return read_rows(read_jsonl(shipped.read_text("utf-8")), file)
     return with_default_placeholder(load_hub_role(f"{_HUB}/{file}"))
@@ -301,18 +274,12 @@ def load_hub_role(name: str, column: str | None = None) -> CharacterData:
     owner, _, rest = name.partition("/")
     dataset, _, file = rest.partition("/")
     if not (owner and dataset):
-        raise CharacterError(
-            translatable(
-                "{name} is not a data set; write owner/dataset or owner/dataset/role",
-                name=repr(name),
-            )
+        raise CharacterError.translatable(
+            "{name} is not a data set; write owner/dataset or owner/dataset/role", name=repr(name)
         )
     if find_spec("datasets") is None:
-        raise CharacterError(
-            translatable(
-                "{name} is loaded from the data set hub, which needs: pip install datasets",
-                name=name,
-            )
+        raise CharacterError.translatable(
+            "{name} is loaded from the data set hub, which needs: pip install datasets", name=name
         )
     files = {"train": f"{file}.jsonl"} if file else None
     try:
@@ -320,9 +287,7 @@ def load_hub_role(name: str, column: str | None = None) -> CharacterData:
             f"{owner}/{dataset}", data_files=files, split="train"
         )
     except (OSError, ValueError) as error:  # the library's own errors derive from these
-        raise CharacterError(
-            translatable(
-                "{name} could not be loaded from the hub: {error}", name=name, error=str(error)
-            )
+        raise CharacterError.translatable(
+            "{name} could not be loaded from the hub: {error}", name=name, error=str(error)
         ) from error
     return read_rows(rows, name, column)

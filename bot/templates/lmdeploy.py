@@ -1,19 +1,24 @@
-"""The kinds of LMDeploy's templates: one for each model family, and those with tools."""
+"""The chat templates of LMDeploy 0.6.4 and the five of its document (lmdeploy.toml)."""
 
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
 
+from bot.templates.registry import register
 from bot.templates.role_template import (
     BaseTemplate,
     Message,
     RoleTemplate,
-    UnknownRole,
     UnsupportedCapability,
     message_text,
 )
+
+Tools = Sequence[Mapping[str, Any]]
 
 
 class InternLMChat7B(RoleTemplate):
@@ -49,9 +54,9 @@ class DropLastCharacterTemplate(RoleTemplate):
 
     @override
     def messages2prompt(
-        self, messages: str | Sequence[Message], sequence_start: bool = True
+        self, messages: str | Sequence[Message], sequence_start: bool = True, **options: Any
     ) -> str:
-        return super().messages2prompt(messages, sequence_start)[:-1]
+        return (super().messages2prompt(messages, sequence_start) or "")[:-1]
 
 
 class Llama3(RoleTemplate):
@@ -59,56 +64,50 @@ class Llama3(RoleTemplate):
 
     @override
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
-        return begin_of_text(sequence_start) + super().get_prompt(prompt, sequence_start)
+        return _begin_of_text(sequence_start) + super().get_prompt(prompt, sequence_start)
 
     @override
-    def messages2prompt(
-        self, messages: str | Sequence[Message], sequence_start: bool = True
+    def _conversation(
+        self, messages: Sequence[Message], sequence_start: bool, **options: Any
     ) -> str:
-        prompt = super().messages2prompt(messages, sequence_start)
-        return prompt if isinstance(messages, str) else begin_of_text(sequence_start) + prompt
+        return _begin_of_text(sequence_start) + super()._conversation(messages, sequence_start)
 
 
-def begin_of_text(sequence_start: bool) -> str:
+def _begin_of_text(sequence_start: bool) -> str:
     return "<|begin_of_text|>" if sequence_start else ""
 
 
 class GLM(RoleTemplate):
     """ChatGLM3 and GLM-4: a conversation always starts with the tokens in `start`."""
 
-    def __init__(self, start: str, **words: Any) -> None:
-        super().__init__(**words)
-        self.start = start
+    start: str
 
     @override
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
         return (self.start if sequence_start else "") + super().get_prompt(prompt, sequence_start)
 
     @override
-    def messages2prompt(
-        self, messages: str | Sequence[Message], sequence_start: bool = True
+    def _conversation(
+        self, messages: Sequence[Message], sequence_start: bool, **options: Any
     ) -> str:
-        prompt = super().messages2prompt(messages, sequence_start)
-        return prompt if isinstance(messages, str) else self.start + prompt
+        return self.start + super()._conversation(messages, sequence_start)
 
 
 class ChatGLM2(BaseTemplate):
-    """ChatGLM2 numbers the rounds. `get_prompt` counts them: use one instance per sequence."""
+    """ChatGLM2 numbers the rounds. `get_prompt` counts them: use one instance per sequence.
 
-    def __init__(
-        self,
-        user: str = "问：",
-        eoh: str = "\n\n",
-        assistant: str = "答：",
-        eoa: str = "\n\n",
-        **sampling: Any,
-    ) -> None:
-        super().__init__(**sampling)
-        self._user = user
-        self._eoh = eoh
-        self._assistant = assistant
-        self._eoa = eoa
-        self.count = 0
+    System messages and unknown roles are left out.
+    """
+
+    _user: str = "问："
+    _eoh: str = "\n\n"
+    _assistant: str = "答："
+    _eoa: str = "\n\n"
+    count: int = 0
+
+    def __init__(self, **values: Any) -> None:
+        hidden = {f"_{name}": values.get(name) for name in ("user", "eoh", "assistant", "eoa")}
+        super().__init__(**values, **{key: one for key, one in hidden.items() if one is not None})
 
     @override
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
@@ -116,22 +115,16 @@ class ChatGLM2(BaseTemplate):
         return self._round(self.count, prompt)
 
     @override
-    def messages2prompt(
-        self, messages: str | Sequence[Message], sequence_start: bool = True
+    def _conversation(
+        self, messages: Sequence[Message], sequence_start: bool, **options: Any
     ) -> str:
-        """Return the prompt of a conversation, without system messages and unknown roles."""
-        if isinstance(messages, str):
-            return self.get_prompt(messages, sequence_start)
         blocks, rounds = [], 0
         for message in messages:
-            match message["role"]:
-                case "user":
-                    rounds += 1
-                    blocks.append(self._round(rounds, message_text(message)))
-                case "assistant":
-                    blocks.append(message_text(message))
-                case _:
-                    pass
+            if message["role"] == "user":
+                rounds += 1
+                blocks.append(self._round(rounds, message_text(message)))
+            elif message["role"] == "assistant":
+                blocks.append(message_text(message))
         return "".join(blocks)
 
     def _round(self, number: int, prompt: str) -> str:
@@ -141,64 +134,51 @@ class ChatGLM2(BaseTemplate):
 class CodeLlama(RoleTemplate):
     """Code Llama: chats like Llama 2, completes, or fills in at `<FILL>`."""
 
-    CAPABILITIES = ("completion", "infilling", "chat", "python")
+    suffix_first: bool = False
 
-    def __init__(self, suffix_first: bool = False, **words: Any) -> None:
+    def __init__(self, **words: Any) -> None:
         super().__init__(**words)
-        if self.capability not in self.CAPABILITIES:
+        known = ("completion", "infilling", "chat", "python")
+        if self.capability not in known:
             raise UnsupportedCapability(
                 f"the capability {self.capability!r} is not supported; "
-                f"choose one of {', '.join(self.CAPABILITIES)}"
+                f"choose one of {', '.join(known)}"
             )
-        self.suffix_first = suffix_first
         if self.capability == "infilling" and self.stop_words is None:
             self.stop_words = ["<EOT>"]
 
     @override
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
-        match self.capability:
-            case "infilling":
-                return self._infill(prompt)
-            case "chat":
-                return super().get_prompt(prompt, sequence_start)
-            case _:
-                return prompt
-
-    def _infill(self, prompt: str) -> str:
+        if self.capability == "chat":
+            return super().get_prompt(prompt, sequence_start)
+        if self.capability != "infilling":
+            return prompt
         prefix, suffix = prompt.split("<FILL>")
         if self.suffix_first:
             return f"<PRE> <SUF>{suffix} <MID> {prefix}"
         return f"<PRE> {prefix} <SUF>{suffix} <MID>"
 
 
-Tools = Sequence[Mapping[str, Any]]
-
-
 class Llama31(Llama3):
     """Llama 3.1: dates in the default system text, tools, and turns that continue after a call."""
 
-    def __init__(
-        self, knowledge: str, tools: str, eotools: str, ipython: str, eoi: str, **words: Any
-    ) -> None:
-        super().__init__(**words)
-        self.knowledge = knowledge
-        self.tools = tools
-        self.eotools = eotools
-        self.ipython = ipython
-        self.eoi = eoi
+    knowledge: str
+    tools: str
+    eotools: str
+    ipython: str
+    eoi: str
 
     @override
-    def messages2prompt(
+    def _conversation(
         self,
-        messages: str | Sequence[Message],
-        sequence_start: bool = True,
+        messages: Sequence[Message],
+        sequence_start: bool,
+        *,
         tools: Tools | None = None,
+        **options: Any,
     ) -> str:
-        if isinstance(messages, str):
-            return self.get_prompt(messages, sequence_start)
-        prefixes, suffixes = self._prefixes(), self._suffixes()
         tool_list = "" if tools is None else f"{self.tools}{_describe_tools(tools)}{self.eotools}"
-        blocks = [begin_of_text(sequence_start)]
+        blocks = [_begin_of_text(sequence_start)]
         has_system = bool(messages) and messages[0]["role"] == "system"
         if sequence_start and messages and not has_system and self.meta_instruction is not None:
             blocks.append(
@@ -206,20 +186,16 @@ class Llama31(Llama3):
             )
         for message in messages:
             role, text = message["role"], message_text(message)
-            if role not in prefixes:
-                raise UnknownRole(role, tuple(prefixes))
+            prefix, suffix = self._around(role)
             calls_tool = role == "assistant" and ("<|python_tag|>" in text or "</function>" in text)
-            blocks += [prefixes[role], tool_list if role == "system" else "", text]
-            blocks.append("<|eom_id|>" if calls_tool else suffixes[role])
+            blocks += [prefix, tool_list if role == "system" else "", text]
+            blocks.append("<|eom_id|>" if calls_tool else suffix)
         return self._with_assistant_prefix("".join(blocks), messages)
 
     @override
-    def _prefixes(self) -> dict[str, str]:
-        return {**super()._prefixes(), "ipython": self.ipython, "tool": self.ipython}
-
-    @override
-    def _suffixes(self) -> dict[str, str]:
-        return {**super()._suffixes(), "ipython": self.eoi, "tool": self.eoi}
+    def _texts(self) -> dict[str, tuple[str, str]]:
+        result = (self.ipython, self.eoi)
+        return {**super()._texts(), "ipython": result, "tool": result}
 
 
 def _describe_tools(tools: Tools) -> str:
@@ -232,29 +208,20 @@ def _describe_tools(tools: Tools) -> str:
 class InternLM2(RoleTemplate):
     """InternLM2: plugins, an interpreter, and the `environment` role for their results."""
 
-    def __init__(
-        self,
-        environment: str = "<|im_start|>environment\n",
-        eoenv: str = "<|im_end|>\n",
-        plugin: str = "<|plugin|>",
-        interpreter: str = "<|interpreter|>",
-        **words: Any,
-    ) -> None:
-        super().__init__(**words)
-        self.environment = environment
-        self.eoenv = eoenv
-        self.plugin = plugin
-        self.interpreter = interpreter
+    environment: str = "<|im_start|>environment\n"
+    eoenv: str = "<|im_end|>\n"
+    plugin: str = "<|plugin|>"
+    interpreter: str = "<|interpreter|>"
 
     @override
-    def messages2prompt(
+    def _conversation(
         self,
-        messages: str | Sequence[Message],
-        sequence_start: bool = True,
+        messages: Sequence[Message],
+        sequence_start: bool,
+        *,
         tools: Tools | None = None,
+        **options: Any,
     ) -> str:
-        if isinstance(messages, str):
-            return self.get_prompt(messages, sequence_start)
         has_system = bool(messages) and messages[0]["role"] == "system"
         rendered = [self._render_message(message) for message in messages]
         if tools:
@@ -266,52 +233,41 @@ class InternLM2(RoleTemplate):
 
     def _render_message(self, message: Message) -> str:
         role, text = message["role"], message_text(message)
-        prefixes = self._prefixes()
-        if role not in prefixes:
-            raise UnknownRole(role, tuple(prefixes))
+        prefix, suffix = self._around(role)
         if role == "assistant":
-            text += "".join(
-                self._render_call(call["function"]) for call in message.get("tool_calls") or ()
-            )
-        named = {"plugin": self.plugin, "interpreter": self.interpreter}.get(
-            message.get("name", "")
-        )
-        opening = prefixes[role] if named is None else f"{prefixes[role].strip()} name={named}\n"
-        return f"{opening}{text}{self._suffixes()[role]}"
+            calls = message.get("tool_calls") or ()
+            text += "".join(self._render_call(call["function"]) for call in calls)
+        words = {"plugin": self.plugin, "interpreter": self.interpreter}
+        if named := words.get(message.get("name", "")):
+            prefix = f"{prefix.strip()} name={named}\n"
+        return f"{prefix}{text}{suffix}"
 
     def _render_call(self, function: Mapping[str, Any]) -> str:
-        arguments = function.get("parameters", function.get("arguments", ""))
-        if isinstance(arguments, str):
-            arguments = json.loads(arguments)
+        arguments = _arguments(function.get("parameters", function.get("arguments", "")))
         call = {"name": function.get("name", ""), "parameters": arguments}
         return f"<|action_start|><|plugin|>\n{_json(call)}<|action_end|>"
 
     @override
-    def _prefixes(self) -> dict[str, str]:
-        return {**super()._prefixes(), "environment": self.environment, "tool": self.environment}
-
-    @override
-    def _suffixes(self) -> dict[str, str]:
-        return {**super()._suffixes(), "environment": self.eoenv, "tool": self.eoenv}
+    def _texts(self) -> dict[str, tuple[str, str]]:
+        result = (self.environment, self.eoenv)
+        return {**super()._texts(), "environment": result, "tool": result}
 
 
 class Qwen25(RoleTemplate):
     """Qwen2.5: tools; a system text only at the start of a sequence; all answers are closed."""
 
-    def __init__(self, tools: str, eotools: str, **words: Any) -> None:
-        super().__init__(**words)
-        self.tools = tools
-        self.eotools = eotools
+    tools: str
+    eotools: str
 
     @override
-    def messages2prompt(
+    def _conversation(
         self,
-        messages: str | Sequence[Message],
-        sequence_start: bool = True,
+        messages: Sequence[Message],
+        sequence_start: bool,
+        *,
         tools: Tools | None = None,
+        **options: Any,
     ) -> str:
-        if isinstance(messages, str):
-            return self.get_prompt(messages, sequence_start)
         blocks = []
         has_system = bool(messages) and messages[0]["role"] == "system"
         system = message_text(messages[0]) if has_system else self.meta_instruction
@@ -337,7 +293,7 @@ class Qwen25(RoleTemplate):
             case "assistant" if message.get("tool_calls") is not None:
                 return self._render_calls(message)
             case "system" | "user" | "assistant" as role:
-                return f"{self._prefixes()[role]}{message_text(message)}{self.eosys}"
+                return f"{self._around(role)[0]}{message_text(message)}{self.eosys}"
             case "tool":
                 result = f"{self.separator}<tool_response>{self.separator}{message_text(message)}"
                 opening = "" if before and before[-1]["role"] == "tool" else "<|im_start|>user"
@@ -352,13 +308,28 @@ class Qwen25(RoleTemplate):
             lines.append(message_text(message))
         for call in message["tool_calls"]:
             function = call.get("function", call)
-            arguments = function["arguments"]
-            if isinstance(arguments, str):
-                arguments = json.loads(arguments)
-            called = f'{{"name": "{function["name"]}", "arguments": {_json(arguments)}}}'
+            arguments = _json(_arguments(function["arguments"]))
+            called = f'{{"name": "{function["name"]}", "arguments": {arguments}}}'
             lines += ["<tool_call>", called, "</tool_call>"]
         return self.separator.join(lines) + self.eosys
 
 
+def _arguments(given: Any) -> Any:
+    return json.loads(given) if isinstance(given, str) else given
+
+
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+def _register_all() -> None:
+    catalog = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    for template in catalog["template"]:
+        names = template.pop("names")
+        template_class = globals()[template.pop("class", "RoleTemplate")]
+        inherited = catalog["base"].get(template.pop("like", ""), {})
+        unset = dict.fromkeys(template.pop("unset", []))
+        register(*names)(partial(template_class, **inherited | template | unset))
+
+
+_register_all()

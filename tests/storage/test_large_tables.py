@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from bot.storage.database import open_database
-from tests.storage.sql.test_plans import STEPS, Chat
+from tests.storage.test_plans import STEPS, Chat
 
 pytestmark = pytest.mark.soak
 

@@ -20,12 +20,10 @@ from typing import Any, Final, Self
 
 import structlog
 
-from bot.chat.prompt import Capabilities
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
-from bot.templates.capabilities import PROBES, capabilities_from_probes
 from bot.templates.control_tokens import TextSpan
-from bot.templates.jinja.jinja_template import MAX_SOURCE_BYTES, Message
-from bot.templates.render_process.child import (
+from bot.templates.jinja_template import MAX_SOURCE_BYTES, Message
+from bot.templates.render_child import (
     LENGTH_PREFIX,
     MAX_CPU_SECONDS,
     MAX_MEMORY_BYTES,
@@ -43,7 +41,7 @@ SECONDS_TO_EXIT: Final = 5.0
 MAX_STRIKES: Final = 3
 MAX_REMEMBERED_STRIKES: Final = 1000
 TOKEN_OPTIONS: Final = ("bos_token", "eos_token")
-PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[3]
+PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[2]
 CPU_LIMIT_EXIT_CODES: Final = (-signal.SIGPROF, -signal.SIGXCPU)
 # A crash of the interpreter, or an exception that the child does not handle.
 CRASH_EXIT_CODES: Final = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, 1)
@@ -102,7 +100,7 @@ class RenderProcessPool:
     async def render_spans(
         self, source: str, messages: Sequence[Message], **options: Any
     ) -> list[TextSpan]:
-        """Render as spans, like `text_spans.render_spans`."""
+        """Render as spans, like `control_tokens.render_spans`."""
         answer = await self._request(source, messages, options, as_spans=True)
         return [TextSpan(text, trusted) for text, trusted in json.loads(answer)]
 
@@ -146,21 +144,6 @@ class RenderProcessPool:
                 f"the template was stopped: it needs more than {limit} MiB of memory"
             )
         return answer
-
-    async def detect_capabilities(self, source: str, **options: Any) -> Capabilities:
-        """Return what the template accepts, like `capabilities.detect_capabilities`.
-
-        A probe that did not finish is no answer: its error is raised.
-        """
-        prompts: dict[str, str | None] = {}
-        for name, probe in PROBES.items():
-            try:
-                prompts[name] = await self.render(source, probe, **options)
-            except (TemplateLimitExceeded, RenderUnavailable):
-                raise
-            except TemplateError:
-                prompts[name] = None
-        return capabilities_from_probes(prompts)
 
     async def _next_idle(self) -> "_RenderProcess":
         try:
@@ -214,7 +197,7 @@ class _RenderProcess:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-s", "-m", "bot.templates.render_process.child"),
+            *(sys.executable, "-P", "-s", "-m", "bot.templates.render_child"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

@@ -18,8 +18,7 @@ from typing import Any, BinaryIO
 
 from bot.errors import TemplateError
 from bot.templates.control_tokens import render_spans
-from bot.templates.jinja.jinja_template import JinjaTemplate
-from bot.templates.jinja.sandbox import ENVIRONMENT, compile_template
+from bot.templates.jinja_template import ENVIRONMENT, JinjaTemplate, compile_template
 
 MAX_CPU_SECONDS = 0.25
 MAX_MEMORY_BYTES = 192 * 1024 * 1024

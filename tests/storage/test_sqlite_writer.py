@@ -7,16 +7,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, Text, bindparam, insert, select, update
 
 from bot.storage.sqlite import SqliteWriter
 from bot.storage.statements import Statement, Unit
 
-note = Table("note", MetaData(), Column("id", Integer, primary_key=True), Column("text", Text))
-ADD = Statement(insert(note).values(text=bindparam("words")).returning(note.c.id))
-ADD_MANY = Statement(insert(note).values(text=bindparam("words"), id=bindparam("number")))
-ALL = Statement(select(note.c.text).order_by(note.c.id))
-MARK = Statement(update(note).where(note.c.id == bindparam("number")).values(text="done"))
+ADD = Statement("INSERT INTO note (text) VALUES (:words) RETURNING id")
+ADD_MANY = Statement("INSERT INTO note (text, id) VALUES (:words, :number)")
+ALL = Statement("SELECT text FROM note ORDER BY id")
+MARK = Statement("UPDATE note SET text = 'done' WHERE id = :number")
 
 
 class Connections:
@@ -68,7 +66,7 @@ async def test_unit_returns_its_value(writer: SqliteWriter) -> None:
     assert await writer.run(read) == ["one"]
 
 
-async def test_values_of_the_statement_are_kept(writer: SqliteWriter) -> None:
+async def test_statement_runs_once_for_each_row(writer: SqliteWriter) -> None:
     def unit() -> Unit[None]:
         yield ADD_MANY.query_many([{"number": 1, "words": "a"}, {"number": 2, "words": "b"}])
         yield MARK.query({"number": 2})

@@ -1,1 +1,0 @@
-"""Personas of ChatHaruhi characters, and the character files that are shipped with Troupe."""

@@ -1,1 +1,0 @@
-"""Jinja chat templates in transformers' sandbox."""

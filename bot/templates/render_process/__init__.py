@@ -1,1 +1,0 @@
-"""Render templates from people in child processes with limits."""

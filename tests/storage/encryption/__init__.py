@@ -1,1 +1,0 @@
-"""Texts that are encrypted in the database."""
