@@ -7,7 +7,6 @@ channel are answered side by side.
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -32,6 +31,7 @@ from bot.chat.incoming import (
 from bot.chat.session import HistoryScope, MessagePlace
 from bot.chat.storable import make_storable
 from bot.ports import Intake
+from bot.runtime.bounded_dict import BoundedDict
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
 from bot.telemetry.metrics import MESSAGES_RECEIVED
@@ -40,18 +40,18 @@ from bot.telemetry.traces import record_span
 
 _MAX_MESSAGES = 10_000
 _OF_ALL = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
-"""The scopes with one history for everybody in a channel or thread; None: nobody chose one."""
+"""The scopes with one history for a channel or thread; None: nobody chose a scope."""
 
 T = TypeVar("T", Said, Pressed, Deleted)
 
 
 class HistoryRouter:
-    """Gives the address of every event its history; most channels have one, and need no look-up.
+    """Gives each event the history it belongs to; most channels have one and need no look-up.
 
     Args:
-        scope_of: the scope of a channel by its settings' scopes and the id of the person who is
-            about to be answered, if anybody is; None: nobody ever chose one.
-        index: where the messages of a channel stand.
+        scope_of: returns the scope that was chosen for a channel, by its settings' scopes and the
+            id of the person who is about to be answered; None: nobody chose one.
+        index: finds messages of a channel.
     """
 
     def __init__(
@@ -61,17 +61,16 @@ class HistoryRouter:
     ) -> None:
         self._scope_of = scope_of
         self._index = index
-        # People's messages that may not be in a history yet, by channel and id.
-        self._received: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._begun_threads: set[str] = set()  # those that were given their beginning
+        # By channel and id: messages that may not be in a history yet.
+        self._received = BoundedDict[tuple[str, str], str](_MAX_MESSAGES)
+        self._begun_threads = BoundedDict[str, None](_MAX_MESSAGES)  # that were given their history
         self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def routed(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
-        """Yield the events with their histories; the block stores them, before others are routed.
+        """Yield events with their histories; the block stores them before others are routed.
 
-        An event of several histories, such as the deletion of a message that branches have copies
-        of, is yielded once for each.
+        An event that concerns several histories, such as a deletion, is yielded once for each.
         """
         scopes = [await self._scope_of(event.scopes, _asker(event)) for event in events]
         for event, scope in zip(events, scopes, strict=True):
@@ -87,7 +86,7 @@ class HistoryRouter:
             yield routed
 
     async def route_press(self, pressed: Pressed) -> Pressed:
-        """Return a press with the history of what its button stands under."""
+        """Return a press with the history of the message its button is on."""
         if await self._scope_of(pressed.scopes, None) is None:
             return pressed
         return await self._route_press(pressed)
@@ -100,7 +99,7 @@ class HistoryRouter:
         return _in_history(said, await self._history_of_command(said, scope))
 
     async def _begin_thread(self, said: Said) -> None:
-        """Let a thread that a long answer goes on in begin with what was said up to the answer."""
+        """Give the thread of a long answer the history up to that answer."""
         if said.opened_from is None or len(said.scopes) < 2:
             return
         key = said.address.conversation
@@ -112,12 +111,10 @@ class HistoryRouter:
             return  # the answer is still being written
         if places:
             await self._index.begin_branch(key, places[0])
-        if len(self._begun_threads) >= _MAX_MESSAGES:
-            self._begun_threads.clear()
-        self._begun_threads.add(key)
+        self._begun_threads[key] = None
 
     async def foresee(self, said: Said) -> Said | None:
-        """Return a message that is not received yet with its history; nothing is stored.
+        """Return a message with its history before it is received; nothing is stored.
 
         None: it would begin a branch, whose history is made when it is received.
         """
@@ -144,7 +141,7 @@ class HistoryRouter:
             case Said():
                 history = await self._history_of(event, scope, before)
                 if event.message_id is not None:
-                    self._remember(event.address.channel, event.message_id, history)
+                    self._received[event.address.channel, event.message_id] = history
                 return [_in_history(event, history)]
             case Edited(said=said):
                 return await self._route_edit(event, said, scope)
@@ -167,8 +164,8 @@ class HistoryRouter:
                 return await self._history_of_reply(said, before)
 
     async def _history_of_command(self, said: Said, scope: HistoryScope) -> str:
-        """A command is about what it replies to, else about what its author said last."""
-        is_own = scope is HistoryScope.USER and _begins_anew(said)  # nobody else's is ended
+        """A command is about the message it replies to, else about its author's newest message."""
+        is_own = scope is HistoryScope.USER and _begins_anew(said)  # end no other history
         if not is_own and said.quote is not None and said.quote.message_id is not None:
             found = await self._find(said.address, said.quote.message_id)
             if found is not None:
@@ -187,7 +184,7 @@ class HistoryRouter:
         return self._received.get((address.channel, message_id))
 
     async def _history_of_reply(self, said: Said, before: Sequence[Incoming]) -> str:
-        """Go on with the chain that the message replies to, or begin one, or a branch of one."""
+        """Continue the chain that a message replies to, or begin a new one or a branch."""
         own = _own_chain(said)
         quoted = said.quote.message_id if said.quote is not None else None
         if quoted is None:
@@ -210,7 +207,7 @@ class HistoryRouter:
     async def _route_edit(
         self, edited: Edited, said: Said, scope: HistoryScope
     ) -> Sequence[Edited]:
-        """A copy that a branch has is changed as well, but nothing is answered again there."""
+        """Edit the copies in branches as well, but answer nothing again there."""
         histories: Sequence[str] = ()
         if said.message_id is not None:
             places = await self._index.find(said.address, [said.message_id])
@@ -255,12 +252,6 @@ class HistoryRouter:
             return _in_history(pressed, await self._find(address, pressed.message_id) or "")
         return pressed
 
-    def _remember(self, channel: str, message_id: str, history: str) -> None:
-        self._received[channel, message_id] = history
-        self._received.move_to_end((channel, message_id))
-        if len(self._received) > _MAX_MESSAGES:
-            self._received.popitem(last=False)
-
 
 def _asker(event: Incoming) -> str | None:
     return event.author.id if isinstance(event, Said) and event.wake is not None else None
@@ -275,7 +266,7 @@ def _histories(places: Sequence[MessagePlace]) -> list[str]:
 
 
 def _first_history(said: Said, scope: HistoryScope) -> str:
-    """Return where an edited message belongs that nobody has kept."""
+    """Return the history of an edited message that was never stored."""
     match scope:
         case HistoryScope.USER:
             return _of_person(said)
@@ -301,34 +292,25 @@ def _is_command(said: Said) -> bool:
     return said.wake is not None and said.text[:1] == "/" and said.text[1:2].isalnum()
 
 
-def _announce_nothing(_messages: Sequence[Incoming]) -> None:
-    return
-
-
-def _keep_all(message: Incoming) -> Incoming:
-    return message
-
-
 class InboxIntake(Intake):
-    """Stores messages, then tells who works on them."""
+    """Stores messages, then wakes their workers.
+
+    Args:
+        inbox: stores messages.
+        wake: takes their conversations.
+        announce: takes the messages, some of which overtake others.
+        router: decides which history each belongs to; None: they say it themselves.
+        keep: returns what to store of a message; None: nothing.
+    """
 
     def __init__(
         self,
         inbox: SqlInbox,
         wake: Callable[[Sequence[str]], None],
-        announce: Callable[[Sequence[Incoming]], None] = _announce_nothing,
+        announce: Callable[[Sequence[Incoming]], None] = lambda _messages: None,
         router: HistoryRouter | None = None,
-        keep: Callable[[Incoming], Incoming | None] = _keep_all,
+        keep: Callable[[Incoming], Incoming | None] = lambda message: message,
     ) -> None:
-        """Take the inbox, and who is told after messages are committed.
-
-        Args:
-            inbox: stores the messages.
-            wake: takes their conversations.
-            announce: takes the messages, some of which overtake those before them.
-            router: decides which history of its channel each belongs to; None: they say it.
-            keep: returns what to store of a message; None: nothing of it may be stored.
-        """
         self._inbox = inbox
         self._wake = wake
         self._announce = announce
@@ -361,7 +343,7 @@ class InboxIntake(Intake):
 
 
 def with_storable_text(incoming: Incoming) -> Incoming:
-    """Replace what databases cannot or should not store in all texts that people wrote."""
+    """Clean all texts that people wrote of what databases cannot or should not store."""
     match incoming:
         case Said():
             return storable_said(incoming)
@@ -386,7 +368,7 @@ def with_storable_text(incoming: Incoming) -> Incoming:
 
 
 def storable_said(said: Said) -> Said:
-    """Replace what databases cannot or should not store in the texts of a message."""
+    """Clean the texts of a message of what databases cannot or should not store."""
     quote = said.quote
     if quote is not None:
         quote = replace(
@@ -400,7 +382,7 @@ def storable_said(said: Said) -> Said:
     author, title = _person(said.author), _title(said.thread_title)
     found = (said.text, said.quote, said.author, said.attachments, said.thread_title)
     if (masked, quote, author, attachments, title) == found:
-        return said  # nearly always; a copy of so many fields costs more than all the checks
+        return said  # nearly always, and copying costs more than comparing
     names = zip(said.attachments, attachments, strict=True)
     is_masked = masked != text or any(make_storable(a.name) != b.name for a, b in names)
     return replace(
@@ -424,5 +406,5 @@ def _person(person: Person) -> Person:
 
 
 def _attachments(items: tuple[MediaItem, ...]) -> tuple[MediaItem, ...]:
-    """A poll's question is a name, too."""
+    """Clean the names of attachments; a poll's question is one."""
     return tuple(replace(one, name=mask_pasted_tokens(make_storable(one.name))) for one in items)

@@ -3,12 +3,12 @@
 Each has a contract test in tests/contracts/ that runs over all of its implementations.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
 from bot.chat.operation import ModelHealth, ModelInMemory, RefusedCalls
-from bot.chat.outgoing import Limits, MessageContent, OutboxRow, OutgoingMessage
+from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutboxRow, OutgoingMessage
 from bot.chat.prompt import (
     GenerationEvent,
     Prompt,
@@ -19,8 +19,9 @@ from bot.chat.prompt import (
 )
 from bot.chat.rate import CallScope, Rate, Waiter
 from bot.chat.session import ChatSetting
-from bot.chat.story import PackedVector
+from bot.chat.story import PackedVector, Story, StoryVector
 from bot.chat.usage import EmbeddingPayer
+from bot.errors import BackendUnavailable
 
 # --- platforms -------------------------------------------------------------------------------
 
@@ -65,24 +66,8 @@ class Surface(Protocol):
         """Show the typing indicator for `limits.typing_seconds`."""
         ...
 
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
-        """Look for a message whose outcome is unknown; return its id, None if it never arrived.
-
-        Args:
-            message: The message as it was sent; what people see and the file name must match.
-            after: Only messages newer than this one are considered.
-            known: Ids of messages that are accounted for already.
-            duplicate_of: The message that this one became when it was sent again; then another
-                copy is looked for, which may be older than known messages. Nothing else of the
-                bot's may be on its way to the chat.
-        """
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
+        """Look for a message as it was sent; return its id, None if it never arrived."""
         ...
 
 
@@ -271,8 +256,12 @@ class SilenceExplainer(Protocol):
 # --- models ----------------------------------------------------------------------------------
 
 
+TextTokenCounter: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
+"""Count the tokens of each text."""
+
+
 class Backend(Protocol):
-    """Generates answers with the models of one provider."""
+    """Generates answers with the models of one provider; what few of them can do has a default."""
 
     def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         """Stream an answer: any number of `Delta`, then exactly one `Finish`.
@@ -286,61 +275,99 @@ class Backend(Protocol):
         """
         ...
 
+    async def count_tokens(self, prompt: Prompt) -> int:
+        """Return the tokens of the prompt, at most overestimated; raises like `generate`."""
+        ...
+
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        """Return what estimates the tokens of the prompt's texts; raises like `generate`.
+
+        It selects what may fit before the whole prompt is counted, so it shares its tokenizer with
+        `count_tokens` where that is quick.
+        """
+        ...
+
+    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
+        """Context length minus the reply budget, in tokens; None if the provider enforces it."""
+        return None
+
+    async def describe(self, prompt: Prompt) -> PromptDescription:
+        """Describe what the model is sent for a prompt, without sending it.
+
+        Raises:
+            BackendUnavailable: it cannot be determined, for example because the model is gone.
+        """
+        ...
+
     async def check(self) -> str:
         """Return what answers here in a few words; raise `BackendUnavailable` if nothing does."""
         ...
 
+    async def check_models(self, models: Sequence[str]) -> str:
+        """Return what answers with these models of presets, in a few words; loads none of them.
+
+        Raises:
+            BackendUnavailable: nothing answers, or a model is missing; one line for each.
+        """
+        return await self.check()
+
+    async def list_models(self) -> Sequence[str]:
+        """Return the names of the models that it lists; raises as `check_models` does."""
+        return ()
+
     async def close(self) -> None: ...
-
-
-@runtime_checkable
-class SeeingBackend(Protocol):
-    """A backend that can tell whether its models see images."""
 
     def sees_images(self, model: str) -> bool:
         """Return whether a preset's model sees the images of a prompt."""
-        ...
-
-
-@runtime_checkable
-class LocalBackend(Protocol):
-    """A backend whose models run on this machine, where they take time to load."""
+        return False
 
     def is_sample(self, model: str) -> bool:
-        """Whether a preset's model is the small one that only shows that everything works."""
-        ...
-
-    async def preload(self, model: str) -> None:
-        """Load a model before the first request; raise `BackendUnavailable` if it cannot."""
-        ...
-
-    def models_in_memory(self) -> Sequence[ModelInMemory]: ...
-
-    async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
-        """Return the tokens that would be sent to the model; raises like `generate`."""
-        ...
-
-
-@runtime_checkable
-class RemoteBackend(Protocol):
-    """A backend that asks a service, whose streams may be cut and whose models may fail."""
+        """Return whether a preset's model is too small for more than a first try."""
+        return False
 
     def can_continue(self, prompt: Prompt) -> bool:
-        """Return whether the model continues an answer that was cut off (`Prompt.begun`)."""
-        ...
-
-    def model_health(self) -> Sequence[ModelHealth]:
-        """Return the models that were asked since the start."""
-        ...
-
-
-@runtime_checkable
-class ToolCallingBackend(Protocol):
-    """A backend that offers the tools of a prompt to its models."""
+        """Return whether the model takes the prompt with a beginning of its answer."""
+        return False
 
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
         """Return whether a preset's model is offered tools, with the preset's template."""
-        ...
+        return False
+
+    @property
+    def can_transcribe(self) -> bool:
+        return False
+
+    async def transcribe(self, name: str, audio: bytes) -> str:
+        """Return what is said in an audio file; its name tells the service the format.
+
+        Raises:
+            BackendUnavailable: there is no text.
+        """
+        raise BackendUnavailable("it does not transcribe")
+
+    @property
+    def can_tokenize(self) -> bool:
+        return False
+
+    async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
+        """Return the tokens that would be sent to the model; raises like `generate`."""
+        raise BackendUnavailable("it does not tokenize")
+
+    async def preload(self, model: str) -> None:
+        """Load a model before the first request; raise `BackendUnavailable` if that fails."""
+        return
+
+    def use_session_key(self, key: bytes) -> None:
+        """Hash conversations with this key of all processes, for a router in front of servers."""
+        return
+
+    def model_health(self) -> Sequence[ModelHealth]:
+        """Return how requests went for the models that were asked since the start."""
+        return ()
+
+    def models_in_memory(self) -> Sequence[ModelInMemory]:
+        """Return the models that are loaded in the memory of this machine."""
+        return ()
 
 
 class ToolServer(Protocol):
@@ -370,61 +397,6 @@ class ToolServer(Protocol):
 
 
 @runtime_checkable
-class TranscribingBackend(Protocol):
-    """A backend that may turn speech into text."""
-
-    @property
-    def can_transcribe(self) -> bool: ...
-
-    async def transcribe(self, name: str, audio: bytes) -> str:
-        """Return what is said in an audio file; its name tells the service the format.
-
-        Raises:
-            BackendUnavailable: there is no text.
-        """
-        ...
-
-
-@runtime_checkable
-class DescribingBackend(Protocol):
-    """A backend that can say what it sends to its model."""
-
-    async def describe(self, prompt: Prompt) -> PromptDescription:
-        """Describe what the model is sent for a prompt, without sending it.
-
-        Raises:
-            BackendUnavailable: it cannot be determined, for example because the model is gone.
-        """
-        ...
-
-
-@runtime_checkable
-class SessionAffineBackend(Protocol):
-    """A backend that names the conversation to a router, so that its turns go to one server."""
-
-    def use_session_key(self, key: bytes) -> None:
-        """Hash the names of conversations with this key, which all processes have in common."""
-        ...
-
-
-@runtime_checkable
-class ModelCheckingBackend(Protocol):
-    """A backend that can tell which models are there, without loading them."""
-
-    async def list_models(self) -> Sequence[str]:
-        """Return the names of the models that it lists; raises as `check_models` does."""
-        ...
-
-    async def check_models(self, models: Sequence[str]) -> str:
-        """Say in a few words what answers with these models of presets.
-
-        Raises:
-            BackendUnavailable: nothing answers, or a model is missing; one line for each.
-        """
-        ...
-
-
-@runtime_checkable
 class ConversationMemory(Protocol):
     """A component that keeps data of conversations, such as a prefix cache."""
 
@@ -434,31 +406,6 @@ class ConversationMemory(Protocol):
 
     async def forget(self, conversation: str) -> None:
         """Delete everything that is kept of a conversation."""
-        ...
-
-
-TextTokenCounter: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
-"""Count the tokens of each text."""
-
-
-@runtime_checkable
-class TokenCountingBackend(Protocol):
-    """A backend that can count the tokens of a prompt before it is sent."""
-
-    async def count_tokens(self, prompt: Prompt) -> int:
-        """Return the tokens of the prompt, at most overestimated; raises like `generate`."""
-        ...
-
-    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
-        """Return what estimates the tokens of the prompt's texts; raises like `generate`.
-
-        It selects what may fit before the whole prompt is counted, so it shares its tokenizer with
-        `count_tokens` where that is quick.
-        """
-        ...
-
-    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
-        """Context length minus the reply budget, in tokens; None if the provider enforces it."""
         ...
 
 
@@ -481,35 +428,24 @@ class Embedder(Protocol):
         """Return the vector of a search query."""
         ...
 
+    async def embed_query_for(self, text: str, payer: EmbeddingPayer) -> PackedVector:
+        """Return the vector of a search query that somebody pays for, if it costs anything.
+
+        Raises:
+            BudgetUsedUp: the payer has nothing left for it.
+            StoreError: the budgets cannot be read.
+        """
+        return await self.embed_query(text)
+
+    def take_tokens(self) -> int:
+        """Return the tokens that were embedded since the last call and have to be paid for."""
+        return 0
+
     async def check(self) -> str:
         """Return what computes the vectors, in a few words."""
         ...
 
     async def close(self) -> None: ...
-
-
-@runtime_checkable
-class MeteredEmbedder(Protocol):
-    """An embedder that is paid for by the token."""
-
-    def take_tokens(self) -> int:
-        """Return the tokens that were embedded since the last call."""
-        ...
-
-
-@runtime_checkable
-class PaidEmbedder(Protocol):
-    """An embedder whose queries somebody pays for."""
-
-    async def embed_query_for(self, text: str, payer: EmbeddingPayer) -> PackedVector:
-        """Embed a question.
-
-        Raises:
-            EmbeddingError: no vector was computed.
-            BudgetUsedUp: the payer has nothing left for it.
-            StoreError: the budgets cannot be read.
-        """
-        ...
 
 
 # --- repositories ----------------------------------------------------------------------------
@@ -571,6 +507,34 @@ class ChatSettings(Protocol):
 
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """Return all values of these scopes, by scope and key; none of one that has no value."""
+        ...
+
+
+class Stories(Protocol):
+    """The stories of characters, with the vectors that they are retrieved by."""
+
+    async def replace_stories(
+        self, character: str, texts: Sequence[str], model_id: str
+    ) -> Sequence[str]:
+        """Replace a character's stories; return those without a vector of this model.
+
+        A text that occurs twice is one story, at its first position.
+        """
+        ...
+
+    async def save_vectors(
+        self, character: str, model_id: str, vectors: Sequence[StoryVector]
+    ) -> None:
+        """Store vectors; those of stories that do not exist any more are ignored."""
+        ...
+
+    async def nearest(
+        self, character: str, query: PackedVector, model_id: str, limit: int
+    ) -> Sequence[Story]:
+        """Return the stories nearest to a query vector, best first; of equals the earlier.
+
+        Stories without a vector of that model are not found.
+        """
         ...
 
 

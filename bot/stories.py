@@ -10,65 +10,14 @@ import structlog
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.chat.usage import EmbeddingPayer
 from bot.errors import BudgetUsedUp, EmbeddingError, StoreError
-from bot.ports import Clock, Embedder, PaidEmbedder
+from bot.ports import Clock, Embedder, Stories
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
-from bot.storage.stories import SqlStories
 
 _log = structlog.get_logger(__name__)
 _BATCH_SIZE = 32  # some seconds of work, lost if the process ends
 _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 60.0
-
-
-async def index_stories(
-    stories_by_character: Mapping[str, Sequence[str]],
-    embedder: Embedder,
-    stories: SqlStories,
-    clock: Clock,
-) -> None:
-    """Index the stories of each character; retry those that fail until all are indexed."""
-    indexer = _StoryIndexer(embedder, stories)
-    pause = _FIRST_PAUSE_SECONDS
-    pending = list(stories_by_character)
-    while pending:
-        pending = [
-            name
-            for name in pending
-            if not await indexer.try_index(name, stories_by_character[name])
-        ]
-        if pending:
-            await clock.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
-
-
-class _StoryIndexer:
-    def __init__(self, embedder: Embedder, stories: SqlStories) -> None:
-        self._embedder = embedder
-        self._stories = stories
-
-    async def try_index(self, character: str, texts: Sequence[str]) -> bool:
-        """Return whether all stories of a character are indexed now."""
-        try:
-            await self._index(character, texts)
-        except (EmbeddingError, StoreError) as error:
-            _log.warning("stories_not_indexed", character=character, reason=str(error))
-            return False
-        return True
-
-    async def _index(self, character: str, texts: Sequence[str]) -> None:
-        model_id = self._embedder.model_id
-        missing = await self._stories.replace_stories(character, texts, model_id)
-        for start in range(0, len(missing), _BATCH_SIZE):
-            batch = missing[start : start + _BATCH_SIZE]
-            vectors = zip(batch, await self._embedder.embed_documents(batch), strict=True)
-            await self._stories.save_vectors(
-                character, model_id, [StoryVector(*one) for one in vectors]
-            )
-            done = start + len(batch)
-            _log.info("stories_indexed", character=character, done=done, of=len(missing))
-
-
 RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
 """By query; best first, with their scores."""
 
@@ -84,6 +33,40 @@ _MESSAGE_SECONDS = 30.0
 `/forget` has to reach it within a minute."""
 
 
+async def index_stories(
+    stories_by_character: Mapping[str, Sequence[str]],
+    embedder: Embedder,
+    stories: Stories,
+    clock: Clock,
+) -> None:
+    """Index the stories of each character; retry those that fail until all are indexed."""
+    pause = _FIRST_PAUSE_SECONDS
+    pending = dict(stories_by_character)
+    while pending:
+        for name, texts in list(pending.items()):
+            try:
+                await _index(name, texts, embedder, stories)
+                del pending[name]
+            except (EmbeddingError, StoreError) as error:
+                _log.warning("stories_not_indexed", character=name, reason=str(error))
+        if pending:
+            await clock.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+
+
+async def _index(
+    character: str, texts: Sequence[str], embedder: Embedder, stories: Stories
+) -> None:
+    missing = await stories.replace_stories(character, texts, embedder.model_id)
+    for start in range(0, len(missing), _BATCH_SIZE):
+        batch = missing[start : start + _BATCH_SIZE]
+        vectors = zip(batch, await embedder.embed_documents(batch), strict=True)
+        rows = [StoryVector(*one) for one in vectors]
+        await stories.save_vectors(character, embedder.model_id, rows)
+        done = start + len(batch)
+        _log.info("stories_indexed", character=character, done=done, of=len(missing))
+
+
 async def no_stories(
     _preset: Preset, _newest: str, _payer: EmbeddingPayer | None = None
 ) -> RetrievedStories | None:
@@ -94,9 +77,7 @@ async def no_stories(
 class StoryRetriever:
     """Retrieves from the stories of these characters, which are named like their presets."""
 
-    def __init__(
-        self, embedder: Embedder, stories: SqlStories, characters: Collection[str]
-    ) -> None:
+    def __init__(self, embedder: Embedder, stories: Stories, characters: Collection[str]) -> None:
         self._embedder = embedder
         self._stories = stories
         self._characters = frozenset(characters)
@@ -105,13 +86,10 @@ class StoryRetriever:
     async def retrieve(
         self, preset: Preset, newest: str, payer: EmbeddingPayer | None = None
     ) -> RetrievedStories | None:
-        """Retrieve the stories for every query of the persona.
+        """Retrieve the stories for every query of the persona; raises `StoreError`.
 
-        Queries that cannot be embedded in time are left out, and those for which the payer has
-        nothing left; the receipt of the answer says so.
-
-        Raises:
-            StoreError: the stories cannot be read.
+        Queries that cannot be embedded in time, or paid for, are left out; the answer's receipt
+        says so.
         """
         if preset.name not in self._characters:
             return None
@@ -123,21 +101,21 @@ class StoryRetriever:
                     vector = await self._embed(query, payer)
                     if query not in fixed:
                         self._drop_later(query)
-                    found[query] = await self._nearest(preset.name, vector, limit)
+                    found[query] = await self._stories.nearest(
+                        preset.name, vector, self._embedder.model_id, limit
+                    )
         except (EmbeddingError, BudgetUsedUp, TimeoutError) as error:
             _log.warning(
                 "stories_not_retrieved", preset=preset.name, reason=str(error) or "too slow"
             )
         return found
 
-    async def _nearest(self, character: str, vector: PackedVector, limit: int) -> Sequence[Story]:
-        return await self._stories.nearest(character, vector, self._embedder.model_id, limit)
-
     async def _embed(self, query: str, payer: EmbeddingPayer | None) -> PackedVector:
         vector = self._cached_vectors.pop(query, None)
-        if not vector and payer is not None and isinstance(self._embedder, PaidEmbedder):
+        if vector is None and payer is not None:
             vector = await self._embedder.embed_query_for(query, payer)
-        vector = vector or await self._embedder.embed_query(query)
+        elif vector is None:
+            vector = await self._embedder.embed_query(query)
         self._cached_vectors[query] = vector
         if len(self._cached_vectors) > _MAX_CACHED_QUERIES:
             self._cached_vectors.popitem(last=False)

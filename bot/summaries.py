@@ -27,7 +27,7 @@ from bot.chat.prompt import (
 )
 from bot.chat.session import ReadableTurns, StoredTurn, Summary, all_turns, fingerprint_turns
 from bot.errors import BackendError, StoreError, UserError
-from bot.ports import Backend, ConversationMemory, TextTokenCounter, TokenCountingBackend
+from bot.ports import Backend, ConversationMemory, TextTokenCounter
 from bot.prompting.compose.inputs import lower_limit
 from bot.prompting.draft import PromptPart
 from bot.prompting.presets.preset import Preset
@@ -39,18 +39,17 @@ from bot.telemetry.metrics import record_usage
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _MOST_TOKENS = 4000  # of turns in one prompt
-# Of what the prompt may have; the rest is for the last summary and for errors of the estimate.
+# Of the prompt's limit; the rest is for the last summary and for errors of the estimate.
 _SHARE_FOR_TURNS = 0.5
 _TOKENS_PER_NAME = 6
 _OWN, _SUMMARY, _CONVERSATION = "you", "Earlier summary", "Conversation"
+_log = structlog.get_logger(__name__)
+_MIN_NEW_TURNS = 6  # fewer are not worth a new summary
+_MAX_CONCURRENT = 2
 
 
 def instruction(max_tokens: int | None) -> str:
-    """Return the system message.
-
-    Args:
-        max_tokens: how long the summary may be; None: as long as the model likes.
-    """
+    """Return the system message; a summary has at most `max_tokens`, if any."""
     length = f" in at most {max_tokens * 2 // 3} words" if max_tokens else ""
     return (
         f"Sum up the conversation below{length}, in its own language: who is who, what happened, "
@@ -84,11 +83,6 @@ def fit_turns(
     return turns[: max(1, fitting)]
 
 
-_log = structlog.get_logger(__name__)
-_MIN_NEW_TURNS = 6  # fewer are not worth a new summary
-_MAX_CONCURRENT = 2
-
-
 @dataclass(slots=True)
 class SummaryRequest:
     """A request for a summary that is paid for."""
@@ -96,7 +90,7 @@ class SummaryRequest:
     prompt: Prompt
     """With a limit for the summary, where there is a budget."""
     usage: Usage = field(default_factory=Usage)
-    """What the provider reported; set when the summary is made."""
+    """The provider's report, set when the summary is made."""
     text: str = ""
     """The summary, as far as it was written."""
     has_thoughts: bool = False
@@ -105,10 +99,10 @@ class SummaryRequest:
 PaySummary: TypeAlias = Callable[
     [Preset, Said, Prompt, int], AbstractAsyncContextManager[SummaryRequest]
 ]
-"""Reserves the cost of a summary for a block, and counts what it cost.
+"""Reserves the cost of a summary for the block, and counts what it cost.
 
-It is given the preset whose model summarizes, what was answered before, which says whose budgets
-count, and the prompt with an estimate of its tokens. Raises `BudgetUsedUp` or `StoreError`.
+Takes the preset that summarizes, the message whose author pays, the prompt, and an estimate of its
+tokens. Raises `BudgetUsedUp` and `StoreError`.
 """
 
 
@@ -131,7 +125,7 @@ class Summarizer:
         self._wake = asyncio.Event()
 
     async def load_part(self, preset: Preset, conversation: str) -> PromptPart | None:
-        """Return the part for a prompt; None if there is no valid summary."""
+        """Return the part for a prompt, if there is a valid summary."""
         if preset.summary is None:
             return None
         summary = await self._summaries.current(conversation)
@@ -197,10 +191,7 @@ class Summarizer:
     async def _model_limit(self, preset: Preset) -> int | None:
         """Return what the model that summarizes can read; None if its backend does not know."""
         provider, prompt = _summary_prompt(preset, "", ())
-        backend = self._backends[provider]
-        if not isinstance(backend, TokenCountingBackend):
-            return None
-        return await backend.max_prompt_tokens(prompt)
+        return await self._backends[provider].max_prompt_tokens(prompt)
 
     async def _generate(
         self,

@@ -45,8 +45,8 @@ class ToolFailed(TroupeError):
 class Tool:
     """A tool of one answer.
 
-    `run` is given the arguments by name, whatever the model made of them, and returns a text. It
-    may be repeated when an answer is made again; it raises `ToolFailed`.
+    `run` gets the arguments by name as the model wrote them, and returns a text. It may be repeated
+    when an answer is made again; it raises `ToolFailed`.
     """
 
     spec: ToolSpec
@@ -66,11 +66,7 @@ def text_parameter(name: str, description: str, *, is_required: bool = True) -> 
 
 
 def text_argument(arguments: Mapping[str, object], name: str) -> str:
-    """Return a text among the arguments, empty if it is missing.
-
-    Raises:
-        ToolFailed: it is no text, or too long.
-    """
+    """Return a text argument, by default empty; raises `ToolFailed` for any other value."""
     value = arguments.get(name, "")
     if not isinstance(value, str):
         raise ToolFailed(f"{name} must be a text")
@@ -176,7 +172,7 @@ def _read_arguments(written: str) -> Mapping[str, object]:
     try:
         arguments = _with_storable_texts(json.loads(written or "{}"))
     except (ValueError, RecursionError):
-        raise ToolFailed("the arguments are no JSON") from None
+        raise ToolFailed("the arguments are not valid JSON") from None
     if not isinstance(arguments, dict):
         raise ToolFailed("the arguments must be a JSON object")
     return arguments
@@ -257,12 +253,10 @@ def history_tool(
     load_turns: Callable[[], Awaitable[Sequence[Turn]]],
     label: Callable[[Sequence[Turn]], Callable[[Turn, str], str]],
 ) -> Tool:
-    """Return the tool.
+    """Return the tool that searches turns, loaded oldest first.
 
-    Args:
-        load_turns: loads what may be searched, oldest first.
-        label: is given all of these, so that two people of one name are told apart, and returns
-            what adds the speaker's name to a text of a turn, so that no line break can forge one.
+    `label` gets all of them, so that namesakes are told apart, and returns what adds the speaker's
+    name to a text of a turn, so that no line break can forge one.
     """
 
     async def run(arguments: Mapping[str, object]) -> str:
@@ -294,7 +288,7 @@ def _excerpt(text: str, word: str) -> str:
 MAX_SPEC_CHARS = 12_000
 """The most that the specifications of servers add to a prompt, as JSON."""
 
-_MARGIN_SECONDS = 1.0  # a server ends its calls itself, and connects anew then
+_MARGIN_SECONDS = 1.0  # a server ends its calls itself, before this
 
 
 def server_tools(servers: Iterable[ToolServer]) -> Sequence[Tool]:

@@ -5,26 +5,29 @@ import heapq
 import itertools
 import struct
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence, Set
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.operation import ModelHealth
-from bot.chat.outgoing import Attachment, Limits, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Attachment, Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.chat.prompt import (
     Delta,
     Finish,
     FinishReason,
     GenerationEvent,
     Prompt,
+    PromptDescription,
     QueuePosition,
     RateLimitWait,
     ReasoningDelta,
 )
 from bot.chat.story import PackedVector
 from bot.errors import EmbeddingError, MessageNotFound, OutcomeUnknown, PlatformError
-from bot.ports import Backend, Clock, Embedder, RemoteBackend, Surface
+from bot.ports import Backend, Clock, Embedder, Surface, TextTokenCounter
+from bot.prompting.fit import estimate_message_tokens
+from bot.prompting.text.tokens import counter_for_model
 from bot.runtime.in_process import InProcessSignals
 
 CHAT = Address("discord", "1")
@@ -166,22 +169,15 @@ class FakeSurface(Surface):
         await self._record("typing", "")
 
     @override
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         await self._record("find", message.text)
-        ids = [one for one in self.messages if after is None or int(one) > int(after)]
+        ids = [one for one in self.messages if search.after is None or int(one) > int(search.after)]
         wanted = (message.text, message.file)
         return next(
             (
                 one
                 for one in ids
-                if (self.messages[one], self.files.get(one)) == wanted and one not in known
+                if (self.messages[one], self.files.get(one)) == wanted and one not in search.known
             ),
             None,
         )
@@ -235,6 +231,20 @@ class FakeBackend(Backend):
             ended = True
         finally:
             self.closed_early += not ended
+
+    @override
+    async def count_tokens(self, prompt: Prompt) -> int:
+        return sum(estimate_message_tokens(prompt.messages, await self.text_counter(prompt)))
+
+    @override
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        counter = counter_for_model(prompt.model)
+        await counter.load()
+        return counter
+
+    @override
+    async def describe(self, prompt: Prompt) -> PromptDescription:
+        return PromptDescription(prompt.model, {}, "", is_rendered=False)
 
     @override
     async def check(self) -> str:
@@ -291,7 +301,7 @@ class FakeEmbedder(Embedder):
         return struct.pack("<4f", *(count / length for count in counts))
 
 
-class FakeRemoteBackend(FakeBackend, RemoteBackend):
+class FakeRemoteBackend(FakeBackend):
     """Continues answers that were cut off, and reports the `health` of its models."""
 
     health: Sequence[ModelHealth] = ()

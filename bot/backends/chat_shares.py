@@ -1,4 +1,4 @@
-"""How many slots of a provider one chat may hold: it leaves to others what they used lately."""
+"""How many slots of a provider one chat may hold, given what other chats used lately."""
 
 import math
 from collections import Counter, OrderedDict, deque
@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from bot.ports import Clock
 
 _LATELY_SECONDS = 60.0
-_CHECKED_AT_ONCE = 2
-"""So many chats may be forgotten when one is added: those that got a slot the longest ago."""
-_AHEAD = 1.5
-"""A chat that got more than so many times the average of all leaves the last slots to others."""
+_CHECKED_AT_ONCE = 2  # idle chats that are dropped when a slot is given, oldest first
+_AHEAD = 1.5  # times the average of all chats: such a chat leaves the last slots to others
 _LAST_SLOTS = 2
 FEWEST_SHARED = 4
-"""With fewer slots, one chat may hold them all."""
+"""With fewer slots, one chat may hold all of them."""
 
 
 @dataclass(slots=True)
@@ -24,10 +22,7 @@ class ChatShares:
     limit: int
     """How many slots there are."""
     _seen: OrderedDict[str, deque[tuple[float, int]]] = field(default_factory=OrderedDict)
-    """By chat: when, and how many slots the others held; larger numbers followed by smaller ones.
-
-    The chat that got a slot last is the last one.
-    """
+    """By chat: when it got slots, and how many others held then, decreasing. Newest chat last."""
     _taken: deque[tuple[float, str]] = field(default_factory=deque)
     """When a slot was given, and to which chat."""
     _counts: Counter[str] = field(default_factory=Counter)
@@ -37,11 +32,10 @@ class ChatShares:
         """Return how many chats have got slots lately."""
         return len(self._seen)
 
-    def most_of(self, chat: str) -> int:
-        """Return how many slots a chat may hold.
+    def slot_quota(self, chat: str) -> int:
+        """Return how many slots a chat may hold: from a quarter to three quarters of all.
 
-        Up to three quarters; at least a quarter, and as many as each of the chats would get that
-        have asked lately.
+        Within these limits, it leaves to others what they used lately.
         """
         seen = self._seen.get(chat, deque())
         _forget_before(self.clock.monotonic() - _LATELY_SECONDS, seen)
@@ -51,10 +45,7 @@ class ChatShares:
         return max(least, self.limit - max(kept, self.limit // 4))
 
     def may_take(self, chat: str, free: int) -> bool:
-        """Return whether a chat may take one of so many free slots.
-
-        A chat that got more slots than others lately leaves the last two to them.
-        """
+        """Return whether a chat may take a slot; one with more than others leaves the last two."""
         return free > _LAST_SLOTS or not self._is_ahead(chat)
 
     def _is_ahead(self, chat: str) -> bool:
@@ -70,7 +61,7 @@ class ChatShares:
             if not self._counts[chat]:
                 del self._counts[chat]
 
-    def note(self, chat: str, held_by_others: int) -> None:
+    def record_slot(self, chat: str, held_by_others: int) -> None:
         """Note that a chat has got a slot."""
         now = self.clock.monotonic()
         self._forget_taken()

@@ -3,34 +3,20 @@
 import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Literal
 
 from typing_extensions import override
 
 from bot.backends.chat_completions.wire import describe_request, to_wire
-from bot.backends.spec import FREE, BackendSpec, ModelPrice, ProviderSettings
+from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, PromptDescription, Usage
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, Clock, DescribingBackend, TextTokenCounter, TokenCountingBackend
+from bot.ports import Backend, Clock, TextTokenCounter
 from bot.prompting.text.tokens import get_counter
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import Renderer
 
 
-class EchoSettings(ProviderSettings):
-    """A provider that repeats prompts has nothing more to set."""
-
-    kind: Literal["echo"] = "echo"
-
-    @override
-    def price_of(self, model: str) -> ModelPrice | None:
-        return super().price_of(model) or FREE
-
-
-SPEC = BackendSpec(kind="echo", settings=EchoSettings, factory="bot.backends.echo:make")
-
-
-class EchoBackend(Backend, TokenCountingBackend, DescribingBackend):
+class EchoBackend(Backend):
     """Repeats the user's newest message, word by word.
 
     Three parameters of a preset script it: `echo_answer` is the answer instead, `echo_chunks` the
@@ -66,10 +52,6 @@ class EchoBackend(Backend, TokenCountingBackend, DescribingBackend):
         return get_counter("cl100k")
 
     @override
-    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
-        return None
-
-    @override
     async def describe(self, prompt: Prompt) -> PromptDescription:
         return describe_request(prompt.model, to_wire(prompt, prompt.model))
 
@@ -82,7 +64,9 @@ class EchoBackend(Backend, TokenCountingBackend, DescribingBackend):
         pass
 
 
-def make(_provider: str, _settings: EchoSettings, _data_dir: Path, _renderer: Renderer) -> Backend:
+def make(
+    _provider: str, _settings: ProviderSettings, _data_dir: Path, _renderer: Renderer
+) -> Backend:
     """Make the backend for a provider of this kind."""
     return EchoBackend()
 

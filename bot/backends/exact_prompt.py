@@ -5,12 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from bot.backends.chat_completions.wire import describe_request, to_wire
-from bot.backends.registry import make_backend
+from bot.backends.factory import make_backend
 from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import PromptDescription
 from bot.chat.receipt import Receipt
 from bot.errors import BackendUnavailable
-from bot.ports import DescribingBackend
 from bot.prompting.fit import prompt_tokens
 from bot.templates.renderer import Renderer
 
@@ -57,8 +56,6 @@ class ExactPromptWriter:
             return _describe_messages(receipt, "its provider is not configured any more")
         backend = make_backend(receipt.provider, settings, self._data_dir, self._renderer)
         try:
-            if not isinstance(backend, DescribingBackend):
-                return _describe_messages(receipt, "its provider does not say what it sends")
             return await backend.describe(receipt.prompt)
         except BackendUnavailable as error:
             return _describe_messages(receipt, f"the prompt cannot be rendered any more: {error}")

@@ -1,21 +1,30 @@
-"""Registered kinds of backends; their code is imported on first use.
+"""The kinds of backends that Troupe has; the code of one is not imported here.
 
 A new kind is a package with a `SPEC` and one line here (docs/architecture.md).
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import import_module  # noqa: TID251 # the specs name code, to be imported when used
-from pathlib import Path
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Literal
+
+from typing_extensions import override
 
 from bot.backends.anthropic.settings import SPEC as ANTHROPIC
-from bot.backends.echo import SPEC as ECHO
 from bot.backends.llama_cpp.settings import SPEC as LLAMA_CPP
 from bot.backends.openai_compatible.settings import SPEC as OPENAI
-from bot.backends.spec import BackendSpec, ProviderSettings
-from bot.ports import Backend
-from bot.templates.renderer import Renderer
+from bot.backends.spec import FREE, BackendSpec, ModelPrice, ProviderSettings
 
+
+class EchoSettings(ProviderSettings):
+    """A provider that repeats prompts has nothing more to set."""
+
+    kind: Literal["echo"] = "echo"
+
+    @override
+    def price_of(self, model: str) -> ModelPrice | None:
+        return super().price_of(model) or FREE
+
+
+ECHO = BackendSpec(kind="echo", settings=EchoSettings, factory="bot.backends.echo:make")
 DEFAULT_KIND = OPENAI.kind
 """The kind of a provider whose settings and id do not say it."""
 
@@ -23,11 +32,7 @@ _SPECS = {spec.kind: spec for spec in (OPENAI, ANTHROPIC, LLAMA_CPP, ECHO)}
 
 
 def register(spec: BackendSpec) -> None:
-    """Add a kind of backend; call it before the settings are read.
-
-    Raises:
-        ValueError: there is one of this kind already.
-    """
+    """Add a kind of backend before the settings are read; raises ValueError if it exists."""
     if spec.kind in _SPECS:
         raise ValueError(f"the backend {spec.kind!r} is registered already")
     _SPECS[spec.kind] = spec
@@ -48,66 +53,3 @@ def default_spec(provider: str) -> BackendSpec:
     return next(
         (spec for spec in _SPECS.values() if provider in spec.provider_ids), _SPECS[DEFAULT_KIND]
     )
-
-
-BackendFactory: TypeAlias = Callable[[str, ProviderSettings, Path, Renderer], Backend]
-ParameterCheck: TypeAlias = Callable[[ProviderSettings, Mapping[str, object]], list[str]]
-Preparation: TypeAlias = Callable[
-    [str, ProviderSettings, Path, Callable[[str], None]], Awaitable[None]
-]
-ModelTrials: TypeAlias = Callable[
-    [ProviderSettings, Path, Renderer], Iterator[tuple[str, Awaitable[str]]]
-]
-
-
-def make_backend(
-    provider: str, settings: ProviderSettings, data_dir: Path, renderer: Renderer
-) -> Backend:
-    """Build the backend of a provider; nothing is connected or started yet.
-
-    `renderer` writes prompts for backends that take text; close it after them.
-    """
-    make: BackendFactory = _load(backend_spec(settings.kind).factory)
-    return make(provider, settings, data_dir, renderer)
-
-
-def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, object]) -> list[str]:
-    """Return a line for each parameter of a preset that this provider would not understand."""
-    path = backend_spec(settings.kind).parameter_check
-    if path is None:
-        return []
-    check: ParameterCheck = _load(path)
-    return check(settings, parameters)
-
-
-async def prepare_model(
-    model: str, settings: ProviderSettings, data_dir: Path, progress: Callable[[str], None]
-) -> None:
-    """Make sure that what a model needs is on this machine; `progress` is told of slow steps.
-
-    Raises:
-        SettingsError: it is not there and cannot be downloaded.
-    """
-    path = backend_spec(settings.kind).preparation
-    if path is not None:
-        prepare: Preparation = _load(path)
-        await prepare(model, settings, data_dir, progress)
-
-
-def model_trials(
-    providers: Iterable[ProviderSettings], data_dir: Path, renderer: Renderer
-) -> Iterator[tuple[str, Awaitable[str]]]:
-    """Yield the models on this machine, each with a trial of it, once for each kind of backend."""
-    by_kind: dict[str, ProviderSettings] = {}
-    for settings in providers:
-        by_kind.setdefault(settings.kind, settings)
-    for kind, settings in by_kind.items():
-        path = backend_spec(kind).model_trials
-        if path is not None:
-            list_trials: ModelTrials = _load(path)
-            yield from list_trials(settings, data_dir, renderer)
-
-
-def _load(path: str) -> Any:
-    module, _, function = path.partition(":")
-    return getattr(import_module(module), function)

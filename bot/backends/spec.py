@@ -1,4 +1,4 @@
-"""What a backend package declares about itself, and the settings that every provider has."""
+"""The declaration of a backend package, and the settings that every provider has."""
 
 import json
 import math
@@ -12,19 +12,19 @@ from bot.value_class import value_class
 
 
 class ModelPrice(BaseModel):
-    """What a million tokens of a model cost, in US dollars."""
+    """The price of a million tokens of a model, in US dollars."""
 
     model_config = ConfigDict(extra="forbid")
 
     input: float = Field(ge=0)
     output: float = Field(ge=0)
     cached: float | None = Field(None, ge=0)
-    """Of the prompt, read from a cache; None: as any other."""
+    """For prompt tokens read from a cache; None: as `input`."""
     cache_write: float | None = Field(None, ge=0)
-    """Of the prompt, written to a cache; None: as any other."""
+    """For prompt tokens written to a cache; None: as `input`."""
 
     def cost(self, usage: Usage) -> int:
-        """Return what some tokens cost, in millionths of a dollar, rounded up."""
+        """Return the price of some tokens in millionths of a dollar, rounded up."""
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
         plain = max(0, usage.prompt_tokens - usage.cached_tokens - usage.written_tokens)
@@ -37,7 +37,7 @@ class ModelPrice(BaseModel):
 
 
 FREE = ModelPrice(input=0, output=0)
-"""The price of a model on a machine of one's own."""
+"""The price of a self-hosted model."""
 
 
 class ProviderSettings(BaseModel):
@@ -96,8 +96,7 @@ class ProviderSettings(BaseModel):
     def completed(self, provider: str) -> Self:
         """Return a copy with the values that a provider's id implies.
 
-        Raises:
-            ValueError: a setting is missing; the text names it.
+        Raises ValueError where a setting is missing.
         """
         del provider
         return self
@@ -124,26 +123,16 @@ class BackendSpec:
     """Ids of providers that are of this kind unless their settings name another one."""
 
     providers_without_settings: Collection[str] = ()
-    """Those among them that presets can use although nothing is set: they run on this machine."""
+    """Ids that presets can use without any settings: they run on this machine."""
 
     calls_tools: bool = False
     """Whether presets may offer tools to its models."""
 
     parameter_check: str | None = None
-    """Where `parameter_problems(settings, parameters) -> list[str]` is.
-
-    It returns a line for each parameter of a preset that this kind does not understand. Without it
-    parameters are checked by the service when they are used.
-    """
+    """Where `parameter_problems(settings, parameters) -> list[str]` is, if any."""
 
     preparation: str | None = None
-    """Where `async prepare_model(model, settings, data_dir, progress)` is.
-
-    It downloads what a model needs before the start, and raises `SettingsError` if that is missing.
-    """
+    """Where `async prepare_model(model, settings, data_dir, progress)` is."""
 
     model_trials: str | None = None
-    """Where `model_trials(settings, data_dir, renderer)` is.
-
-    It yields a name and an awaitable report for each model on this machine, for `troupe check`.
-    """
+    """Where `model_trials(settings, data_dir, renderer)` is."""

@@ -24,8 +24,10 @@ class ApiToken:
     """A token for the API, without the token itself."""
 
     name: str
-    scopes: frozenset[Scope]
+    scopes: tuple[Scope, ...]
+    """Sorted."""
     created_at: float
+    """In Unix seconds."""
 
 
 @value_class
@@ -33,6 +35,7 @@ class AuditEntry:
     """One change, by whom, and what it replaced."""
 
     at: float
+    """In Unix seconds."""
     who: str
     """"session", "token" and its name, `COMMAND_LINE`, or the id of an admin in a chat."""
     action: str

@@ -1,8 +1,7 @@
-"""Stored answers as people look for them, and how one is asked for again."""
+"""Stored answers, each with its receipt, and how to search them."""
 
 from collections.abc import Sequence
 
-from bot.chat.prompt import FinishReason, Prompt
 from bot.chat.receipt import Receipt
 from bot.value_class import value_class
 
@@ -20,7 +19,7 @@ class StoredAnswer:
 
 @value_class
 class AnswerSearch:
-    """Which answers are wanted; what is empty is no condition."""
+    """Filters for answers; an empty one matches everything."""
 
     conversation: str = ""
     preset: str = ""
@@ -34,9 +33,9 @@ class AnswerSearch:
     cut_off: bool = False
     """Only those that did not end by themselves."""
     left_out: bool = False
-    """Only those for whose prompt something was left out."""
+    """Only those with something left out of the prompt."""
     text: str = ""
-    """In the answer or the newest message, whatever the case of the letters."""
+    """In the answer or the newest message, ignoring case."""
     before: int | None = None
     """Only answers with a smaller number."""
 
@@ -48,37 +47,3 @@ class FoundAnswers:
     answers: Sequence[StoredAnswer]
     next_before: int | None
     """What to search before for the next page; None: everything was searched."""
-
-
-@value_class
-class ReplayChanges:
-    """What is different from the stored request; nothing by default."""
-
-    preset: str = ""
-    """Whose model, parameters and template are used; empty: as they were."""
-    system: str | None = None
-    """The text that the system message has instead; None: as it was."""
-    draft: str = ""
-    """The preset whose draft, or published version if it has none, the prompt is composed from
-    anew, and whose model answers; the others do not count then. Empty: the stored prompt is sent.
-    """
-
-
-@value_class
-class ReplayedAnswer:
-    """Another answer to the prompt of a stored one."""
-
-    text: str
-    reason: FinishReason | None
-    """None: it was interrupted."""
-    provider: str
-    model: str
-    """The model's own name."""
-    prompt_tokens: int
-    output_tokens: int
-    first_word_seconds: float | None
-    seconds: float
-    cost: int | None
-    """In millionths of a US dollar; None: the price is not known."""
-    prompt: Prompt
-    """What was sent."""

@@ -28,7 +28,7 @@ def recorded_scene(
 ) -> Scene | None:
     """Return the newest message to somebody among the turns of a history as a scene.
 
-    What the message quoted and which files it had is not known any more.
+    What the message quoted and its files are no longer known.
 
     Args:
         conversation: the key of the history.
@@ -45,7 +45,7 @@ def recorded_scene(
         return None
     before, question, answers = turns[: asked[-1]], turns[asked[-1]], turns[asked[-1] + 1 :]
     address, author = address_of(conversation), question.speaker
-    assert author is not None  # noqa: S101 # it was chosen by that
+    assert author is not None  # noqa: S101 # it was chosen by its speaker
     people = {one.speaker.id for one in before if one.speaker} | {author.id}
     said = Said(
         address=address,

@@ -1,4 +1,4 @@
-"""What the processes of an installation are doing, for people who operate it."""
+"""The state of an installation: its processes, queues, models and failures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -20,29 +20,21 @@ class QueueState:
     lanes: int
     """Chats with messages that are not sent yet."""
     unsent: int
-    """Those messages."""
-
-
-@value_class
-class HeldLease:
-    """A role that only one process has at a time."""
-
-    role: str
-    owner: str
-    until: float
-    """In Unix seconds; in the past: nobody has it."""
+    """Their number."""
 
 
 @value_class
 class KnownChannel:
     """A conversation in which somebody was answered."""
 
-    conversation: str
+    channel: str
+    """The key of the conversation."""
     answers: int
     """Of which something is still kept."""
     newest: int
     """The number of the newest one."""
     newest_at: float
+    """In Unix seconds."""
     preset: str | None
     """Which answered last."""
 
@@ -68,6 +60,7 @@ class MadeSetting:
     value: str
     by: str
     at: float
+    """In Unix seconds."""
 
 
 @value_class
@@ -138,18 +131,34 @@ class FailedMessage:
 
 @value_class
 class ProcessModelHealth:
-    """How the requests of one process for a provider's model went."""
+    """How the newest requests of a process for a model went."""
 
     provider: str
-    health: ModelHealth
+    model: str
+    paused: bool
+    """Its circuit breaker is open: one trial at a time is made."""
+    requests: int
+    """The newest ones that are remembered."""
+    failed: int
+    process: str = ""
+    """Which process; empty: the one that answers."""
 
 
 @value_class
 class ProcessModel:
-    """A model that one process has loaded."""
+    """A model in the memory of a machine."""
 
     provider: str
-    model: ModelInMemory
+    model: str
+    slots: int
+    busy: int
+    """Slots in which an answer is generated now."""
+    held: int
+    """Slots with the history of a conversation."""
+    waiting: int
+    """Requests in its queue."""
+    process: str = ""
+    """Which process; empty: the one that answers."""
 
 
 @value_class
@@ -197,7 +206,7 @@ class Node:
     started_seconds: float
     """How long ago it started."""
     seen_seconds: float
-    """How long ago it reported itself; far more than `HEARTBEAT_SECONDS`: it died."""
+    """How long ago it reported itself; far longer than `HEARTBEAT_SECONDS`: it died."""
     leases: tuple[str, ...]
     """The roles that only one process has at a time and that it has now."""
     conversations: int
@@ -210,7 +219,7 @@ class Node:
 
 
 HEARTBEAT_SECONDS = 10.0
-"""So often a process reports itself."""
+"""The interval of heartbeats."""
 
 
 @value_class
@@ -275,7 +284,7 @@ class Restore:
     """The database was restored from a backup."""
 
     answered_until: float
-    """Until when people were answered on the database that was lost, in Unix seconds."""
+    """When the lost database last answered people, in Unix seconds."""
     forgotten: frozenset[tuple[str, str]] = frozenset()
     """Conversations and the platform's ids of messages that were forgotten in them."""
     forgotten_until: Mapping[str, float] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Outgoing messages: the parts of an answer, the rows of the outbox, the limits of a channel."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from enum import StrEnum
 from typing import Literal
@@ -227,6 +227,19 @@ class OutgoingMessage:
     @property
     def text(self) -> str:
         return self.content.text
+
+
+@value_class
+class MessageSearch:
+    """Which messages may be one whose outcome is unknown."""
+
+    after: str | None
+    """Only newer messages than this one are considered."""
+    known: Set[str]
+    """The ids of messages that are accounted for."""
+    duplicate_of: str | None = None
+    """The message that it became when it was sent again. Then another copy is looked for, which may
+    be older than known messages; nothing else of the bot's may be on its way to the chat."""
 
 
 @value_class

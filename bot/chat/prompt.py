@@ -179,7 +179,7 @@ class Prompt:
     asked_by: str | None = None
     """A person's id, by which a fair queue takes turns."""
     tools: tuple[ToolSpec, ...] = ()
-    """What the model may call; only a `ToolCallingBackend` offers them."""
+    """What the model may call; a backend offers them where `calls_tools`."""
     tool_exchanges: tuple[ToolExchange, ...] = ()
     """Earlier calls for this answer; they follow the messages."""
     has_fallback: bool = False

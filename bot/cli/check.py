@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 import uvloop
 
-from bot.backends.registry import backend_specs, make_backend, model_trials
+from bot.backends.factory import make_backend, model_trials
+from bot.backends.registry import backend_specs
 from bot.chat.prompt import (
     Delta,
     Finish,
@@ -39,7 +40,6 @@ from bot.errors import (
 from bot.importers.character_files import CharacterFolder, read_character_folder
 from bot.platforms.registry import make_account_setup, make_platform
 from bot.platforms.spec import BotAccount, PlatformContext, PlatformSpec
-from bot.ports import ModelCheckingBackend, ToolCallingBackend
 from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import ReadPresets
@@ -297,9 +297,7 @@ async def _test_provider(
 ) -> str:
     backend = make_backend(name, settings.providers[name], settings.data_dir, renderer)
     try:
-        if isinstance(backend, ModelCheckingBackend):
-            return await backend.check_models(models)
-        return await backend.check()
+        return await backend.check_models(models)
     finally:
         await _close(backend.close)
 
@@ -308,9 +306,7 @@ async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) ->
     provider = settings.providers[preset.provider]
     backend = make_backend(preset.provider, provider, settings.data_dir, renderer)
     try:
-        offers = isinstance(backend, ToolCallingBackend) and await backend.calls_tools(
-            preset.model, template_of(preset)
-        )
+        offers = await backend.calls_tools(preset.model, template_of(preset))
     finally:
         await _close(backend.close)
     if not offers:

@@ -13,7 +13,7 @@ import msgspec
 import typer
 import uvloop
 
-from bot.backends.registry import make_backend
+from bot.backends.factory import make_backend
 from bot.chat.incoming import Address, Person, Said, WakeReason
 from bot.chat.prompt import Message, PromptToken, TemplateChoice, TemplateNames
 from bot.chat.session import Session, Turn
@@ -29,7 +29,6 @@ from bot.importers.file_kinds import (
     detect_file_kind,
 )
 from bot.importers.preset_files import preset_from_text
-from bot.ports import DescribingBackend, LocalBackend
 from bot.prompting.compose.compose import compose, fit_for_backend, fit_for_preset, template_of
 from bot.prompting.draft import Draft
 from bot.prompting.presets.preset import Preset
@@ -130,24 +129,18 @@ async def render_preset(
     async with Renderer() as renderer:
         backend = make_backend(preset.provider, provider, settings.data_dir, renderer)
         try:
-            if view is View.TOKENS and isinstance(backend, LocalBackend):
+            if view is View.TOKENS and backend.can_tokenize:
                 fitted = await fit_for_backend(preset, draft, backend)
                 return format_tokens(await backend.tokenize(fitted.prompt))
             choice = prompt.template
             if choice.named is None and choice.strings is None:
-                if isinstance(backend, DescribingBackend):
-                    description = await backend.describe(prompt)
-                    if not description.is_rendered:
-                        print_progress(
-                            f"the provider {preset.provider!r} receives messages and renders them"
-                            " itself: this is the body of the request"
-                        )
-                    return description.text
-                if choice.source is None:
-                    raise UserError(
-                        f"the provider {preset.provider!r} receives messages, not text; "
-                        "use --as messages, or --template with the name of its model's template"
+                description = await backend.describe(prompt)
+                if not description.is_rendered:
+                    print_progress(
+                        f"the provider {preset.provider!r} receives messages and renders them"
+                        " itself: this is the body of the request"
                     )
+                return description.text
         finally:
             await backend.close()
         rendered = await renderer.render(prompt.messages, choice, ModelTemplate(), has_prefill=True)

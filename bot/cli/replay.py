@@ -7,11 +7,12 @@ import typer
 import uvloop
 
 from bot.backends.exact_prompt import ExactPromptWriter
-from bot.chat.answers import ReplayChanges, StoredAnswer
+from bot.chat.answers import StoredAnswer
 from bot.chat.receipt import Receipt
 from bot.cli.text_io import print_exactly, print_progress
 from bot.cli.typer_apps import command_app
 from bot.console.differences import DifferingPiece, differing_pieces
+from bot.console.operator_requests import ReplayChanges
 from bot.console.prompt_view import joined_messages
 from bot.errors import RequestRefused, SettingsError, UserError
 from bot.runtime.terminal import escape_control_characters
@@ -85,7 +86,7 @@ async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) 
         except RequestRefused as error:
             raise UserError(error.text) from error
     mask = SecretMasker(collect_secrets(settings)).mask
-    text = mark_differences(receipt.answer, made.text)
+    text = mark_differences(receipt.answer, made.generated.text)
     prompts = [mask(joined_messages(one)) for one in (receipt.prompt, made.prompt)]
     if prompts[0] == prompts[1]:
         return text

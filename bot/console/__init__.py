@@ -1,1 +1,1 @@
-"""What an operator looks at: health, readiness, metrics."""
+"""The console in the browser, its API, and all else that is served over HTTP."""

@@ -1,7 +1,7 @@
 """What one answer took: token budget, time, cost elsewhere, parameters; without secrets."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +21,16 @@ from bot.value_class import value_class
 
 BAR_WIDTH = 1000.0
 _WATERFALL_WIDTH = 300.0
+_CHARS_PER_TOKEN = 3  # of an answer that the provider did not count
+_ANY = "*"
+
+
+# --- figures: drawn on the server, without style or script --------------------------------------
 
 
 @value_class
 class BudgetSegment:
-    """A section's part of the token budget."""
+    """A section's share of the token budget."""
 
     section: str
     """"free" for what is left."""
@@ -55,26 +60,25 @@ def budget_segments(receipt: Receipt) -> list[BudgetSegment]:
 
 @value_class
 class WaterfallStep:
-    """One step of an answer on the axis of time."""
+    """One step of an answer on the time axis."""
 
     step: str
     """"received", "waited", "composed", "prefill", "decode", "edits" or "delivered"."""
     seconds: float
-    """How long it took; of the edits: until the last of them."""
     x: float
     width: float
     marks: Sequence[float] = ()
-    """Where single events stand on the axis: the receipt, each edit."""
+    """Single events on the axis: the receipt, each edit."""
 
 
 def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[WaterfallStep]:
-    """Return what the time went into, from the receipt of the message to the answer's delivery.
+    """Return where the time went, from the receipt of the message to the answer's delivery.
 
     Args:
         receipt: of the answer.
         delivered: when its last part was sent, in seconds after the receipt of the message; None:
-            not yet, or that is not known any more. What was shown while it was written is there
-            when the last edit is.
+            not yet, or not known any more. What was shown while it was written is there when the
+            last edit is.
     """
     timings = receipt.timings
     first = timings.seconds if timings.first_word_seconds is None else timings.first_word_seconds
@@ -87,49 +91,35 @@ def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[Wate
     }
     written = sum(steps.values())
     last_edit = max(timings.edits, default=0.0)
-    ends = [written, last_edit, *([] if delivered is None else [delivered])]
-    scale = _WATERFALL_WIDTH / max(*ends, 1e-9)
+    scale = _WATERFALL_WIDTH / max(written, last_edit, delivered or 0.0, 1e-9)
+
+    def place(step: str, at: float, seconds: float, marks: Sequence[float] = ()) -> WaterfallStep:
+        width = round(max(seconds * scale, 1.0), 2)
+        return WaterfallStep(step, seconds, round(at * scale, 2), width, marks)
+
     placed: list[WaterfallStep] = []
     at = 0.0
     for step, seconds in steps.items():
-        placed.append(_placed(step, at, seconds, scale, [0.0] if step == "received" else ()))
+        placed.append(place(step, at, seconds, [0.0] if step == "received" else ()))
         at += seconds
     if timings.edits:
-        marks = [round(one * scale, 2) for one in timings.edits]
         begin = min(timings.edits)
-        placed.append(_placed("edits", begin, last_edit - begin, scale, marks))
+        marks = [round(one * scale, 2) for one in timings.edits]
+        placed.append(place("edits", begin, last_edit - begin, marks))
     if delivered is not None:
-        shown = max(delivered, last_edit)
-        placed.append(_placed("delivered", written, max(0.0, shown - written), scale))
+        placed.append(place("delivered", written, max(0.0, max(delivered, last_edit) - written)))
     return placed
 
 
-def _placed(
-    step: str, at: float, seconds: float, scale: float, marks: Sequence[float] = ()
-) -> WaterfallStep:
-    width = round(max(seconds * scale, 1.0), 2)
-    return WaterfallStep(step, seconds, round(at * scale, 2), width, marks)
-
-
-_CHARS_PER_TOKEN = 3  # of an answer that the provider did not count
-_ANY = "*"
-
-
-@value_class
-class OtherCost:
-    """The cost of the same tokens elsewhere."""
-
-    model: str
-    """The provider and its model; "*" is any model without a price of its own."""
-    cost: str
+# --- costs and parameters -----------------------------------------------------------------------
 
 
 def costs_elsewhere(
     receipt: Receipt, providers: Mapping[str, ProviderSettings]
-) -> Sequence[OtherCost]:
-    """Return what as many tokens cost at every other model with a price, the cheapest first.
+) -> Sequence[tuple[str, str]]:
+    """Return what the same tokens cost at other models with a price, the cheapest first.
 
-    What came from a cache counts as cached there as well, where that has a price of its own.
+    Cached tokens count as cached there as well. "provider/*" is any model without its own price.
     """
     usage = replace(receipt.usage, prompt_tokens=prompt_tokens(receipt))
     if not usage.output_tokens:
@@ -140,17 +130,16 @@ def costs_elsewhere(
         f"{provider}/{name}": price.cost(usage)
         for provider, settings in providers.items()
         for model, price in settings.prices.items()
-        if (settings.model or price != FREE)  # what runs here and was never set up costs nothing
-        if (name := _name(model, settings)) and (provider, name) != own
+        if (
+            settings.model or price != FREE
+        )  # free local models that were never set up are left out
+        if (name := _priced_model(model, settings)) and (provider, name) != own
     }
-    return [OtherCost(name, format_cost(cost)) for name, cost in sorted(costs.items(), key=_cost)]
+    ordered = sorted(costs.items(), key=lambda item: (item[1], item[0]))
+    return [(name, format_cost(cost)) for name, cost in ordered]
 
 
-def _cost(item: tuple[str, int]) -> tuple[int, str]:
-    return item[1], item[0]
-
-
-def _name(model: str, settings: ProviderSettings) -> str:
+def _priced_model(model: str, settings: ProviderSettings) -> str:
     """Return which model a price is for: "*" means the configured one, if no other price does."""
     if model != _ANY or settings.model is None or settings.model in settings.prices:
         return model
@@ -174,38 +163,40 @@ class UsedParameter:
 
 
 def used_parameters(prompt: Prompt, version: PresetVersion | None) -> list[UsedParameter]:
-    """Return the parameters with their origins, as far as the preset's version tells them."""
-    return list(_used_parameters(prompt, version))
-
-
-def _used_parameters(prompt: Prompt, version: PresetVersion | None) -> Iterator[UsedParameter]:
+    """Return the parameters with their origins, if the preset's version is known."""
     content = _Content()
     try:
         content = msgspec.json.decode(version.content, type=_Content) if version else content
     except msgspec.DecodeError:
         version = None  # damaged, or from another version of Troupe
+
+    def origin(value: object, given: object) -> Text | None:
+        if version is None:
+            return None
+        if given is None:
+            return translatable("default")
+        if given == value:
+            return translatable("preset, version {number}", number=version.version)
+        return translatable("changed for this answer; the preset says {value}", value=given)
+
     given = content.parameters or {}
-    for name, value in prompt.parameters.items():
-        yield UsedParameter(name, str(value), _origin(version, value, given.get(name)))
+    used = [
+        UsedParameter(name, str(value), origin(value, given.get(name)))
+        for name, value in prompt.parameters.items()
+    ]
     longest = prompt.max_output_tokens
     if longest is not None:
-        origin = _origin(version, longest, content.max_output_tokens)
-        yield UsedParameter("max_output_tokens", str(longest), origin)
+        given_limit = origin(longest, content.max_output_tokens)
+        used.append(UsedParameter("max_output_tokens", str(longest), given_limit))
     own = content.stop_sequences or ()
     others = translatable("names of the other speakers")
     for text in prompt.stop:
-        origin = _origin(version, text, text) if text in own or version is None else others
-        yield UsedParameter("stop", repr(text), origin)
+        is_own = version is None or text in own
+        used.append(UsedParameter("stop", repr(text), origin(text, text) if is_own else others))
+    return used
 
 
-def _origin(version: PresetVersion | None, value: object, given: object) -> Text | None:
-    if version is None:
-        return None
-    if given is None:
-        return translatable("default")
-    if given == value:
-        return translatable("preset, version {number}", number=version.version)
-    return translatable("changed for this answer; the preset says {value}", value=given)
+# --- secrets ------------------------------------------------------------------------------------
 
 
 async def find_answer(answers: AnswerLog, number: int) -> StoredAnswer:
@@ -218,7 +209,7 @@ async def find_answer(answers: AnswerLog, number: int) -> StoredAnswer:
 
 
 def with_masked_text(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:
-    """Return an answer without secrets in its text, for lists, which show nothing of the prompt."""
+    """Mask the answer's text alone, for lists, which show nothing of the prompt."""
     return replace(answer, receipt=replace(answer.receipt, answer=mask(answer.receipt.answer)))
 
 

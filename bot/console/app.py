@@ -1,11 +1,10 @@
-"""The console: register the route table, let requests in, answer as pages or as JSON."""
+"""The console: register the route table, admit requests, answer as pages or as JSON."""
 
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
 
+import msgspec
 from aiohttp import web
-from pydantic import BaseModel
 
 from bot.console.gate import RequestGate
 from bot.console.pages import PageRenderer
@@ -14,14 +13,12 @@ from bot.console.routes import (
     ConsoleRequest,
     Page,
     Route,
-    RouteAnswer,
     RouteGroup,
     look_of,
+    protected,
 )
 from bot.errors import RequestRefused, StoreError, UserError
-from bot.texts.text import translatable, translate
-
-R = TypeVar("R", bound=web.StreamResponse)
+from bot.texts.text import Text, translatable, translate
 
 _DATABASE_FAILED = translatable("The database failed; the log says why.")
 _TITLES = {
@@ -35,7 +32,7 @@ class Console:
     """All groups of routes as one; `add_routes` serves them.
 
     Args:
-        gate: lets requests in.
+        gate: admits requests.
         groups: the routes, and their places in the navigation.
     """
 
@@ -51,8 +48,8 @@ class Console:
     def _handler(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(http: web.Request) -> web.StreamResponse:
             try:
-                request = await self._gate.admit(http, route)
-                answer = await route.handler(request)
+                request, given = await self._gate.admit(http, route)
+                answer = await route.handle(request, given)
             except (RequestRefused, UserError, StoreError) as error:
                 return self._refusal(http, route, error)
             except web.HTTPRequestEntityTooLarge as error:
@@ -61,17 +58,17 @@ class Console:
 
         return handle
 
-    def _respond(self, answer: RouteAnswer, request: ConsoleRequest) -> web.StreamResponse:
+    def _respond(self, answer: object, request: ConsoleRequest) -> web.StreamResponse:
         match answer:
             case Page():
                 return self._page(answer, request)
-            case BaseModel():
-                body = answer.model_dump_json().encode()
+            case web.StreamResponse():
+                return answer
+            case _:
+                body = _to_json(answer, request.look.language)
                 response = web.Response(body=body, content_type="application/json")
                 response.enable_compression()
-                return protected(response, "")
-            case _:
-                return answer
+                return protected(response)
 
     def _page(self, page: Page, request: ConsoleRequest) -> web.Response:
         nonce = secrets.token_urlsafe(16)
@@ -88,7 +85,7 @@ class Console:
         reader = ConsoleRequest(http, NOBODY, look_of(http))
         if route.is_api:  # the scripts of pages show it as it is
             told = translate(text, reader.look.language)
-            return protected(web.json_response({"error": told}, status=status), "")
+            return protected(web.json_response({"error": told}, status=status))
         title = _TITLES.get(status, translatable("That did not work"))
         if status == 401:  # with what logs in
             return self._page(Page("login.html", {"problem": text}, status), reader)
@@ -105,19 +102,10 @@ def _status_of(error: RequestRefused | UserError | StoreError) -> int:
             return 503
 
 
-def protected(response: R, nonce: str) -> R:
-    """Add the headers that keep a page from loading or running anything foreign."""
-    style = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
-    response.headers.update(
-        {
-            "Content-Security-Policy": f"default-src 'none'; script-src 'self'; style-src {style};"
-            " connect-src 'self'; img-src 'self' data:; form-action 'self';"
-            " frame-ancestors 'none'; base-uri 'none'",
-            "X-Content-Type-Options": "nosniff",
-            "Referrer-Policy": "same-origin",
-            "Cross-Origin-Opener-Policy": "same-origin",
-            "Cross-Origin-Resource-Policy": "same-origin",
-            "Cache-Control": "no-store",
-        }
-    )
-    return response
+def _to_json(answer: object, language: str) -> bytes:
+    def encode(value: object) -> str:
+        if isinstance(value, Text):
+            return value.translate_to(language)
+        raise NotImplementedError(type(value))
+
+    return msgspec.json.encode(answer, enc_hook=encode)

@@ -4,7 +4,7 @@ import json
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, TypeAlias
 from urllib.parse import quote
 
 from aiohttp import web
@@ -13,12 +13,11 @@ from pydantic import BaseModel, Field
 from bot.chat.access import AuditEntry, Scope
 from bot.chat.answers import AnswerSearch
 from bot.chat.incoming import ForgetRequested, Incoming, address_of
-from bot.chat.operation import KnownChannel, MadeSetting
+from bot.chat.operation import KnownChannel, KnownSession, MadeSetting
 from bot.chat.session import HistoryScope, Turn
 from bot.chat.usage import MICROS, BudgetCap, format_cost
 from bot.chat.web_channel import WEB_PLATFORM
-from bot.console.app import protected
-from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
 from bot.errors import RequestRefused
 from bot.ports import Clock
 from bot.prompting.presets.preset import Preset
@@ -31,57 +30,104 @@ from bot.storage.web_channels import SqlWebChannels
 from bot.texts.text import looked_up, translatable
 from bot.value_class import value_class
 
+_MAX_SESSIONS = 50
+_MAX_PEOPLE = 200
+_MAX_CHANNELS = 500
+_OPERATOR = "web:console"
+"""Stored as who chose a preset; the audit log names the caller."""
+_ONE = "/channels/{channel}"
+ScopeKind: TypeAlias = Literal["thread", "channel", "server"]
 
-class ScopeRow(BaseModel):
+
+@value_class
+class ChannelList:
+    default_preset: str
+    channels: Sequence[KnownChannel]
+    settings: Sequence[MadeSetting]
+
+
+@value_class
+class ChannelsPage(RouteGroup):
+    """Lists channels, and the settings made in chats.
+
+    Args:
+        state: what is stored.
+        default_preset: what answers where no setting was made.
+    """
+
+    navigation = (NavigationItem("/channels", translatable("Channels"), "channels"),)
+
+    state: ServiceState
+    default_preset: str
+
+    @route("GET /api/v1/channels", Scope.READ)
+    async def list_channels(self) -> ChannelList:
+        """List channels, and the settings made in chats."""
+        channels = await self.state.channels(_MAX_CHANNELS)
+        return ChannelList(self.default_preset, channels, await self.state.chat_settings())
+
+    @route("GET /channels", Scope.READ)
+    async def show(self) -> Page:
+        return Page("channels.html", {"found": await self.list_channels()})
+
+
+# --- one channel --------------------------------------------------------------------------------
+
+
+@value_class
+class ScopeRow:
     """A thread, a channel or a server, and which presets were chosen for it."""
 
     scope: str
-    kind: Literal["thread", "channel", "server"]
-    presets: list[str] = Field(description="Empty: nobody has chosen any; it is inherited.")
+    kind: ScopeKind
+    presets: Sequence[str]
+    """Empty: nobody has chosen any; it is inherited."""
     by: str
-    at: float | None = Field(description="In Unix seconds; null: nobody has chosen any.")
+    at: float | None
+    """In Unix seconds; null: nobody has chosen any."""
 
 
-class PersonRow(BaseModel):
+@value_class
+class PersonRow:
     """Somebody who has spoken in a channel."""
 
     id: str
     name: str
-    label: str = Field(description="What prompts call this person.")
+    label: str
+    """What prompts call this person."""
 
 
-class SessionRow(BaseModel):
-    """What was said between two /new."""
-
-    number: int
-    turns: int
-    began_at: float = Field(description="In Unix seconds.")
-    ended_at: float
-
-
-class BudgetRow(BaseModel):
+@value_class
+class BudgetRow:
     """A budget that answers in a channel count against."""
 
     kind: str
     period: str
-    spent: float = Field(description="In US dollars.")
+    spent: float
+    """In US dollars."""
     limit: float
 
 
-class ChannelDetail(BaseModel):
+@value_class
+class ChannelDetail:
     """One conversation: who answers, and why; whose history it is, and what it may cost."""
 
     channel: str
-    active: list[str] = Field(description="The presets that answer.")
-    active_from: str | None = Field(description="The scope that says so; null: the default.")
-    scopes: list[ScopeRow] = Field(description="The narrowest first.")
-    history_scope: str = Field(description="Whose messages share one history.")
+    active: Sequence[str]
+    """The presets that answer."""
+    active_from: str | None
+    """The scope that says so; null: the default."""
+    scopes: Sequence[ScopeRow]
+    """The narrowest first."""
+    history_scope: str
+    """Whose messages share one history."""
     history_scope_from: str | None
-    observes: bool = Field(description="Whether what is not said to the bot is remembered.")
+    observes: bool
+    """Whether messages not addressed to the bot are remembered."""
     observes_from: str | None
-    people: list[PersonRow]
-    sessions: list[SessionRow]
-    budgets: list[BudgetRow]
+    people: Sequence[PersonRow]
+    sessions: Sequence[KnownSession]
+    budgets: Sequence[BudgetRow]
 
 
 class PresetChoice(BaseModel):
@@ -92,22 +138,16 @@ class PresetChoice(BaseModel):
     preset: str = Field("", max_length=500, description="Its name; not needed for reset.")
 
 
-class ForgottenChannel(BaseModel):
-    """A conversation that is being forgotten: its worker does that in its turn."""
+@value_class
+class ForgottenChannel:
+    """A conversation that its worker will forget."""
 
     channel: str
 
 
-_MAX_SESSIONS = 50
-_MAX_PEOPLE = 200
-_MAX_CHANNELS = 500
-_OPERATOR = "web:console"
-"""Who is noted to have chosen a preset; the audit log says which caller it was."""
-
-
 @value_class
-class ChannelReports:
-    """Reads channels, and changes them through what their commands use.
+class ChannelPage(RouteGroup):
+    """Shows one channel, and changes it through what its commands use.
 
     Args:
         histories: what was said.
@@ -135,8 +175,9 @@ class ChannelReports:
     audit: AuditLog
     clock: Clock
 
-    async def find(self, channel: str) -> ChannelDetail:
-        """Return a conversation by its key; raises `RequestRefused` with 404 if there is none."""
+    @route(f"GET /api/v1{_ONE}", Scope.READ)
+    async def detail(self, channel: str) -> ChannelDetail:
+        """One channel: who answers and why, its people, sessions and budgets."""
         scopes = await self._scopes(channel)
         settings = {(one.scope, one.key): one for one in await self.state.chat_settings()}
         active = await self.resolver.resolve(scopes)
@@ -145,7 +186,6 @@ class ChannelReports:
         people = await self.histories.people(channel, _MAX_PEOPLE)
         names = self.resolver.character_names(active.names)
         labels = label_speakers(people, names).people
-        sessions = await self.histories.sessions(channel, _MAX_SESSIONS)
         return ChannelDetail(
             channel=channel,
             active=[one.name for one in active.presets],
@@ -158,26 +198,32 @@ class ChannelReports:
             history_scope_from=shared_by.scope if shared_by else None,
             observes=observing is None or observing.value != "off",
             observes_from=observing.scope if observing else None,
-            people=[PersonRow(id=one.id, name=one.name, label=labels[one.id]) for one in people],
-            sessions=[
-                SessionRow(
-                    number=one.number,
-                    turns=one.turns,
-                    began_at=one.began_at,
-                    ended_at=one.ended_at,
-                )
-                for one in sessions
-            ],
+            people=[PersonRow(one.id, one.name, labels[one.id]) for one in people],
+            sessions=await self.histories.sessions(channel, _MAX_SESSIONS),
             budgets=await self._budgets(scopes, active),
         )
 
-    async def choose(self, channel: str, choice: PresetChoice, who: str) -> None:
-        """Change which presets answer in a scope of a channel, from the next message on.
+    @route(f"GET {_ONE}", Scope.READ)
+    async def show(self, channel: str) -> Page:
+        found = await self.detail(channel)
+        budgets = [(one, _dollars(one.spent), _dollars(one.limit)) for one in found.budgets]
+        return Page(
+            "channel.html",
+            {
+                "found": found,
+                "base": f"/channels/{quote(found.channel, safe='')}",
+                "presets": sorted(self.resolver.presets, key=str.casefold),
+                "history_scope": looked_up(SCOPE_DESCRIPTIONS[HistoryScope(found.history_scope)]),
+                "budgets": budgets,
+            },
+        )
 
-        Raises:
-            RequestRefused: 404: there is no such channel, or the scope is none of it.
-            UserError: there is no such preset, or it cannot be added or removed.
-        """
+    @route(f"POST /api/v1{_ONE}/presets", Scope.OPERATE)
+    @route(f"POST {_ONE}/presets", Scope.OPERATE, then=_ONE)
+    async def choose(
+        self, request: ConsoleRequest, channel: str, choice: PresetChoice
+    ) -> ChannelDetail:
+        """Change which presets answer in a channel, or around it."""
         scopes = await self._scopes(channel)
         if choice.scope not in scopes:
             raise RequestRefused(404, translatable("This scope is not one of this channel."))
@@ -196,44 +242,45 @@ class ChannelReports:
                 left = before.with_removed(self.resolver.find(choice.preset))
                 await self.resolver.set_active(choice.scope, left, _OPERATOR)
         after = await self.resolver.resolve(wider)
-        entry = (f"preset {choice.action}", choice.scope, _names(before), _names(after))
-        await self.audit.record(AuditEntry(self.clock.now(), who, *entry))
+        names = ("\n".join(one.name for one in active.presets) for active in (before, after))
+        await self._record(request, f"preset {choice.action}", choice.scope, *names)
+        return await self.detail(channel)
 
-    async def forget(self, channel: str, who: str) -> None:
-        """Have everything deleted that was said in a conversation, by its worker in its turn.
-
-        Raises:
-            RequestRefused: 404: there is no such channel.
-        """
+    @route(f"DELETE /api/v1{_ONE}", Scope.OPERATE)
+    @route(f"POST {_ONE}/forget", Scope.OPERATE, then="/channels")
+    async def forget(self, request: ConsoleRequest, channel: str) -> ForgottenChannel:
+        """Have the worker of a channel delete everything that was said there."""
         scopes = await self._scopes(channel)
-        now = self.clock.now()
-        request = ForgetRequested(
-            address_of(channel),
-            f"console:{secrets.token_hex(8)}",
-            None,
-            datetime.fromtimestamp(now, UTC),
-            tuple(scopes),
+        event = ForgetRequested(
+            address_of(channel), f"console:{secrets.token_hex(8)}", None, self._now(), tuple(scopes)
         )
-        await self.receive([request])
-        await self.audit.record(AuditEntry(now, who, "forget channel", channel))
+        await self.receive([event])
+        await self._record(request, "forget channel", channel)
+        return ForgottenChannel(channel)
 
-    async def export(self, channel: str, who: str) -> str:
-        """Return everything that was said in a conversation as JSON, and note who has read it.
-
-        Raises:
-            RequestRefused: 404: there is no such channel.
-        """
+    @route(f"GET {_ONE}/export", Scope.READ)
+    async def export(self, request: ConsoleRequest, channel: str) -> web.Response:
+        """Send everything that was said in a channel as JSON, and note who has read it."""
         scopes = await self._scopes(channel)
         turns = await self.histories.turns(channel)
-        entry = AuditEntry(self.clock.now(), who, "export channel", channel)
-        await self.audit.record(entry)
+        await self._record(request, "export channel", channel)
         content = {
             "channel": channel,
             "scopes": list(scopes),
-            "exported_at": datetime.fromtimestamp(self.clock.now(), UTC).isoformat(),
+            "exported_at": self._now().isoformat(),
             "messages": [_exported(session, turn) for session, turn in turns],
         }
-        return f"{json.dumps(content, ensure_ascii=False, indent=1)}\n"
+        text = f"{json.dumps(content, ensure_ascii=False, indent=1)}\n"
+        return download(text, "application/json", 'filename="channel.json"')
+
+    async def _record(
+        self, request: ConsoleRequest, action: str, subject: str, before: str = "", after: str = ""
+    ) -> None:
+        who, now = request.caller.name, self.clock.now()
+        await self.audit.record(AuditEntry(now, who, action, subject, before, after))
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock.now(), UTC)
 
     async def _scopes(self, channel: str) -> Sequence[str]:
         """Return where the settings of a channel are looked up, the narrowest first.
@@ -241,7 +288,7 @@ class ChannelReports:
         Raises:
             RequestRefused: 404: nothing was said or answered there.
         """
-        if ":" not in channel:  # it is no key of a conversation
+        if ":" not in channel:  # not the key of a conversation
             raise RequestRefused(404, translatable("There is no such channel."))
         asked = AnswerSearch(conversation=channel)
         newest = (await self.answers.search(asked, 1)).answers
@@ -255,43 +302,32 @@ class ChannelReports:
         return list(dict.fromkeys([address.channel, address.lane, *([server] if server else [])]))
 
     async def _is_known(self, channel: str) -> bool:
-        """Return whether a channel has answers without a text, or is one that pages opened."""
+        """Return whether a channel has answers without a text, or belongs to the playground."""
         address = address_of(channel)
         if address.platform == WEB_PLATFORM and await self.web_channels.get(address.chat):
             return True
         known = await self.state.channels(_MAX_CHANNELS)
-        return any(one.conversation == channel for one in known)
+        return any(one.channel == channel for one in known)
 
     async def _budgets(self, scopes: Sequence[str], active: ActiveCharacters) -> list[BudgetRow]:
         caps = self.caps(scopes, active.first.preset)
         spent = await self.budgets.spent(caps) if caps else {}
         return [
-            BudgetRow(
-                kind=cap.kind,
-                period=cap.period,
-                spent=spent.get(cap.key, 0) / MICROS,
-                limit=cap.limit / MICROS,
-            )
+            BudgetRow(cap.kind, cap.period, spent.get(cap.key, 0) / MICROS, cap.limit / MICROS)
             for cap in caps
         ]
 
 
-def _kind(at: int, scopes: Sequence[str]) -> Literal["thread", "channel", "server"]:
+def _kind(at: int, scopes: Sequence[str]) -> ScopeKind:
     if ":guild:" in scopes[at]:
         return "server"
     return "thread" if any(":guild:" not in one for one in scopes[at + 1 :]) else "channel"
 
 
-def _scope_row(
-    scope: str, kind: Literal["thread", "channel", "server"], chosen: MadeSetting | None
-) -> ScopeRow:
-    return ScopeRow(
-        scope=scope,
-        kind=kind,
-        presets=chosen.value.splitlines() if chosen else [],
-        by=chosen.by if chosen else "",
-        at=chosen.at if chosen else None,
-    )
+def _scope_row(scope: str, kind: ScopeKind, chosen: MadeSetting | None) -> ScopeRow:
+    if chosen is None:
+        return ScopeRow(scope, kind, [], "", None)
+    return ScopeRow(scope, kind, chosen.value.splitlines(), chosen.by, chosen.at)
 
 
 def _exported(session: int, turn: Turn) -> dict[str, object]:
@@ -306,171 +342,5 @@ def _exported(session: int, turn: Turn) -> dict[str, object]:
     }
 
 
-def _names(active: ActiveCharacters) -> str:
-    return "\n".join(one.name for one in active.presets)
-
-
-class ChannelRow(BaseModel):
-    """A conversation in which somebody was answered."""
-
-    channel: str
-    answers: int
-    newest: int = Field(description="The number of its newest answer.")
-    newest_at: float = Field(description="In Unix seconds.")
-    preset: str | None = Field(description="Which answered last.")
-
-
-class SettingRow(BaseModel):
-    """A setting that somebody made in a chat; it holds for what is inside of its scope."""
-
-    scope: str
-    key: str
-    value: str
-    by: str
-    at: float = Field(description="In Unix seconds.")
-
-
-class ChannelList(BaseModel):
-    default_preset: str
-    channels: list[ChannelRow]
-    settings: list[SettingRow]
-
-
-class ChannelsPage(RouteGroup):
-    """Lists channels and settings.
-
-    Args:
-        state: what is stored.
-        default_preset: what answers where no setting was made.
-    """
-
-    navigation = (NavigationItem("/channels", translatable("Channels"), "channels"),)
-
-    def __init__(self, state: ServiceState, default_preset: str) -> None:
-        self._state = state
-        self._default_preset = default_preset
-
-    @route(
-        "GET /api/v1/channels",
-        Scope.READ,
-        "List channels, and the settings made in chats.",
-        answer=ChannelList,
-    )
-    async def _list(self, _: ConsoleRequest) -> ChannelList:
-        return ChannelList(
-            default_preset=self._default_preset,
-            channels=_channel_rows(await self._state.channels(_MAX_CHANNELS)),
-            settings=_setting_rows(await self._state.chat_settings()),
-        )
-
-    @route("GET /channels", Scope.READ, "The page of channels.")
-    async def _page(self, request: ConsoleRequest) -> Page:
-        return Page("channels.html", {"found": await self._list(request)})
-
-
-def _channel_rows(channels: Sequence[KnownChannel]) -> list[ChannelRow]:
-    return [
-        ChannelRow(
-            channel=one.conversation,
-            answers=one.answers,
-            newest=one.newest,
-            newest_at=one.newest_at,
-            preset=one.preset,
-        )
-        for one in channels
-    ]
-
-
-def _setting_rows(settings: Sequence[MadeSetting]) -> list[SettingRow]:
-    return [
-        SettingRow(scope=one.scope, key=one.key, value=one.value, by=one.by, at=one.at)
-        for one in settings
-    ]
-
-
-_ONE = "/channels/{channel}"
-
-
-class ChannelPage(RouteGroup):
-    """Shows and changes one channel."""
-
-    def __init__(self, reports: ChannelReports) -> None:
-        self._reports = reports
-
-    @route(
-        f"GET /api/v1{_ONE}",
-        Scope.READ,
-        "One channel: who answers and why, its people, sessions and budgets.",
-        answer=ChannelDetail,
-    )
-    async def _show(self, request: ConsoleRequest) -> ChannelDetail:
-        return await self._reports.find(_channel(request))
-
-    @route(
-        f"POST /api/v1{_ONE}/presets",
-        Scope.OPERATE,
-        "Change which presets answer in a channel, or around it.",
-        body=PresetChoice,
-        answer=ChannelDetail,
-    )
-    async def _choose(self, request: ConsoleRequest) -> ChannelDetail:
-        channel, choice = _channel(request), request.body(PresetChoice)
-        await self._reports.choose(channel, choice, request.caller.name)
-        return await self._reports.find(channel)
-
-    @route(
-        f"DELETE /api/v1{_ONE}",
-        Scope.OPERATE,
-        "Delete everything that was said in a channel; its worker does it.",
-        answer=ForgottenChannel,
-    )
-    async def _forget(self, request: ConsoleRequest) -> ForgottenChannel:
-        channel = _channel(request)
-        await self._reports.forget(channel, request.caller.name)
-        return ForgottenChannel(channel=channel)
-
-    @route(f"GET {_ONE}", Scope.READ, "The page of one channel.")
-    async def _page(self, request: ConsoleRequest) -> Page:
-        found = await self._show(request)
-        return Page(
-            "channel.html",
-            {
-                "found": found,
-                "base": f"/channels/{quote(found.channel, safe='')}",
-                "presets": sorted(self._reports.resolver.presets, key=str.casefold),
-                "history_scope": looked_up(SCOPE_DESCRIPTIONS[HistoryScope(found.history_scope)]),
-                "budgets": [
-                    (one, _dollars(one.spent), _dollars(one.limit)) for one in found.budgets
-                ],
-            },
-        )
-
-    @route(
-        f"POST {_ONE}/presets",
-        Scope.OPERATE,
-        "Change which presets answer in a channel, or around it.",
-        body=PresetChoice,
-    )
-    async def _choose_by_form(self, request: ConsoleRequest) -> web.Response:
-        await self._choose(request)
-        return redirect(f"/channels/{quote(_channel(request), safe='')}")
-
-    @route(f"POST {_ONE}/forget", Scope.OPERATE, "Delete everything that was said in a channel.")
-    async def _forget_by_form(self, request: ConsoleRequest) -> web.Response:
-        await self._forget(request)
-        return redirect("/channels")
-
-    @route(f"GET {_ONE}/export", Scope.READ, "Everything that was said in a channel, as JSON.")
-    async def _export(self, request: ConsoleRequest) -> web.Response:
-        text = await self._reports.export(_channel(request), request.caller.name)
-        response = web.Response(text=text, content_type="application/json")
-        response.headers["Content-Disposition"] = 'attachment; filename="channel.json"'
-        return protected(response, "")
-
-
 def _dollars(amount: float) -> str:
     return format_cost(round(amount * MICROS))
-
-
-def _channel(request: ConsoleRequest) -> str:
-    return request.http.match_info["channel"].replace("\0", "")  # PostgreSQL has none

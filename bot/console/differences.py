@@ -1,10 +1,9 @@
-"""Compare texts in bounded time: by words, and by lines with marked words."""
+"""Compare texts in almost linear time: by words, and by lines with marked words."""
 
 import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import Literal, TypeAlias
@@ -12,101 +11,77 @@ from typing import Literal, TypeAlias
 from bot.value_class import value_class
 
 Opcode: TypeAlias = tuple[Literal["equal", "replace", "delete", "insert"], int, int, int, int]
-"""What changed, and where: begin and end in the first sequence, then in the second."""
+"""As of difflib, which takes cubic time: tag, begin and end in the first and second sequence."""
 
-_Block: TypeAlias = tuple[int, int, int]  # where it begins in both, and its length
-
-
-@dataclass
-class ComparisonBudget:
-    """How much work comparisons may still be, together; 20 million steps take about a second."""
-
-    steps: int = 4_000_000
+_MAX_WORDS = 20_000
+_MAX_DIFFLIB_PAIRS = 10_000  # of a gap without unique items: its time grows with their cube
+_MAX_DEPTH = 8  # of nested gaps; deeper differences count as replaced
+_WORD = re.compile(r"\s+|\w+|[^\w\s]")
+_CONTEXT_LINES = 3
+_MAX_LINES = 2000
 
 
-def opcodes(
-    before: Sequence[str], after: Sequence[str], budget: ComparisonBudget | None = None
-) -> list[Opcode]:
-    """Return difflib's opcodes as far as the budget allows.
+def opcodes(before: Sequence[str], after: Sequence[str]) -> list[Opcode]:
+    """Return the changes from one sequence to the other.
 
-    Beyond it only items that stand once in each sequence are matched, in linear time, and what is
-    between them counts as replaced.
+    This is patience diff: match the common beginning and end, then the items that are unique in
+    both, then the same in the gaps between these.
     """
-    blocks = sorted(_blocks(before, after, budget or ComparisonBudget()))
     found: list[Opcode] = []
     at, other = 0, 0
-    for begin, other_begin, size in [*blocks, (len(before), len(after), 0)]:
+    for begin, other_begin in [*sorted(_pairs(before, after)), (len(before), len(after))]:
         if at < begin and other < other_begin:
             found.append(("replace", at, begin, other, other_begin))
         elif at < begin:
             found.append(("delete", at, begin, other, other_begin))
         elif other < other_begin:
             found.append(("insert", at, begin, other, other_begin))
-        at, other = begin + size, other_begin + size
-        if found and size and found[-1][0] == "equal":
+        if begin == len(before) and other_begin == len(after):
+            break
+        at, other = begin + 1, other_begin + 1
+        if found and found[-1][0] == "equal":
             found[-1] = ("equal", found[-1][1], at, found[-1][3], other)
-        elif size:
+        else:
             found.append(("equal", begin, at, other_begin, other))
     return found
 
 
-def _blocks(
-    before: Sequence[str], after: Sequence[str], budget: ComparisonBudget
-) -> Iterator[_Block]:
-    """Yield what both have, in any order."""
+def _pairs(
+    before: Sequence[str], after: Sequence[str], depth: int = 0
+) -> Iterator[tuple[int, int]]:
+    """Yield the positions of equal items, in any order."""
     shorter = min(len(before), len(after))
     head = next((at for at in range(shorter) if before[at] != after[at]), shorter)
-    tail = next(
-        (at for at in range(shorter - head) if before[-1 - at] != after[-1 - at]), shorter - head
-    )
-    yield 0, 0, head
-    yield len(before) - tail, len(after) - tail, tail
-    middle = before[head : len(before) - tail], after[head : len(after) - tail]
-    whole = list(_match(*middle, budget))
-    yield from ((head + one, head + other, size) for one, other, size in whole)
-    if whole:
+    rest = shorter - head
+    tail = next((at for at in range(rest) if before[-1 - at] != after[-1 - at]), rest)
+    yield from ((at, at) for at in range(head))
+    yield from ((len(before) - at, len(after) - at) for at in range(1, tail + 1))
+    if tail == rest or depth == _MAX_DEPTH:
         return
-    anchors = _anchors(*middle)
-    yield from ((head + one, head + other, 1) for one, other in anchors)
-    ends = [(-1, -1), *anchors, (len(middle[0]), len(middle[1]))]
-    for (begin, other_begin), (end, other_end) in pairwise(ends):
-        gap = middle[0][begin + 1 : end], middle[1][other_begin + 1 : other_end]
-        for one, other, size in _match(*gap, budget):
-            yield head + begin + 1 + one, head + other_begin + 1 + other, size
-
-
-def _match(
-    before: Sequence[str], after: Sequence[str], budget: ComparisonBudget
-) -> Iterator[_Block]:
-    """Yield difflib's blocks; none where the budget does not suffice."""
-    cost = _cost(before, after)
-    if 0 < cost <= budget.steps:
-        budget.steps -= cost
-        yield from SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()[:-1]
-
-
-def _cost(before: Sequence[str], after: Sequence[str]) -> int:
-    """Return how many steps difflib takes at most: each block it finds is searched in all pairs."""
-    if not before or not after:
-        return 0
-    counts = Counter(after)
-    pairs = sum(counts[item] for item in before)
-    return (len(before) + pairs) * min(len(before), len(after), pairs)
+    old, new = before[head : len(before) - tail], after[head : len(after) - tail]
+    anchors = _anchors(old, new)
+    if not anchors and len(old) * len(new) <= _MAX_DIFFLIB_PAIRS:
+        blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+        for at, other, size in blocks:
+            yield from ((head + at + n, head + other + n) for n in range(size))
+        return
+    yield from ((head + at, head + other) for at, other in anchors)
+    ends = [(-1, -1), *anchors, (len(old), len(new))]
+    for (begin, other_begin), (end, other_end) in pairwise(ends) if anchors else ():
+        gap = old[begin + 1 : end], new[other_begin + 1 : other_end]
+        for at, other in _pairs(*gap, depth + 1):
+            yield head + begin + 1 + at, head + other_begin + 1 + other
 
 
 def _anchors(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
-    """Return where items stand that each sequence has once, as far as their order is the same."""
+    """Return the positions of items that each sequence has once, in the same order."""
     counts, others = Counter(before), Counter(after)
     places = {item: at for at, item in enumerate(after) if others[item] == 1}
     pairs = [
         (at, places[item]) for at, item in enumerate(before) if counts[item] == 1 and item in places
     ]
-    return _longest_increasing(pairs)
-
-
-def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest part of pairs whose second numbers grow, as patience sorting finds it."""
-    tops: list[int] = []  # the least second number that ends a part of each length
+    # The longest increasing part, by patience sorting.
+    tops: list[int] = []  # the least place that ends a part of each length
     ends: list[int] = []  # the index of its pair
     earlier: list[int] = []  # the index of the pair before each
     for index, (_, place) in enumerate(pairs):
@@ -122,8 +97,7 @@ def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int
     return found[::-1]
 
 
-_MAX_WORDS = 20_000
-_WORD = re.compile(r"\s+|\w+|[^\w\s]")
+# --- words --------------------------------------------------------------------------------------
 
 
 @value_class
@@ -134,34 +108,28 @@ class DifferingPiece:
     change: Literal["same", "removed", "added"]
 
 
-def differing_pieces(
-    before: str, after: str, *, budget: ComparisonBudget | None = None
-) -> list[DifferingPiece]:
-    """Return what both texts share, and what only one of them has, in the order of reading.
+def differing_pieces(before: str, after: str) -> list[DifferingPiece]:
+    """Return the words of both texts and of one alone, in the order of reading.
 
     Very long texts are compared line by line.
     """
     old, new = _WORD.findall(before), _WORD.findall(after)
     if len(old) + len(new) > _MAX_WORDS:
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    return list(_pieces(old, new, budget or ComparisonBudget()))
-
-
-def _pieces(
-    before: list[str], after: list[str], budget: ComparisonBudget
-) -> Iterator[DifferingPiece]:
-    for tag, old_begin, old_end, new_begin, new_end in opcodes(before, after, budget):
+    pieces = []
+    for tag, begin, end, other, other_end in opcodes(old, new):
+        removed, added = "".join(old[begin:end]), "".join(new[other:other_end])
         if tag == "equal":
-            yield DifferingPiece("".join(before[old_begin:old_end]), "same")
+            pieces.append(DifferingPiece(removed, "same"))
             continue
-        if old_end > old_begin:
-            yield DifferingPiece("".join(before[old_begin:old_end]), "removed")
-        if new_end > new_begin:
-            yield DifferingPiece("".join(after[new_begin:new_end]), "added")
+        if removed:
+            pieces.append(DifferingPiece(removed, "removed"))
+        if added:
+            pieces.append(DifferingPiece(added, "added"))
+    return pieces
 
 
-_CONTEXT_LINES = 3
-_MAX_LINES = 2000
+# --- lines --------------------------------------------------------------------------------------
 
 
 @value_class
@@ -169,7 +137,7 @@ class DifferingLine:
     """A line of one text, or of both."""
 
     change: Literal["same", "removed", "added", "gap", "rest"]
-    """"gap": lines that are equal are left out here; "rest": what follows is not shown."""
+    """"gap": equal lines are left out here; "rest": what follows is not shown."""
     number: int
     """In the text that has the line; of a gap: how many lines are left out; else 0."""
     pieces: Sequence[DifferingPiece] = ()
@@ -190,8 +158,7 @@ class LineDifferences:
 def differing_lines(before: str, after: str) -> LineDifferences:
     """Compare two texts; where they differ in very many lines, the rest is only counted."""
     old, new = before.splitlines(), after.splitlines()
-    budget = ComparisonBudget()
-    codes = opcodes(old, new, budget)
+    codes = opcodes(old, new)
     changes = sum(tag != "equal" for tag, *_ in codes)
     lines: list[DifferingLine] = []
     shown_to = 0
@@ -200,19 +167,19 @@ def differing_lines(before: str, after: str) -> LineDifferences:
             return LineDifferences([*lines, _REST], changes)
         if left_out := group[0][3] - shown_to:
             lines.append(DifferingLine("gap", left_out))
-        for tag, old_begin, old_end, new_begin, new_end in group:
+        for tag, begin, end, other, other_end in group:
             if tag == "equal":
-                lines += [_same(at + 1, new[at]) for at in range(new_begin, new_end)]
+                lines += [
+                    DifferingLine("same", at + 1, [DifferingPiece(new[at], "same")])
+                    for at in range(other, other_end)
+                ]
                 continue
             most = max(0, _MAX_LINES - len(lines))
-            removed, added = range(old_begin, old_end)[:most], range(new_begin, new_end)[:most]
-            pairs = list(zip(removed, added, strict=False))
-            compared = [
-                differing_pieces(old[one], new[other], budget=budget) for one, other in pairs
-            ]
-            lines += _changed("removed", old, removed, compared)
-            lines += _changed("added", new, added, compared)
-            if max(old_end - old_begin, new_end - new_begin) > most:
+            removed, added = old[begin:end][:most], new[other:other_end][:most]
+            compared = [differing_pieces(*pair) for pair in zip(removed, added, strict=False)]
+            lines += _changed("removed", removed, begin, compared)
+            lines += _changed("added", added, other, compared)
+            if max(end - begin, other_end - other) > most:
                 return LineDifferences([*lines, _REST], changes)
         shown_to = group[-1][4]
     if lines and shown_to < len(new):
@@ -236,19 +203,14 @@ def _groups(codes: Sequence[Opcode]) -> Iterator[Sequence[Opcode]]:
         yield group
 
 
-def _same(number: int, text: str) -> DifferingLine:
-    return DifferingLine("same", number, [DifferingPiece(text, "same")])
-
-
 def _changed(
     change: Literal["removed", "added"],
     texts: Sequence[str],
-    numbers: range,
+    begin: int,
     compared: Sequence[Sequence[DifferingPiece]],
 ) -> Iterator[DifferingLine]:
-    for at, number in enumerate(numbers):
+    for at, text in enumerate(texts):
+        pieces = [DifferingPiece(text, change)]
         if at < len(compared):
             pieces = [one for one in compared[at] if one.change in {"same", change}]
-        else:
-            pieces = [DifferingPiece(texts[number], change)]
-        yield DifferingLine(change, number + 1, pieces)
+        yield DifferingLine(change, begin + at + 1, pieces)

@@ -1,4 +1,4 @@
-"""Let requests in: Host and Origin, session or token, scope, CSRF token, valid values."""
+"""Admit requests: Host and Origin, session or token, scope, CSRF token, valid values."""
 
 import json
 from collections.abc import Mapping
@@ -10,14 +10,7 @@ from aiohttp.http import HttpProcessingError
 from pydantic import BaseModel, ValidationError
 
 from bot.console.login import ConsoleLogins, is_csrf_token
-from bot.console.routes import (
-    NOBODY,
-    Caller,
-    ConsoleRequest,
-    Route,
-    check_scope,
-    look_of,
-)
+from bot.console.routes import NOBODY, Caller, ConsoleRequest, Route, check_scope, look_of
 from bot.errors import RequestRefused
 from bot.settings import ConsoleSettings
 from bot.texts.text import translatable
@@ -25,7 +18,7 @@ from bot.texts.text import translatable
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _URL_ENCODED = "application/x-www-form-urlencoded"
 _WITH_FILES = "multipart/form-data"
-# A body that is not packed as its header says, and the head of a part that no server reads.
+# A body not encoded as its header says, or an unreadable head of a part.
 _UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 _LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
 
@@ -44,29 +37,30 @@ class RequestGate:
         self._names = names
         self.cookie = "__Host-troupe" if settings.is_https else "troupe_session"
 
-    async def admit(self, http: web.Request, route: Route) -> ConsoleRequest:
-        """Return the request with its validated values.
+    async def admit(
+        self, http: web.Request, route: Route
+    ) -> tuple[ConsoleRequest, BaseModel | None]:
+        """Return the request, and its validated body or query.
 
         Raises:
-            RequestRefused: it is not let in, or its values are wrong.
+            RequestRefused: the caller may not send it, or its values are wrong.
         """
         self._check_sender(http)
         caller = await self._identify(http, route)
         form = await _read_form(http, with_files=route.scope is not None)
         if caller.csrf_token and http.method not in _SAFE_METHODS:
-            given = http.headers.get("X-CSRF-Token") or form.get("csrf", "")
-            if not is_csrf_token(given, caller):
+            sent = http.headers.get("X-CSRF-Token") or form.get("csrf", "")
+            if not is_csrf_token(sent, caller):
                 raise RequestRefused(
-                    403, translatable("This form is of another session; load the page again.")
+                    403, translatable("This form belongs to another session; reload the page.")
                 )
-        return ConsoleRequest(
-            http,
-            caller,
-            look_of(http),
-            await _validated_body(http, route, form),
-            _validated(route.query, dict(http.query)) if route.query else None,
-            partial(self._is_let_in, http, route),
-        )
+        given = None
+        if route.body is not None:
+            given = _validated(route.body, await _read_body(http, form))
+        elif route.query is not None:
+            given = _validated(route.query, dict(http.query))
+        is_admitted = partial(self._is_admitted, http, route)
+        return ConsoleRequest(http, caller, look_of(http), is_admitted), given
 
     def _check_sender(self, http: web.Request) -> None:
         if self._proxy is not None and http.remote != self._proxy:
@@ -82,7 +76,7 @@ class RequestGate:
         needs_origin = http.method not in _SAFE_METHODS and "Authorization" not in http.headers
         if origin is None and needs_origin:
             raise RequestRefused(
-                403, translatable("The request does not say which site it comes from.")
+                403, translatable("The request does not say which site it is from.")
             )
 
     async def _identify(self, http: web.Request, route: Route) -> Caller:
@@ -96,7 +90,7 @@ class RequestGate:
         check_scope(caller, route.scope)
         return caller
 
-    async def _is_let_in(self, http: web.Request, route: Route) -> bool:
+    async def _is_admitted(self, http: web.Request, route: Route) -> bool:
         try:
             await self._identify(http, route)
         except RequestRefused:
@@ -118,35 +112,31 @@ def _host_name(host: str) -> str:
 
 
 async def _read_form(http: web.Request, *, with_files: bool) -> Mapping[str, str]:
-    """Return the fields of a form; its files stay with the request, for those who are let in."""
+    """Return the fields of a form with plain line breaks; its files stay with the request."""
     if http.content_type != _URL_ENCODED and not (with_files and http.content_type == _WITH_FILES):
         return {}
     try:
         form = await http.post()
-    except (ValueError, LookupError):  # the latter: an encoding that nobody knows
+    except (ValueError, LookupError):  # LookupError: an unknown encoding
         raise RequestRefused(422, translatable("The form is not valid UTF-8.")) from None
-    except (*_UNREADABLE, RuntimeError):  # the latter: a part in a transfer encoding of no name
+    except (*_UNREADABLE, RuntimeError):  # RuntimeError: an unknown transfer encoding
         raise RequestRefused(422, translatable("The body cannot be read.")) from None
-    return {name: value for name, value in form.items() if isinstance(value, str)}
+    return {
+        name: value.replace("\r\n", "\n") for name, value in form.items() if isinstance(value, str)
+    }
 
 
-async def _validated_body(
-    http: web.Request, route: Route, form: Mapping[str, str]
-) -> BaseModel | None:
-    if route.body is None:
-        return None
+async def _read_body(http: web.Request, form: Mapping[str, str]) -> object:
     if http.content_type in {_URL_ENCODED, _WITH_FILES}:
-        given: object = {name: value for name, value in form.items() if name != "csrf"}
-    elif http.content_type == "application/json":
-        try:
-            given = json.loads(await http.read())
-        except (ValueError, RecursionError):  # the latter: nested a thousand times
-            raise RequestRefused(422, translatable("The body is not valid JSON.")) from None
-        except _UNREADABLE:
-            raise RequestRefused(422, translatable("The body cannot be read.")) from None
-    else:
+        return {name: value for name, value in form.items() if name != "csrf"}
+    if http.content_type != "application/json":
         raise RequestRefused(415, translatable("Send the body as application/json."))
-    return _validated(route.body, given)
+    try:
+        return json.loads(await http.read())
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
+        raise RequestRefused(422, translatable("The body is not valid JSON.")) from None
+    except _UNREADABLE:
+        raise RequestRefused(422, translatable("The body cannot be read.")) from None
 
 
 def _validated(model: type[BaseModel], given: object) -> BaseModel:

@@ -11,7 +11,7 @@ from bot.errors import TroupeError
 from bot.runtime.tasks import finish_within
 
 Notices = Callable[[], Sequence[str]]
-"""Return what an operator should know of a service that works."""
+"""Return what an operator should know about a working service."""
 Probe = Callable[[], Awaitable[str | None]]
 """Return None if a part of the service works, else the reason in a few words."""
 

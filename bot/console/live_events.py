@@ -4,15 +4,12 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from aiohttp import web
 
-from bot.chat.web_channel import WebChannel, WebMessage
-from bot.console.routes import (
-    ConsoleRequest,
-)
+from bot.chat.web_channel import WebMessage
+from bot.console.routes import ConsoleRequest, protected
 from bot.errors import StoreError
 from bot.ports import Clock
 from bot.storage.web_channels import SqlWebChannels
@@ -24,100 +21,90 @@ _MAX_CHANGES = 50
 _POLL_SECONDS = 5.0  # for changes of other processes whose signal was lost
 _WRITE_SECONDS = 20.0  # then a reader is gone
 _STREAM_SECONDS = 300.0  # then the page connects again
-_CHECK_SECONDS = 5.0  # between looks whether the reader is still let in
+_CHECK_SECONDS = 5.0  # between checks of the session
+_FRAGMENT_SECONDS = 2.0  # between looks at a part of a page
+_COMMENT_EVERY = 10  # looks without a change: proxies end idle connections
 
 
-class ChannelEvents:
-    """Streams the changes of one channel to one page."""
+async def stream_events(
+    request: ConsoleRequest, events: AsyncGenerator[str, None], clock: Clock
+) -> web.StreamResponse:
+    """Send events until the page is gone, its session has ended, or it should connect again.
 
-    def __init__(
-        self, channels: SqlWebChannels, channel: WebChannel, render: RenderChanges, clock: Clock
-    ) -> None:
-        self._channels = channels
-        self._channel = channel
-        self._render = render
-        self._clock = clock
-        self._is_changed = asyncio.Event()
-
-    async def stream(
-        self, request: ConsoleRequest, response: web.StreamResponse, after: int
-    ) -> None:
-        """Send what changes after a revision until the page is gone or its session has ended."""
-        await response.prepare(request.http)
-        ends_at = self._clock.monotonic() + _STREAM_SECONDS
-        check_at = self._clock.monotonic() + _CHECK_SECONDS
-        stop_watching = self._channels.on_change(self._note)
-        try:
-            while self._clock.monotonic() < ends_at:
-                if self._clock.monotonic() >= check_at:
-                    if not await request.is_still_let_in():
-                        return
-                    check_at = self._clock.monotonic() + _CHECK_SECONDS
-                self._is_changed.clear()
-                changes = await self._channels.changed(self._channel.id, after, _MAX_CHANGES)
-                await self._write(response, changes)
-                if changes:
-                    after = changes[-1].revision
-                else:
-                    await self._wait()
-        except (ConnectionError, TimeoutError, StoreError):
-            return  # the page is gone, has stopped reading, or connects to a database that fails
-        finally:
-            stop_watching()
-
-    async def _write(self, response: web.StreamResponse, changes: Sequence[WebMessage]) -> None:
-        events = [
-            f"id: {one.revision}\ndata: {_encode(one, html)}\n\n"
-            for one, html in zip(changes, await self._render(changes), strict=True)
-        ]
-        async with asyncio.timeout(_WRITE_SECONDS):
-            await response.write("".join(events or [": waiting\n\n"]).encode())
-
-    async def _wait(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_POLL_SECONDS):
-                await self._is_changed.wait()
-
-    def _note(self, channel_ids: Sequence[str]) -> None:
-        if self._channel.id in channel_ids:
-            self._is_changed.set()
-
-
-def _encode(message: WebMessage, html: str) -> str:
-    return json.dumps({"id": message.id, "position": message.position, "html": html})
-
-
-Render: TypeAlias = Callable[[], Awaitable[str]]
-
-_SECONDS_BETWEEN = 2.0
-_COMMENT_EVERY = 10  # times that nothing has changed: proxies end idle connections
-
-
-async def stream_fragment(
-    request: ConsoleRequest, response: web.StreamResponse, render: Render, clock: Clock
-) -> None:
-    """Send what `render` returns, now and when it differs, until its reader is gone or out."""
+    Args:
+        request: whose answer the stream is.
+        events: as they are sent; an empty one only lets the session be checked.
+        clock: the time.
+    """
+    response = protected(web.StreamResponse())
     response.headers["Content-Type"] = "text/event-stream"
     await response.prepare(request.http)
-    shown = request.http.headers.get("Last-Event-ID", "")
     ends_at = clock.monotonic() + _STREAM_SECONDS
-    unchanged = 0
+    check_at = clock.monotonic() + _CHECK_SECONDS
+    # The page is gone, has stopped reading, or the database fails.
+    with contextlib.suppress(ConnectionError, TimeoutError, StoreError):
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if clock.monotonic() >= check_at:
+                    if clock.monotonic() >= ends_at or not await request.is_still_admitted():
+                        break
+                    check_at = clock.monotonic() + _CHECK_SECONDS
+                if event:
+                    async with asyncio.timeout(_WRITE_SECONDS):
+                        await response.write(event.encode())
+    return response
+
+
+async def channel_events(
+    channels: SqlWebChannels, channel_id: str, after: int, render: RenderChanges
+) -> AsyncGenerator[str, None]:
+    """Yield what changes in a channel after a revision.
+
+    The id of an event is the revision of the channel: a page that reconnects gets what changed
+    since, each message once, as it reads now. So a page that reads slowly skips what was
+    overwritten.
+    """
+    is_changed = asyncio.Event()
+
+    def note(channel_ids: Sequence[str]) -> None:
+        if channel_id in channel_ids:
+            is_changed.set()
+
+    stop_watching = channels.on_change(note)
     try:
-        while clock.monotonic() < ends_at and await request.is_still_let_in():
-            html = await render()
-            digest = hashlib.sha256(html.encode()).hexdigest()[:16]
-            unchanged = unchanged + 1 if digest == shown else 0
-            if digest != shown:
-                lines = "".join(f"data: {line}\n" for line in html.splitlines())
-                await _write(response, f"id: {digest}\n{lines}\n")
-                shown = digest
-            elif unchanged % _COMMENT_EVERY == 1:
-                await _write(response, ": unchanged\n\n")
-            await clock.sleep(_SECONDS_BETWEEN)
-    except (ConnectionError, TimeoutError, StoreError):
-        return  # the page is gone, has stopped reading, or the database fails
+        while True:
+            is_changed.clear()
+            changes = await channels.changed(channel_id, after, _MAX_CHANGES)
+            for one, html in zip(changes, await render(changes), strict=True):
+                shown = json.dumps({"id": one.id, "position": one.position, "html": html})
+                yield f"id: {one.revision}\ndata: {shown}\n\n"
+                after = one.revision
+            if not changes:
+                yield ": waiting\n\n"
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_POLL_SECONDS):
+                        await is_changed.wait()
+    finally:
+        stop_watching()
 
 
-async def _write(response: web.StreamResponse, text: str) -> None:
-    async with asyncio.timeout(_WRITE_SECONDS):
-        await response.write(text.encode())
+async def fragment_events(
+    shown: str, render: Callable[[], Awaitable[str]], clock: Clock
+) -> AsyncGenerator[str, None]:
+    """Yield what `render` returns, now and when it differs.
+
+    The id of an event is a digest of what it shows: a page that reconnects with the newest one,
+    `shown`, is sent nothing until something changes.
+    """
+    unchanged = 0
+    while True:
+        html = await render()
+        digest = hashlib.sha256(html.encode()).hexdigest()[:16]
+        if digest != shown:
+            lines = "".join(f"data: {line}\n" for line in html.splitlines())
+            yield f"id: {digest}\n{lines}\n"
+            shown, unchanged = digest, 0
+        else:
+            yield "" if unchanged % _COMMENT_EVERY else ": unchanged\n\n"
+            unchanged += 1
+        await clock.sleep(_FRAGMENT_SECONDS)

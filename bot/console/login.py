@@ -1,4 +1,4 @@
-"""Log in with a one-time token, and recognise who is logged in."""
+"""Log in with a one-time token, and recognize who is logged in."""
 
 import hashlib
 import hmac
@@ -36,14 +36,14 @@ def new_api_token() -> str:
 
 
 def token_digest(token: str) -> str:
-    """Return what is stored of a token: it has too many bits to be found from its hash."""
+    """Return the hash of a token, which is all that is stored of it."""
     return hashlib.sha256(_header_bytes(token)).hexdigest()
 
 
 async def make_login_link(tokens: ConsoleTokens, clock: Clock, address: str) -> str:
     """Return a link that logs in once within ten minutes.
 
-    The token stands in the fragment, which browsers send to no server: it is in no log.
+    The token is in the fragment, which browsers do not send: no log has it.
     """
     token = new_token()
     await tokens.add_login(token_digest(token), clock.now() + LOGIN_SECONDS)
@@ -72,7 +72,7 @@ class ConsoleLinks:
 
 
 class ConsoleLogins:
-    """Exchanges one-time tokens for sessions; of others it judges at most five a minute.
+    """Exchanges one-time tokens for sessions; at most five wrong ones a minute are checked.
 
     Args:
         tokens: what is stored.
@@ -99,8 +99,8 @@ class ConsoleLogins:
         """Return the token of a new session.
 
         Raises:
-            RequestRefused: the token was used, has expired, or there were too many attempts. These
-                never keep out who has a token that is valid: nobody guesses one.
+            RequestRefused: the token was used or has expired, or there were too many wrong ones,
+                which never lock out a valid one.
         """
         if not await self._tokens.use_login(token_digest(token[:_MAX_TOKEN_CHARS])):
             rate = Rate("console log-ins", _LOGINS_PER_MINUTE, 60)
@@ -109,7 +109,7 @@ class ConsoleLogins:
             raise RequestRefused(
                 401,
                 translatable(
-                    "This link was used already or is older than ten minutes; `troupe console"
+                    "This link was already used or is older than ten minutes; `troupe console"
                     " url` prints a new one."
                 ),
             )
@@ -122,13 +122,13 @@ class ConsoleLogins:
         await self._tokens.end_session(token_digest(session))
 
     async def find_session(self, session: str) -> Caller | None:
-        """Return whom the cookie of a session stands for; None if it has ended."""
+        """Return the caller of a session's cookie; None if the session has ended."""
         if not await self._tokens.has_session(token_digest(session[:_MAX_TOKEN_CHARS])):
             return None
         return Caller("session", frozenset(Scope), csrf_token_of(session))
 
     async def find_api_token(self, headers: Mapping[str, str]) -> Caller | None:
-        """Return whom an `Authorization: Bearer ...` stands for; None if the token is unknown."""
+        """Return the caller of an `Authorization: Bearer ...`; None if the token is unknown."""
         kind, _, token = headers.get("Authorization", "").partition(" ")
         if kind.lower() != "bearer":
             return None
@@ -137,7 +137,7 @@ class ConsoleLogins:
         if self._set_digest is not None and hmac.compare_digest(digest, self._set_digest):
             return Caller("token of the settings", frozenset(Scope))
         found = await self._tokens.find_api_token(digest)
-        return Caller(f"token {found.name}", found.scopes) if found else None
+        return Caller(f"token {found.name}", frozenset(found.scopes)) if found else None
 
     def _read_changed_file(self) -> None:
         if self._token_file is None or not self._token_file.has_changed():
@@ -152,15 +152,15 @@ class ConsoleLogins:
 
 
 def csrf_token_of(session: str) -> str:
-    """Return what proves that a change comes from a page of this session."""
+    """Return the CSRF token of a session: its HMAC."""
     return hmac.new(_header_bytes(session), b"csrf", hashlib.sha256).hexdigest()
 
 
 def is_csrf_token(given: str, caller: Caller) -> bool:
-    """Compare bytes: the comparison in constant time takes no other texts than ASCII."""
+    """Compare in constant time, as bytes: `compare_digest` takes only ASCII as text."""
     return hmac.compare_digest(_header_bytes(given), caller.csrf_token.encode())
 
 
 def _header_bytes(text: str) -> bytes:
-    """Return the bytes of a header's value; those that are no UTF-8 are read as surrogates."""
+    """Return the bytes of a header's value, which may have surrogates for invalid UTF-8."""
     return text.encode(errors="surrogatepass")

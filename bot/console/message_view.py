@@ -1,4 +1,4 @@
-"""Messages as the page shows them: every text of people and models is escaped."""
+"""Render messages for the page; all text of people and models is escaped."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class MessageView:
     name: str
     """Who wrote it, for readers."""
     color: int
-    """Which colour the face has: the same name has the same."""
+    """The color of the face, the same for the same name."""
     html: Markup
     quote: str
     """The beginning of the message that it replies to; empty if there is none."""
@@ -75,12 +75,12 @@ def view_message(
 
 
 def color_of(name: str) -> int:
-    """Return which of the colours a name has."""
+    """Return the color of a name."""
     return sum(name.encode()) % _FACE_COLORS
 
 
 def view_people(people: Sequence[Person]) -> Sequence[tuple[Person, int, str]]:
-    """Return people with the colour and the letter of their faces."""
+    """Return people with the colors and letters of their faces."""
     return [(one, color_of(one.name), one.name[:1].upper()) for one in people]
 
 

@@ -1,28 +1,32 @@
 """Describe the API in OpenAPI 3.1, from the same route table that registers its handlers."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from aiohttp import web
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic import ConfigDict, TypeAdapter, with_config
 
 from bot import __version__
 from bot.chat.access import Scope
-from bot.console.app import protected
-from bot.console.routes import (
-    ConsoleRequest,
-    Route,
-    RouteGroup,
-    route,
-)
+from bot.console.routes import Route, RouteGroup, protected, route
+from bot.value_class import value_class
 
-_NUMBERS = ("number", "other")
-"""The parts of paths that are numbers."""
 _REFERENCE = "#/components/schemas/{model}"
+_STATUSES: Mapping[int, str] = {
+    401: "There is no such token.",
+    403: "The token lacks the scope, or the request comes from another site.",
+    503: "The database failed.",
+}
+_DOCUMENTED = ConfigDict(
+    use_attribute_docstrings=True, json_schema_serialization_defaults_required=True
+)
+_Schemas = Mapping[Any, Any]
 
 
-class ApiError(BaseModel):
+@value_class
+class ApiError:
     """Why a request was refused."""
 
     error: str
@@ -34,49 +38,54 @@ class ApiDescription(RouteGroup):
     def __init__(self, groups: Sequence[RouteGroup]) -> None:
         self._routes = [one for group in (*groups, self) for one in group.routes if one.is_api]
 
-    @route("GET /api/v1/openapi.json", Scope.READ, "This document.")
-    async def _send(self, _: ConsoleRequest) -> web.StreamResponse:
-        return protected(web.json_response(describe_api(self._routes)), "")
+    @route("GET /api/v1/openapi.json", Scope.READ)
+    async def send(self) -> web.Response:
+        """This document."""
+        document = await asyncio.to_thread(lambda: self._document)
+        return protected(web.json_response(document))
+
+    @cached_property
+    def _document(self) -> Mapping[str, Any]:
+        return describe_api(self._routes)  # reads the source for docstrings: takes a second
 
 
 def describe_api(routes: Sequence[Route]) -> Mapping[str, Any]:
     """Return the OpenAPI document of these routes."""
-    inputs = {one for route in routes for one in (route.body, route.query) if one is not None}
-    outputs = {route.answer for route in routes if route.answer is not None} | {ApiError}
-    pairs: list[Any] = [(model, "validation") for model in inputs]
-    pairs += [(model, "serialization") for model in outputs]
-    pairs.sort(key=lambda pair: str(pair[0].__name__))
-    references, definitions = models_json_schema(pairs, ref_template=_REFERENCE)
+    answers = {one.answer for one in routes if one.answer is not None} | {ApiError}
+    documented = with_config(_DOCUMENTED)
+    models = {one.model for one in routes if one.model is not None}
+    inputs: list[Any] = [(one, "validation", TypeAdapter(one)) for one in models]
+    inputs += [(one, "serialization", TypeAdapter(documented(one))) for one in answers]
+    inputs.sort(key=lambda one: str(one[0].__name__))
+    schemas, definitions = TypeAdapter.json_schemas(inputs, ref_template=_REFERENCE)
+    components = definitions["$defs"]
     paths: dict[str, dict[str, Any]] = {}
     for one in routes:
-        paths.setdefault(one.path, {})[one.method.lower()] = _operation(
-            one, references, definitions["$defs"]
-        )
+        operation = _operation(one, schemas, components)
+        paths.setdefault(one.path, {})[one.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "Troupe", "version": __version__},
         "paths": paths,
         "components": {
-            "schemas": definitions["$defs"],
+            "schemas": components,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
-def _operation(
-    route: Route, references: Mapping[Any, Any], definitions: Mapping[str, Any]
-) -> Mapping[str, Any]:
+def _operation(route: Route, schemas: _Schemas, components: _Schemas) -> Mapping[str, Any]:
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": f"{route.method.lower()} {route.path}",
-        "parameters": [*_path_parameters(route), *_query_parameters(route, definitions)],
-        "responses": _responses(route, references),
+        "parameters": [*_path_parameters(route), *_query_parameters(route, components)],
+        "responses": _responses(route, schemas),
     }
     if route.scope is not None:
         operation["security"] = [{"token": []}]
         operation["description"] = f"Needs the scope `{route.scope}`."
     if route.body is not None:
-        content = {"application/json": {"schema": references[route.body, "validation"]}}
+        content = {"application/json": {"schema": schemas[route.body, "validation"]}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
 
@@ -89,43 +98,34 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": number if name in _NUMBERS else {"type": "string"},
+            "schema": number if route.parameters.get(name) is int else {"type": "string"},
         }
         for name in names
     ]
 
 
-def _query_parameters(route: Route, definitions: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _query_parameters(route: Route, components: _Schemas) -> list[dict[str, Any]]:
     if route.query is None:
         return []
-    schema = definitions[route.query.__name__]
+    schema = components[route.query.__name__]
+    required = schema.get("required", ())
     return [
-        {
-            "name": name,
-            "in": "query",
-            "required": name in schema.get("required", ()),
-            "schema": field,
-        }
+        {"name": name, "in": "query", "required": name in required, "schema": field}
         for name, field in schema["properties"].items()
     ]
 
 
-def _responses(route: Route, references: Mapping[Any, Any]) -> Mapping[str, Any]:
-    answer = {} if route.answer is None else references[route.answer, "serialization"]
-    statuses = {
-        401: "There is no such token.",
-        403: "The token lacks the scope, or the request comes from another site.",
-        503: "The database failed.",
-        **({404: "There is no such thing."} if "{" in route.path else {}),
-        **({422: "A value is wrong."} if route.body or route.query else {}),
-        **(
-            {413: "The body is too large.", 415: "The body is not of this type."}
-            if route.body
-            else {}
-        ),
-        **route.errors,
-    }
-    error = {"application/json": {"schema": references[ApiError, "serialization"]}}
+def _responses(route: Route, schemas: _Schemas) -> Mapping[str, Any]:
+    answer = {} if route.answer is None else schemas[route.answer, "serialization"]
+    statuses = dict(_STATUSES)
+    if "{" in route.path:
+        statuses[404] = "There is no such thing."
+    if route.model:
+        statuses[422] = "A value is wrong."
+    if route.body:
+        statuses |= {413: "The body is too large.", 415: "The body is not of this type."}
+    statuses |= route.errors
+    error = {"application/json": {"schema": schemas[ApiError, "serialization"]}}
     return {
         "200": {
             "description": "What was asked for.",

@@ -5,18 +5,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from bot.chat.answers import ReplayChanges, ReplayedAnswer, StoredAnswer
+from bot.chat.answers import StoredAnswer
 from bot.chat.incoming import Person, Said, address_of
 from bot.chat.prompt import Message, Prompt, Usage
 from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
-from bot.console.prompt_preview import DraftPreview
+from bot.console.prompt_preview import DraftComposer
 from bot.errors import BackendUnavailable, SettingsError, UserError
-from bot.ports import Backend, Clock, TokenCountingBackend
+from bot.ports import Backend, Clock
 from bot.prompting.compose.compose import bare_prompt, template_of
-from bot.prompting.fit import estimate_message_tokens
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.tokens import count_tokens
 from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.replying.stop_flag import StopFlag
 from bot.storage.reports import AnswerLog
@@ -34,9 +32,26 @@ _OPERATOR = Person("web:console", "console")
 class OperatorAnswer:
     """What a model said to the operator."""
 
+    provider: str
+    prompt: Prompt
+    """What was sent."""
     generated: GeneratedAnswer
     usage: Usage
     charge: AnswerCharge
+
+
+@value_class
+class ReplayChanges:
+    """What is different from the stored request; nothing by default."""
+
+    preset: str = ""
+    """Whose model, parameters and template are used; empty: as they were."""
+    system: str | None = None
+    """The text that the system message has instead; None: as it was."""
+    draft: str = ""
+    """The preset whose draft, or published version if it has none, the prompt is composed from
+    anew, and whose model answers; the others do not count then. Empty: the stored prompt is sent.
+    """
 
 
 @value_class
@@ -70,10 +85,7 @@ class OperatorRequests:
         if backend is None:
             raise BackendUnavailable(f"the provider {preset.provider!r} is not set up any more")
         prompt = replace(prompt, asked_by=_OPERATOR.id)
-        if isinstance(backend, TokenCountingBackend):
-            tokens = await backend.count_tokens(prompt)
-        else:
-            tokens = sum(estimate_message_tokens(prompt.messages, count_tokens))
+        tokens = await backend.count_tokens(prompt)
         said = self._said(conversation, server)
         async with self.spending.reserved(preset, said, prompt, tokens) as reservation:
             async with self.slots.hold(
@@ -85,14 +97,14 @@ class OperatorRequests:
             usages = list(usages_of(made, tokens))
             charge = self.spending.charged(reservation, preset, usages)
         await self.log.record(conversation, preset.name, preset.provider, charge, usages[0])
-        return OperatorAnswer(made, usages[0], charge)
+        return OperatorAnswer(preset.provider, prompt, made, usages[0], charge)
 
     async def ask(self, preset: Preset, prompt: Prompt, conversation: str) -> GeneratedAnswer:
         """Return the answer alone; raises as `send`."""
         return (await self.send(preset, prompt, conversation)).generated
 
     def _said(self, conversation: str, server: str | None) -> Said:
-        """Return what budgets are found by: the channel, its server, and who asks."""
+        """Return a message that selects the budgets of a channel, its server, and the operator."""
         address = address_of(conversation)
         return Said(
             address=address,
@@ -151,7 +163,7 @@ class ProviderTrial:
 
 
 _NOT_STORED = translatable(
-    "What was answered here is not in the history any more, so no prompt can be composed for it."
+    "This question is no longer in the history, so no prompt can be composed for it."
 )
 
 
@@ -174,10 +186,10 @@ class PromptReplay:
     presets: Mapping[str, Preset]
     answers: AnswerLog
     find_draft: Callable[[str], Awaitable[Preset]]
-    composer: DraftPreview
+    composer: DraftComposer
     prepare: Callable[[Preset], Preset]
 
-    async def replay(self, answer: StoredAnswer, changes: ReplayChanges) -> ReplayedAnswer:
+    async def replay(self, answer: StoredAnswer, changes: ReplayChanges) -> OperatorAnswer:
         """Return another answer to the same prompt, or to that of a draft for the same message.
 
         Raises:
@@ -192,19 +204,7 @@ class PromptReplay:
         else:
             preset = self._preset(receipt, changes)
             prompt = _changed_prompt(receipt, preset, changes)
-        made = await self.requests.send(preset, prompt, answer.conversation, receipt.charge.server)
-        return ReplayedAnswer(
-            made.generated.text,
-            made.generated.reason,
-            preset.provider,
-            made.charge.model,
-            made.usage.prompt_tokens,
-            made.usage.output_tokens,
-            made.generated.first_word_seconds,
-            made.generated.seconds,
-            made.charge.cost,
-            prompt,
-        )
+        return await self.requests.send(preset, prompt, answer.conversation, receipt.charge.server)
 
     async def _compose(self, answer: StoredAnswer, preset: Preset) -> Prompt:
         """Return the prompt of a preset for what was answered."""

@@ -13,12 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bot import __version__
-from bot.console.routes import (
-    THEMES,
-    ConsoleRequest,
-    NavigationItem,
-    Page,
-)
+from bot.console.routes import THEMES, ConsoleRequest, NavigationItem, Page
 from bot.prompting.draft import section_name
 from bot.texts.text import LANGUAGES, looked_up, translatable, translatable_count, translate
 
@@ -94,6 +89,34 @@ def _moment(at: float) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.1f}"
+
+
+def line_chart(
+    unit: str,
+    title: str,
+    times: Sequence[int],
+    lines: Sequence[tuple[str, Sequence[int]]],
+    language: str,
+) -> dict[str, object]:
+    """Return what charts.js draws.
+
+    Args:
+        unit: between two times: "day", or "second", which is live.
+        title: the name of the axis of time.
+        times: in Unix seconds.
+        lines: the label and the values of each line.
+        language: of the reader.
+    """
+    return {
+        "unit": unit,
+        "live": unit == "second",
+        "title": translate(title, language),
+        "times": times,
+        "series": [
+            {"label": translate(label, language), "color": f"c-{number}", "values": values}
+            for number, (label, values) in enumerate(lines, 1)
+        ],
+    }
 
 
 # --- files that browsers load ----------------------------------------------------------------

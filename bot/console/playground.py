@@ -1,4 +1,7 @@
-"""The playground: channels in the browser, and what people do there."""
+"""The playground: channels in the browser, and what people do there.
+
+Every change is stored before its request is answered; the platform `web` reads it from there.
+"""
 
 import getpass
 import secrets
@@ -13,16 +16,15 @@ from pydantic import BaseModel, Field
 
 from bot.chat.access import Scope
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Address, Person, Said
+from bot.chat.incoming import Person, Said
 from bot.chat.outgoing import Face
-from bot.chat.receipt import NextAnswer, Receipt
+from bot.chat.receipt import NextAnswer
 from bot.chat.session import Turn
-from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, web_person
-from bot.console.app import protected
-from bot.console.live_events import ChannelEvents
-from bot.console.message_view import MessageView, color_of, view_message, view_people
+from bot.chat.web_channel import WebChannel, WebMessage, web_person
+from bot.console.live_events import channel_events, stream_events
+from bot.console.message_view import color_of, view_message, view_people
 from bot.console.pages import PageRenderer
-from bot.console.prompt_view import view_prompt, view_reasons
+from bot.console.prompt_view import view_prompt
 from bot.console.routes import (
     ConsoleRequest,
     NavigationItem,
@@ -30,6 +32,7 @@ from bot.console.routes import (
     RouteGroup,
     check_scope,
     is_number,
+    redirect,
     route,
 )
 from bot.errors import RequestRefused, UserError
@@ -40,6 +43,23 @@ from bot.storage.web_channels import HistoryCopies, SqlWebChannels
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import looked_up, marked, translatable, translate
 from bot.value_class import value_class
+
+Preview: TypeAlias = Callable[[Said], Awaitable[NextAnswer]]
+"""Tells what would happen to a message."""
+ToSaid: TypeAlias = Callable[[WebChannel, WebMessage, Person, WebMessage | None], Said]
+"""Returns a message as the service would read it."""
+
+_PATH = "/playground"
+_CHANNEL = "/playground/{channel}"
+_MESSAGE = "/playground/{channel}/messages/{message}"
+_MAX_PEOPLE = 20
+_MAX_SHOWN = 500
+_MAX_COPIES = 50
+_DRAFT = "draft"
+_BOT_NAME = "Troupe"
+_OPERATOR = "web:console"
+"""Stored as who chose the presets of a copied channel."""
+_PLAIN = ("", marked("Plain"))
 
 MessageId = Annotated[str, Field(pattern="^[A-Za-z0-9-]{8,64}$")]
 MessageText = Annotated[str, Field(min_length=1, max_length=100_000)]
@@ -64,7 +84,7 @@ class ChosenLook(BaseModel):
 
 
 class MessageDraft(BaseModel):
-    """What is being written, and as whom."""
+    """The message being written, and its author."""
 
     author: str = Field(max_length=200)
     text: str = Field("", max_length=100_000)
@@ -97,179 +117,15 @@ class ComposerQuery(BaseModel):
     author: str = ""
 
 
-MAX_PEOPLE = 20
-_OPERATOR = "web:console"
-"""Who is noted to have chosen the presets of a copy."""
-
-
-@value_class
-class PlaygroundActions:
-    """Changes channels and their messages; every change is stored before it returns."""
-
-    channels: SqlWebChannels
-    copies: HistoryCopies
-    resolver: PresetResolver
-    clock: Clock
-
-    async def find(self, channel_id: str) -> WebChannel:
-        """Return a channel; raises `RequestRefused` with 404 if there is none."""
-        channel = await self.channels.get(channel_id)
-        if channel is None:
-            raise RequestRefused(404, translatable("There is no such channel."))
-        return channel
-
-    async def create(
-        self, name: str, look: str, locale: str | None, people: Sequence[Person] = ()
-    ) -> WebChannel:
-        """Create a channel; without people, whoever started the service talks there."""
-        channel = WebChannel(
-            secrets.token_hex(6),
-            name.strip() or "playground",
-            look,
-            tuple(people) or (web_person(_login_name()),),
-            self._now(),
-            locale,
-        )
-        await self.channels.create(channel)
-        return channel
-
-    async def change_look(self, channel: WebChannel, look: str) -> None:
-        """Let a channel look like another platform from now on."""
-        await self.channels.update(replace(channel, look=look))
-
-    async def add_person(self, channel: WebChannel, name: str) -> Person:
-        """Add somebody whom messages can be written as.
-
-        Raises:
-            UserError: the channel is full, or the name is empty.
-        """
-        person = web_person(" ".join(name.split()))
-        if not person.name:
-            raise UserError(translatable("A person needs a name."))
-        if any(one.id == person.id for one in channel.people):
-            return person
-        if len(channel.people) >= MAX_PEOPLE:
-            raise UserError(
-                translatable("{count} people are here, which is the maximum.", count=MAX_PEOPLE)
-            )
-        await self.channels.update(replace(channel, people=(*channel.people, person)))
-        return person
-
-    async def say(
-        self, channel: WebChannel, message_id: str, author: Person, text: str, reply_to: str | None
-    ) -> None:
-        """Write a message; the same id is written once."""
-        said = WebMessage(message_id, author, "", self._now(), reply_to=reply_to)
-        await self.channels.add(channel.id, [_with_text(said, text)])
-
-    async def edit(self, channel: WebChannel, message_id: str, text: str) -> None:
-        """Change what a person's message says."""
-        message = await self._of_person(channel, message_id)
-        if text != message.text:
-            edited = replace(message, edited_at=self._now())
-            await self.channels.replace(channel.id, _with_text(edited, text))
-
-    async def delete(self, channel: WebChannel, message_id: str) -> None:
-        """Delete a person's message."""
-        message = await self._of_person(channel, message_id)
-        await self.channels.replace(channel.id, message.emptied())
-
-    async def press(
-        self,
-        channel: WebChannel,
-        press_id: str,
-        message_id: str,
-        author: Person,
-        data: str,
-        value: str | None,
-    ) -> None:
-        """Press a button that stands under a message, or choose a value from its menu."""
-        values = () if value is None else (value,)
-        now = self._now()
-        pressed = WebMessage(
-            press_id, author, "", now, reply_to=message_id, press=data, values=values
-        )
-        await self.channels.add(channel.id, [pressed])
-
-    async def copy(self, conversation: str, look: str, locale: str | None) -> WebChannel:
-        """Copy a conversation, with its people and characters, to a new channel.
-
-        Raises:
-            RequestRefused: nothing was said there, or there is no such conversation.
-        """
-        target = secrets.token_hex(6)
-        address = Address(WEB_PLATFORM, target)
-        turns = await self.copies.copy(conversation, address.conversation)
-        if not turns:
-            raise RequestRefused(404, translatable("There is nothing to copy."))
-        people = {one.speaker.id: one.speaker for one in turns if one.speaker is not None}
-        channel = WebChannel(
-            target,
-            conversation,
-            look,
-            tuple(people.values())[:MAX_PEOPLE] or (web_person(_login_name()),),
-            self._now(),
-            locale,
-        )
-        await self.channels.create(channel)
-        names = self.resolver.character_names({one.preset for one in turns if one.preset})
-        copied = [_to_message(at, one, names) for at, one in enumerate(turns)]
-        await self.channels.add(target, copied)
-        used = [self.resolver.presets[name] for name in names if name in self.resolver.presets]
-        if used:
-            await self.resolver.set_active(address.lane, used, _OPERATOR)
-        return channel
-
-    async def _of_person(self, channel: WebChannel, message_id: str) -> WebMessage:
-        message = await self.channels.find(channel.id, message_id)
-        if message is None or message.author is None or not message.is_shown:
-            raise RequestRefused(404, translatable("There is no such message."))
-        return message
-
-    def _now(self) -> datetime:
-        return datetime.fromtimestamp(self.clock.now(), UTC)
-
-
-def _to_message(at: int, turn: Turn, names: Mapping[str, str]) -> WebMessage:
-    face = None if turn.preset is None else Face(names[turn.preset])
-    name = turn.message_id or f"copy-{at}"
-    return WebMessage(name, turn.speaker, turn.text, turn.at, face=face, is_copied=True)
-
-
-def _with_text(message: WebMessage, text: str) -> WebMessage:
-    """Let a message say a text, without the tokens and keys that were pasted into it."""
-    masked = mask_pasted_tokens(text)
-    return replace(message, text=masked, has_masked_token=masked != text)
-
-
-def _login_name() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container without an entry for its user
-        return "you"
-
-
-Preview: TypeAlias = Callable[[Said], Awaitable[NextAnswer]]
-"""Tells what would happen to a message."""
-ToSaid: TypeAlias = Callable[[WebChannel, WebMessage, Person, WebMessage | None], Said]
-"""Returns a message as the service would read it."""
-
-_PATH = "/playground"
-_CHANNEL = "/playground/{channel}"
-_MESSAGE = "/playground/{channel}/messages/{message}"
-_MAX_SHOWN = 500
-_MAX_COPIES = 50
-_DRAFT = "draft"
-_BOT_NAME = "Troupe"
-_PLAIN = ("", marked("Plain"))
-
-
 @value_class
 class PlaygroundPages(RouteGroup):
     """Serves the playground.
 
     Args:
-        actions: what people do.
+        channels: the channels and their messages.
+        copies: copies histories of other channels.
+        resolver: which presets answer.
+        clock: the time.
         preview: what would happen to a message.
         to_said: a message as the service reads it.
         receipts: what the last answer was made of.
@@ -280,7 +136,10 @@ class PlaygroundPages(RouteGroup):
 
     navigation = (NavigationItem(_PATH, translatable("Playground"), "playground"),)
 
-    actions: PlaygroundActions
+    channels: SqlWebChannels
+    copies: HistoryCopies
+    resolver: PresetResolver
+    clock: Clock
     preview: Preview
     to_said: ToSaid
     receipts: Receipts
@@ -288,167 +147,213 @@ class PlaygroundPages(RouteGroup):
     looks: Sequence[str]
     renderer: PageRenderer
 
-    # --- reading ------------------------------------------------------------------------------
+    # --- channels -----------------------------------------------------------------------------
 
-    @route(f"GET {_PATH}", Scope.READ, "Go to the newest channel.")
-    async def _newest(self, request: ConsoleRequest) -> web.StreamResponse:
-        """Go to the newest channel; the first visitor who may make one finds one as well."""
-        channels = await self.actions.channels.all()
+    @route(f"GET {_PATH}", Scope.READ)
+    async def newest(self, request: ConsoleRequest) -> web.Response:
+        """Go to the newest channel; create the first one if there is none."""
+        channels = await self.channels.all()
         if channels:
-            return _see_channel(channels[-1])
+            return _see(channels[-1])
         check_scope(request.caller, Scope.OPERATE)
-        look = self.looks[0] if self.looks else ""
-        return _see_channel(await self.actions.create("", look, request.look.language))
+        return await self.create(request, NewChannel(look=self.looks[0] if self.looks else ""))
 
-    @route(f"GET {_CHANNEL}", Scope.READ, "A channel with its composer.", query=ComposerQuery)
-    async def _channel_page(self, request: ConsoleRequest) -> Page:
-        channel = await self._channel(request)
-        place = request.query(ComposerQuery)
-        messages = await self.actions.channels.newest(channel.id, _MAX_SHOWN)
+    @route(f"GET {_CHANNEL}", Scope.READ)
+    async def show(self, request: ConsoleRequest, channel: str, query: ComposerQuery) -> Page:
+        """Show a channel with its composer."""
+        found = await self._find(channel)
+        messages = await self.channels.newest(found.id, _MAX_SHOWN)
         known = {one.id: one for one in messages}
-        active = await self.actions.resolver.resolve((channel.address.lane,))
-        edited = known.get(place.edit)
+        active = await self.resolver.resolve((found.address.lane,))
+        edited = known.get(query.edit)
         return Page(
             "playground/channel.html",
             {
-                "channel": channel,
-                "channels": await self.actions.channels.all(),
-                "conversations": await self.actions.copies.recent(_MAX_COPIES),
-                "messages": [view_message(one, known, _BOT_NAME) for one in _shown(messages)],
-                "people": view_people(channel.people),
-                "author": place.author or channel.people[0].id,
+                "channel": found,
+                "channels": await self.channels.all(),
+                "conversations": await self.copies.recent(_MAX_COPIES),
+                "messages": [
+                    view_message(one, known, _BOT_NAME) for one in messages if one.is_shown
+                ],
+                "people": view_people(found.people),
+                "author": query.author or found.people[0].id,
                 "characters": [one.preset for one in active.members],
                 "is_inherited": active.first.scope is None,
                 "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN],
-                "replied": known.get(place.reply),
+                "replied": known.get(query.reply),
                 "edited": edited if edited is not None and edited.author is not None else None,
                 "key": _new_key(),
                 "commands": self._command_list(request.look.language),
             },
         )
 
-    @route(f"GET {_CHANNEL}/events", Scope.READ, "What changes, as server-sent events.")
-    async def _events(self, request: ConsoleRequest) -> web.StreamResponse:
-        channel = await self._channel(request)
+    @route(f"POST {_PATH}", Scope.OPERATE)
+    async def create(self, request: ConsoleRequest, new: NewChannel) -> web.Response:
+        """Open a channel with the operator as its first person."""
+        name = new.name.strip() or "playground"
+        channel = self._make_channel(name, self._known_look(new.look), request)
+        await self.channels.create(channel)
+        return _see(channel)
+
+    @route(f"POST {_PATH}/copies", Scope.OPERATE)
+    async def copy(self, request: ConsoleRequest, given: ConversationCopy) -> web.Response:
+        """Copy a conversation, with its people and characters, to a new channel."""
+        look = given.conversation.partition(":")[0].partition("@")[0]
+        look = look if look in self.looks else ""
+        channel = self._make_channel(given.conversation, look, request)
+        turns = await self.copies.copy(given.conversation, channel.address.conversation)
+        if not turns:
+            raise RequestRefused(404, translatable("There is nothing to copy."))
+        people = {one.speaker.id: one.speaker for one in turns if one.speaker is not None}
+        if people:
+            channel = replace(channel, people=tuple(people.values())[:_MAX_PEOPLE])
+        await self.channels.create(channel)
+        names = self.resolver.character_names({one.preset for one in turns if one.preset})
+        copied = [_to_message(at, one, names) for at, one in enumerate(turns)]
+        await self.channels.add(channel.id, copied)
+        used = [self.resolver.presets[name] for name in names if name in self.resolver.presets]
+        if used:
+            await self.resolver.set_active(channel.address.lane, used, _OPERATOR)
+        return _see(channel)
+
+    @route(f"POST {_CHANNEL}/delete", Scope.OPERATE, then=_PATH)
+    async def delete_channel(self, channel: str) -> None:
+        await self.channels.delete((await self._find(channel)).id)
+
+    @route(f"POST {_CHANNEL}/look", Scope.OPERATE, then=_CHANNEL)
+    async def choose_look(self, channel: str, chosen: ChosenLook) -> None:
+        """Let a channel look like another platform from now on."""
+        look = self._known_look(chosen.channel_look)
+        await self.channels.update(replace(await self._find(channel), look=look))
+
+    @route(f"POST {_CHANNEL}/people", Scope.OPERATE)
+    async def add_person(self, channel: str, new: NewPerson) -> web.Response:
+        """Add somebody whom messages can be written as."""
+        found = await self._find(channel)
+        person = web_person(" ".join(new.name.split()))
+        if not person.name:
+            raise UserError(translatable("A person needs a name."))
+        if all(one.id != person.id for one in found.people):
+            if len(found.people) >= _MAX_PEOPLE:
+                raise UserError(
+                    translatable(
+                        "{count} people are here, which is the maximum.", count=_MAX_PEOPLE
+                    )
+                )
+            await self.channels.update(replace(found, people=(*found.people, person)))
+        return _see(found, person)
+
+    # --- messages -----------------------------------------------------------------------------
+
+    @route(f"GET {_CHANNEL}/events", Scope.READ)
+    async def send_events(self, request: ConsoleRequest, channel: str) -> web.StreamResponse:
+        """Send what changes, as server-sent events."""
+        found = await self._find(channel)
         given = request.http.headers.get("Last-Event-ID") or request.http.query.get("after", "0")
         if not is_number(given):
-            raise RequestRefused(422, translatable("There is nothing of this number."))
-        response = protected(web.StreamResponse(), "")
-        response.headers["Content-Type"] = "text/event-stream"
+            raise RequestRefused(422, translatable("There is nothing with this number."))
 
         async def render(changes: Sequence[WebMessage]) -> Sequence[str]:
-            known = await self._replied_to(channel, changes)
-            return [self._rendered(one, known, channel, request) for one in changes]
+            known = await self._replied_to(found, changes)
+            return [self._rendered(one, known, found, request) for one in changes]
 
-        events = ChannelEvents(self.actions.channels, channel, render, self.actions.clock)
-        await events.stream(request, response, int(given))
-        return response
+        events = channel_events(self.channels, found.id, int(given), render)
+        return await stream_events(request, events, self.clock)
 
-    @route(f"GET {_CHANNEL}/last", Scope.READ, "What the last answer was made of.")
-    async def _last(self, request: ConsoleRequest) -> Page:
-        channel = await self._channel(request)
-        found = await self.receipts.newest(channel.address.conversation)
+    @route(f"POST {_CHANNEL}/messages", Scope.OPERATE)
+    async def say(self, channel: str, new: NewMessage) -> web.Response:
+        """Write a message; the same key is written once."""
+        found = await self._find(channel)
+        author = _person(found, new.author)
+        said = WebMessage(new.key, author, "", self._now(), reply_to=new.reply_to or None)
+        await self.channels.add(found.id, [_with_text(said, new.text)])
+        return _see(found, author)
+
+    @route(f"POST {_MESSAGE}/edit", Scope.OPERATE, then=_CHANNEL)
+    async def edit(self, channel: str, message: str, changed: ChangedMessage) -> None:
+        """Change what a person's message says."""
+        found = await self._of_person(channel, message)
+        if changed.text != found.text:
+            edited = replace(found, edited_at=self._now())
+            await self.channels.replace(channel, _with_text(edited, changed.text))
+
+    @route(f"POST {_MESSAGE}/delete", Scope.OPERATE, then=_CHANNEL)
+    async def delete(self, channel: str, message: str) -> None:
+        """Delete a person's message."""
+        found = await self._of_person(channel, message)
+        await self.channels.replace(channel, found.emptied())
+
+    @route(f"POST {_MESSAGE}/press", Scope.OPERATE)
+    async def press(self, channel: str, message: str, press: ButtonPress) -> web.Response:
+        """Press a button that stands under a message, or choose a value from its menu."""
+        found = await self._find(channel)
+        author = _person(found, press.author or found.people[0].id)
+        pressed = WebMessage(
+            press.key or _new_key(),
+            author,
+            "",
+            self._now(),
+            reply_to=message,
+            press=press.data,
+            values=() if press.value is None else (press.value,),
+        )
+        await self.channels.add(found.id, [pressed])
+        return _see(found, author)
+
+    # --- prompts ------------------------------------------------------------------------------
+
+    @route(f"GET {_CHANNEL}/last", Scope.READ)
+    async def show_last(self, channel: str) -> Page:
+        """Show what the last answer was made of."""
+        found = await self.receipts.newest((await self._find(channel)).address.conversation)
         answers = [(number, receipt, view_prompt(receipt)) for number, receipt in found]
         return Page("playground/last.html", {"answers": answers})
 
-    @route(f"POST {_CHANNEL}/next", Scope.OPERATE, "Preview the next prompt.", body=MessageDraft)
-    async def _next(self, request: ConsoleRequest) -> Page:
-        channel, draft = await self._channel(request), request.body(MessageDraft)
-        author = _person(channel, draft.author)
+    @route(f"POST {_CHANNEL}/next", Scope.OPERATE)
+    async def show_next(self, channel: str, draft: MessageDraft) -> Page:
+        """Preview the next prompt."""
+        found = await self._find(channel)
+        author = _person(found, draft.author)
         written = WebMessage(_DRAFT, author, draft.text, self._now())
         replied = None
         if draft.reply_to:
-            replied = await self.actions.channels.find(channel.id, draft.reply_to)
-        answer = await self.preview(self.to_said(channel, written, author, replied))
-        receipt: Receipt | None = answer.prompt
+            replied = await self.channels.find(found.id, draft.reply_to)
+        answer = await self.preview(self.to_said(found, written, author, replied))
         return Page(
             "playground/next.html",
             {
                 "answer": answer,
-                "prompt": None if receipt is None else view_prompt(receipt),
+                "prompt": None if answer.prompt is None else view_prompt(answer.prompt),
                 "name": _first_name(answer),
-                "reasons": view_reasons(answer, request.look.language),
                 "color_of": color_of,
             },
         )
 
-    # --- changing -----------------------------------------------------------------------------
-
-    @route(f"POST {_PATH}", Scope.OPERATE, "Open a channel.", body=NewChannel)
-    async def _create(self, request: ConsoleRequest) -> web.StreamResponse:
-        new = request.body(NewChannel)
-        look = self._known_look(new.look)
-        return _see_channel(await self.actions.create(new.name, look, request.look.language))
-
-    @route(
-        f"POST {_PATH}/copies",
-        Scope.OPERATE,
-        "Copy a conversation to a channel.",
-        body=ConversationCopy,
-    )
-    async def _copy(self, request: ConsoleRequest) -> web.StreamResponse:
-        conversation, language = request.body(ConversationCopy).conversation, request.look.language
-        look = conversation.partition(":")[0].partition("@")[0]
-        look = look if look in self.looks else ""
-        return _see_channel(await self.actions.copy(conversation, look, language))
-
-    @route(f"POST {_CHANNEL}/delete", Scope.OPERATE, "Delete a channel.")
-    async def _delete_channel(self, request: ConsoleRequest) -> web.StreamResponse:
-        channel = await self._channel(request)
-        await self.actions.channels.delete(channel.id)
-        return _see(_PATH)
-
-    @route(f"POST {_CHANNEL}/people", Scope.OPERATE, "Add a person.", body=NewPerson)
-    async def _add_person(self, request: ConsoleRequest) -> web.StreamResponse:
-        channel = await self._channel(request)
-        person = await self.actions.add_person(channel, request.body(NewPerson).name)
-        return _see_channel(channel, person)
-
-    @route(f"POST {_CHANNEL}/look", Scope.OPERATE, "Look like a platform.", body=ChosenLook)
-    async def _choose_look(self, request: ConsoleRequest) -> web.StreamResponse:
-        channel = await self._channel(request)
-        look = self._known_look(request.body(ChosenLook).channel_look)
-        await self.actions.change_look(channel, look)
-        return _see_channel(channel)
-
-    @route(f"POST {_CHANNEL}/messages", Scope.OPERATE, "Write a message.", body=NewMessage)
-    async def _say(self, request: ConsoleRequest) -> web.StreamResponse:
-        channel, new = await self._channel(request), request.body(NewMessage)
-        author = _person(channel, new.author)
-        await self.actions.say(channel, new.key, author, new.text, new.reply_to or None)
-        return _see_channel(channel, author)
-
-    @route(f"POST {_MESSAGE}/edit", Scope.OPERATE, "Edit a message.", body=ChangedMessage)
-    async def _edit(self, request: ConsoleRequest) -> web.StreamResponse:
-        channel, changed = await self._channel(request), request.body(ChangedMessage)
-        await self.actions.edit(channel, request.http.match_info["message"], changed.text)
-        return _see_channel(channel)
-
-    @route(f"POST {_MESSAGE}/delete", Scope.OPERATE, "Delete a message.")
-    async def _delete(self, request: ConsoleRequest) -> web.StreamResponse:
-        channel = await self._channel(request)
-        await self.actions.delete(channel, request.http.match_info["message"])
-        return _see_channel(channel)
-
-    @route(f"POST {_MESSAGE}/press", Scope.OPERATE, "Press a button.", body=ButtonPress)
-    async def _press(self, request: ConsoleRequest) -> web.StreamResponse:
-        channel, press = await self._channel(request), request.body(ButtonPress)
-        author = _person(channel, press.author or channel.people[0].id)
-        message_id = request.http.match_info["message"]
-        key = press.key or _new_key()
-        await self.actions.press(channel, key, message_id, author, press.data, press.value)
-        return _see_channel(channel, author)
-
     # --- parts --------------------------------------------------------------------------------
 
-    async def _channel(self, request: ConsoleRequest) -> WebChannel:
-        return await self.actions.find(request.http.match_info["channel"])
+    async def _find(self, channel_id: str) -> WebChannel:
+        channel = await self.channels.get(channel_id)
+        if channel is None:
+            raise RequestRefused(404, translatable("There is no such channel."))
+        return channel
+
+    async def _of_person(self, channel_id: str, message_id: str) -> WebMessage:
+        channel = await self._find(channel_id)
+        message = await self.channels.find(channel.id, message_id)
+        if message is None or message.author is None or not message.is_shown:
+            raise RequestRefused(404, translatable("There is no such message."))
+        return message
+
+    def _make_channel(self, name: str, look: str, request: ConsoleRequest) -> WebChannel:
+        owner = web_person(_login_name())
+        now, language = self._now(), request.look.language
+        return WebChannel(secrets.token_hex(6), name, look, (owner,), now, language)
 
     async def _replied_to(
         self, channel: WebChannel, messages: Sequence[WebMessage]
     ) -> Mapping[str, WebMessage]:
         ids = {one.reply_to for one in messages if one.author is not None and one.reply_to}
-        found = [await self.actions.channels.find(channel.id, one) for one in sorted(ids)]
+        found = [await self.channels.find(channel.id, one) for one in sorted(ids)]
         return {one.id: one for one in found if one is not None}
 
     def _rendered(
@@ -460,7 +365,7 @@ class PlaygroundPages(RouteGroup):
     ) -> str:
         if message.is_deleted or not message.is_shown:
             return ""
-        view: MessageView = view_message(message, known, _BOT_NAME)
+        view = view_message(message, known, _BOT_NAME)
         page = Page("playground/message.html", {"one": view, "channel": channel})
         return self.renderer.render(page, request, "")
 
@@ -470,8 +375,8 @@ class PlaygroundPages(RouteGroup):
         return look
 
     def _command_list(self, language: str) -> Sequence[Mapping[str, object]]:
-        """Return what can be completed behind a slash."""
-        presets = list(self.actions.resolver.complete(""))
+        """Return the completions after a slash."""
+        presets = list(self.resolver.complete(""))
         return [
             {
                 "text": text,
@@ -485,7 +390,26 @@ class PlaygroundPages(RouteGroup):
         ]
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self.actions.clock.now(), UTC)
+        return datetime.fromtimestamp(self.clock.now(), UTC)
+
+
+def _to_message(at: int, turn: Turn, names: Mapping[str, str]) -> WebMessage:
+    face = None if turn.preset is None else Face(names[turn.preset])
+    name = turn.message_id or f"copy-{at}"
+    return WebMessage(name, turn.speaker, turn.text, turn.at, face=face, is_copied=True)
+
+
+def _with_text(message: WebMessage, text: str) -> WebMessage:
+    """Set the text of a message, masking pasted tokens and keys."""
+    masked = mask_pasted_tokens(text)
+    return replace(message, text=masked, has_masked_token=masked != text)
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container without an entry for its user
+        return "you"
 
 
 def _flat(commands: Sequence[CommandSpec]) -> Sequence[tuple[str, CommandSpec]]:
@@ -495,10 +419,6 @@ def _flat(commands: Sequence[CommandSpec]) -> Sequence[tuple[str, CommandSpec]]:
         found += [(f"/{spec.name} {one.name}", one) for one in spec.actions]
         found += [] if spec.actions else [(f"/{spec.name}", spec)]
     return found
-
-
-def _shown(messages: Sequence[WebMessage]) -> Sequence[WebMessage]:
-    return [one for one in messages if one.is_shown]
 
 
 def _first_name(answer: NextAnswer) -> str:
@@ -517,10 +437,6 @@ def _new_key() -> str:
     return secrets.token_hex(12)
 
 
-def _see_channel(channel: WebChannel, author: Person | None = None) -> web.Response:
+def _see(channel: WebChannel, author: Person | None = None) -> web.Response:
     query = f"?author={quote(author.id, safe='')}" if author is not None else ""
-    return _see(f"{_PATH}/{channel.id}{query}")
-
-
-def _see(path: str) -> web.Response:
-    return web.Response(status=303, headers={"Location": path, "Cache-Control": "no-store"})
+    return redirect(f"{_PATH}/{channel.id}{query}")

@@ -15,10 +15,10 @@ from bot.chat.usage import AnswerCharge
 from bot.commands.request import AskedQuestion
 from bot.errors import BackendError, UserError
 from bot.intake import storable_said
-from bot.ports import Backend, Clock
-from bot.prompting.compose.compose import bare_prompt, can_count
+from bot.ports import Clock
+from bot.prompting.compose.compose import bare_prompt
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.tokens import counter_for_model, get_counter
+from bot.prompting.text.tokens import get_counter
 from bot.replying.generate import GeneratedAnswer, WaitedSeconds, build_receipt
 from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
@@ -32,11 +32,10 @@ from bot.turn.worker import TURNS_FOR_ROUTING
 from bot.value_class import value_class
 
 _BEGINS_BRANCH = translatable(
-    "A reply to a message in the middle begins a history of its own; its prompt is known when it is"
-    " sent."
+    "A reply to an earlier message starts its own history; its prompt is known once it is sent."
 )
 _NO_ANSWER = GeneratedAnswer("", None, Usage(), None, 0.0)
-_NO_EPOCH = 0  # less than any claim's: it reads, and never writes
+_NO_EPOCH = 0  # lower than any claim: it only reads
 
 
 @value_class
@@ -51,8 +50,7 @@ class PromptPreview:
     find_history: Callable[[Said], Awaitable[Said | None]]
     """Gives a message its history; None: it would begin another one, which is not made yet."""
     dice: Dice | None = None
-    """Draws chances; None: the same ones for the same text, so that they do not change all the
-    time while somebody writes."""
+    """Random numbers; None: seeded by the text, so that the preview does not flicker."""
 
     async def preview(self, said: Said) -> NextAnswer:
         """Return who would answer a message, and the prompt of the first of them.
@@ -122,8 +120,8 @@ _MAX_TURNS = 400
 
 
 @value_class
-class DraftPreview:
-    """Tells what a model would read of a preset."""
+class DraftComposer:
+    """Composes and counts as for a real answer; nothing is asked or stored."""
 
     sources: PromptSources
     resolver: PresetResolver
@@ -167,13 +165,8 @@ class DraftPreview:
         """
         if preset.token_counter:
             return get_counter(preset.token_counter)(texts)
-        backend: Backend = self.sources.backends[preset.provider]
-        if can_count(backend):
-            counter = await backend.text_counter(bare_prompt(preset))
-            return counter(texts)
-        estimate = counter_for_model(preset.model)
-        await estimate.load()
-        return estimate(texts)
+        counter = await self.sources.backends[preset.provider].text_counter(bare_prompt(preset))
+        return counter(texts)
 
     async def recorded(self, conversation: str) -> Scene | None:
         """Return the newest message to somebody in a conversation, and what was said before it.

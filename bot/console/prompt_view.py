@@ -1,4 +1,4 @@
-"""Show prompts: sections, control tokens, speakers, look-alikes, and what was left out."""
+"""Show prompts: their sections, control tokens, speakers, and look-alikes of these."""
 
 import json
 import re
@@ -7,10 +7,9 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from bot.chat.prompt import Message, Prompt, PromptDescription, PromptToken
-from bot.chat.receipt import NextAnswer, PromptSpan, Receipt
+from bot.chat.receipt import PromptSpan, Receipt
 from bot.console.answer_details import BudgetSegment, budget_segments
 from bot.prompting.fit import prompt_tokens, tokens_by_span
-from bot.texts.text import looked_up, translate
 from bot.value_class import value_class
 
 _CONTROL_LOOK_ALIKE = re.compile(
@@ -19,9 +18,9 @@ _CONTROL_LOOK_ALIKE = re.compile(
 _ROLES = r"\[?(?:system|user|assistant)\]?"
 _WITH_SPEAKERS = ("newest", "observed", "history")
 _QUOTED = "> "
-"""Stands before what people typed that looks like a speaker, and before each observed line."""
+"""Prefix of typed text that looks like a speaker, and of each observed line."""
 Mark: TypeAlias = tuple[tuple[int, int], "PieceKind"]
-"""Where a piece begins and ends in a text, and what it is."""
+"""The begin and end of a piece in a text, and its kind."""
 
 
 class PieceKind(StrEnum):
@@ -33,7 +32,7 @@ class PieceKind(StrEnum):
     SPEAKER = "speaker"
     """The name of a speaker, as it was added before the line."""
     LOOK_ALIKE = "look-alike"
-    """Typed by a person: it looks like a control token or a speaker, and is read as plain text."""
+    """Typed by a person; looks like a control token or a speaker, but is plain text."""
 
 
 @value_class
@@ -106,7 +105,7 @@ def joined_messages(prompt: Prompt) -> str:
 
 
 class LookAlikes:
-    """Finds in messages what was added by us, and what people typed that looks like it."""
+    """Finds the speakers that we added to messages, and typed text that looks like one."""
 
     def __init__(self, prompt: Prompt) -> None:
         tags = {*prompt.speakers, *([prompt.answers_as] if prompt.answers_as else [])}
@@ -115,7 +114,7 @@ class LookAlikes:
             rf"^((?:{_QUOTED})*)((?:{'|'.join([*names, _ROLES])})[ \t]*[:：])",
             re.MULTILINE | re.IGNORECASE,
         )
-        # Else the template writes the names, and what stands in a message was typed.
+        # Otherwise the template writes the names, and those in messages were typed.
         self._adds_speakers = prompt.template.names is None
 
     def pieces(
@@ -244,33 +243,9 @@ class PromptView:
     tokens: int
     segments: Sequence[BudgetSegment]
     sections: Sequence[PromptSection]
-    dropped: Sequence[tuple[str, str, int, int | None, str]]
-    """What did not fit: section, name, how many, tokens, and why."""
 
 
 def view_prompt(receipt: Receipt) -> PromptView:
     """Return what a prompt consists of and takes of its budget."""
-    dropped = [
-        (one.section, one.name, one.count, one.tokens, looked_up(one.why))
-        for one in receipt.dropped
-    ]
-    return PromptView(
-        receipt,
-        prompt_tokens(receipt),
-        budget_segments(receipt),
-        prompt_sections(receipt),
-        dropped,
-    )
-
-
-def view_reasons(answer: NextAnswer, language: str) -> Sequence[tuple[str, bool, float, str]]:
-    """Return for each character its name, whether it would answer, its score, and why."""
-    return [
-        (
-            one.name,
-            one.is_chosen,
-            one.score,
-            ", ".join(translate(looked_up(reason), language) for reason in one.reasons),
-        )
-        for one in answer.characters
-    ]
+    segments, sections = budget_segments(receipt), prompt_sections(receipt)
+    return PromptView(receipt, prompt_tokens(receipt), segments, sections)

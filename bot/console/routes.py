@@ -1,8 +1,10 @@
-"""The route table: what is served where, to whom, with which models and in which language."""
+"""The route table: what is served where, to whom, with which values, and in which language."""
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field, replace
-from typing import ClassVar, TypeAlias, TypeVar
+from dataclasses import field, is_dataclass, replace
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import quote
 
 from aiohttp import web
 from pydantic import BaseModel
@@ -12,18 +14,24 @@ from bot.errors import RequestRefused
 from bot.texts.text import LANGUAGES, Text, language_of, translatable
 from bot.value_class import value_class
 
-M = TypeVar("M", bound=BaseModel)
+THEMES = ("system", "light", "dark")
+LANGUAGE_COOKIE = "troupe_language"
+THEME_COOKIE = "troupe_theme"
+
+R = TypeVar("R", bound=web.StreamResponse)
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[object]])
+_WITH_BODY = {"POST", "PUT", "PATCH"}
 
 
 @value_class
 class Caller:
-    """Who sent a request that was let in."""
+    """Who sent an admitted request."""
 
     name: str
     """"session", or "token" and its name; stands in the audit log."""
     scopes: frozenset[Scope]
     csrf_token: str = ""
-    """What a change from a page must carry; empty for a token of the API."""
+    """What a change from a page must carry; empty for an API token."""
 
     @property
     def may_spend(self) -> bool:
@@ -32,7 +40,7 @@ class Caller:
 
 
 NOBODY = Caller("nobody", frozenset())
-"""Who asks for what is public."""
+"""The caller of public routes."""
 
 
 def check_scope(caller: Caller, scope: Scope) -> None:
@@ -44,50 +52,62 @@ def check_scope(caller: Caller, scope: Scope) -> None:
 
 
 def is_number(given: str) -> bool:
-    """Whether a text is a number that databases take: 64 bits."""
+    """Whether a text is a number that fits into 64 bits, as databases need."""
     return given.isascii() and given.isdecimal() and len(given) < 19
+
+
+# --- requests and answers -----------------------------------------------------------------------
 
 
 @value_class
 class Look:
-    """How a reader wants pages."""
+    """The language and the theme of a reader."""
 
     language: str
     theme: str
-    """"light", "dark" or "system"."""
+    """One of `THEMES`."""
+
+
+def look_of(http: web.Request) -> Look:
+    """Return what the cookies say, else the browser's language and the system's theme."""
+    theme = http.cookies.get(THEME_COOKIE, "")
+    language = http.cookies.get(LANGUAGE_COOKIE, "")
+    return Look(
+        language if language in LANGUAGES else accepted_language(http),
+        theme if theme in THEMES else THEMES[0],
+    )
+
+
+def accepted_language(http: web.Request) -> str:
+    """Return our language with the highest quality in `Accept-Language`, by default English."""
+    liked: list[tuple[float, str]] = []
+    for part in http.headers.get("Accept-Language", "").split(","):
+        name, _, quality = part.strip().partition(";q=")
+        base = name.split("-")[0].strip().lower()
+        if base in LANGUAGES:
+            liked.append((_quality(quality), base))
+    return max(liked, key=lambda one: one[0])[1] if liked else language_of(None)
+
+
+def _quality(text: str) -> float:
+    try:
+        return float(text or 1)
+    except ValueError:
+        return 0.0
 
 
 @value_class
 class ConsoleRequest:
-    """A request that was let in, with its validated values."""
+    """An admitted request."""
 
     http: web.Request
     caller: Caller
     look: Look
-    _body: BaseModel | None = None
-    _query: BaseModel | None = None
-    _is_let_in: Callable[[], Awaitable[bool]] | None = None
+    _is_admitted: Callable[[], Awaitable[bool]] | None = None
 
-    def body(self, model: type[M]) -> M:
-        """Return the body, validated as the model that its route names."""
-        assert isinstance(self._body, model)  # noqa: S101 # the route table says so
-        return self._body
-
-    def query(self, model: type[M]) -> M:
-        """Return the query, validated as the model that its route names."""
-        assert isinstance(self._query, model)  # noqa: S101
-        return self._query
-
-    async def is_still_let_in(self) -> bool:
-        """Whether the session or token has not ended since, for what is sent for longer."""
-        return self._is_let_in is None or await self._is_let_in()
-
-    def number(self, name: str) -> int:
-        """Return a number in the path; raises `RequestRefused` with 404 where it is none."""
-        given = self.http.match_info[name]
-        if not is_number(given):
-            raise RequestRefused(404, translatable("There is nothing of this number."))
-        return int(given)
+    async def is_still_admitted(self) -> bool:
+        """Whether the session or token is still valid, for long responses."""
+        return self._is_admitted is None or await self._is_admitted()
 
 
 @value_class
@@ -99,9 +119,39 @@ class Page:
     status: int = 200
 
 
-RouteAnswer: TypeAlias = BaseModel | Page | web.StreamResponse
-RouteHandler: TypeAlias = Callable[[ConsoleRequest], Awaitable[RouteAnswer]]
-Handler = TypeVar("Handler", bound=Callable[..., Awaitable[RouteAnswer]])
+def redirect(path: str) -> web.Response:
+    """Answer a form: load another page."""
+    return web.Response(status=303, headers={"Location": path, "Cache-Control": "no-store"})
+
+
+def protected(response: R, nonce: str = "") -> R:
+    """Add the headers that keep a page from loading or running anything foreign."""
+    style = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
+    response.headers.update(
+        {
+            "Content-Security-Policy": f"default-src 'none'; script-src 'self'; style-src {style};"
+            " connect-src 'self'; img-src 'self' data:; form-action 'self';"
+            " frame-ancestors 'none'; base-uri 'none'",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "same-origin",
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cache-Control": "no-store",
+        }
+    )
+    return response
+
+
+def download(content: str | bytes, content_type: str, disposition: str) -> web.Response:
+    """Return a file to save; `disposition` names it as `Content-Disposition` does."""
+    charset = "utf-8" if isinstance(content, str) else None
+    body = content.encode() if isinstance(content, str) else content
+    response = protected(web.Response(body=body, content_type=content_type, charset=charset))
+    response.headers["Content-Disposition"] = f"attachment; {disposition}"
+    return response
+
+
+# --- routes -------------------------------------------------------------------------------------
 
 
 @value_class
@@ -111,14 +161,17 @@ class Route:
     method: str
     path: str
     """As aiohttp reads it: "/answers/{number}"; the API's begin with /api/v1/."""
-    handler: RouteHandler
     scope: Scope | None
-    """What a token needs; None: everybody may ask."""
-    summary: str
-    body: type[BaseModel] | None = None
-    query: type[BaseModel] | None = None
-    answer: type[BaseModel] | None = None
-    """None: a page, or another response that the handler makes."""
+    """What a token needs; None: the route is public."""
+    handler: Callable[..., Awaitable[object]]
+    parameters: Mapping[str, Any]
+    """What the handler takes, by name: the `ConsoleRequest`; a pydantic model of the body, or of
+    the query where the method has none; parts of the path as `int` or `str`."""
+    answer: Any
+    """The dataclass that is sent as JSON; None: a `Page` or another response."""
+    then: str = ""
+    """Where the browser goes after a form, instead of the handler's answer: a path with parts of
+    the request's path or of the answer, such as "/presets/{name}"."""
     errors: Mapping[int, str] = field(default_factory=dict)
     """Further statuses and when they are answered."""
 
@@ -126,25 +179,76 @@ class Route:
     def is_api(self) -> bool:
         return self.path.startswith("/api/")
 
+    @property
+    def summary(self) -> str:
+        """The first line of the handler's docstring."""
+        return (inspect.getdoc(self.handler) or "").partition("\n")[0]
+
+    @property
+    def model(self) -> type[BaseModel] | None:
+        """What the body or the query is validated as."""
+        kinds = self.parameters.values()
+        return next((one for one in kinds if issubclass(one, BaseModel)), None)
+
+    @property
+    def body(self) -> type[BaseModel] | None:
+        return self.model if self.method in _WITH_BODY else None
+
+    @property
+    def query(self) -> type[BaseModel] | None:
+        return None if self.method in _WITH_BODY else self.model
+
+    async def handle(self, request: ConsoleRequest, given: BaseModel | None) -> object:
+        """Call the handler; `given` is the validated body or query.
+
+        Raises:
+            RequestRefused: 404: a part of the path is not a number.
+            TroupeError: what the handler raises.
+        """
+        values = [
+            request if kind is ConsoleRequest else self._value(request.http, name, kind, given)
+            for name, kind in self.parameters.items()
+        ]
+        answer = await self.handler(*values)
+        return redirect(self._target(request.http, answer)) if self.then else answer
+
+    def _value(self, http: web.Request, name: str, kind: Any, given: BaseModel | None) -> object:
+        if name not in http.match_info:
+            return given
+        part = http.match_info[name].replace("\0", "")  # PostgreSQL has none
+        if kind is not int:
+            return part
+        if not is_number(part):
+            raise RequestRefused(404, translatable("There is nothing with this number."))
+        return int(part)
+
+    def _target(self, http: web.Request, answer: object) -> str:
+        named = {name: getattr(answer, name, None) for name in ("name", "entry")}
+        values = {**http.match_info, **{key: one for key, one in named.items() if one is not None}}
+        return self.then.format_map({key: quote(str(one), safe="") for key, one in values.items()})
+
 
 def route(
     method_and_path: str,
     scope: Scope | None,
-    summary: str,
     *,
-    body: type[BaseModel] | None = None,
-    query: type[BaseModel] | None = None,
-    answer: type[BaseModel] | None = None,
+    then: str = "",
     errors: Mapping[int, str] | None = None,
 ) -> Callable[[Handler], Handler]:
     """Make a method of a `RouteGroup` the handler of a route: `@route("GET /answers", ...)`.
 
-    `Route` has the meaning of the arguments. Decorators stack.
+    Its signature says what it takes and answers, see `Route`. Decorators stack: a form of a page
+    and a route of the API share a handler.
     """
     method, _, path = method_and_path.partition(" ")
 
     def register(handler: Handler) -> Handler:
-        added = Route(method, path, handler, scope, summary, body, query, answer, errors or {})
+        signature = inspect.signature(handler)
+        taken = list(signature.parameters.values())[1:]  # without self
+        parameters = {one.name: one.annotation for one in taken}
+        kind = signature.return_annotation
+        answer = kind if is_dataclass(kind) and kind is not Page else None
+        added = Route(method, path, scope, handler, parameters, answer, then, errors or {})
         vars(handler)["routes"] = (added, *vars(handler).get("routes", ()))
         return handler
 
@@ -174,41 +278,3 @@ class RouteGroup:
             for handler in vars(type(self)).values()
             for each in getattr(handler, "routes", ())
         ]
-
-
-def redirect(path: str) -> web.Response:
-    """Answer a form: load another page."""
-    return web.Response(status=303, headers={"Location": path, "Cache-Control": "no-store"})
-
-
-THEMES = ("system", "light", "dark")
-LANGUAGE_COOKIE = "troupe_language"
-THEME_COOKIE = "troupe_theme"
-
-
-def look_of(http: web.Request) -> Look:
-    """Return what the cookies say, else the browser's language and the system's theme."""
-    theme = http.cookies.get(THEME_COOKIE, "")
-    language = http.cookies.get(LANGUAGE_COOKIE, "")
-    return Look(
-        language if language in LANGUAGES else accepted_language(http),
-        theme if theme in THEMES else THEMES[0],
-    )
-
-
-def accepted_language(http: web.Request) -> str:
-    """Return the language of ours that `Accept-Language` likes best; English if it names none."""
-    liked: list[tuple[float, str]] = []
-    for part in http.headers.get("Accept-Language", "").split(","):
-        name, _, quality = part.strip().partition(";q=")
-        base = name.split("-")[0].strip().lower()
-        if base in LANGUAGES:
-            liked.append((_quality(quality), base))
-    return max(liked, key=lambda one: one[0])[1] if liked else language_of(None)
-
-
-def _quality(text: str) -> float:
-    try:
-        return float(text or 1)
-    except ValueError:
-        return 0.0

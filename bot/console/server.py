@@ -8,24 +8,27 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias, cast
 
+import structlog
 from aiohttp import web
 
-from bot.console.certificate import ServedCertificate
 from bot.errors import SettingsError
+from bot.ports import Clock
 from bot.runtime.clock import SystemClock
 from bot.runtime.head_timeout import HeadTimeout
+from bot.runtime.secret_file import LOOK_EVERY_SECONDS
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import ConsoleSettings
 
+_log = structlog.get_logger(__name__)
 _MORE_PORTS = 20
-"""So many ports after the usual one are tried where that is in use."""
+"""How many ports after the usual one are tried if that is in use."""
 _MAX_BODY_BYTES = 20 * 2**20
 _BACKLOG = 128
 _KEEP_ALIVE_SECONDS = 75.0
 """After a response, for the next request and its head; proxies reuse connections for 60 s."""
 
 AddRoutes: TypeAlias = Callable[[web.Application], None]
-"""Adds what a part of the service serves; it answers for its own access rules."""
+"""Adds the routes of a part of the service, which has its own access rules."""
 
 
 @contextlib.asynccontextmanager
@@ -80,6 +83,52 @@ async def serve_http(
     finally:
         await cancel_and_wait(following)
         await runner.cleanup()
+
+
+class ServedCertificate:
+    """The certificate of the HTTPS server, reloaded when its files are replaced.
+
+    Args:
+        chain: the file of the chain, in PEM.
+        key: the file of its key, in PEM; None: it is in the same file.
+
+    Raises:
+        OSError: they cannot be read, or do not belong together (`ssl.SSLError`).
+    """
+
+    def __init__(self, chain: Path, key: Path | None) -> None:
+        self._chain, self._key = chain, key
+        self._versions = self._read_versions()
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._load(self.context)
+
+    async def follow(self, clock: Clock) -> None:
+        """Look for other files every five seconds, until cancelled."""
+        while True:
+            await clock.sleep(LOOK_EVERY_SECONDS)
+            self.read_changed_files()
+
+    def read_changed_files(self) -> None:
+        """Use the files if both were replaced; only in the event loop, as handshakes are."""
+        try:
+            versions = self._read_versions()
+            if versions == self._versions:
+                return
+            # Try another context first: one keeps what was loaded even if the key does not match.
+            self._load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+            self._load(self.context)
+        except OSError as error:
+            _log.warning("certificate_not_read", reason=error.strerror or type(error).__name__)
+            return
+        self._versions = versions
+        _log.info("certificate_replaced")
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        context.load_cert_chain(self._chain, self._key)
+
+    def _read_versions(self) -> tuple[tuple[int, int, int], ...]:
+        found = [file.stat() for file in (self._chain, self._key) if file is not None]
+        return tuple((one.st_mtime_ns, one.st_ino, one.st_size) for one in found)
 
 
 def _load_certificate(console: ConsoleSettings) -> ServedCertificate | None:

@@ -1,6 +1,6 @@
 """Set-up: from a bot's token to the file that the next start reads."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from pydantic import BaseModel, Field
@@ -39,8 +39,8 @@ class SetupPage(RouteGroup):
     mask: Callable[[str], str]
     clock: Clock
 
-    @route(f"GET {SETUP_PATH}", Scope.OPERATE, "The page of the set-up.")
-    async def _page(self, _: ConsoleRequest) -> Page:
+    @route(f"GET {SETUP_PATH}", Scope.OPERATE)
+    async def show(self) -> Page:
         return await self._shown()
 
     async def _shown(self, **values: object) -> Page:
@@ -59,44 +59,33 @@ class SetupPage(RouteGroup):
             },
         )
 
-    @route(
-        f"POST {SETUP_PATH}/{{platform}}/token",
-        Scope.OPERATE,
-        "Check a bot's token.",
-        body=TokenForm,
-    )
-    async def _check_token(self, request: ConsoleRequest) -> web.Response | Page:
-        kind = request.http.match_info["platform"]
+    @route(f"POST {SETUP_PATH}/{{platform}}/token", Scope.OPERATE)
+    async def check_token(self, platform: str, form: TokenForm) -> web.Response | Page:
+        return await self._tried(platform, self.steps.check_token(platform, form.token.strip()))
+
+    @route(f"POST {SETUP_PATH}/{{platform}}/admin", Scope.OPERATE)
+    async def ask_for_admin(self, platform: str) -> web.Response | Page:
+        """Wait for the code of the first admin."""
+        return await self._tried(platform, self.steps.ask_for_admin(platform))
+
+    async def _tried(self, platform: str, step: Awaitable[object]) -> web.Response | Page:
         try:
-            await self.steps.check_token(kind, request.body(TokenForm).token.strip())
+            await step
         except PlatformError as error:
-            return await self._shown(problem=self._masked(error), problem_of=kind)
+            text = text_of(error)
+            masked = text.with_values(self.mask) if isinstance(text, Text) else self.mask(text)
+            return await self._shown(problem=masked, problem_of=platform)
         return redirect(SETUP_PATH)
 
-    @route(
-        f"POST {SETUP_PATH}/{{platform}}/admin",
-        Scope.OPERATE,
-        "Wait for the code of the first admin.",
-    )
-    async def _ask_for_admin(self, request: ConsoleRequest) -> web.Response | Page:
-        kind = request.http.match_info["platform"]
-        try:
-            await self.steps.ask_for_admin(kind)
-        except PlatformError as error:
-            return await self._shown(problem=self._masked(error), problem_of=kind)
+    @route(f"POST {SETUP_PATH}/{{platform}}/forget", Scope.OPERATE)
+    async def forget(self, platform: str) -> web.Response:
+        """Drop a bot that was chosen."""
+        await self.steps.forget(platform)
         return redirect(SETUP_PATH)
 
-    def _masked(self, error: PlatformError) -> str:
-        text = text_of(error)
-        return text.with_values(self.mask) if isinstance(text, Text) else self.mask(text)
-
-    @route(f"POST {SETUP_PATH}/{{platform}}/forget", Scope.OPERATE, "Drop a bot that was chosen.")
-    async def _forget(self, request: ConsoleRequest) -> web.Response:
-        await self.steps.forget(request.http.match_info["platform"])
-        return redirect(SETUP_PATH)
-
-    @route(f"POST {SETUP_PATH}/write", Scope.OPERATE, "Write .env.")
-    async def _write(self, request: ConsoleRequest) -> Page:
+    @route(f"POST {SETUP_PATH}/write", Scope.OPERATE)
+    async def write(self, request: ConsoleRequest) -> Page:
+        """Write .env."""
         names = list(self.steps.variables())
         try:
             overridden = await self.steps.write()

@@ -1,6 +1,6 @@
 """Usage and cost by day, preset, channel, person or model; the same rows as CSV."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal, TypeAlias
 
@@ -9,11 +9,12 @@ from pydantic import BaseModel, Field
 
 from bot.chat.access import Scope
 from bot.chat.usage import MICROS, UsageRow, UsageTotal, format_cost, format_usage_table
-from bot.console.app import protected
-from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, route
+from bot.console.pages import line_chart
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
 from bot.ports import Clock
 from bot.storage.usage import UsageTotals
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 _DAYS = 30
 _MAX_DAYS = 400
@@ -24,75 +25,69 @@ Grouping: TypeAlias = Literal["day", "preset", "channel", "person", "model"]
 
 
 class UsageQuery(BaseModel):
-    """Which days, and what is added up."""
+    """Which days, and how they are grouped."""
 
     by: Grouping = "day"
     since: date | Literal[""] = Field("", description="By default a month ago; days are UTC's.")
     until: date | Literal[""] = Field("", description="The last day; by default today.")
 
 
-class UsageSum(BaseModel):
-    """What answers took together."""
+@value_class
+class UsageSum:
+    """The totals of several answers."""
 
-    name: str = Field(description="The day, preset, channel, person or model.")
+    name: str
+    """The day, preset, channel, person or model."""
     answers: int
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
-    cost: float = Field(description="In US dollars, of the answers whose cost is known.")
+    cost: float
+    """In US dollars, of the answers whose cost is known."""
     answers_without_cost: int
 
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.output_tokens
 
-class UsageList(BaseModel):
+
+@value_class
+class UsageList:
     since: date
     until: date
-    sums: list[UsageSum]
+    sums: Sequence[UsageSum]
 
 
+@value_class
 class UsagePage(RouteGroup):
     """Adds up what answers cost."""
 
     navigation = (NavigationItem("/usage", translatable("Usage and cost"), "usage"),)
 
-    def __init__(self, totals: UsageTotals, clock: Clock) -> None:
-        self._totals = totals
-        self._clock = clock
+    totals: UsageTotals
+    clock: Clock
 
     def _days(self, query: UsageQuery) -> tuple[date, date]:
-        today = datetime.fromtimestamp(self._clock.now(), UTC).date()
+        today = datetime.fromtimestamp(self.clock.now(), UTC).date()
         until = max(_FIRST_DAY, min(query.until or today, today))
         since = min(query.since or until - timedelta(days=_DAYS - 1), until)
         return max(since, until - timedelta(days=_MAX_DAYS)), until
 
     async def _rows(self, query: UsageQuery) -> Sequence[UsageRow]:
         since, until = self._days(query)
-        begin, end = (
-            datetime.combine(day, time.min, UTC) for day in (since, until + timedelta(days=1))
-        )
-        return await self._totals.by_day(begin, end)
+        return await self.totals.by_day(_midnight(since), _midnight(until + timedelta(days=1)))
 
-    @route(
-        "GET /api/v1/usage",
-        Scope.READ,
-        "What answers took and cost.",
-        query=UsageQuery,
-        answer=UsageList,
-    )
-    async def _list(self, request: ConsoleRequest) -> UsageList:
-        query = request.query(UsageQuery)
+    @route("GET /api/v1/usage", Scope.READ)
+    async def list_sums(self, query: UsageQuery) -> UsageList:
+        """What answers took and cost."""
         since, until = self._days(query)
-        sums = usage_sums(await self._rows(query), query.by)
-        return UsageList(since=since, until=until, sums=sums)
+        return UsageList(since, until, usage_sums(await self._rows(query), query.by))
 
-    @route("GET /usage", Scope.READ, "The page of usage and cost.", query=UsageQuery)
-    async def _page(self, request: ConsoleRequest) -> Page:
-        query = request.query(UsageQuery)
-        found = await self._list(request)
-        most = max((one.prompt_tokens + one.output_tokens for one in found.sums), default=0)
-        bars = {
-            one.name: round(_BAR_WIDTH * (one.prompt_tokens + one.output_tokens) / max(1, most))
-            for one in found.sums
-        }
+    @route("GET /usage", Scope.READ)
+    async def show(self, request: ConsoleRequest, query: UsageQuery) -> Page:
+        found = await self.list_sums(query)
+        most = max((one.tokens for one in found.sums), default=0)
+        bars = {one.name: round(_BAR_WIDTH * one.tokens / max(1, most)) for one in found.sums}
         costs = {one.name: format_cost(round(one.cost * MICROS)) for one in found.sums}
         chart = _day_chart(found, request.look.language) if query.by == "day" else None
         return Page(
@@ -100,17 +95,15 @@ class UsagePage(RouteGroup):
             {"found": found, "by": query.by, "bars": bars, "costs": costs, "chart": chart},
         )
 
-    @route(
-        "GET /usage.csv",
-        Scope.READ,
-        "The usage as CSV: a row for each day, person, channel and model.",
-        query=UsageQuery,
-    )
-    async def _table(self, request: ConsoleRequest) -> web.Response:
-        text = format_usage_table(await self._rows(request.query(UsageQuery)))
-        response = web.Response(text=text, content_type="text/csv")
-        response.headers["Content-Disposition"] = 'attachment; filename="usage.csv"'
-        return protected(response, "")
+    @route("GET /usage.csv", Scope.READ)
+    async def send_table(self, query: UsageQuery) -> web.Response:
+        """Send a row for each day, person, channel and model."""
+        text = format_usage_table(await self._rows(query))
+        return download(text, "text/csv", 'filename="usage.csv"')
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time.min, UTC)
 
 
 def _day_chart(found: UsageList, language: str) -> dict[str, object] | None:
@@ -121,56 +114,42 @@ def _day_chart(found: UsageList, language: str) -> dict[str, object] | None:
     count = (found.until - found.since).days + 1
     days = [found.since + timedelta(days=number) for number in range(count)]
     used = [by_day.get(day.isoformat()) for day in days]
-    read = [one.prompt_tokens + one.output_tokens if one else 0 for one in used]
-    written = [one.output_tokens if one else 0 for one in used]
-    return {
-        "unit": "day",
-        "live": False,
-        "title": translatable("Day").translate_to(language),
-        "times": [int(datetime.combine(day, time.min, UTC).timestamp()) for day in days],
-        "series": [
-            {
-                "label": translatable("Read and written").translate_to(language),
-                "color": "c-1",
-                "values": read,
-            },
-            {
-                "label": translatable("Written").translate_to(language),
-                "color": "c-2",
-                "values": written,
-            },
-        ],
-    }
+    lines = (
+        (translatable("Read and written"), [one.tokens if one else 0 for one in used]),
+        (translatable("Written"), [one.output_tokens if one else 0 for one in used]),
+    )
+    times = [int(_midnight(day).timestamp()) for day in days]
+    return line_chart("day", translatable("Day"), times, lines, language)
 
 
 def usage_sums(rows: Sequence[UsageRow], by: Grouping) -> list[UsageSum]:
     """Add up rows: days in their order, everything else with the most tokens first."""
     groups: dict[str, list[UsageTotal]] = {}
     for row in rows:
-        groups.setdefault(_names(row)[by], []).append(row.total)
+        groups.setdefault(_name(row, by), []).append(row.total)
     sums = [_sum(name, totals) for name, totals in groups.items()]
     if by == "day":
         return sorted(sums, key=lambda one: one.name, reverse=True)
-    return sorted(sums, key=lambda one: one.prompt_tokens + one.output_tokens, reverse=True)
+    return sorted(sums, key=lambda one: one.tokens, reverse=True)
 
 
-def _names(row: UsageRow) -> Mapping[Grouping, str]:
-    return {
-        "day": row.day,
-        "preset": row.preset,
-        "channel": row.conversation,
-        "person": row.person,
-        "model": f"{row.provider}/{row.model}",
-    }
+def _name(row: UsageRow, by: Grouping) -> str:
+    match by:
+        case "channel":
+            return row.conversation
+        case "model":
+            return f"{row.provider}/{row.model}"
+        case _:
+            return str(getattr(row, by))
 
 
 def _sum(name: str, totals: Sequence[UsageTotal]) -> UsageSum:
     return UsageSum(
-        name=name,
-        answers=sum(one.answers for one in totals),
-        prompt_tokens=sum(one.prompt_tokens for one in totals),
-        cached_tokens=sum(one.cached_tokens for one in totals),
-        output_tokens=sum(one.output_tokens for one in totals),
-        cost=sum(one.cost for one in totals) / MICROS,
-        answers_without_cost=sum(one.unpriced for one in totals),
+        name,
+        sum(one.answers for one in totals),
+        sum(one.prompt_tokens for one in totals),
+        sum(one.cached_tokens for one in totals),
+        sum(one.output_tokens for one in totals),
+        sum(one.cost for one in totals) / MICROS,
+        sum(one.unpriced for one in totals),
     )

@@ -1,4 +1,4 @@
-"""The HTTP endpoints that platforms call with what people write."""
+"""Webhooks: the HTTP endpoints that platforms call with new messages."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 _MAX_BODY_BYTES = 2**20
 _RETRY_AFTER_SECONDS = 5
 _STORE_SECONDS = 10.0
-"""Well before Telegram gives up a call; an answer later than that is none to it."""
+"""Telegram gives up a call much later."""
 # A body that is not packed as its headers say.
 _UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 
@@ -33,9 +33,8 @@ def webhook_routes(
 ) -> AddRoutes:
     """Return what adds the webhooks of platforms that have one.
 
-    A call is answered with 200 once it is committed, and with 503 while nothing can be stored.
-    What takes too long is answered with 503 and goes on: a database that is merely slow stores it
-    in the end, and the platform's next call with the same message is dropped by its key.
+    A call is answered with 200 once it is committed, and with 503 if it cannot be stored or that
+    takes too long. A slow database stores it in the end; a repeated call is dropped by its key.
 
     Args:
         receivers: the platforms.
@@ -67,7 +66,7 @@ class _WebhookEndpoint:
         self._body_seconds = body_seconds
         self._store_seconds = store_seconds
         self._storing: set[asyncio.Task[bool]] = set()
-        self._is_understood = True  # whether the last call was: a series of others is logged once
+        self._is_understood = True  # of the last call; a series of failures is logged once
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
         """End what is still being stored when the server ends: the platform calls again."""
@@ -76,18 +75,18 @@ class _WebhookEndpoint:
 
     async def answer(self, request: web.Request) -> web.Response:
         if (request.content_length or 0) > _MAX_BODY_BYTES:
-            return _answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         if not self._receiver.admits_call(_given_once(request.headers)):
-            return _answer(HTTPStatus.UNAUTHORIZED)
+            return web.Response(status=HTTPStatus.UNAUTHORIZED)
         try:
             async with asyncio.timeout(self._body_seconds):
                 body = await _read(request)
         except TimeoutError:
-            return _answer(HTTPStatus.REQUEST_TIMEOUT)
+            return web.Response(status=HTTPStatus.REQUEST_TIMEOUT)
         except _UNREADABLE:
-            return _answer(HTTPStatus.BAD_REQUEST)
+            return web.Response(status=HTTPStatus.BAD_REQUEST)
         if body is None:
-            return _answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return await self._store(body)
 
     async def _store(self, body: bytes) -> web.Response:
@@ -105,7 +104,7 @@ class _WebhookEndpoint:
         if not understood and self._is_understood:
             _log.warning("webhook_call_not_understood", bytes=len(body))
         self._is_understood = understood
-        return _answer(HTTPStatus.OK if understood else HTTPStatus.BAD_REQUEST)
+        return web.Response(status=HTTPStatus.OK if understood else HTTPStatus.BAD_REQUEST)
 
 
 def _postponed(reason: str) -> web.Response:
@@ -115,7 +114,7 @@ def _postponed(reason: str) -> web.Response:
 
 
 def _log_late_end(storing: asyncio.Task[bool]) -> None:
-    """Say how a call ended that was answered with 503 before."""
+    """Log how a call ended that was already answered with 503."""
     if storing.cancelled():
         return
     try:
@@ -127,7 +126,7 @@ def _log_late_end(storing: asyncio.Task[bool]) -> None:
 
 
 def _given_once(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Leave out headers that are given twice: a proxy may have looked at the other one."""
+    """Leave out repeated headers: a proxy may have checked the other one."""
     counts = Counter(name.lower() for name, _ in headers.items())
     return CIMultiDict((name, value) for name, value in headers.items() if counts[name.lower()] < 2)
 
@@ -140,7 +139,3 @@ async def _read(request: web.Request) -> bytes | None:
         if len(body) > _MAX_BODY_BYTES:
             return None
     return bytes(body)
-
-
-def _answer(status: HTTPStatus) -> web.Response:
-    return web.Response(status=status)

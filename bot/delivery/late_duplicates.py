@@ -7,7 +7,6 @@ chat. What is remembered for that ends with the process (docs/delivery.md#unknow
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,49 +15,49 @@ import structlog
 from bot.chat.outgoing import OutboxRow
 from bot.errors import PlatformError, RateLimited, Refused, StoreError
 from bot.ports import Clock, Surface
+from bot.runtime.bounded_dict import BoundedDict
 from bot.runtime.http_client import write_only_if
 from bot.storage.outbox import SqlOutbox
 from bot.telemetry.logs import BoundTurn
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-LATE_SECONDS = 60.0
-"""How long after a search in vain a platform may still accept what was looked for."""
+_LATE_SECONDS = 60.0
+"""How late a platform may still accept a message that a search did not find."""
 _SEARCH_SECONDS = 15.0
-"""A search makes no further request after that; its lane is held for longer."""
+"""No request is made after this time; the lane is held for longer."""
 _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 2.0
-"""After a search that was not possible; twice as long after each further one that failed."""
+"""Doubles with each search that fails."""
 _MAX_RETRY_SECONDS = 60.0
 _GIVE_UP_SECONDS = 3600.0
 _MAX_REMEMBERED = 1000
-_MAX_CHATS = 8  # that are searched at once
+_MAX_CHATS = 8  # searched at once
 
 
 @value_class
 class _Repeated:
-    """A row that was looked for in vain, and sent again."""
+    """A row that was searched for in vain and sent again."""
 
     row: OutboxRow
-    """As it was sent first; a growing answer has more words by now."""
+    """As it was first sent; a growing answer is longer by now."""
     copies: int
-    """How many requests may still be accepted, beside the one that is known."""
+    """The number of other requests that may still be accepted."""
     due_at: float
-    """When they are looked for, by the monotonic clock."""
+    """When to search, by the monotonic clock."""
     given_up_at: float
     failures: int = 0
-    """How many searches for them have failed. Each has held the chat's lane."""
+    """The number of failed searches, each of which held the lane."""
 
 
 class LateDuplicates:
-    """Remembers what was sent again, and deletes what was accepted after all.
+    """Finds and deletes the second copies of messages that were sent twice.
 
     Args:
         outbox: holds lanes.
         surfaces: by `Address.source`.
-        clock: says when a search is due.
-        find: looks for another copy of a row than the one with this id.
-        late_seconds: how long after a search in vain the platform may still accept the request.
+        clock: time.
+        find: looks for a copy of a row other than the message with this id.
     """
 
     def __init__(
@@ -67,23 +66,20 @@ class LateDuplicates:
         surfaces: Mapping[str, Surface],
         clock: Clock,
         find: Callable[[OutboxRow, str | None], Awaitable[str | None]],
-        *,
-        late_seconds: float = LATE_SECONDS,
     ) -> None:
         self._outbox = outbox
         self._surfaces = surfaces
         self._clock = clock
         self._find = find
-        self._late_seconds = late_seconds
-        self._repeated: OrderedDict[int, _Repeated] = OrderedDict()  # by row, the oldest first
+        self._repeated = BoundedDict[int, _Repeated](_MAX_REMEMBERED)  # by row
         self._is_expected = asyncio.Event()
 
     def note_search(self, row: OutboxRow, found: str | None) -> None:
-        """Remember a row that was looked for in vain, or was found once it had been sent again."""
+        """Note what a search has found: nothing, or what was sent again since an earlier search."""
         known = self._repeated.pop(row.id, None)
         if known is None and found is not None:
             return
-        due_at = self._clock.monotonic() + self._late_seconds
+        due_at = self._clock.monotonic() + _LATE_SECONDS
         first = known or _Repeated(row, 0, due_at, due_at)
         self._repeated[row.id] = replace(
             first,
@@ -91,16 +87,10 @@ class LateDuplicates:
             due_at=due_at,
             given_up_at=due_at + _GIVE_UP_SECONDS,
         )
-        if len(self._repeated) > _MAX_REMEMBERED:
-            self._repeated.popitem(last=False)
         self._is_expected.set()
 
     async def run(self, wake: Callable[[Sequence[str]], None]) -> None:
-        """Search for what is due until cancelled.
-
-        Args:
-            wake: takes the lanes that were held meanwhile.
-        """
+        """Search for what is due until cancelled; `wake` takes the lanes that were held."""
         while True:
             if not self._repeated:
                 self._is_expected.clear()
@@ -117,7 +107,7 @@ class LateDuplicates:
                 await self._clock.sleep(_POLL_SECONDS)
 
     async def _settle(self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]) -> None:
-        """Delete the second copies of a row, now or, where that is not possible yet, later."""
+        """Delete the second copies of a row, or schedule another search for them."""
         row, wait, failures = repeated.row, _RETRY_SECONDS, repeated.failures
         is_done = False
         with BoundTurn(row.turn):
@@ -132,7 +122,7 @@ class LateDuplicates:
                 wait = min(_RETRY_SECONDS * 2.0**failures, _MAX_RETRY_SECONDS)
                 failures += 1
                 _log.info("late_duplicate_search_postponed", row=row.id, reason=str(error))
-        if self._repeated.get(row.id) is not repeated:  # there are newer ones to remember
+        if self._repeated.get(row.id) is not repeated:  # there is something newer to search for
             return
         due_at = self._clock.monotonic() + wait
         if is_done or due_at > repeated.given_up_at:
@@ -143,9 +133,9 @@ class LateDuplicates:
     async def _search_alone(
         self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]
     ) -> bool:
-        """Search while nobody sends to the chat; return False if that is not possible yet.
+        """Search while nobody sends to the chat; return False if it has to be tried again.
 
-        A search edits what it finds: a message that is just being sent is not known yet.
+        A search edits what it finds, and would take a message that is being sent for a copy.
         """
         lane = repeated.row.address.lane
         latest = self._clock.monotonic() + _SEARCH_SECONDS
@@ -160,7 +150,7 @@ class LateDuplicates:
             wake([lane])
 
     async def _delete_copies(self, repeated: _Repeated) -> bool:
-        """Delete what is there beside the known message; return False if there is none yet."""
+        """Delete all copies of a known message; return False if none is known yet."""
         row = repeated.row
         sent = await self._outbox.sent_ids([row.id])  # perhaps by another process
         if row.id not in sent:
@@ -170,7 +160,7 @@ class LateDuplicates:
             found = await self._find(row, sent_as)
             if found is None:
                 break
-            with write_only_if(lambda: True):  # it is never too late for that
+            with write_only_if(lambda: True):  # never too late for that
                 await self._surfaces[row.address.source].delete(row.address, found)
             _log.warning("late_duplicate_deleted", row=row.id, lane=row.address.lane)
         return True

@@ -8,49 +8,55 @@ supports says how many calls a chat and a bot may make (`Limits.chat_calls`, `Li
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Set
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeAlias, TypeVar
 
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.chat.rate import CallScope, CallWindow
 from bot.errors import RateLimited, ResponseRefused
 from bot.ports import BucketSurface, Clock, DraftingSurface, RateLimits, Surface
 from bot.telemetry.metrics import RATE_LIMIT_REFUSALS, RATE_LIMIT_SECONDS
 
 _MAX_ASKING = 32
-"""As many as a pool claims together: what they are told says whether to take more."""
+"""As many as a pool claims at once: their answers tell whether to take more."""
 _MIN_SECONDS = 0.05
 _MAX_SECONDS = 1.0
 _MAX_HOLD_SECONDS = 5.0
-"""Rows that are taken as soon as they are queued may wait without a pause; then others join in."""
+"""After this time, held lanes join rows that are taken as soon as they are queued."""
 _MAX_PLACE_SECONDS = 60.0
-"""A lane that has not asked for so long was sent by another process."""
+"""A lane that has not asked for this long was sent by another process."""
 _MAX_PLACES = 10_000
+Response = TypeVar("Response")
+_Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tuple[CallWindow, ...]]
+_MAX_FORMS = 64  # of limits: a platform has a few
+_MAX_SLEEP_SECONDS = 2.0
+"""A longer wait is raised, so that the outbox reschedules the row."""
+_MIN_WAIT_SECONDS = 0.05
 
 
 class WaitingCalls:
-    """The calls of each bot that ask for, or wait for, what its rate allows."""
+    """The calls of each bot that ask for a slot in its rate limit, or wait for one."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._asking = Counter[str]()  # by `Address.source`, as all below
         self._waiting: defaultdict[str, dict[str, asyncio.Event]] = defaultdict(dict)
-        """By lane: the calls that wait here, and what says that one comes first."""
+        """By source and lane: the event that is set when a waiting call comes first."""
         self._ends_at: dict[str, float] = {}
         self._joins_at: dict[str, float] = {}
         self._joining = Counter[str]()
         self._places: dict[str, tuple[float, float]] = {}
-        """By lane: since when it waits, and when it has asked last."""
+        """By lane: since when it waits, and when it last asked."""
 
     @contextmanager
     def asking(self, source: str) -> Iterator[None]:
-        """Count a call that asks whether it is allowed."""
+        """Count a call that asks for a slot."""
         self._asking[source] += 1
         try:
             yield
@@ -58,12 +64,12 @@ class WaitingCalls:
             self._asking[source] -= 1
 
     def are_waiting(self, source: str) -> bool:
-        """Return whether calls of a bot wait here for its rate."""
+        """Return whether calls of a bot wait in this process."""
         return bool(self._waiting[source])
 
     @contextmanager
     def waiting(self, source: str, lane: str) -> Iterator[asyncio.Event]:
-        """Let a call wait in its place; the event is set when it comes first."""
+        """Queue a call; the event is set when it is first in the queue."""
         self._place(lane)
         waiting = self._waiting[source]
         waiting[lane] = changed = asyncio.Event()
@@ -76,21 +82,21 @@ class WaitingCalls:
                 waiting[min(waiting, key=self._since)].set()
 
     def is_first(self, source: str, lane: str) -> bool:
-        """Return whether no other call that waits here has waited longer."""
+        """Return whether no other call in this process has waited longer."""
         return min(self._waiting[source], key=self._since) == lane
 
     def end(self, lane: str) -> None:
-        """Give up the place of a lane whose call is made, or waits for something else."""
+        """Give up a lane's place in the queue."""
         self._places.pop(lane, None)
 
     def note_end(self, source: str, seconds: float) -> None:
-        """Note that a bot may call nothing for so long."""
+        """Note for how many seconds a bot may not call."""
         self._ends_at[source] = self._clock.monotonic() + seconds
 
     def admit(self, source: str, lane: str) -> float:
-        """Return 0 if a row of a lane may be taken now, else after how many seconds to ask again.
+        """Return 0 if a row of a lane may be taken now, else the seconds until the next try.
 
-        A lane whose place is before that of a call that waits here joins in.
+        A lane that has waited longer than a queued call joins the queue.
         """
         now = self._clock.monotonic()
         ends_at = self._ends_at.get(source, now)
@@ -115,7 +121,7 @@ class WaitingCalls:
         return self._places[lane][0] if lane in self._places else self._clock.monotonic()
 
     def _place(self, lane: str) -> float:
-        """Return since when a lane waits; it has a place from now on."""
+        """Return since when a lane waits; it joins the queue if it is new."""
         now = self._clock.monotonic()
         since, asked_at = self._places.get(lane, (now, now))
         if asked_at < now - _MAX_PLACE_SECONDS:
@@ -127,21 +133,16 @@ class WaitingCalls:
         return since
 
 
-Response = TypeVar("Response")
-_Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tuple[CallWindow, ...]]
-_MAX_FORMS = 64
-_MAX_SLEEP_SECONDS = 2.0
-"""A shorter wait is slept through, a longer one is raised, so that the outbox reschedules."""
-_MIN_WAIT_SECONDS = 0.05
-
-
 class RateLimitedSurface(Surface, DraftingSurface):
     """A surface whose calls wait until the platform allows them.
 
-    With `best_effort`, for live edits, a call never waits, and leaves some calls to the outbox.
-    With `learns_rates`, what a platform documents as about so many calls holds for the outbox only
-    in the hour after a refusal; else it holds from the start. In `waiting`, the calls of the outbox
-    that wait for their bot's rate are counted.
+    Args:
+        surface: sends.
+        rates: counts the calls of all processes.
+        clock: time.
+        best_effort: for live edits: never wait, and leave some calls to the outbox.
+        learns_rates: apply approximate limits to the outbox only in the hour after a refusal.
+        waiting: the queue of calls that wait for their bot's rate limit.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         self._clock = clock
         self._best_effort = best_effort
         self._learns_rates = learns_rates
-        self._known_windows: dict[tuple[int, bool], tuple[Limits, _Windows]] = {}
+        self._windows = lru_cache(_MAX_FORMS)(self._windows_of)
         self._waiting = waiting or WaitingCalls(clock)
 
     @override
@@ -219,28 +220,19 @@ class RateLimitedSurface(Surface, DraftingSurface):
         await self._call(address, route, lambda: self._surface.typing(address), is_message=False)
 
     @override
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         return await self._call(
             message.address,
             f"{message.address.lane} find",
-            lambda: self._surface.find(
-                message, after=after, known=known, duplicate_of=duplicate_of
-            ),
+            lambda: self._surface.find(message, search),
         )
 
     async def _respond(
         self, address: Address, request: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """Respond to a command or a press: that counts for no rate, so it waits for none.
+        """Respond to a command or a press, which no rate limit counts.
 
-        What the platform has refused it waits for: the address of the machine may be blocked.
+        It only waits for refusals: the platform may have blocked the address of this machine.
         """
         route = f"{address.lane} respond"
         scopes = [CallScope(key, ()) for key in (route, address.lane, address.source)]
@@ -257,7 +249,9 @@ class RateLimitedSurface(Surface, DraftingSurface):
         is_message: bool = True,
     ) -> Response:
         lane, source = address.lane, address.source
-        of_route, of_chat, of_bot = self._windows(address, is_message=is_message)
+        of_route, of_chat, of_bot = self._windows(
+            self._surface.limits(address), is_message=is_message
+        )
         scopes = [
             CallScope(route, of_route),
             CallScope(lane, of_chat),
@@ -272,7 +266,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _request(
         self, address: Address, route: str, request: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """Make a call, and have what it is refused for refuse further ones."""
+        """Make a call; a refusal blocks further calls in its scope."""
         lane, source = address.lane, address.source
         try:
             return await request()
@@ -281,26 +275,15 @@ class RateLimitedSurface(Surface, DraftingSurface):
             RATE_LIMIT_SECONDS.labels(address.platform).inc(error.retry_after_seconds)
             refused = {"route": route, "chat": lane, "bot": source}[error.scope]
             await self._rates.refuse_calls(refused, error.retry_after_seconds)
-            if error.scope == "chat":  # it may have been one call too many of the bot
+            if error.scope == "chat":  # perhaps it was one call too many of the bot
                 await self._rates.refuse_calls(source, 0.0)
             raise
 
-    def _windows(self, address: Address, *, is_message: bool) -> _Windows:
-        """Return what may be called of this kind for the chat, for the chat and for the bot."""
-        limits = self._surface.limits(address)
-        known = self._known_windows.get((id(limits), is_message))
-        if known is None or known[0] is not limits:  # platforms have a few forms of limits
-            known = limits, self._windows_of(limits, is_message=is_message)
-            if len(self._known_windows) >= _MAX_FORMS:
-                self._known_windows.clear()
-            self._known_windows[id(limits), is_message] = known
-        return known[1]
-
     def _windows_of(self, limits: Limits, *, is_message: bool) -> _Windows:
-        """Return them for one form of limits.
+        """Return the limits for this kind of call in the chat, for the chat and for the bot.
 
-        Live edits leave what is reserved, and keep to the rates of a chat from the start. A typing
-        indicator is no message: it counts for the bot at most, and leaves what is reserved.
+        Live edits respect the reserve and a chat's limits from the start. A typing indicator counts
+        for the bot at most, and respects the reserve.
         """
         learns, edits = self._learns_rates, self._best_effort
         if not is_message:
@@ -316,8 +299,8 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _wait(self, source: str, lane: str, scopes: list[CallScope]) -> None:
         """Wait until a call is allowed; raise `RateLimited` if that takes too long.
 
-        Calls that wait for their bot ask in the order of their places; nobody waits in that queue
-        for a chat.
+        Calls that wait for their bot are served in order; a call that waits for its chat leaves the
+        queue.
         """
         latest = self._clock.monotonic() + _MAX_SLEEP_SECONDS
         of_all = [scope for scope in scopes if scope.is_of_all]
@@ -342,7 +325,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         of_all: list[CallScope],
         latest: float,
     ) -> float:
-        """Wait for the bot's rate; return 0 for a counted call, else how long its chat waits."""
+        """Wait for the bot's limit; return 0 for a counted call, else how long its chat waits."""
         with self._waiting.waiting(source, lane) as changed:
             while True:
                 if not self._waiting.is_first(source, lane):

@@ -20,13 +20,14 @@ from bot.chat.outgoing import (
     NOTICE_PARTS,
     Limits,
     MessageContent,
+    MessageSearch,
     MessageThread,
     OutboxOperation,
     OutboxRow,
     OutboxState,
     OutgoingMessage,
 )
-from bot.delivery.late_duplicates import LATE_SECONDS, LateDuplicates
+from bot.delivery.late_duplicates import LateDuplicates
 from bot.delivery.pacing import WaitingCalls
 from bot.delivery.sent_rows import SentRows
 from bot.errors import (
@@ -42,6 +43,7 @@ from bot.errors import (
     WordsRefused,
 )
 from bot.ports import Clock, Delivery, Surface
+from bot.runtime.bounded_dict import BoundedDict
 from bot.runtime.http_client import write_only_if
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.storage.outbox import SqlOutbox
@@ -52,16 +54,15 @@ from bot.texts.text import in_every_language, translatable
 
 _log = structlog.get_logger(__name__)
 _MAX_LANE_WAIT_SECONDS = 5.0
-"""A row that is due later than this is left to a later call of `work`."""
+"""A row that is due later is left to a later call of `work`."""
 _SECONDS_BETWEEN_NOTICES = 60.0
 _MAX_BACKOFF_SECONDS = 60.0
 _MORE_SEARCH_SECONDS = 5.0
-"""For so long a search may go on when it is too late to send: it has many requests, of which none
-adds a message. Its lease lasts longer."""
+"""How much longer than a send a search may take: its many requests add no message."""
 _FATAL_RETRY_SECONDS = 30.0
 _MAX_UNKNOWN_OUTCOMES = 5
-"""Of a row that fails while the platform takes others. An attempt that was rate limited, or ended
-with its process, says nothing of the row."""
+"""Of a row that fails while the platform accepts others. Rate limits and crashes say nothing about
+the row, and do not count."""
 _MAX_ATTEMPTS = 200
 _HEALTHY_SECONDS = 120.0
 _MAX_LANES_REMEMBERED = 100
@@ -71,26 +72,24 @@ _SET_ASIDE = translatable(
 )
 _NO_FILES_HERE = translatable("⚠ A file belongs here, but I may not attach files in this chat.")
 _NONCE_BYTES = 15  # 24 characters; Discord accepts 25
-
-
-def _announce_nothing(_row_id: int, _external_id: str | None) -> None:
-    return
-
-
-def _tell_nobody(_lane: str, _reason: str) -> None:
-    return
+_NOT_SHOWN = translatable(
+    "⚠ A part of my answer belongs here, but this chat does not let me show it."
+)
+_WORDS_BLOCKED = translatable(
+    "⚠ A moderation rule of this server (AutoMod) blocked a part of my answer. Please ask in other"
+    " words, or ask its admins about the rule."
+)
+Response = TypeVar("Response")
 
 
 class Sender:
     """Delivers one lane at a time; several senders may work on different lanes.
 
     Args:
-        settle_seconds: How late a platform may still accept a request that was given up.
-        announce: Takes the id of every row that was sent and the message that it became, None for
-            one that never will be sent.
-        tell_refusal: Takes a lane in which the platform lets the bot send nothing, and why.
-        waiting: The calls that wait for the rate of their bot.
-        late_seconds: How long after that a second copy may appear, which `late_duplicates` deletes.
+        settle_seconds: how late a platform may still accept a request that was given up.
+        announce: takes each settled row and its message; None: it will never be sent.
+        tell_refusal: takes a lane where the platform lets the bot send nothing, and the reason.
+        waiting: the queue of calls that wait for their bot's rate limit.
     """
 
     def __init__(
@@ -100,10 +99,9 @@ class Sender:
         clock: Clock,
         *,
         settle_seconds: float,
-        announce: Callable[[int, str | None], None] = _announce_nothing,
-        tell_refusal: Callable[[str, str], None] = _tell_nobody,
+        announce: Callable[[int, str | None], None] = lambda _row_id, _external_id: None,
+        tell_refusal: Callable[[str, str], None] = lambda _lane, _reason: None,
         waiting: WaitingCalls | None = None,
-        late_seconds: float = LATE_SECONDS,
     ) -> None:
         self._outbox = outbox
         self._surfaces = surfaces
@@ -114,29 +112,27 @@ class Sender:
         self._tell_refusal = tell_refusal
         self._waiting = waiting or WaitingCalls(clock)
         self.sent_rows = SentRows(outbox)
-        self.late_duplicates = LateDuplicates(
-            outbox, surfaces, clock, self._find, late_seconds=late_seconds
-        )
-        self._succeeded_at: dict[str, float] = {}  # by lane, the latest last
-        self._unknown_outcomes: dict[int, int] = {}  # how often, by row; the latest last
+        self.late_duplicates = LateDuplicates(outbox, surfaces, clock, self._find)
+        self._succeeded_at = BoundedDict[str, float](_MAX_LANES_REMEMBERED)
+        self._unknown_outcomes = BoundedDict[int, int](_MAX_ROWS_REMEMBERED)  # how often, by row
 
     def hold(self, lane: str) -> float:
-        """Return for how many seconds a lane is not to be taken, since its bot may not call."""
+        """Return for how many seconds a lane must not be taken: its bot may not call."""
         return self._waiting.admit(source_of(lane), lane)
 
     async def take(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
-        """Take the first row of each of these lanes that is due and of a bot served here."""
+        """Take the first due row of each lane, if its bot is served here."""
         served = [key for key in keys if source_of(key) in self._surfaces]
         rows = await self._outbox.take(served) if served else ()
         return {row.address.lane: row for row in rows}
 
     async def work(self, row: OutboxRow) -> None:
-        """Deliver a row that was taken, then those of its lane that are due within seconds."""
+        """Deliver a row, then those of its lane that are due within seconds."""
         following: OutboxRow | None = row
         try:
             while following is not None:
                 following = await self._deliver(following)
-        except Fenced as error:  # it took too long: another sender has the row
+        except Fenced as error:  # too late: another sender has the row
             FENCED.labels("lanes").inc()
             _log.warning("sender_fenced", lane=row.address.lane, reason=str(error))
 
@@ -148,7 +144,7 @@ class Sender:
             return await self._deliver_logged(row)
 
     async def _deliver_logged(self, row: OutboxRow) -> OutboxRow | None:
-        if self._clock.monotonic() > row.send_before:  # the process stood still meanwhile
+        if self._clock.monotonic() > row.send_before:  # the process was suspended
             _log.warning("sender_late", row=row.id, lane=row.address.lane)
             return None
         began, started = self._clock.now(), self._clock.monotonic()
@@ -169,7 +165,7 @@ class Sender:
             await self._postpone(row, wait)
         except Unreachable:
             outcome = "unreachable"
-            if self._clock.monotonic() > write_before:  # it stood still since it began
+            if self._clock.monotonic() > write_before:  # the process was suspended since
                 _log.warning("sender_late", row=row.id, lane=row.address.lane)
             wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
             await self._postpone(row, wait)
@@ -201,9 +197,9 @@ class Sender:
         return following if wait is None else await self._take_again(row.address.lane, wait)
 
     async def _give_up(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
-        """Drop a row that is refused for good; what cannot be edited any more is sent anew.
+        """Drop a row that was refused for good; send anew what can no longer be edited.
 
-        Where the platform tells of deletions, nobody wants back what was deleted.
+        But nobody wants back what a person has deleted.
         """
         is_gone = isinstance(error, MessageNotFound)
         was_deleted = is_gone and self._limits(row).hears_deletions
@@ -214,20 +210,20 @@ class Sender:
         return await self._outbox.mark_dead(row, str(error))
 
     async def _delete_replaced(self, row: OutboxRow) -> None:
-        """Delete the message that a new one was sent instead of, as far as that is possible."""
+        """Try to delete the message that a new one has replaced."""
         if row.external_id is None:
             return
         try:
             with write_only_if(lambda: True):  # it is never too late for that
                 await self._surfaces[row.address.source].delete(row.address, row.external_id)
-        except PlatformError as error:  # the new one is there: it must not be sent again
+        except PlatformError as error:  # the new message must not be sent again
             _log.warning("replaced_message_not_deleted", row=row.id, reason=str(error))
 
     def _limits(self, row: OutboxRow) -> Limits:
         return self._surfaces[row.address.source].limits(row.address)
 
     async def _take_again(self, lane: str, wait: float) -> OutboxRow | None:
-        """Wait if that is not for long, then take the lane once more."""
+        """Wait if it is not for long, then take the lane once more."""
         if wait > _MAX_LANE_WAIT_SECONDS:
             return None  # polling finds it when it is due
         if wait > 0:
@@ -238,13 +234,9 @@ class Sender:
         return rows[0] if rows else None
 
     async def _reconcile(self, row: OutboxRow) -> OutboxRow | None:
-        """Resolve an unknown outcome: `sent` if the message exists, else `pending`.
-
-        Returns:
-            The row to deliver next.
-        """
+        """Resolve an unknown outcome, and return the row to deliver next."""
         found = None
-        # Edits, deletions and responses to interactions may simply be repeated.
+        # Edits, deletions and responses to interactions can simply be repeated.
         if row.op is OutboxOperation.SEND and row.interaction is None:
             found = await self._find(row)
             if not self._is_harmless_to_repeat(row):
@@ -258,22 +250,17 @@ class Sender:
         return await self._take_again(row.address.lane, 0)
 
     async def _find(self, row: OutboxRow, duplicate_of: str | None = None) -> str | None:
-        """Look for the message of a row, or for another copy of it than this one."""
+        """Look for the message of a row; with `duplicate_of`, for another copy of it."""
         surface = self._surfaces[row.address.source]
-        known = {
-            *await self._outbox.known_ids(row.address),
-            *([duplicate_of] if duplicate_of else []),
-        }
+        known = {*await self._outbox.known_ids(row.address)}
+        if duplicate_of is not None:
+            known.add(duplicate_of)
+        search = MessageSearch(row.reply_to, known, duplicate_of)
         thread = await self._thread_of(row)
-
-        async def find(content: MessageContent) -> str | None:
-            message = _to_message(row, content, thread)
-            return await surface.find(
-                message, after=row.reply_to, known=known, duplicate_of=duplicate_of
-            )
-
         try:
-            return await request_in_any_form(row, find)
+            return await request_in_any_form(
+                row, lambda content: surface.find(_to_message(row, content, thread), search)
+            )
         except Refused:  # no permission to read the history
             if self._is_harmless_to_repeat(row):
                 return None  # the nonce keeps a repetition from appearing twice
@@ -304,7 +291,7 @@ class Sender:
         return None
 
     def _is_notice_due(self, lane: str) -> bool:
-        """Return whether the last notice in a lane is a minute old; one may have waited there."""
+        """Return whether the last notice in a lane is at least a minute old."""
         now = self._clock.monotonic()
         self._noticed_at = {
             each: at for each, at in self._noticed_at.items() if now - at < _SECONDS_BETWEEN_NOTICES
@@ -312,7 +299,7 @@ class Sender:
         return self._noticed_at.setdefault(lane, now) == now
 
     async def _send(self, surface: Surface, row: OutboxRow, thread: MessageThread | None) -> str:
-        """Send a row; where a file is refused, say so instead."""
+        """Send a row; if its file is refused, say so instead."""
         try:
             return await request_in_any_form(
                 row, lambda content: surface.send(_to_message(row, content, thread))
@@ -327,7 +314,7 @@ class Sender:
     async def _thread_of(self, row: OutboxRow) -> MessageThread | None:
         """Return the thread that a row is sent to; None: to the channel.
 
-        The message that it is opened from was sent before: it stands earlier in the lane.
+        The message that opens it is earlier in the lane.
         """
         if row.thread is None:
             return None
@@ -335,7 +322,7 @@ class Sender:
         return None if message_id is None else MessageThread(message_id, row.thread.title)
 
     def _is_hopeless(self, row: OutboxRow) -> bool:
-        """Return whether only this row fails, again and again, so that its lane must go on."""
+        """Return whether only this row keeps failing, so that its lane must move on."""
         if row.attempts >= _MAX_ATTEMPTS:
             return True
         now, lane = self._clock.monotonic(), row.address.lane
@@ -346,10 +333,8 @@ class Sender:
         return others_succeed and self._unknown_outcomes[row.id] >= _MAX_UNKNOWN_OUTCOMES
 
     def _count_unknown(self, row_id: int, error: OutcomeUnknown) -> None:
-        before = self._unknown_outcomes.pop(row_id, 0)
+        before = self._unknown_outcomes.get(row_id, 0)
         self._unknown_outcomes[row_id] = before + max(1, error.answers)
-        if len(self._unknown_outcomes) > _MAX_ROWS_REMEMBERED:
-            del self._unknown_outcomes[next(iter(self._unknown_outcomes))]
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
         _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
@@ -359,10 +344,7 @@ class Sender:
 
     async def _mark_sent(self, row: OutboxRow, external_id: str | None) -> OutboxRow | None:
         following = await self._outbox.mark_sent(row, external_id)
-        self._succeeded_at.pop(row.address.lane, None)  # the newest is the last
         self._succeeded_at[row.address.lane] = self._clock.monotonic()
-        if len(self._succeeded_at) > _MAX_LANES_REMEMBERED:
-            del self._succeeded_at[next(iter(self._succeeded_at))]
         self._notify_waiters(row, external_id)
         return following
 
@@ -372,14 +354,14 @@ class Sender:
         self._announce(row.id, external_id)
 
     async def _postpone(self, row: OutboxRow, seconds: float) -> None:
-        """Try again later; an unknown outcome stays unknown, since only the platform can tell."""
+        """Try again later; an unknown outcome stays unknown until the platform is asked."""
         if row.state is OutboxState.UNKNOWN:
             await self._outbox.mark_unknown(row, seconds)
         else:
             await self._outbox.reschedule(row, seconds)
 
     def _unknown_delay(self, row: OutboxRow, *, is_over: bool) -> float:
-        """Return the pause after an unknown outcome; it grows once the row has failed often."""
+        """Return the pause after an unknown outcome; it grows with the failures of the row."""
         growth = 2.0 ** max(0, row.attempts // 2 - 3)
         return min(self._settle_delay(row, is_over=is_over) * growth, _MAX_BACKOFF_SECONDS)
 
@@ -397,13 +379,13 @@ class Sender:
 
 
 def make_nonce(turn: str, part: int) -> str:
-    """Derive the nonce of a message: the same for the same part of a turn on every machine."""
+    """Derive the nonce of a message from its turn and part, the same on every machine."""
     digest = hashlib.sha256(f"{turn}/{part}".encode()).digest()
     return base64.b32encode(digest[:_NONCE_BYTES]).decode()
 
 
 def _is_about_the_chat(row: OutboxRow, error: Refused) -> bool:
-    """Return whether any other message would be refused like this row."""
+    """Return whether any other message would be refused as well."""
     is_plain = row.file is None and row.thread is None and row.interaction is None
     is_sent = row.op is OutboxOperation.SEND and row.state is not OutboxState.UNKNOWN
     return is_plain and is_sent and not isinstance(error, ContentRefused | MessageNotFound)
@@ -429,25 +411,15 @@ def _target_id(row: OutboxRow) -> str:
     return row.external_id
 
 
-_NOT_SHOWN = translatable(
-    "⚠ A part of my answer belongs here, but this chat does not let me show it."
-)
-_WORDS_BLOCKED = translatable(
-    "⚠ A moderation rule of this server (AutoMod) blocked a part of my answer. Please ask in other"
-    " words, or ask its admins about the rule."
-)
-Response = TypeVar("Response")
-
-
 async def request_in_any_form(
     row: OutboxRow, request: Callable[[MessageContent], Awaitable[Response]]
 ) -> Response:
-    """Make a request with a row's content; if that is refused, in plain text, then as a sentence.
+    """Make a request with a row's content; if refused, in plain text, then as a notice.
 
-    Where its words are what is refused, it is that sentence at once.
+    If its words were refused, the notice follows at once.
 
     Raises:
-        PlatformError: what the request raises for another reason than its content.
+        PlatformError: the request failed for another reason than its content.
     """
     face, notice = row.content.face, _NOT_SHOWN
     for content in (row.content, MessageContent(row.text, face, is_plain=True)):
@@ -458,7 +430,7 @@ async def request_in_any_form(
             if isinstance(error, WordsRefused):
                 notice = _WORDS_BLOCKED
                 break
-    # Its face may be what was refused.
+    # Without the face, which may have been refused.
     return await request(MessageContent(in_every_language(notice)))
 
 
@@ -482,22 +454,15 @@ class LaneDelivery(Delivery):
 
 
 class RemoteDelivery(Delivery):
-    """Leaves rows to the senders in other processes."""
+    """Leaves rows to the senders in other processes; `wake` takes `is_urgent` by name."""
 
-    def __init__(
-        self,
-        wake: Callable[[Sequence[str]], None],
-        wake_urgent: Callable[[Sequence[str]], None],
-        sent_rows: SentRows,
-    ) -> None:
+    def __init__(self, wake: Callable[..., None], sent_rows: SentRows) -> None:
         self._wake = wake
-        self._wake_urgent = wake_urgent
         self._sent_rows = sent_rows
 
     @override
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        wake = self._wake_urgent if is_urgent else self._wake
-        wake([lane])  # no row is taken here
+        self._wake([lane], is_urgent=is_urgent)  # no row is taken here
 
     @override
     async def wait_until_sent(self, row_id: int) -> str:

@@ -1,8 +1,8 @@
-"""Tell who waits for a row of the outbox, here or in another process, which message it became."""
+"""Wait until a row of the outbox was sent, by this or another process."""
 
 import asyncio
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 from bot.errors import AnswerRefused
 from bot.ports import Signals
@@ -15,8 +15,7 @@ _POLL_SECONDS = 1.0  # a signal may be lost
 class SentRows:
     """The rows that somebody waits for.
 
-    The outbox is asked for all of them at once, every second: a thousand that wait for the
-    platform's rate cost as much as one.
+    The outbox is asked for all of them in one query a second, so a thousand cost as much as one.
     """
 
     def __init__(self, outbox: SqlOutbox, poll_seconds: float = _POLL_SECONDS) -> None:
@@ -25,17 +24,12 @@ class SentRows:
         self._arrivals: dict[int, asyncio.Future[str | None]] = {}
         self._asks_at = -math.inf
 
-    @property
-    def waited_for(self) -> Set[int]:
-        """The ids of the rows that somebody waits for."""
-        return self._arrivals.keys()
-
     async def wait(self, row_id: int) -> str:
-        """Wait until this or another process has sent a row; return the message's id.
+        """Wait until any process has sent a row; return the id of the message.
 
         Raises:
-            AnswerRefused: The row will never be sent.
-            StoreError: The outbox cannot be asked.
+            AnswerRefused: the row will never be sent.
+            StoreError: the outbox cannot be asked.
         """
         loop = asyncio.get_running_loop()
         arrival = self._arrivals.setdefault(row_id, loop.create_future())
@@ -58,28 +52,23 @@ class SentRows:
             self.note(row_id, external_id)
 
     def note(self, row_id: int, external_id: str | None) -> None:
-        """Note the message that a row became; None: it never will be one."""
+        """Note the message that a row became; None: it will never be sent."""
         arrival = self._arrivals.get(row_id)
         if arrival is not None and not arrival.done():
             arrival.set_result(external_id)
 
 
-class SentRowSignals:
-    """Passes on, by signals, which rows were sent: for workers that do not send themselves."""
+def publish_sent_row(signals: Signals, row_id: int, external_id: str | None) -> None:
+    """Tell the other processes which message a row became."""
+    signals.publish(_TOPIC, [f"{row_id}:{external_id or ''}"])
 
-    def __init__(self, signals: Signals) -> None:
-        self._signals = signals
 
-    def publish(self, row_id: int, external_id: str | None) -> None:
-        """Tell the other processes which message a row became."""
-        self._signals.publish(_TOPIC, [f"{row_id}:{external_id or ''}"])
+def follow_sent_rows(signals: Signals, rows: SentRows) -> None:
+    """Note in `rows` what other processes have sent."""
 
-    def subscribe(self, rows: SentRows) -> None:
-        """Note in `rows` what other processes have sent."""
+    def receive(keys: Sequence[str]) -> None:
+        for key in keys:
+            row_id, _, external_id = key.partition(":")
+            rows.note(int(row_id), external_id or None)
 
-        def receive(keys: Sequence[str]) -> None:
-            for key in keys:
-                row_id, _, external_id = key.partition(":")
-                rows.note(int(row_id), external_id or None)
-
-        self._signals.subscribe(_TOPIC, receive)
+    signals.subscribe(_TOPIC, receive)

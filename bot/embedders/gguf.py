@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
@@ -23,15 +23,13 @@ from bot.embedders.vectors import (
 from bot.errors import EmbeddingError, SettingsError
 from bot.ports import Embedder
 from bot.prompting.embedding import pack_vectors
-from bot.runtime.http_client import ConnectionFailed, HttpClient
-from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
-from bot.runtime.unix_server import unix_server
+from bot.runtime.http_client import ConnectionFailed
+from bot.runtime.subprocesses import ChildFailed
+from bot.runtime.unix_server import UnixServer, unix_server
 from bot.settings import EmbeddingSettings
-from bot.value_class import value_class
 
 _RESTART_SECONDS = 30.0
-_TOKENIZE_SECONDS = 30.0
-_EMBED_SECONDS = 180.0  # ten long texts take half a minute where other work has the cores
+_REQUEST_SECONDS = 180.0  # ten long texts take half a minute where other work has the cores
 _MAX_RESPONSE_BYTES = 64 * 2**20
 _MEAN_POOLING = 1  # llama.cpp's number; the default where the file names no pooling
 
@@ -42,7 +40,7 @@ class GgufEmbedder(Embedder):
     """Embed with a GGUF model; a chat model works too, but ranks badly."""
 
     def __init__(self, model: Path, data_dir: Path) -> None:
-        """Raises `SettingsError` when the file is no valid GGUF, or llama.cpp is missing."""
+        """Raises `SettingsError` when the file is not a valid GGUF, or llama.cpp is missing."""
         if find_spec("xllamacpp") is None:
             raise SettingsError(
                 "TROUPE_EMBEDDING__KIND=gguf needs xllamacpp: `pip install 'troupe-bot[local]'`"
@@ -51,7 +49,7 @@ class GgufEmbedder(Embedder):
         self._model = model
         self._data_dir = data_dir
         self._model_id = f"gguf:{model_fingerprint(model)}:{self._pooling}"
-        self._server: _EmbeddingServer | None = None
+        self._server: UnixServer | None = None
         self._exit_stack = AsyncExitStack()
         self._start_lock = asyncio.Lock()
 
@@ -63,7 +61,13 @@ class GgufEmbedder(Embedder):
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         server = await self._start_once()
-        return await server.embed([await server.tokenize(text) for text in texts])
+        inputs = [await self._tokenize(server, text) for text in texts]
+        vectors: list[PackedVector] = []
+        for batch in batches(inputs):
+            body = {"input": batch, "encoding_format": "float"}
+            found = await self._post(server, "/v1/embeddings", body, EmbeddingsResponse)
+            vectors += pack_vectors(found.rows, len(batch))
+        return vectors
 
     @override
     async def embed_query(self, text: str) -> PackedVector:
@@ -79,69 +83,53 @@ class GgufEmbedder(Embedder):
         self._server = None
         await self._exit_stack.aclose()
 
-    async def _start_once(self) -> "_EmbeddingServer":
+    async def _start_once(self) -> UnixServer:
         try:
             async with self._start_lock:
                 if self._server is None:
                     check_cpu("TROUPE_EMBEDDING__")
-                    opening = _running_server(self._model, self._pooling, self._data_dir)
-                    self._server = await self._exit_stack.enter_async_context(opening)
+                    self._server = await self._exit_stack.enter_async_context(self._start())
             await self._server.child.wait_until_ready(_RESTART_SECONDS)
         except (SettingsError, ChildFailed) as error:
             raise EmbeddingError(str(error)) from error
         return self._server
 
+    def _start(self) -> AbstractAsyncContextManager[UnixServer]:
+        options = {
+            "model": self._model,
+            "pooling": self._pooling,
+            "context-tokens": MAX_TEXT_TOKENS,
+            "threads": max(1, (os.cpu_count() or 1) // 2),  # a chat model's engine takes the rest
+        }
+        return unix_server(
+            f"the embedding engine of {self._model.stem}",
+            "bot.backends.llama_cpp.xllamacpp_child",
+            options,
+            self._data_dir / "embedding-engine.log",
+        )
 
-@value_class
-class _EmbeddingServer:
-    child: SupervisedProcess
-    client: HttpClient
-
-    async def embed(self, inputs: list[list[int]]) -> list[PackedVector]:
-        """Embed texts as token ids."""
-        vectors: list[PackedVector] = []
-        for batch in batches(inputs):
-            body = {"input": batch, "encoding_format": "float"}
-            found = await self._post("/v1/embeddings", body, _EMBED_SECONDS, EmbeddingsResponse)
-            vectors += pack_vectors(found.rows, len(batch))
-        return vectors
-
-    async def tokenize(self, text: str) -> list[int]:
+    async def _tokenize(self, server: UnixServer, text: str) -> list[int]:
         """Tokenize a text with the tokens that the model expects around it, and truncate it."""
         body = {"content": text.encode(errors="replace").decode() or " ", "add_special": True}
-        ids = (await self._post("/tokenize", body, _TOKENIZE_SECONDS, _TokenIds)).tokens
+        ids = (await self._post(server, "/tokenize", body, _TokenIds)).tokens
         return ids if len(ids) <= MAX_TEXT_TOKENS else [*ids[: MAX_TEXT_TOKENS - 1], ids[-1]]
 
     async def _post(
-        self, path: str, body: Mapping[str, object], seconds: float, kind: type[R]
+        self, server: UnixServer, path: str, body: Mapping[str, object], kind: type[R]
     ) -> R:
         data = msgspec.json.encode(body)
-        deadline = asyncio.get_running_loop().time() + seconds
+        deadline = asyncio.get_running_loop().time() + _REQUEST_SECONDS
         try:
-            async with await self.client.request("POST", path, data, deadline) as response:
+            async with await server.client.request("POST", path, data, deadline) as response:
                 content = await response.read_all(deadline, _MAX_RESPONSE_BYTES)
             return msgspec.json.decode(content, type=kind)
         except (TimeoutError, ConnectionFailed, msgspec.DecodeError) as error:
             reason = str(error) or type(error).__name__
-            raise EmbeddingError(f"{self.child.name}: {path} failed ({reason})") from error
+            raise EmbeddingError(f"{server.child.name}: {path} failed ({reason})") from error
 
 
 class _TokenIds(msgspec.Struct):
     tokens: list[int]
-
-
-@asynccontextmanager
-async def _running_server(
-    model: Path, pooling: int, data_dir: Path
-) -> AsyncIterator[_EmbeddingServer]:
-    """Run a server for the length of the block; raises `ChildFailed` when it does not start."""
-    options = {"model": model, "alias": model.stem, "pooling": pooling, "tokens": MAX_TEXT_TOKENS}
-    options["threads"] = max(1, (os.cpu_count() or 1) // 2)  # a chat model's engine takes the rest
-    log_file = data_dir / "embedding-engine.log"
-    async with unix_server(
-        f"the embedding engine of {model.stem}", "bot.embedders.gguf_child", options, log_file
-    ) as server:
-        yield _EmbeddingServer(server.child, server.client)
 
 
 def make(settings: EmbeddingSettings, data_dir: Path) -> Embedder:

@@ -34,11 +34,7 @@ class OnnxEmbedder(Embedder):
     """Embed with an ONNX model in this process, in threads."""
 
     def __init__(self, path: Path) -> None:
-        """Check that all files and packages are there; load nothing yet.
-
-        Raises:
-            SettingsError: a file or a package is missing; the text names it.
-        """
+        """Check that all is there; raises `SettingsError` for a missing file or package."""
         if missing := [name for name in _PACKAGES if find_spec(name) is None]:
             raise SettingsError(
                 f"TROUPE_EMBEDDING__KIND=onnx needs {' and '.join(missing)}; "

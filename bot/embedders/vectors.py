@@ -66,13 +66,7 @@ def truncate_text(text: str, count: Callable[[str], int]) -> str:
 
 
 def model_fingerprint(path: Path) -> str:
-    """Return a name for a model file that is the same on every machine.
-
-    It is made of the size and both ends of the file; to read all of it would take seconds.
-
-    Raises:
-        SettingsError: the file cannot be read.
-    """
+    """Return a name for a model file, from its size and both ends; raises `SettingsError`."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -124,7 +124,7 @@ class _ModelfileParser:
         self._at = 0
 
     def parse(self) -> list[ModelfileCommand]:
-        commands = []
+        commands: list[ModelfileCommand] = []
         while True:
             self._skip(_SPACES)
             if self._at == len(self._text):

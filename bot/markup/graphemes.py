@@ -1,19 +1,19 @@
-"""Tell what readers see: grapheme clusters (one character each), and whether a text shows any."""
+"""Grapheme clusters, which readers see as one character each, and whether a text shows any."""
 
 import unicodedata
 from collections.abc import Set
 
 import regex
 
-# `\X` alone looks at all flags before each flag of a row, which takes quadratic time.
+# `\X` alone takes quadratic time for a row of flags.
 _CLUSTER = regex.compile(r"\p{RI}{2}[\p{Grapheme_Extend}\u200d]*|\X")
-# Letters by category that show nothing: platforms refuse messages made of them alone.
+# Letters that show nothing: platforms refuse messages of nothing else.
 _FILLERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp", "Zs"})
 
 
 def is_visible(text: str) -> bool:
-    """Return whether a text has anything that readers can see."""
+    """Return whether a text shows anything to a reader."""
     if text[:1].isalnum() and text.isascii():
         return True
     return any(
@@ -25,8 +25,5 @@ def is_visible(text: str) -> bool:
 
 
 def grapheme_starts(text: str, start: int, stop: int) -> Set[int]:
-    """Return where the grapheme clusters begin between two positions of a text.
-
-    The first of them is taken as the beginning of a cluster.
-    """
+    """Return where grapheme clusters begin in a part of a text; its start counts as one."""
     return {cluster.start() for cluster in _CLUSTER.finditer(text, start, stop)}

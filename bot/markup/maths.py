@@ -33,7 +33,7 @@ operatorname overbrace overline tag text textbf textit textrm texttt tilde under
 vec widehat widetilde
 """
 _STYLES = frozenset(_STYLE_TABLE.split())
-"""Commands that say how their argument looks."""
+"""Commands that style their argument."""
 _DOUBLE_STRUCK = {"R": "ℝ", "N": "ℕ", "Z": "ℤ", "Q": "ℚ", "C": "ℂ", "P": "ℙ", "E": "𝔼"}
 _SUPERSCRIPTS = dict(
     zip(
@@ -52,7 +52,7 @@ _MAX_DEPTH = 12
 
 
 def set_maths(tex: str) -> str:
-    """Return a formula in Unicode; what is not known stays readable as it is."""
+    """Return a formula in Unicode; unknown commands keep their names."""
     tokens = _TOKEN.findall(tex)
     written = _Writer(tokens).write_until(None, 0)
     lines = [_SPACES.sub(" ", line).strip() for line in written.split("\n")]
@@ -67,7 +67,7 @@ class _Writer:
         self._at = 0
 
     def write_until(self, end: str | None, depth: int) -> str:
-        """Write everything up to a closing token, which is read as well, or to the end."""
+        """Write everything up to and including a closing token, or to the end."""
         pieces: list[str] = []
         while self._at < len(self._tokens):
             following = self._next()
@@ -82,7 +82,7 @@ class _Writer:
         return token
 
     def _argument(self, depth: int) -> str:
-        """Write the next group, or the next token where there is none."""
+        """Write the next group, or the next token if there is no group."""
         while self._at < len(self._tokens) and self._tokens[self._at].isspace():
             self._at += 1
         if self._at == len(self._tokens):
@@ -138,7 +138,7 @@ class _Writer:
         return name if name.isalpha() else {",": " ", ";": " ", ":": " ", "!": ""}.get(name, name)
 
     def _root(self, depth: int) -> str:
-        """Return the sign of a root, with its degree."""
+        """Return the sign of a root with its degree."""
         if self._at < len(self._tokens) and self._tokens[self._at] == "[":
             self._at += 1
             degree = self.write_until("]", depth + 1)
@@ -147,7 +147,7 @@ class _Writer:
 
 
 def _raise(text: str, letters: Mapping[str, str], mark: str) -> str:
-    """Write above or below the line, with a mark where Unicode has no such letters."""
+    """Write superscript or subscript; with a mark where Unicode lacks a letter."""
     if text and all(letter in letters for letter in text):
         return "".join(letters[letter] for letter in text)
     return f"{mark}{text}" if len(text) == 1 else f"{mark}({text})"

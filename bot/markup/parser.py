@@ -14,7 +14,7 @@ from markdown_it.token import Token
 from bot.texts.caches import text_cache
 
 _SPOILER_MARK = "||"
-# `$5 and $10` is money: a formula begins and ends without a space, and looks like one.
+# `$5 and $10` is money; a formula looks like TeX and has no space at its ends.
 _DOLLARS = re.compile(r"\$(?P<tex>(?!\s)[^$\n]+?(?<![\s\\]))\$(?![\d$])")
 _LOOKS_LIKE_TEX = re.compile(r"[\\^_={}+*/<>|]|\A[A-Za-z]\Z|\A[A-Za-z]\(")
 _PARENTHESES = re.compile(r"\\\((?P<tex>.+?)\\\)|\\\[(?P<display>.+?)\\\]", re.DOTALL)
@@ -69,7 +69,7 @@ def _parse_spoiler(state: StateInline, silent: bool) -> bool:
 
 
 def _parse_maths_block(state: StateBlock, first: int, last: int, silent: bool) -> bool:
-    r"""Read lines from `$$` to `$$`, or from `\[` to `\]`; an open block goes on to the end."""
+    r"""Read lines from `$$` to `$$`, or from `\[` to `\]`; an open block extends to the end."""
     begin = state.bMarks[first] + state.tShift[first]
     closer = _BLOCK_MARKS.get(state.src[begin : begin + 2])
     if closer is None:
@@ -94,7 +94,7 @@ def _parse_maths_block(state: StateBlock, first: int, last: int, silent: bool) -
 def _make_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_NESTING})
     parser.enable(["strikethrough", "table"])
-    # In chats an indented line is no code, and a line under a text makes no heading of it.
+    # In chats neither indentation makes code nor underlining a heading.
     parser.disable(["code", "lheading", "reference", "html_block", "html_inline"])
     parser.inline.add_terminator_char("|")
     parser.inline.ruler.before("escape", "maths", _parse_maths)
@@ -110,5 +110,5 @@ _PARSER = _make_parser()
 
 @text_cache(64)
 def parse_markdown(text: str) -> tuple[Token, ...]:
-    """Return the tokens of a text; nobody may change them."""
+    """Return the tokens of a text; they are cached, so they must not be changed."""
     return tuple(_PARSER.parse(text))

@@ -22,7 +22,7 @@ _RULE = "⸻"
 _TASK = re.compile(r"\[(?P<done>[ xX])\] ")
 _ADDRESS = re.compile(r"https?://[^\s<>\"]+")
 _LOOKS_LIKE_ADDRESS = re.compile(r"\s*(?:https?://|www\.)\S+\s*\Z", re.IGNORECASE)
-# What makes a text more than plain: without any of it nothing has to be parsed.
+# Without any of these a text is plain, and is not parsed.
 _MARKUP = re.compile(
     r"[*_`~\\|$\[\]<&]|^[ \t]*(?:>|#{1,6}[ \t]|[-+][ \t]|\d{1,9}[.)][ \t]|[-=]{3,}[ \t]*$)",
     re.MULTILINE,
@@ -47,12 +47,12 @@ _EMPHASIS_OF_TOKENS = {
     "spoiler_open": Style.SPOILER,
 }
 EMPHASIS = frozenset(_EMPHASIS_OF_TOKENS.values())
-"""What may stand around and within other spans, except code."""
+"""Styles that may nest with others, except code."""
 
 
 @value_class
 class StyledSpan:
-    """Where a style holds; positions count characters."""
+    """A styled part of a text; positions count characters."""
 
     style: Style
     start: int
@@ -67,19 +67,19 @@ class StyledText:
 
     text: str
     spans: tuple[StyledSpan, ...] = ()
-    """In the order of their starts, the longer first."""
+    """Ordered by start, longer ones first."""
 
 
 def has_markup(text: str) -> bool:
-    """Return whether anything in a text may be more than plain characters."""
+    """Return whether a text may be more than plain characters."""
     return _MARKUP.search(text) is not None
 
 
 @text_cache(128)
 def style_markdown(source: str, *, has_links: bool = True) -> StyledText:
-    """Return what readers are to see of a Markdown text; of nothing visible, the source.
+    """Return Markdown as a reader sees it; the source itself if nothing of it is visible.
 
-    Without links, their addresses stand behind their texts.
+    Without `has_links`, addresses follow the texts of their links.
     """
     if not has_markup(source):
         return StyledText(source)
@@ -97,12 +97,12 @@ class _OpenSpan:
 
 @dataclass(slots=True)
 class _OpenList:
-    """A list whose items are being written."""
+    """A list that is being written."""
 
     bullet: str | None
     """None: its items are numbered."""
     marker: str = ""
-    """Of the current item; empty once it is written."""
+    """The marker of the current item, until it is written."""
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class _TableCells:
 
 
 class _TextWriter:
-    """Writes the tokens of a text one after the other."""
+    """Writes the tokens of a text in order."""
 
     def __init__(self, lines: Sequence[str], *, has_links: bool) -> None:
         self._lines = lines  # of the source
@@ -125,7 +125,7 @@ class _TextWriter:
         self._table: _TableCells | None = None
 
     def finish(self) -> StyledText | None:
-        """Return the whole text without space around it; None if there is none.
+        """Return the whole text without surrounding space; None if nothing is visible.
 
         A code block at its beginning keeps the indentation of its first line.
         """
@@ -140,7 +140,7 @@ class _TextWriter:
         begin = _skip_space(whole, 0, len(whole), indented)
         text = whole[begin:].rstrip()
         spans = [_trimmed(one, whole, begin, begin + len(text), indented) for one in self._spans]
-        # What was ended last stands around what was ended before.
+        # Spans that ended later surround those before.
         visible = [one for one in reversed(spans) if one is not None]
         visible.sort(key=lambda one: (one.start, -one.end))
         return StyledText(text, tuple(visible))
@@ -172,7 +172,7 @@ class _TextWriter:
                 self._write_table(token)
 
     def _begin_content(self, token: Token) -> None:
-        """Write a block that is one token, or begin what a block consists of."""
+        """Write a block of one token, or begin a block of several."""
         match token.type:
             case "heading_open":
                 self._begin(Style.BOLD)
@@ -205,7 +205,7 @@ class _TextWriter:
                 pass
 
     def _write_table(self, token: Token) -> None:
-        """Collect the cells of a table, and write it at its end."""
+        """Collect the cells of a table and write it at its end."""
         match token.type:
             case "tr_open" if self._table is not None:
                 self._table.rows.append([])
@@ -218,7 +218,7 @@ class _TextWriter:
                 pass
 
     def _begin_block(self, token: Token, *, has_text: bool = True) -> None:
-        """Begin a new line, behind a blank one where the source has one; write the list's mark."""
+        """Begin a line, after a blank one if the source has one, with the list's bullet."""
         indentation = "  " * max(0, len(self._lists) - 1)
         if self._length and not self._is_at_block_start():
             line = token.map[0] if token.map else 0
@@ -234,7 +234,7 @@ class _TextWriter:
             self._write(f"{indentation}  ")
 
     def _is_at_block_start(self) -> bool:
-        """Return whether a quote or a heading has just begun on a line of its own."""
+        """Return whether a quote or a heading has just begun."""
         return bool(self._open) and self._open[-1].start == self._length
 
     # --- lines -------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class _TextWriter:
                 self._write(token.content)
 
     def _end_link(self) -> None:
-        """End a link; its address is written out where the text says another one."""
+        """End a link; write out its address if the text shows another one."""
         span = self._open[-1]
         text = "".join(self._pieces)[span.start : self._length]
         is_shown = text.strip() in {span.detail, span.detail.removeprefix("mailto:")}
@@ -292,13 +292,13 @@ class _TextWriter:
         self._close(self._open.pop())
 
     def _close(self, span: _OpenSpan) -> None:
-        """Note a span that ends here, unless a surrounding one says the same."""
+        """Record a span that ends here, unless a surrounding one has its style."""
         outer = {one.style for one in self._open}
         if span.start < self._length and span.style not in outer:
             self._spans.append(StyledSpan(span.style, span.start, self._length, span.detail))
 
     def _write_styled(self, text: str, style: Style, detail: str = "") -> None:
-        """Write code: emphasis around it stops before it and goes on behind it."""
+        """Write code; surrounding emphasis is interrupted."""
         open_styles = {one.style for one in self._open}
         if not open_styles.isdisjoint({Style.SPOILER, Style.LINK}):  # which code would end
             self._write(text)
@@ -324,9 +324,9 @@ def _skip_space(whole: str, start: int, stop: int, indented: Collection[int]) ->
 def _trimmed(
     span: StyledSpan, whole: str, begin: int, end: int, indented: Collection[int]
 ) -> StyledSpan | None:
-    """Return a span without space at its ends, counted from `begin`; None if nothing is left.
+    """Return a span without surrounding space, relative to `begin`; None if it is empty.
 
-    The space that begins at one of the positions in `indented` is kept.
+    Space that begins at a position in `indented` is kept.
     """
     stop = min(span.end, end)
     start = _skip_space(whole, max(span.start, begin), stop, indented)
@@ -343,7 +343,7 @@ def _alignment(token: Token) -> Alignment:
 
 
 def _cell_text(token: Token) -> str:
-    """Return the text of a cell: a code block has no styles."""
+    """Return the text of a cell without styles: the table is a code block."""
     pieces = []
     for child in token.children or []:
         is_maths = child.type == "maths"

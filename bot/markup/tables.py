@@ -1,4 +1,4 @@
-"""Set a table in characters of equal width, as chats show code."""
+"""Set a table in monospaced characters, as chats display code."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from enum import Enum
 
 _GAP = " │ "
 _MAX_CELL_WIDTH = 40
-"""A wider cell would break the table on every telephone anyway."""
+"""A wider cell would break the table on any phone."""
 _MAX_TABLE_WIDTH = 120
 
 
@@ -17,15 +17,15 @@ class Alignment(Enum):
 
 
 def display_width(text: str) -> int:
-    """Return how many columns a text takes where every letter takes one, and a Chinese one two."""
+    """Return how many columns a text takes; a Chinese character takes two."""
     return sum(map(_letter_width, text))
 
 
 def set_table(rows: Sequence[Sequence[str]], alignments: Sequence[Alignment]) -> str:
-    """Return a table, its first row the head; one that is too wide becomes a list.
+    """Return a table; one that is too wide becomes a list.
 
     Args:
-        rows: the cells, without line breaks; at least one row. They may be of unequal length.
+        rows: the cells without line breaks, the head first; rows may be of different length.
         alignments: of the columns.
     """
     columns = max(map(len, rows), default=0)
@@ -41,7 +41,7 @@ def set_table(rows: Sequence[Sequence[str]], alignments: Sequence[Alignment]) ->
 
 
 def _set_list(rows: Sequence[Sequence[str]]) -> str:
-    """Return one paragraph for each row, with the head of the column before each cell."""
+    """Return a paragraph for each row, with the head of its column before each cell."""
     head, *body = rows
     if not body:
         return "\n".join(filter(None, head))

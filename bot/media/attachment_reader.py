@@ -47,18 +47,21 @@ _PICTURE_ADDRESS = re.compile(
 )
 
 Download: TypeAlias = Callable[[Address, MediaItem, int], Awaitable[bytes]]
-"""Returns at most so many bytes of a file; raises `PlatformError`."""
+"""Returns a file up to a number of bytes; raises `PlatformError`."""
 
 Fetch: TypeAlias = Callable[[str, int], Awaitable[bytes]]
-"""Returns at most so many bytes of what is at an address; raises `FetchFailed`."""
+"""Returns the file at an address up to a number of bytes; raises `FetchFailed`."""
+
+_Get: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
+Conversion: TypeAlias = Literal["picture", "pdf", "text"]
+_CONVERSION_SECONDS = 20.0  # of wall clock; the child limits its CPU time itself
+_slots = asyncio.Semaphore(2)
 
 
 class AttachmentReader:
-    """Reads the files of a message; what cannot be read is named, and the others are read.
+    """Reads the files of a message; what cannot be read is named.
 
-    Args:
-        download: has the platform's files.
-        fetch: has pictures by their addresses in a message; None: they are not looked at.
+    `download` gets the platform's files, `fetch` pictures at addresses in a message, if anything.
     """
 
     def __init__(self, download: Download, fetch: Fetch | None = None) -> None:
@@ -103,9 +106,6 @@ def _by_address(fetch: Fetch) -> "_Get":
         return fetch(item.source, max_bytes)
 
     return get
-
-
-_Get: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
 
 
 class _Reading:
@@ -177,7 +177,7 @@ class _Reading:
 
 
 async def _guess_text(data: bytes) -> DecodedText | None:
-    """Return the text of a file in an encoding that its bytes suggest, None if it is no text."""
+    """Return the text of a file in an encoding that its bytes suggest, if any."""
     given = find_guessable_text(data, MAX_TEXT_BYTES)
     if given is None:
         return None
@@ -189,25 +189,17 @@ async def _guess_text(data: bytes) -> DecodedText | None:
     return DecodedText(text, encoding)
 
 
-Conversion: TypeAlias = Literal["picture", "pdf", "text"]
-
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
-_CONVERSION_SECONDS = 20.0  # of wall clock; the child limits its CPU time itself
-_slots = asyncio.Semaphore(2)
 
 
 class Unconvertible(TroupeError):
-    """The file is damaged, too large inside, or not of the kind that it seems to be."""
+    """The file is damaged, too large when unpacked, or of another kind than it seems."""
 
 
 async def convert(kind: Conversion, data: bytes) -> bytes:
-    """Return a picture as a JPEG, or the text of a PDF in UTF-8.
+    """Return a picture as a JPEG, or the text of a PDF or a text file in UTF-8.
 
-    Of a text file in another encoding than UTF-8: what that probably is, and the text behind this
-    first line.
-
-    Raises:
-        Unconvertible: it cannot be read within the limits.
+    The first line for a text file names its probable encoding. Raises `Unconvertible`.
     """
     async with _slots:
         child = await asyncio.create_subprocess_exec(
@@ -223,7 +215,9 @@ async def convert(kind: Conversion, data: bytes) -> bytes:
             async with asyncio.timeout(_CONVERSION_SECONDS):
                 converted, _ = await child.communicate(data)
         except TimeoutError:
-            raise Unconvertible(f"a {kind} took more than {_SECONDS:.0f} s to read") from None
+            raise Unconvertible(
+                f"a {kind} took more than {_CONVERSION_SECONDS:.0f} s to read"
+            ) from None
         finally:
             if child.returncode is None:
                 child.kill()

@@ -35,7 +35,7 @@ _HEADERS = {
     "Accept-Encoding": "identity",  # what is packed may be a bomb
     "Connection": "close",
 }
-# ASCII only, as it is sent; what a browser would read as another address is none.
+# ASCII only, and nothing that a browser would read as another address.
 _ADDRESS = re.compile(r"https?://[!#-;=?-\[\]_a-z~]+", re.IGNORECASE)
 _NAME = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]*[a-z0-9]")
 # IPv6 ranges that lead to an IPv4 address: NAT64, 6to4, Teredo, mapped and compatible ones.
@@ -44,11 +44,11 @@ _EMBEDDED = [ipaddress.IPv6Network(one) for one in _RANGES]
 
 
 class FetchFailed(TroupeError):
-    """The file cannot be had; the text says why, in words for an operator."""
+    """The file cannot be fetched; the text says why, for an operator."""
 
 
 class FetchRefused(FetchFailed):
-    """The address, or where it leads, is none that may be asked."""
+    """The URL or its redirect target is not public."""
 
 
 def is_public_address(address: str) -> bool:
@@ -63,12 +63,9 @@ def is_public_address(address: str) -> bool:
 
 
 class PublicFetcher:
-    """Fetches files over HTTP, bounded in bytes, time and redirects.
+    """Fetches files over HTTP, bounded in bytes, time (redirects included), and redirects.
 
-    Args:
-        is_allowed: whether a server with this IP address may be asked.
-        ports: those that may be asked.
-        seconds: how long a file may take, redirects included.
+    `is_allowed` decides by the server's IP address.
     """
 
     def __init__(
@@ -82,11 +79,11 @@ class PublicFetcher:
         self._ports = ports
 
     async def fetch(self, address: str, max_bytes: int) -> bytes:
-        """Return a file, or so many bytes of its beginning.
+        """Return a file, or its first `max_bytes`.
 
         Raises:
-            FetchRefused: the address may not be asked; no server was.
-            FetchFailed: there is no such file, or not in time.
+            FetchRefused: the URL or its redirect target is not public.
+            FetchFailed: the file is missing, or took too long.
         """
         deadline = asyncio.get_running_loop().time() + self._seconds
         try:
@@ -131,16 +128,12 @@ async def _read(response: HttpResponse, max_bytes: int, deadline: float) -> byte
     if response.status != HTTPStatus.OK:
         raise FetchFailed(f"the server answered {response.status}")
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise FetchFailed("the server sends it packed, although it was told not to")
+        raise FetchFailed("the server compressed it, although it was asked not to")
     return await response.read_all(deadline, max_bytes)
 
 
 def parse_public_url(address: str, ports: Collection[int] = _PORTS) -> SplitResult:
-    """Return an address in the one form that it is requested in.
-
-    Raises:
-        FetchRefused: it is none of a public server, by how it is written.
-    """
+    """Return a URL in the one form that it is requested in; raises `FetchRefused` for others."""
     if len(address) > _MAX_CHARS or not _ADDRESS.fullmatch(address):
         raise FetchRefused("it is not an http:// or https:// address in plain characters")
     try:

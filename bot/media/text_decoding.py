@@ -29,7 +29,7 @@ class DecodedText:
 
 
 def decode_text(data: bytes, max_bytes: int) -> DecodedText | None:
-    """Return the text of the first bytes of a file, None if it is no text in these encodings."""
+    """Return the text of the first bytes of a file, or None for other encodings."""
     is_cut = len(data) > max_bytes
     encoding = "utf-16" if data.startswith(_UTF16_MARKS) else "utf-8-sig"
     try:
@@ -43,7 +43,7 @@ def decode_text(data: bytes, max_bytes: int) -> DecodedText | None:
 
 
 def find_guessable_text(data: bytes, max_bytes: int) -> bytes | None:
-    """Return the first bytes of what may be text in another encoding, None if it is none.
+    """Return the first bytes of a file that may be text in another encoding, else None.
 
     It is cut behind a whole line: no character of several bytes has a line break in it.
     """

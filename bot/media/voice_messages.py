@@ -1,4 +1,4 @@
-"""Replace voice messages by what is said in them, where a provider turns speech into text."""
+"""Transcribe voice messages, where a provider turns speech into text."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -9,7 +9,7 @@ from bot.chat.incoming import MediaItem, MediaKind, Said
 from bot.chat.storable import make_storable
 from bot.errors import BackendUnavailable, PlatformError
 from bot.media.attachment_reader import Download
-from bot.ports import Backend, TranscribingBackend
+from bot.ports import Backend
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _log = structlog.get_logger(__name__)
@@ -18,12 +18,9 @@ _MAX_MESSAGES = 3
 
 
 class VoiceMessages:
-    """Has the voice messages that people send to the bot written down.
+    """Transcribes voice messages with the backends of providers.
 
-    Args:
-        download: gets the files of messages.
-        backends: by provider.
-        admits: counts a message; False: its author or channel has sent too many.
+    `admits` counts a message; False means that its author or channel has sent too many.
     """
 
     def __init__(
@@ -36,14 +33,11 @@ class VoiceMessages:
         self._backends = backends
         self._admits = admits
 
-    async def write_down(self, said: Said, provider: str) -> Said:
+    async def transcribe(self, said: Said, provider: str) -> Said:
         """Return a message with the words of its voice messages as text.
 
-        What cannot be written down stays an attachment.
-
-        Args:
-            said: the message; only one that is meant for the bot is sent to anybody.
-            provider: of the preset that answers; it is asked first.
+        What cannot be transcribed stays an attachment. Only a message for the bot is sent to
+        anybody, first to the provider of the preset that answers.
         """
         is_spoken = any(one.kind is MediaKind.VOICE for one in said.attachments)
         backend = self._find_backend(provider) if is_spoken and said.wake is not None else None
@@ -60,15 +54,15 @@ class VoiceMessages:
                 kept.append(item)
         return replace(said, text="\n".join(texts), attachments=tuple(kept))
 
-    def _find_backend(self, provider: str) -> TranscribingBackend | None:
+    def _find_backend(self, provider: str) -> Backend | None:
         own = self._backends.get(provider)
         for backend in (own, *self._backends.values()):
-            if isinstance(backend, TranscribingBackend) and backend.can_transcribe:
+            if backend is not None and backend.can_transcribe:
                 return backend
         return None
 
-    async def _listen(self, backend: TranscribingBackend, said: Said, item: MediaItem) -> str:
-        """Return the words of a voice message; empty if there are none to be had."""
+    async def _listen(self, backend: Backend, said: Said, item: MediaItem) -> str:
+        """Return the words of a voice message, or nothing."""
         if item.size is not None and item.size > _MAX_BYTES:
             return ""
         try:

@@ -15,11 +15,11 @@ _HEADERS = {
 
 
 async def download_file(url: str, max_bytes: int, seconds: float) -> bytes:
-    """Return a file, or so many bytes of its beginning.
+    """Return a file, at most its first `max_bytes`.
 
     Raises:
-        ConnectionFailed: there is no response, or none with the file.
-        TimeoutError: it took longer.
+        ConnectionFailed: there is no response, or it has no file.
+        TimeoutError: it took too long.
     """
     client = HttpClient(url, _HEADERS, connect_seconds=_CONNECT_SECONDS, uses_proxy=False)
     deadline = asyncio.get_running_loop().time() + seconds

@@ -1,4 +1,4 @@
-"""What platforms inside of this process share: nothing is connected, and nothing can be lost."""
+"""What platforms inside this process share: they have no connection to lose."""
 
 from typing import ClassVar
 
@@ -9,14 +9,14 @@ from bot.ports import Platform
 
 
 class LocalPlatform(Platform):
-    """A platform without a connection; a subclass names it, receives, and has a surface."""
+    """A platform without a connection; subclasses receive and have a surface."""
 
     kind: ClassVar[str]
     """Its name in addresses."""
     account: ClassVar[str]
     """What `troupe check` calls it."""
     is_operators: ClassVar[bool] = True
-    """Whether only the operator writes here, who can edit the settings, too."""
+    """Whether only the operator writes here, who can edit the settings anyway."""
 
     @property
     @override

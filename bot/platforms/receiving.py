@@ -14,7 +14,7 @@ _MAX_NUMBER = (1 << 63) - 1
 
 
 def read_cursors(stored: Mapping[str, str], read: Callable[[str, str], Cursor]) -> list[Cursor]:
-    """Read names and values; those that cannot be read are left out and logged with the reason."""
+    """Read stored values by name; log and skip those that cannot be read."""
     found: list[Cursor] = []
     for name, value in stored.items():
         try:
@@ -25,20 +25,20 @@ def read_cursors(stored: Mapping[str, str], read: Callable[[str, str], Cursor]) 
 
 
 def to_number(stored: str) -> int:
-    """Return a number of zero or more; raises `ValueError`."""
+    """Return a number of zero or more; may raise `ValueError`."""
     if not (stored.isascii() and stored.isdecimal() and int(stored) <= _MAX_NUMBER):
         raise ValueError("not a number")
     return int(stored)
 
 
 def read_number(stored: Mapping[str, str], name: str) -> int | None:
-    """Return the number of this name; None: there is none that can be read."""
+    """Return the number of this name; None if there is none."""
     given = {name: stored[name]} if name in stored else {}
     return next(iter(read_cursors(given, lambda _, value: to_number(value))), None)
 
 
 def mark_late(incoming: Incoming, oldest: float) -> Incoming:
-    """Mark a message or an edit from before `oldest`, in Unix seconds, by the platform's clock."""
+    """Mark a message or edit from before `oldest` (Unix seconds, the platform's clock)."""
     match incoming:
         case Said(at=at) if at.timestamp() < oldest:
             return replace(incoming, is_late=True)

@@ -21,11 +21,7 @@ _SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL, WEB)}
 
 
 def register(spec: PlatformSpec) -> None:
-    """Add a platform; call it before the settings are read.
-
-    Raises:
-        ValueError: there is one of this kind already.
-    """
+    """Add a platform, before the settings are read; may raise `ValueError`."""
     if spec.kind in _SPECS:
         raise ValueError(f"the platform {spec.kind!r} is registered already")
     _SPECS[spec.kind] = spec
@@ -37,7 +33,7 @@ def platform_specs() -> Sequence[PlatformSpec]:
 
 
 def terminal_platforms() -> Sequence[PlatformSpec]:
-    """Return the platforms that chat in the terminal that Troupe was started from."""
+    """Return the platforms that chat in the terminal Troupe was started from."""
     return [spec for spec in _SPECS.values() if spec.uses_terminal]
 
 
@@ -47,12 +43,12 @@ def companion_platforms() -> Sequence[PlatformSpec]:
 
 
 def imitable_platforms() -> Sequence[str]:
-    """Return the kinds of platforms that a channel of another one can look like."""
+    """Return the kinds of platforms that a web channel can imitate."""
     return [spec.kind for spec in _SPECS.values() if spec.limits is not None]
 
 
 def channel_limits(kind: str) -> Limits | None:
-    """Import the limits of a platform's channels; None if they are not known."""
+    """Return the limits of a platform's channels; None if they are not known."""
     spec = _SPECS.get(kind)
     limits: Limits | None = _load(spec.limits) if spec is not None and spec.limits else None
     return limits
@@ -61,17 +57,13 @@ def channel_limits(kind: str) -> Limits | None:
 def make_platform(
     spec: PlatformSpec, settings: PlatformSettings | None, context: PlatformContext
 ) -> Platform:
-    """Import and build a platform; nothing is connected yet.
-
-    Raises:
-        SettingsError: one of its settings cannot be used.
-    """
+    """Import and build a platform without connecting; may raise `SettingsError`."""
     factory: PlatformFactory = _load(spec.factory)
     return factory(settings, context)
 
 
 def make_account_setup(spec: PlatformSpec, settings: PlatformSettings) -> AccountSetup | None:
-    """Import and build what sets up the bot account of a platform; None if it has none."""
+    """Import and build the setup of a platform's bot account; None if it has none."""
     return None if spec.account_setup is None else _load(spec.account_setup)(settings)
 
 

@@ -18,51 +18,46 @@ from bot.value_class import value_class
 
 
 class PlatformSettings(BaseModel):
-    """The settings of one platform; an unknown name among them is an error.
+    """The settings of one platform; an unknown name is an error.
 
-    Every setting that must not be shown is a `SecretStr`: logs and receipts mask all of these.
+    Every secret must be a `SecretStr`: logs and receipts mask all of these.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     @property
     def is_configured(self) -> bool:
-        """Whether enough is set for `troupe run` to start this platform."""
+        """Whether `troupe run` starts this platform."""
         return False
 
     @property
     def bot_account(self) -> str:
-        """The platform's id of the bot that is set; empty where there is only one, or none is set.
-
-        Two bots of one platform that share a database are told apart by it.
-        """
+        """The platform's id of the configured bot; it tells apart bots that share a database."""
         return ""
 
 
 @value_class(kw_only=True)
 class PlatformSpec:
-    """One platform: its name, its settings and where its code is, without importing that code."""
+    """One platform: its name, its settings, and where its code can be imported from."""
 
     kind: str
     """The name in settings, addresses and user ids: TROUPE_DISCORD__TOKEN, discord:123."""
 
     factory: str
-    """Where to import `make(settings, context) -> Platform` from, as "module:function".
+    """The class of the platform, or a function that makes one, as "module:name".
 
-    It is imported when the platform is started: a vendor's library takes up to a second.
+    It is called with its settings and a `PlatformContext`, and imported only when the platform is
+    started: a vendor's library takes up to a second.
     """
 
     settings: type[PlatformSettings] | None = None
     """The model of its group of settings; None if there is nothing to set."""
 
     account_setup: str | None = None
-    """Where to import `make(settings) -> AccountSetup` from; it needs no vendor's library.
-
-    Only for platforms whose bots have a token.
-    """
+    """The subclass of `AccountSetup`, called with the settings; None for bots without a token."""
 
     limits: str | None = None
-    """Where to import the limits of its channels from; None: no other platform can look like it."""
+    """The limits of its channels, as "module:name"; None: web channels cannot imitate it."""
 
     user_id_pattern: str = "[1-9][0-9]*"
     """A regular expression for the id of a person on this platform, as in TROUPE_ADMINS."""
@@ -81,43 +76,25 @@ class PlatformSpec:
     """Whether it runs wherever the console is served, and ends with the other platforms."""
 
 
-def know_no_limits(_kind: str) -> Limits | None:
-    """Know no platform that another one could look like."""
-    return None
-
-
-def _suggest_nothing(_typed: str) -> Sequence[str]:
-    return ()
-
-
-async def _is_idle() -> None:
-    return
-
-
-async def refuse_nothing(_pressed: Pressed) -> str | None:
-    """Let every press be stored."""
-    return None
-
-
 @value_class
 class EditableText:
-    """What a form for a text says; with a refusal there is no form."""
+    """A form for a text, or the refusal to show it."""
 
     title: str = ""
     label: str = ""
     text: str = ""
     refusal: str = ""
-    """What the person is told alone instead."""
+    """What the person is told privately instead."""
     too_long: str = ""
-    """The same, where the platform has no form for a text of this length."""
+    """The same, if the text is too long for the platform's forms."""
 
 
-async def edit_nothing(_said: Said) -> EditableText:
+async def _edit_nothing(_said: Said) -> EditableText:
     return EditableText()
 
 
-async def open_no_form(_pressed: Pressed) -> EditableText | None:
-    return None
+async def _do_nothing(*_given: object) -> None:
+    return
 
 
 class WebChannels(Protocol):
@@ -143,7 +120,7 @@ Raises `StoreError` if that is not known.
 
 @value_class(kw_only=True)
 class PlatformContext:
-    """What a platform may use of the service that it runs in."""
+    """What the service offers to a platform."""
 
     commands: Sequence[CommandSpec] = ()
     """The commands that people can use here."""
@@ -154,27 +131,27 @@ class PlatformContext:
     message_commands: Sequence[MessageCommandSpec] = ()
     """The commands in the menu of a message, where the platform has such menus."""
 
-    text_to_edit: Callable[[Said], Awaitable[EditableText]] = edit_nothing
+    text_to_edit: Callable[[Said], Awaitable[EditableText]] = _edit_nothing
     """Return the text of the message that a command was called on, to be changed in a form."""
 
-    press_form: Callable[[Pressed], Awaitable[EditableText | None]] = open_no_form
+    press_form: Callable[[Pressed], Awaitable[EditableText | None]] = _do_nothing
     """Return the form that a press opens, where the platform has forms; None: it opens none. What
     is entered comes back as another press with it as its value."""
 
-    complete_preset: Callable[[str], Sequence[str]] = _suggest_nothing
+    complete_preset: Callable[[str], Sequence[str]] = lambda _typed: ()
     """Return the names of presets that fit what was typed so far."""
 
-    wait_until_idle: Callable[[], Awaitable[None]] = _is_idle
+    wait_until_idle: Callable[[], Awaitable[None]] = _do_nothing
     """Wait until every received message was answered and every answer was sent."""
 
-    press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing
+    press_refusal: Callable[[Pressed], Awaitable[str | None]] = _do_nothing
     """Return what the person is told alone, instead of the press being stored; None: store it."""
 
-    limits_of: Callable[[str], Limits | None] = know_no_limits
+    limits_of: Callable[[str], Limits | None] = lambda _kind: None
     """Return the limits of another platform's channels; None: it is not known."""
 
     web_channels: WebChannels | None = None
-    """What was said on the web platform; None where it does not run."""
+    """The channels of the web platform; None where it does not run."""
 
     clock: Clock = field(default_factory=SystemClock)
 
@@ -185,32 +162,32 @@ class PlatformContext:
     """Where it may keep files of its own; None: nowhere."""
 
     chat: str = ""
-    """Which of its chats a terminal opens, if it is not the usual one."""
+    """The chat that a terminal opens; empty: the usual one."""
 
     locale: str | None = None
     """The language of whoever started the service, such as "zh_CN.UTF-8"."""
 
     answerable_seconds: float = 300
-    """How old a message may be that it fetches after a pause; older ones are not answered."""
+    """The age up to which missed messages are answered."""
 
     take_lease: TakeLease | None = None
     """None: there is no other process."""
 
     bot_id: str = ""
-    """What its addresses carry: empty for the first bot of the platform on this database."""
+    """Part of its addresses; empty for the platform's first bot on this database."""
 
 
 @value_class
 class BotAccount:
-    """The bot that a token belongs to."""
+    """The bot of a token."""
 
     name: str
     link: str
     """The address that opens a chat with it, or invites it to a server."""
     link_title: Text
-    """What the address does, for people: "open a chat with it"."""
+    """What the address is for: "open a chat with it"."""
     notes: tuple[Text, ...] = ()
-    """What it may not do at present, and where that is changed."""
+    """Restrictions, and where to change them."""
     can_receive: bool = True
     """False: the platform ends its connections; `notes` say why."""
 
@@ -225,7 +202,7 @@ class CodeRequest:
 
 
 class AccountSetup(Protocol):
-    """One bot account while it is set up; close it at the end."""
+    """One bot account during setup; close it at the end."""
 
     where_from: Text
     """Where people get a token, as the end of a sentence."""
@@ -234,8 +211,8 @@ class AccountSetup(Protocol):
         """Return whose token it is.
 
         Raises:
-            PlatformFatal: the token is malformed, or not accepted.
-            PlatformError: the platform cannot be reached, or does not answer.
+            PlatformFatal: the token is malformed or not accepted.
+            PlatformError: the platform cannot be reached or does not answer.
         """
         ...
 
@@ -244,12 +221,12 @@ class AccountSetup(Protocol):
         ...
 
     async def wait_for_code(self, code: str) -> str:
-        """Wait until somebody sends the code to the bot; return the id of the person.
+        """Wait until somebody sends the code to the bot; return the id of that person.
 
-        No message is taken from the service, which may be started later.
+        Other messages are left for the service.
 
         Raises:
-            PlatformError: the bot cannot receive messages now; the text says why.
+            PlatformError: the bot cannot receive messages; the text says why.
         """
         ...
 

@@ -1,7 +1,6 @@
-"""Tokens of bots and secrets of webhooks, also from files that change while the service runs."""
+"""The token of a bot, from a setting or from a file that is replaced while the service runs."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
@@ -30,7 +29,7 @@ class BotTokenSettings(PlatformSettings):
 
     @model_validator(mode="after")
     def _read_token_file(self) -> Self:
-        """Take the token from the file, so that it is masked as a secret."""
+        """Read the token from its file, so that it is masked."""
         self.token = take_from_file(self.token, self.token_file, "token")
         return self
 
@@ -39,33 +38,32 @@ SettingsT = TypeVar("SettingsT", bound=BotTokenSettings)
 
 
 class BotToken(Generic[SettingsT]):
-    """The token as it is now."""
+    """The current token."""
 
     def __init__(self, settings: SettingsT, clock: Clock) -> None:
-        """Take the settings with the token that the process began with."""
         self.settings = settings
-        """With the newest token."""
+        """The settings with the current token."""
         self._clock = clock
         file = settings.token_file
         self._file = None if file is None else SecretFile(file, clock)
 
     def read(self, *, at_once: bool = False) -> str:
-        """Return the token, empty if there is none; the file is looked at every five seconds.
+        """Return the token, empty if there is none; its file is checked every five seconds.
 
-        A token of another bot is not used: it would answer in chats where it has said nothing.
+        The token of another bot is ignored: that bot has said nothing in these chats.
         """
         if self._file is not None and self._file.has_changed(at_once=at_once):
             self._take(self._file.secrets[-1])
         return self.settings.token.get_secret_value().strip() if self.settings.token else ""
 
     async def wait_for_change(self, known: str, seconds: float = math.inf) -> None:
-        """Wait until the token is another one than `known`, or so long."""
+        """Wait until the token is no longer `known`, at most so many seconds."""
         until = self._clock.monotonic() + seconds
         while self.read() == known and (left := until - self._clock.monotonic()) > 0:
             await self._clock.sleep(left if self._file is None else min(left, LOOK_EVERY_SECONDS))
 
     async def wait_for_retry(self, rejected: str, error: TokenRejected) -> None:
-        """Log that a token was rejected; wait until it changes or 30 seconds have passed."""
+        """Log a rejected token; wait until it changes or 30 seconds have passed."""
         is_setting = self._file is None
         _log.error(
             "token_rejected",
@@ -82,40 +80,3 @@ class BotToken(Generic[SettingsT]):
             return
         self.settings = changed
         _log.info("token_replaced", bot=self.settings.bot_account)
-
-
-class WebhookSecret:
-    """The secret as it is now.
-
-    Args:
-        without_file: gives the secret where there is no file.
-        file: has it instead; None: there is none.
-        is_valid: whether the platform accepts a secret.
-        clock: time.
-    """
-
-    def __init__(
-        self,
-        without_file: Callable[[], str],
-        file: Path | None,
-        is_valid: Callable[[str], bool],
-        clock: Clock,
-    ) -> None:
-        self._without_file = without_file
-        self._is_valid = is_valid
-        self._file = None if file is None else SecretFile(file, clock)
-        self._from_file = self._file.secrets[-1] if self._file and self._file.secrets else None
-
-    def read(self) -> str:
-        """Return the secret; the file is looked at every five seconds."""
-        if self._file is not None and self._file.has_changed():
-            self._take(*self._file.secrets)
-        return self._without_file() if self._from_file is None else self._from_file
-
-    def _take(self, secret: str, *more: str) -> None:
-        mask_from_now_on([secret, *more])
-        if more or not self._is_valid(secret):
-            _log.error("webhook_secret_not_used")
-            return
-        self._from_file = secret
-        _log.info("webhook_secret_replaced")

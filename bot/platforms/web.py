@@ -7,7 +7,7 @@ read the events of a vendor.
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -24,27 +24,42 @@ from bot.chat.incoming import (
     Said,
     WakeReason,
 )
-from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import MessageNotFound, PlatformFatal
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.receiving import read_cursors, to_number
 from bot.platforms.spec import PlatformContext, PlatformSpec, WebChannels
-from bot.ports import Clock, Intake, Platform, SilenceExplainer, Surface
+from bot.ports import Clock, Intake, SilenceExplainer, Surface
 
 _BOT_MENTION = re.compile(r"@(?:bot|troupe)\b[,:]?\s*", re.IGNORECASE)
+PLAIN = Limits(
+    max_units=100_000,
+    unit="characters",
+    seconds_between_edits=0.25,
+    typing_seconds=0,
+    has_buttons=True,
+    shows_faces=True,
+)
+"""The limits of a channel that imitates no platform."""
+_POLL_SECONDS = 2.0  # for changes of other processes whose signal was lost
+_MAX_CHANGES = 100
+_CURSORS = f"{WEB_PLATFORM}:"
+SPEC = PlatformSpec(
+    kind=WEB_PLATFORM,
+    factory="bot.platforms.web:WebPlatform",
+    user_id_pattern=".+",
+    is_companion=True,
+)
 
 
 def to_incoming(
     channel: WebChannel, message: WebMessage, replied_to: WebMessage | None, known_revision: int
 ) -> Incoming | None:
-    """Return what a change of a person's message means; None: nothing.
+    """Convert a change of a message; None if it means nothing.
 
-    Args:
-        channel: where it is.
-        message: the message as it reads now.
-        replied_to: the message that it replies to, if there is one.
-        known_revision: the revision up to which changes were read before.
+    Changes up to `known_revision` were read before. The message `replied_to` is the one it replies
+    to.
     """
     author = message.author
     if author is None or message.is_note:
@@ -65,10 +80,10 @@ def to_incoming(
 def to_said(
     channel: WebChannel, message: WebMessage, author: Person, replied_to: WebMessage | None
 ) -> Said:
-    """Return a message as the service reads it.
+    """Convert a message.
 
-    With one person, the channel is a private chat; with several, a message addresses the bot as in
-    a channel of Discord: by a mention, a reply, a name or a command.
+    A channel with one person is a private chat. With several, a message has to address the bot as
+    on Discord: by a mention, a reply, a name or a command.
     """
     text, is_mentioned = message.text, False
     if found := _BOT_MENTION.search(text):
@@ -142,25 +157,8 @@ def _mentions(text: str, people: Sequence[Person], author: Person) -> tuple[str,
     return tuple(one.id for one in named if f"@{one.name.casefold()}" in lowered)
 
 
-PLAIN = Limits(
-    max_units=100_000,
-    unit="characters",
-    seconds_between_edits=0.25,
-    typing_seconds=0,
-    has_buttons=True,
-    shows_faces=True,
-)
-"""Of a channel that looks like no other platform."""
-
-
 class WebSurface(Surface):
-    """Writes to the store; a message is named by its nonce, so that it is added once.
-
-    Args:
-        channels: the store.
-        clock: time.
-        limits_of: the limits of the platforms that channels look like.
-    """
+    """Writes to the store; a message is named by its nonce, so it is added once."""
 
     def __init__(
         self, channels: WebChannels, clock: Clock, limits_of: Callable[[str], Limits | None]
@@ -171,13 +169,13 @@ class WebSurface(Surface):
         self._limits: dict[str, Limits] = {}
 
     def set_look(self, channel_id: str, look: str) -> None:
-        """Note which platform a channel looks like: messages are split where that one splits."""
+        """Note which platform a channel imitates, and so where messages are split."""
         imitated = self._limits_of(look) if look else None
         if imitated is None:
             self._limits[channel_id] = PLAIN
             return
-        # It splits where that platform does. Nothing else holds it back: nobody limits its calls,
-        # and a message can be sent again without appearing twice.
+        # Messages are split as on that platform. But nobody limits calls, and a repeated send
+        # appears once.
         self._limits[channel_id] = replace(
             imitated,
             seconds_between_edits=PLAIN.seconds_between_edits,
@@ -242,39 +240,29 @@ class WebSurface(Surface):
 
     @override
     async def typing(self, address: Address) -> None:
-        """Do nothing: an answer is shown as it grows."""
+        """Do nothing: the answer is shown as it grows."""
 
     @override
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         found = await self._channels.find(message.address.chat, message.nonce)
         return None if found is None else found.id
 
 
-_POLL_SECONDS = 2.0  # for changes of other processes whose signal was lost
-_MAX_CHANGES = 100
-_CURSORS = f"{WEB_PLATFORM}:"
-
-
 class WebPlatform(LocalPlatform, SilenceExplainer):
-    """Reads the changes of each channel after its cursor, which is stored with what was read.
+    """Reads the changes of each channel after its cursor, which is stored with them.
 
-    So a message is received once, whatever process stored it and whenever this one dies.
+    So each message is received once, whichever process stored it.
     """
 
     kind = WEB_PLATFORM
     account = "the playground of the console"
 
-    def __init__(self, channels: WebChannels, context: PlatformContext) -> None:
-        self._channels = channels
+    def __init__(self, _settings: None, context: PlatformContext) -> None:
+        if context.web_channels is None:
+            raise PlatformFatal("the web platform needs the channels of the database")
+        self._channels = context.web_channels
         self._context = context
-        self._surface = WebSurface(channels, context.clock, context.limits_of)
+        self._surface = WebSurface(self._channels, context.clock, context.limits_of)
         self._read_to: dict[str, int] = {}
         """By channel: the revision up to which its changes were read."""
         self._is_changed = asyncio.Event()
@@ -344,22 +332,3 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
     def _note(self, note_id: str, text: str) -> WebMessage:
         now = datetime.fromtimestamp(self._context.clock.now(), UTC)
         return WebMessage(note_id, None, text, now, is_note=True)
-
-
-def make(_settings: None, context: PlatformContext) -> Platform:
-    """Make the platform over the channels of the database.
-
-    Raises:
-        PlatformFatal: it was given none.
-    """
-    if context.web_channels is None:
-        raise PlatformFatal("the web platform needs the channels of the database")
-    return WebPlatform(context.web_channels, context)
-
-
-SPEC = PlatformSpec(
-    kind=WEB_PLATFORM,
-    factory="bot.platforms.web:make",
-    user_id_pattern=".+",
-    is_companion=True,
-)

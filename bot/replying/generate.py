@@ -30,7 +30,7 @@ from bot.errors import (
     ContextExceeded,
     ToolResultsTooLong,
 )
-from bot.ports import Backend, Clock, RemoteBackend, TextTokenCounter
+from bot.ports import Backend, Clock, TextTokenCounter
 from bot.prompting.echo_filter import EchoFilter
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
@@ -260,7 +260,7 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
 
 
 def _can_continue(backend: Backend, prompt: Prompt) -> bool:
-    return isinstance(backend, RemoteBackend) and backend.can_continue(prompt)
+    return backend.can_continue(prompt)
 
 
 def end_mark(reason: FinishReason | None) -> Text:

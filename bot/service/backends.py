@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from bot.backends.factory import make_backend, parameter_problems
 from bot.backends.model_files.settings import ModelFileSettings
 from bot.backends.model_files.store import find_model, is_pulled_at_start
-from bot.backends.registry import backend_spec, make_backend, parameter_problems
+from bot.backends.registry import backend_spec
 from bot.errors import PresetError, SettingsError
-from bot.ports import Backend, SessionAffineBackend
+from bot.ports import Backend
 from bot.prompting.presets.preset import Preset
 from bot.settings import Settings
 from bot.templates.renderer import Renderer
@@ -43,8 +44,7 @@ def add_backends(
     for name in dict.fromkeys(name for preset in presets for name, _ in used_models(preset)):
         if name not in backends:
             made = make_backend(name, settings.providers[name], settings.data_dir, renderer)
-            if isinstance(made, SessionAffineBackend):
-                made.use_session_key(session_key)
+            made.use_session_key(session_key)
             backends[name] = made
 
 

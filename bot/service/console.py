@@ -8,30 +8,26 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.chat.operation import ProcessReport
 from bot.commands.handlers import COMMANDS
 from bot.console.access_page import AccessPage
 from bot.console.answer_pages import AnswerPages, ReplayPages
 from bot.console.app import Console
-from bot.console.channels import ChannelPage, ChannelReports, ChannelsPage
+from bot.console.channels import ChannelPage, ChannelsPage
 from bot.console.gate import RequestGate
 from bot.console.health import Probe
 from bot.console.login import ConsoleLogins
 from bot.console.openapi import ApiDescription
-from bot.console.operation import Installation, OperationReports, ProviderRow
-from bot.console.operation_page import OperationPage
+from bot.console.operation import Installation, OperationPage, ProviderRow
 from bot.console.operator_requests import OperatorRequests, PromptReplay, ProviderTrial
 from bot.console.pages import PageRenderer
-from bot.console.playground import PlaygroundActions, PlaygroundPages
+from bot.console.playground import PlaygroundPages
 from bot.console.presets.api import PresetApi
-from bot.console.presets.copying import PresetCopies, PresetCopyPages
 from bot.console.presets.editing import PresetEditing
-from bot.console.presets.files import PresetExports, PresetFilePages, PresetImports
-from bot.console.presets.lorebook_pages import LorebookEditing, LorebookPages
+from bot.console.presets.files import PresetImports
 from bot.console.presets.pages import PresetPages
 from bot.console.presets.preview import DraftPreviews
-from bot.console.presets.trials import DraftTrials, TrialPages
-from bot.console.prompt_preview import DraftPreview, PromptPreview
+from bot.console.presets.trials import TrialPages
+from bot.console.prompt_preview import DraftComposer, PromptPreview
 from bot.console.routes import RouteGroup
 from bot.console.session_pages import SessionPages
 from bot.console.setup_page import SETUP_PATH, SetupPage
@@ -63,13 +59,12 @@ class ConsoleContainer:
     def make_console(self, probes: Mapping[str, Probe]) -> Console:
         """Return the console; `probes` are what /readyz asks."""
         c = self._c
-        reports = self._channel_reports
         pages = [
             self._playground_pages,
             *self._answer_pages,
             *self._preset_pages,
-            ChannelsPage(reports.state, c.resolver.default.name),
-            ChannelPage(reports),
+            ChannelsPage(self._state, c.resolver.default.name),
+            self._channel_page,
             self._operation_page(probes),
             UsagePage(c.usage_totals, c.clock),
             SetupPage(self.setup_steps, c.audit_log, c.exact_prompts.mask, c.clock),
@@ -97,7 +92,10 @@ class ConsoleContainer:
             c.history_router.foresee,
         )
         return PlaygroundPages(
-            PlaygroundActions(c.web_channels, copies, c.resolver, c.clock),
+            c.web_channels,
+            copies,
+            c.resolver,
+            c.clock,
             preview.preview,
             to_said,
             c.receipts,
@@ -143,11 +141,8 @@ class ConsoleContainer:
 
         return [
             PresetPages(editing, previews, list(providers)),
-            PresetFilePages(PresetImports(editing, is_local), PresetExports(editing)),
-            TrialPages(DraftTrials(previews, self._operator_requests.ask)),
-            PresetCopyPages(PresetCopies(editing)),
-            LorebookPages(LorebookEditing(editing)),
-            PresetApi(editing, previews),
+            TrialPages(previews, self._operator_requests.ask),
+            PresetApi(editing, previews, PresetImports(editing, is_local)),
         ]
 
     @cached_property
@@ -170,14 +165,14 @@ class ConsoleContainer:
         return DraftPreviews(self.preset_editing, self._draft_composer, self._c.answer_log)
 
     @cached_property
-    def _draft_composer(self) -> DraftPreview:
+    def _draft_composer(self) -> DraftComposer:
         c = self._c
-        return DraftPreview(c.prompt_sources, c.resolver, c.conversations)
+        return DraftComposer(c.prompt_sources, c.resolver, c.conversations)
 
     @property
-    def _channel_reports(self) -> ChannelReports:
+    def _channel_page(self) -> ChannelPage:
         c = self._c
-        return ChannelReports(
+        return ChannelPage(
             ChannelHistories(c.database),
             c.answer_log,
             self._state,
@@ -193,7 +188,8 @@ class ConsoleContainer:
 
     def _operation_page(self, probes: Mapping[str, Probe]) -> OperationPage:
         c = self._c
-        reports = OperationReports(
+        trial = ProviderTrial(self._operator_requests, c.resolver.presets)
+        return OperationPage(
             probes,
             self._state,
             self._provider_rows,
@@ -201,14 +197,11 @@ class ConsoleContainer:
             c.provider_slots.waiting,
             c.rate_limits,
             RECENT_EVENTS,
-            Installation(
-                c.nodes, c.pauses, c.dead_letters, c.message_notes, self._reports_of_others
-            ),
+            Installation(c.nodes, c.pauses, c.dead_letters, c.message_notes, c.owner),
+            trial.try_provider,
+            c.exact_prompts.mask,
+            PageRenderer(()),
             c.clock,
-        )
-        trial = ProviderTrial(self._operator_requests, c.resolver.presets)
-        return OperationPage(
-            reports, trial.try_provider, c.exact_prompts.mask, PageRenderer(()), c.clock
         )
 
     @property
@@ -225,9 +218,6 @@ class ConsoleContainer:
             )
             for name, provider in self._c.settings.providers.items()
         ]
-
-    async def _reports_of_others(self, owners: Sequence[str]) -> Mapping[str, ProcessReport]:
-        return await self._c.nodes.reports([one for one in owners if one != self._c.owner])
 
     @cached_property
     def setup_steps(self) -> SetupSteps:

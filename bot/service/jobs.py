@@ -6,16 +6,10 @@ from dataclasses import replace
 
 import structlog
 
-from bot.chat.operation import (
-    HEARTBEAT_SECONDS,
-    FailedMessage,
-    LoggedStep,
-    ProcessModel,
-    ProcessModelHealth,
-    ProcessReport,
-)
+from bot.chat.operation import HEARTBEAT_SECONDS, FailedMessage, LoggedStep, ProcessReport
+from bot.console.operation import process_report
 from bot.errors import StoreError
-from bot.ports import Backend, Clock, LocalBackend, RemoteBackend
+from bot.ports import Backend, Clock
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
 from bot.settings import Settings
@@ -226,10 +220,9 @@ class ProviderNotices:
         found: list[str] = []
         for name in self._served():
             backend = self.backends.get(name)
-            if isinstance(backend, RemoteBackend):
-                health = backend.model_health()
-                if health and all(one.is_paused for one in health):
-                    found.append(name)
+            health = backend.model_health() if backend is not None else ()
+            if health and all(one.is_paused for one in health):
+                found.append(name)
         return found
 
 
@@ -266,21 +259,8 @@ class ReportSharing:
 
     def report(self) -> ProcessReport:
         """Return what this process tells."""
-        return ProcessReport(
-            errors=tuple(map(_shortened, self.events.failures(_MAX_ERRORS))),
-            health=tuple(
-                ProcessModelHealth(name, one)
-                for name, backend in self.backends.items()
-                if isinstance(backend, RemoteBackend)
-                for one in backend.model_health()
-            ),
-            models=tuple(
-                ProcessModel(name, one)
-                for name, backend in self.backends.items()
-                if isinstance(backend, LocalBackend)
-                for one in backend.models_in_memory()
-            ),
-        )
+        report = process_report(self.backends, self.events)
+        return replace(report, errors=tuple(map(_shortened, report.errors[:_MAX_ERRORS])))
 
 
 def _shortened(failed: FailedMessage) -> FailedMessage:

@@ -14,7 +14,7 @@ from bot.console.server import AddRoutes
 from bot.console.webhooks import webhook_routes
 from bot.delivery.pacing import RateLimitedSurface, WaitingCalls
 from bot.delivery.sender import LaneDelivery, RemoteDelivery, Sender
-from bot.delivery.sent_rows import SentRows, SentRowSignals
+from bot.delivery.sent_rows import SentRows, follow_sent_rows, publish_sent_row
 from bot.intake import HistoryRouter, InboxIntake
 from bot.ports import Delivery, Platform, PrivateChats, ShardedPlatform, Surface, WebhookReceiver
 from bot.replying.live_replies import LiveReplies
@@ -224,23 +224,18 @@ class MessagingContainer(StorageContainer, ABC):
     def _waiting_calls(self) -> WaitingCalls:
         return WaitingCalls(self.clock)
 
-    @cached_property
-    def _sent_row_signals(self) -> SentRowSignals:
-        return SentRowSignals(self.signals)
-
     def _announce_sent(self, row_id: int, external_id: str | None) -> None:
         """Tell the workers elsewhere, where this process has none of its own."""
         if Role.WORKER not in self.options.roles:
-            self._sent_row_signals.publish(row_id, external_id)
+            publish_sent_row(self.signals, row_id, external_id)
 
     @cached_property
     def _delivery(self) -> Delivery:
         if Role.SENDER in self.options.roles:
             return LaneDelivery(self._sender, self.lane_pool)
         sent_rows = SentRows(self.outbox)
-        self._sent_row_signals.subscribe(sent_rows)
-        wake = partial(wake_keys, self.signals, _LANES)
-        return RemoteDelivery(wake, partial(wake, is_urgent=True), sent_rows)
+        follow_sent_rows(self.signals, sent_rows)
+        return RemoteDelivery(partial(wake_keys, self.signals, _LANES), sent_rows)
 
     @cached_property
     def replies(self) -> LiveReplies:

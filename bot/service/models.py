@@ -8,10 +8,10 @@ from importlib import import_module  # noqa: TID251 # for what few installations
 
 import structlog
 
-from bot.backends.registry import prepare_model
+from bot.backends.factory import prepare_model
 from bot.embedders.registry import CountedEmbedder, make_embedder
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, LocalBackend, MeteredEmbedder, ToolServer
+from bot.ports import Backend, Stories, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
@@ -20,7 +20,6 @@ from bot.service.backends import add_backends
 from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.leases import read_installation_id
-from bot.storage.stories import SqlStories
 from bot.storage.usage import UsageLog
 from bot.stories import RetrieveStories, StoryRetriever, index_stories, no_stories
 from bot.templates.renderer import Renderer
@@ -96,11 +95,10 @@ async def prepare_models(
 async def preload_default(backends: Mapping[str, Backend], default: Preset) -> None:
     """Load the default preset's model while everything else starts."""
     backend = backends[default.provider]
-    if isinstance(backend, LocalBackend):
-        try:
-            await backend.preload(default.model)
-        except BackendUnavailable as error:  # the first message gets the error
-            _log.warning("preload_failed", preset=default.name, reason=str(error))
+    try:
+        await backend.preload(default.model)
+    except BackendUnavailable as error:  # the first message gets the error
+        _log.warning("preload_failed", preset=default.name, reason=str(error))
 
 
 @contextlib.asynccontextmanager
@@ -116,10 +114,10 @@ async def open_story_retriever(
         yield no_stories
         return
     embedder = make_embedder(settings.embedding, settings.data_dir)
-    if isinstance(embedder, MeteredEmbedder):
+    if settings.embedding.kind == "openai":  # a service that may be paid for
         usage_log = UsageLog(database, SystemClock())
-        embedder = CountedEmbedder(embedder, embedder, settings.embedding, usage_log)
-    stories: SqlStories = import_module("bot.storage.stories").SqlStories(database)
+        embedder = CountedEmbedder(embedder, settings.embedding, usage_log)
+    stories: Stories = import_module("bot.storage.stories").SqlStories(database)
     task = asyncio.create_task(
         index_stories(stories_by_character, embedder, stories, SystemClock())
     )

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from bot.backends.factory import make_backend
 from bot.backends.openai_compatible.services import KEYLESS, SERVICES, WELL_KNOWN
-from bot.backends.registry import backend_spec, backend_specs, default_spec, make_backend
+from bot.backends.registry import backend_spec, backend_specs, default_spec
 from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import Delta, Message, Prompt
 from bot.errors import BackendUnavailable, SettingsError, TroupeError
-from bot.ports import Backend, ModelCheckingBackend
+from bot.ports import Backend
 from bot.runtime.validation_errors import describe_problem
 from bot.templates.renderer import Renderer
 from bot.value_class import value_class
@@ -171,9 +172,7 @@ async def list_models(choice: ModelChoice) -> Sequence[str]:
     async with Renderer() as renderer:
         backend = _backend(choice, renderer)
         try:
-            if isinstance(backend, ModelCheckingBackend):
-                return await backend.list_models()
-            return ()
+            return await backend.list_models()
         finally:
             await backend.close()
 

@@ -178,7 +178,7 @@ def transaction(
     """Make a method of a store that is a unit of work run in the store's database."""
 
     @functools.wraps(unit)
-    async def run(self: Owner, *args: Arguments.args, **more: Arguments.kwargs) -> T:
+    async def run(self: Owner, /, *args: Arguments.args, **more: Arguments.kwargs) -> T:
         return await self._database.run(lambda: unit(self, *args, **more))
 
     return run
@@ -190,7 +190,7 @@ def reading(
     """As `transaction`, for a unit that only reads: no writer waits for it."""
 
     @functools.wraps(unit)
-    async def run(self: Owner, *args: Arguments.args, **more: Arguments.kwargs) -> T:
+    async def run(self: Owner, /, *args: Arguments.args, **more: Arguments.kwargs) -> T:
         return await self._database.run_reading(lambda: unit(self, *args, **more))
 
     return run

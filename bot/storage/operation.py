@@ -107,8 +107,8 @@ class NodeRegistry:
             held[owner].append(role)
         counts = pairs((yield _ANSWERING.query(now)))
         return [
-            Node(*row, leases=tuple(held[row[0]]), conversations=counts.get(row[0], 0))
-            for row in (yield _NODES.query(now))
+            Node(owner, roles, version, age, seen, tuple(held[owner]), counts.get(owner, 0))
+            for owner, roles, version, age, seen in (yield _NODES.query(now))
         ]
 
     @reading

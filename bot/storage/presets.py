@@ -129,6 +129,6 @@ class PresetDrafts:
 
 
 def _to_draft(row: Sequence[Any]) -> PresetDraft:
-    *columns, source_name, content = row
+    name, version, revision, written, updated_at, source_name, content = row
     source = None if content is None else ImportedFile(source_name or "", content)
-    return PresetDraft(*columns, source)
+    return PresetDraft(name, version, revision, written, updated_at, source)

@@ -14,7 +14,6 @@ from bot.chat.drafts import Scene, recorded_scene
 from bot.chat.incoming import Person
 from bot.chat.operation import (
     DeliveredPart,
-    HeldLease,
     KnownChannel,
     KnownSession,
     MadeSetting,
@@ -26,7 +25,6 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
 from bot.ports import Clock
 from bot.storage.database import Database, reading
-from bot.storage.operation import IS_JOB
 from bot.storage.receipts import decode_receipt
 from bot.storage.rows import TURN_COLUMNS, decode, decode_all, to_turn
 from bot.storage.statements import Rows, Statement, Unit
@@ -133,7 +131,7 @@ class AnswerLog:
         found = decode_all("turn", rows, lambda row: (to_turn(row), row[-2], row[-1]))
         same = (places for said, *places in found if said.text == one.answer)
         session, parent = next(same, (None, None))
-        if parent is None:
+        if session is None or parent is None:
             return None
         earlier = yield _EARLIER.query({**of, "in_session": session, "newest": parent})
         turns = _ancestors(earlier, parent)
@@ -252,9 +250,6 @@ _AGES = Statement("""
 SELECT :now - (SELECT min(ready_since) FROM conversation WHERE ready_since IS NOT NULL),
     :now - (SELECT min(due_at) FROM lane WHERE due_at IS NOT NULL)
 """)
-_LEASES = Statement(f"""
-SELECT role, owner, lease_until FROM role_lease WHERE {IS_JOB} ORDER BY role
-""")
 _MESSAGE = Statement("""
 SELECT received_at, state = 'done', crashes FROM inbox
 WHERE platform = :platform AND bot_id = :bot_id AND external_key = :external_key
@@ -304,11 +299,6 @@ class ServiceState:
     def queue_ages(self) -> Unit[QueueAges]:
         [ages] = yield _AGES.query_alone({"now": self._clock.now()})
         return QueueAges(*(max(0.0, seconds or 0.0) for seconds in ages))
-
-    @reading
-    def role_leases(self) -> Unit[Sequence[HeldLease]]:
-        """Return the holders of roles that only one process may have, by role."""
-        return [HeldLease(*row) for row in (yield _LEASES.query_alone())]
 
     @reading
     def trace(self, turn: str) -> Unit[MessageTrace]:

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from bot.chat.storable import make_storable
 from bot.chat.story import PackedVector, Story, StoryVector
+from bot.ports import Stories
 from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import decode
 from bot.storage.statements import Rows, Statement, Unit
@@ -55,20 +57,17 @@ class _CachedVectors:
     matrix: npt.NDArray[np.float32]
 
 
-class SqlStories:
+class SqlStories(Stories):
     """Writes for one character wait for each other, so workers that start together agree."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._cache: OrderedDict[str, _CachedVectors] = OrderedDict()
 
+    @override
     async def replace_stories(
         self, character: str, texts: Sequence[str], model_id: str
     ) -> Sequence[str]:
-        """Replace a character's stories; return those without a vector of this model.
-
-        A text that occurs twice is one story, at its first position.
-        """
         wanted = {_key(text): text for text in texts}
         found = await self._known(character)
         if {key: known.place for key, known in found.items()} != _places(wanted):
@@ -87,23 +86,20 @@ class SqlStories:
         yield from _replace_rows(character, wanted)
         return (yield from _load_known(character))
 
+    @override
     @transaction
     def save_vectors(
         self, character: str, model_id: str, vectors: Sequence[StoryVector]
     ) -> Unit[None]:
-        """Store vectors; those of stories that do not exist any more are ignored."""
         yield _RAISE_REVISION.query({"of": character})
         for one in vectors:
             made = {"model": model_id, "vector": one.vector}
             yield _SET_VECTOR.query({"of": character, "key": _key(one.text), **made})
 
+    @override
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Story]:
-        """Return the stories nearest to a query vector, best first; of equals the earlier.
-
-        Stories without a vector of that model are not found.
-        """
         vectors = await self._load_cached(character, model_id, len(query))
         ranked = await asyncio.to_thread(_rank, vectors, query, limit)
         texts = await self._texts(character, [key for key, _ in ranked])

@@ -100,4 +100,4 @@ class ConsoleTokens:
 
 
 def _api_token(name: str, scopes: str, created_at: float) -> ApiToken:
-    return ApiToken(name, frozenset(map(Scope, scopes.split())), created_at)
+    return ApiToken(name, tuple(map(Scope, scopes.split())), created_at)

@@ -20,10 +20,8 @@ async def open_tool_servers(
 ) -> AsyncIterator[Mapping[str, ToolServer]]:
     """Keep the servers connected while the block runs, each by a task of its own.
 
-    The start waits for no connection: until there is one, a server offers no tools.
-
-    Raises:
-        SettingsError: the package that connects to them is not installed.
+    The start waits for no connection: until then, a server offers no tools. Raises `SettingsError`
+    where the package that connects to them is not installed.
     """
     servers = make_tool_servers(given, data_dir)
     tasks = [
@@ -37,11 +35,7 @@ async def open_tool_servers(
 
 
 def make_tool_servers(given: Mapping[str, McpServerSettings], data_dir: Path) -> dict[str, Any]:
-    """Return the clients of some servers by name; nothing is connected yet.
-
-    Raises:
-        SettingsError: the package that connects to them is not installed.
-    """
+    """Return clients by name, not connected yet; raises `SettingsError` without the package."""
     if not given:
         return {}
     try:

@@ -1,8 +1,8 @@
 """Stay connected to one MCP server, and call its tools (docs/presets.md#mcp-servers).
 
 One task owns the connection, because it has to be closed by whoever opened it. All chats share it:
-a call that is slow or too long ends alone, and the `mcp` package cancels it at the server. Only a
-server that was started anew is connected with again; calls wait for that within their limit.
+a call that is slow or too long ends alone, and the `mcp` package cancels it at the server. Only
+with a server that was restarted is the connection renewed; calls wait for it within their limit.
 """
 
 import asyncio
@@ -50,10 +50,10 @@ _FIRST_ANSWER_SECONDS = 5.0
 _REFRESH_SECONDS = 60.0
 _MAX_DELAY_SECONDS = 60.0
 _FAILURES_UNTIL_AWAY = 3
-"""After so many in a row its tools are not offered any more until it is connected."""
+"""After this many in a row, its tools are not offered until it is connected."""
 _MISTAKES = {mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND}
 _SESSION_UNKNOWN = "Session terminated"
-"""What the `mcp` package says of a 404 within a session."""
+"""The message of the `mcp` package for a 404 within a session."""
 _FAILURES = (
     MCPError,
     OSError,
@@ -68,10 +68,12 @@ _FAILURES = (
     ToolServerError,
 )
 _log = structlog.get_logger(__name__)
+_MAX_CHARS = 64  # OpenAI and Anthropic reject longer names of functions
+_OTHER = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class McpServer(ToolServer):
-    """One server; `run` connects, and connects again with growing delays when it fails."""
+    """One server; `run` connects, and reconnects with growing delays."""
 
     def __init__(
         self, name: str, settings: McpServerSettings, log_file: Path, clock: Clock
@@ -88,9 +90,9 @@ class McpServer(ToolServer):
         self._failed = asyncio.Event()
         self._tried = asyncio.Event()
         self._failures = 0
-        """How often the connection was lost, or could not be made, since a call succeeded."""
+        """Lost and failed connections since the last successful call."""
         self.left_out: Sequence[str] = ()
-        """The names of tools that are not offered; known after `check`."""
+        """Names of tools that are not offered; known after `check`."""
 
     @property
     @override
@@ -124,7 +126,7 @@ class McpServer(ToolServer):
         return f"error: {text}" if result.is_error else text
 
     async def _call(self, name: str, arguments: Mapping[str, object]) -> mcp_types.CallToolResult:
-        """Call a tool, once more if the server was started anew; raises one of `_FAILURES`."""
+        """Call a tool, once more if the server was restarted; raises one of `_FAILURES`."""
         for can_repeat in (True, False):
             await self._ready.wait()
             client, tool = self._client, self._tools.get(name)
@@ -160,13 +162,13 @@ class McpServer(ToolServer):
                     self._tried.set()
                     _log.info("mcp_server_connected", server=self._name, tools=len(self._specs))
                     await self._refresh_until_failed()
-                reason = "the server has ended, or was started anew"
+                reason = "the server ended or was restarted"
             except _FAILURES as error:
                 reason = describe(error)
             self._failures += 1
             self._tried.set()
             _log.warning("mcp_server_lost", server=self._name, reason=reason)
-            if self._failures > 1:  # the first time it is connected with again at once
+            if self._failures > 1:  # the first reconnect is immediate
                 await self._clock.sleep(min(_MAX_DELAY_SECONDS, 2.0 ** (self._failures - 2)))
 
     async def check(self) -> Sequence[ToolSpec]:
@@ -253,7 +255,7 @@ class McpServer(ToolServer):
         return self._token
 
     async def _refresh_until_failed(self) -> None:
-        """List the tools anew every minute, which shows as well whether the server is there."""
+        """List the tools every minute, which also shows whether the server is there."""
         while not self._failed.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_REFRESH_SECONDS):
@@ -321,10 +323,6 @@ def _text_of(block: mcp_types.ContentBlock) -> str:
             return f"[a link: {block.uri}]"
         case _:
             return f"[left out: {block.type}]"
-
-
-_MAX_CHARS = 64  # OpenAI and Anthropic reject longer names of functions
-_OTHER = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def offered_name(server: str, tool: str) -> str | None:

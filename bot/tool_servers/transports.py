@@ -23,13 +23,21 @@ from bot.runtime.tasks import cancel_and_wait
 
 LOGIN_REFUSED = "it refuses the token"
 MAX_RESPONSE_BYTES = 1024 * 1024
-"""The longest response; a connection for events may bring this much, then it is opened anew."""
-
+"""The longest response; a connection for events is reopened after this much."""
 
 NOT_REACHED = -32098
-"""The code of an error response to a request that nobody has received."""
+"""The error code for a request that did not reach the server."""
 NOT_ANSWERED = -32097
-"""The same, where somebody may have received it: the connection ended before a response."""
+"""The error code for a request that the server may have received, but did not answer."""
+
+MAX_MESSAGE_BYTES = 1024 * 1024
+"""The longest message of a server; a longer one is dropped, so that its request times out."""
+
+_END_SECONDS = 2.0
+_Streams: TypeAlias = tuple[
+    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
+]
+"""Received messages, and a stream for those to be sent."""
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
@@ -53,7 +61,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
             # which one may be a secret
             problem = f"it redirects to another address ({response.status_code})"
         elif response.headers.get("content-encoding", "identity") != "identity":
-            problem = "it sent a compressed response, which nobody asked for"
+            problem = "it sent a compressed response, which it was not asked for"
         elif response.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
             problem = f"{LOGIN_REFUSED} ({response.status_code})"
         if problem is not None:
@@ -96,16 +104,6 @@ class _BoundedStream(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-MAX_MESSAGE_BYTES = 1024 * 1024
-"""The longest message of a server; a longer one is left out, and who waits for it waits in vain."""
-
-_END_SECONDS = 2.0
-_Streams: TypeAlias = tuple[
-    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
-]
-"""What is received, and where to put what is to be sent."""
-
-
 @contextlib.asynccontextmanager
 async def stdio_transport(
     command: Sequence[str],
@@ -117,12 +115,11 @@ async def stdio_transport(
 
     Args:
         command: the program and its arguments.
-        environment: what is set beside PATH, HOME and the like; nothing else is inherited.
-        log_file: gets its stderr, from this start on.
+        environment: variables beside PATH, HOME and the like; nothing else is inherited.
+        log_file: gets its stderr.
         on_end: is called when its output ends.
 
-    Raises:
-        OSError: it cannot be started.
+    Raises OSError where it cannot be started.
     """
     with log_file.open("wb") as log:
         process = await asyncio.create_subprocess_exec(

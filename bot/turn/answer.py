@@ -15,7 +15,7 @@ from bot.chat.session import Session, Turn, TurnRange, TurnResult
 from bot.commands.admin_notes import AdminNotes
 from bot.commands.request import AskedQuestion
 from bot.errors import AnswerRefused, BackendError, ToldAlready, UserError
-from bot.ports import Backend, Clock, LocalBackend
+from bot.ports import Backend, Clock
 from bot.prompting.compose.card_macros import choose_greeting, seeded_random
 from bot.prompting.presets.preset import Preset
 from bot.replying.answer_parts import (
@@ -291,7 +291,7 @@ class AnswerPipeline:
         """Whether the model that comes with Troupe failed; true once in a conversation."""
         backend = self.backends.get(receipt.provider)
         model = receipt.prompt.model
-        if not isinstance(backend, LocalBackend) or not backend.is_sample(model):
+        if backend is None or not backend.is_sample(model):
             return False
         is_foreign = _is_foreign(context.said.text)
         if receipt.reason is not FinishReason.REPETITION and not is_foreign:

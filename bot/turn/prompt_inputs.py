@@ -32,7 +32,7 @@ from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError
 from bot.intake import storable_said
 from bot.media.attachment_reader import AttachmentReader
-from bot.ports import Backend, Clock, SeeingBackend, ToolCallingBackend, ToolServer
+from bot.ports import Backend, Clock, ToolServer
 from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend, template_of
 from bot.prompting.draft import Draft
 from bot.prompting.fit import FittedPrompt
@@ -358,8 +358,7 @@ class PromptSources:
         return not files.images or self._sees_images(preset)
 
     def _sees_images(self, preset: Preset) -> bool:
-        backend = self.backends[preset.provider]
-        return isinstance(backend, SeeingBackend) and backend.sees_images(preset.model)
+        return self.backends[preset.provider].sees_images(preset.model)
 
 
 def _without_old_greetings(session: Session, active: ActiveCharacters) -> Session:
@@ -403,8 +402,6 @@ class AnswerTools:
     ) -> Toolbox | None:
         """Return the tools of an answer; None if it has none, or the backend offers none."""
         if not preset.calls_tools:
-            return None
-        if not isinstance(backend, ToolCallingBackend):
             return None
         if not await backend.calls_tools(preset.model, template_of(preset)):
             _log.info("tools_not_offered", preset=preset.name, provider=preset.provider)

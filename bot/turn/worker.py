@@ -301,7 +301,7 @@ class ConversationWorker:
             parts = MessageParts(limits, preset.busy)
             said = await join_parts(group, said, parts, conversations, self._clock)
             if not await stages.resolver.is_unobserved(said):
-                said = await stages.voices.write_down(said, preset.provider)
+                said = await stages.voices.transcribe(said, preset.provider)
         needs_recent = active.is_group or said.in_thread
         recent = await self._recent(group.claim) if needs_recent else ()
 

@@ -18,6 +18,8 @@ from bot.chat.prompt import Delta, Finish, FinishReason, Usage
 
 class FakeEngine(Engine):
     def __init__(self, slot_count: int, folder: Path) -> None:
+        self.slot_count = slot_count
+        self.version = "fake 1"
         self.held: list[list[int]] = [[] for _ in range(slot_count)]
         self.saves = 0
         self.erased: list[int] = []
@@ -25,16 +27,6 @@ class FakeEngine(Engine):
         self.is_dead = False
         self._folder = folder
         self._restarts = 0
-
-    @property
-    @override
-    def slot_count(self) -> int:
-        return len(self.held)
-
-    @property
-    @override
-    def version(self) -> str:
-        return "fake 1"
 
     @property
     @override

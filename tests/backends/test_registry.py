@@ -2,23 +2,22 @@
 
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 import pytest
-from typing_extensions import override
 
 from bot.backends import registry
+from bot.backends.factory import make_backend, model_trials, parameter_problems, prepare_model
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.registry import make_backend, model_trials, parameter_problems, prepare_model
 from bot.backends.spec import BackendSpec, ProviderSettings
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
 from bot.errors import SettingsError
 from bot.ports import Backend
 from bot.settings import read_settings
 from bot.templates.renderer import Renderer
 from tests.backends.asking import ask
+from tests.fakes import FakeBackend
 
 
 class ToySettings(ProviderSettings):
@@ -26,26 +25,8 @@ class ToySettings(ProviderSettings):
     greeting: str = "hello"
 
 
-class ToyBackend(Backend):
-    def __init__(self, greeting: str) -> None:
-        self._greeting = greeting
-
-    @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
-        yield Delta(self._greeting)
-        yield Finish(FinishReason.STOP)
-
-    @override
-    async def check(self) -> str:
-        return "a toy"
-
-    @override
-    async def close(self) -> None:
-        """Nothing is held open."""
-
-
-def make(_provider: str, settings: ToySettings, _data_dir: Path, _renderer: Renderer) -> ToyBackend:
-    return ToyBackend(settings.greeting)
+def make(_provider: str, settings: ToySettings, _data_dir: Path, _renderer: Renderer) -> Backend:
+    return FakeBackend([settings.greeting])
 
 
 def toy_problems(_settings: ToySettings, parameters: Mapping[str, object]) -> list[str]:

@@ -33,9 +33,9 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.settings import Settings
 from bot.storage.database import open_database
 from bot.storage.tables import conversation, receipt, turn
-from tests.console.playground.conftest import NORA, Playground, opened
 from tests.contracts.test_receipts import RECEIPT
 from tests.platforms.web.channel import write_settings
+from tests.support.console import NORA, Playground, opened
 from tests.waiting import wait_until
 
 Figures: TypeAlias = tuple[float, float]

@@ -19,7 +19,7 @@ from bot.backends.chat_completions.http_backend import PromptTokenEstimator
 from bot.chat.incoming import Person
 from bot.chat.prompt import Prompt
 from bot.chat.session import Session, Turn
-from bot.ports import TextTokenCounter, TokenCountingBackend
+from bot.ports import TextTokenCounter
 from bot.prompting.compose.compose import compose, fit_for_backend
 from bot.prompting.presets.preset import Preset
 from tests.fakes import FakeBackend
@@ -40,7 +40,7 @@ _OTHERS = (
 )
 
 
-class CountingBackend(FakeBackend, TokenCountingBackend):
+class CountingBackend(FakeBackend):
     """A backend that estimates prompts as a service with OpenAI's API is estimated."""
 
     def __init__(self) -> None:

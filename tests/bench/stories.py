@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bot.chat.story import PackedVector, StoryVector
+from bot.ports import Stories
 from bot.prompting.embedding import DEFAULT_EMBEDDER
 from bot.storage.database import open_database
 from bot.storage.stories import SqlStories
@@ -34,7 +35,7 @@ async def main() -> None:
     await report("the vector of a question", lambda: embedder.embed_query(QUESTION))
 
 
-async def measure(name: str, stories: SqlStories) -> None:
+async def measure(name: str, stories: Stories) -> None:
     texts = [f"Story {number}: " + "the gull and the lamp. " * 20 for number in range(STORIES)]
     vectors = random_vectors(STORIES)
     begun = time.perf_counter()

@@ -55,14 +55,14 @@ def test_link_without_a_service_names_the_remedy() -> None:
 def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
     token = console("token", "add", "backup", *scopes)
 
-    async def find() -> frozenset[Scope]:
+    async def find() -> tuple[Scope, ...]:
         async with open_database("sqlite:///data/troupe.db") as database:
             found = await ConsoleTokens(database, SystemClock()).find_api_token(token_digest(token))
             assert found is not None
             return found.scopes
 
     assert token.startswith("troupe_")
-    assert asyncio.run(find()) == {Scope.READ, Scope.OPERATE}
+    assert asyncio.run(find()) == (Scope.OPERATE, Scope.READ)
     assert console("token", "list") == "backup: operate, read"
     with pytest.raises(UserError, match="there is no scope 'oparate'; did you mean operate"):
         console("token", "add", "other", "--scope", "read,oparate")

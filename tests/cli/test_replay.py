@@ -148,5 +148,5 @@ def test_replay_with_a_draft_shows_what_differs_in_prompt_and_answer(folder: Pat
     assert "% of the two answers is the same." in answer
     assert prompt.startswith("\n[system]\n[-You-]{+A+} [-are Nora.")
     assert prompt.endswith("{+hello+}\n")
-    with pytest.raises(UserError, match="no preset of this name"):
+    with pytest.raises(UserError, match="no preset with this name"):
         replay("1", "--draft", "nobody")

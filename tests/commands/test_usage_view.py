@@ -43,6 +43,14 @@ class FakeBudgets(Budgets):
         """Use no database."""
 
     @override
+    async def reserve(self, caps: Sequence[BudgetCap], amount: int) -> BudgetCap | None:
+        return None
+
+    @override
+    async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
+        """Keep what is spent."""
+
+    @override
     async def spent(self, caps: Sequence[BudgetCap]) -> Mapping[str, int]:
         return {PERSON.key: 123_400}
 

@@ -1,7 +1,6 @@
-"""A console on a database of its own, asked by a client that a test logs in."""
+"""The console of a test, alone or with the whole service behind it."""
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -9,64 +8,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from bot.chat.access import ApiToken, Scope
-from bot.console.login import make_login_link, new_api_token, token_digest
-from bot.console.operation import Installation
-from bot.console.routes import (
-    RouteGroup,
-)
-from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.service.console import make_console
-from bot.settings import ConsoleSettings
-from bot.storage.database import Database, open_database
-from bot.storage.dead_letters import DeadLetters
-from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
+from bot.settings import ConsoleSettings, Settings
+from bot.storage.database import open_database
 from bot.storage.tokens import ConsoleTokens
 from tests.fakes import FakeClock
-
-Client = TestClient[web.Request, web.Application]
-
-
-@dataclass
-class ConsoleUnderTest:
-    """A console that listens, and what it stores."""
-
-    client: Client
-    tokens: ConsoleTokens
-    clock: FakeClock
-    database: Database
-
-    @property
-    def origin(self) -> str:
-        return str(self.client.make_url("/")).rstrip("/")
-
-    async def login_token(self) -> str:
-        link = await make_login_link(self.tokens, self.clock, self.origin)
-        return link.partition("#")[2]
-
-    async def log_in(self) -> aiohttp.ClientResponse:
-        """Exchange a one-time token for a session, which the client keeps as a cookie."""
-        return await self.send_token(await self.login_token())
-
-    async def send_token(self, token: str) -> aiohttp.ClientResponse:
-        return await self.client.post(
-            "/login",
-            data={"token": token},
-            headers={"Origin": self.origin},
-            allow_redirects=False,
-        )
-
-    async def bearer(self, *scopes: Scope) -> dict[str, str]:
-        """Return the headers of a new token for the API."""
-        token = new_api_token()
-        name = "-".join(scopes) or "none"
-        new = ApiToken(name, frozenset(scopes), self.clock.now())
-        await self.tokens.add_api_token(token_digest(token), new)
-        return {"Authorization": f"Bearer {token}"}
-
-
-MakeParts = Callable[[Database], list[RouteGroup]]
+from tests.platforms.web.channel import write_settings
+from tests.support.console import MARLOWE, NORA, ConsoleUnderTest, MakeParts, Playground, opened
 
 
 @pytest.fixture
@@ -101,12 +50,12 @@ async def console(
             yield ConsoleUnderTest(client, tokens, clock, database)
 
 
-def installation(database: Database) -> Installation:
-    """What the page of the operation reads beside the queues."""
-    clock = SystemClock()
-    return Installation(
-        NodeRegistry(database, clock),
-        Pauses(database, clock),
-        DeadLetters(database, clock),
-        SqlMessageNotes(database, clock),
-    )
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return write_settings(tmp_path, [NORA, MARLOWE])
+
+
+@pytest.fixture
+async def playground(settings: Settings) -> AsyncIterator[Playground]:
+    async with opened(settings) as one:
+        yield one

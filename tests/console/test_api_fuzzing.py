@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.console.playground.conftest import MARLOWE, NORA, opened
 from tests.platforms.web.channel import write_settings
+from tests.support.console import MARLOWE, NORA, opened
 
 _TOKEN = "fuzzed-console-token-of-every-scope"
 _EXAMPLES = os.environ.get("TROUPE_TEST_FUZZED_EXAMPLES", "100")  # noqa: TID251

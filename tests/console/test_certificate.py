@@ -11,8 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from bot.console.certificate import ServedCertificate
-from bot.console.server import serve_http
+from bot.console.server import ServedCertificate, serve_http
 from bot.errors import SettingsError
 from bot.settings import ConsoleSettings
 

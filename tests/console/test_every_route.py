@@ -23,10 +23,9 @@ from bot.console.routes import (
 from bot.platforms.web import SPEC
 from bot.service.run import Service, running
 from bot.settings import Settings
-from tests.console.conftest import ConsoleUnderTest
-from tests.console.playground.conftest import MARLOWE, NORA
 from tests.fakes import FakeClock
 from tests.platforms.web.channel import open_channel, write_settings
+from tests.support.console import MARLOWE, NORA, ConsoleUnderTest
 
 PUBLIC = {
     ("GET", "/healthz"),

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from bot.chat.access import Scope
-from tests.console.conftest import ConsoleUnderTest
+from tests.support.console import ConsoleUnderTest
 
 
 async def test_public_pages_refuse_a_foreign_host(console: ConsoleUnderTest) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.console.conftest import ConsoleUnderTest
+from tests.support.console import ConsoleUnderTest
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from bot.console.pages import static_files
 from tests.checkout import CHECKOUT
-from tests.console.conftest import ConsoleUnderTest
+from tests.support.console import ConsoleUnderTest
 
 _MAX_FIRST_LOAD_BYTES = 60 * 1024
 _TEXT_EDITOR = "codemirror.min.js"

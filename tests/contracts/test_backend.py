@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.registry import make_backend
+from bot.backends.factory import make_backend
 from bot.chat.prompt import Delta, FinishReason, Message, Prompt
 from bot.errors import BackendUnavailable
 from bot.ports import Backend

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
@@ -18,8 +17,8 @@ from bot.backends.llama_cpp.engine import (
     EngineConfig,
     EngineFailed,
     GenerationRequest,
+    running_engine,
 )
-from bot.backends.llama_cpp.server_engine import running_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Finish, FinishReason
 from bot.errors import BackendUnavailable
@@ -105,13 +104,6 @@ async def test_context_tokens_and_slot_count_are_as_configured(
     assert engine.slot_count == config.settings.parallel
 
 
-async def test_answer_ends_at_its_limit(engine: Engine) -> None:
-    answer = await ask(engine, ASKED.format("Tell me a long story."), most=5)
-
-    assert answer.finish.reason is FinishReason.LENGTH
-    assert answer.finish.usage.output_tokens == 5
-
-
 async def test_concurrent_answers_do_not_mix(engine: Engine) -> None:
     questions = [ASKED.format(f"What is the capital of {name}?") for name in ("Italy", "Spain")]
     slots = [number % engine.slot_count for number in range(3)]
@@ -151,16 +143,6 @@ async def test_saved_slot_survives_a_restart(config: EngineConfig) -> None:
 
     assert saved >= read
     assert answer.finish.usage.cached_tokens == read - 1
-
-
-async def test_saved_slot_is_readable_by_its_owner_only(
-    engine: Engine, config: EngineConfig
-) -> None:
-    await ask(engine, ASKED.format("hi"), 0, most=2)
-
-    await engine.save_slot(0, "slot.bin")
-
-    assert (config.slots_folder / "slot.bin").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("file", ["no such", "broken", "../slot.bin", "/etc/passwd", ""])
@@ -219,50 +201,6 @@ async def test_characters_are_not_split(engine: Engine) -> None:
     answer = await ask(engine, ASKED.format("hi"), sampling={"grammar": 'root ::= "🎭 日本語 é"'})
 
     assert answer.text == "🎭 日本語 é"
-
-
-async def test_json_schema_constrains_the_answer(engine: Engine) -> None:
-    fruit = {
-        "type": "object",
-        "properties": {"fruit": {"enum": ["apple"]}},
-        "required": ["fruit"],
-        "additionalProperties": False,  # or the small model goes on inventing some
-    }
-
-    steady = {"temperature": 0, "repeat_penalty": 1.3}  # it would write blank lines for ever
-    answer = await ask(
-        engine, ASKED.format("hi"), most=60, sampling={**steady, "json_schema": fruit}
-    )
-
-    assert json.loads(answer.text) == {"fruit": "apple"}
-
-
-@pytest.mark.parametrize("named", ["The", "504"])
-async def test_logit_bias_bans_a_token_by_id_or_text(engine: Engine, named: str) -> None:
-    assert await ids(engine, "The") == [504]
-
-    biases = {"temperature": 0, "logit_bias": {named: False}}
-    answer = await ask(engine, ASKED.format("What is the capital of France?"), sampling=biases)
-
-    assert not answer.text.startswith("The")
-
-
-async def test_same_seed_gives_the_same_answer(engine: Engine) -> None:
-    wild = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    said = [
-        (await ask(engine, ASKED.format("Sing!"), 0, sampling={**wild, "seed": seed})).text
-        for seed in (1, 1, 1, 2)
-    ]
-
-    assert said[1] == said[2] != said[3]  # the first has read the prompt, which rounds otherwise
-
-
-async def test_penalties_change_the_answer(engine: Engine) -> None:
-    again = ASKED.format("Say hello hello hello hello hello hello.")
-    plain = await ask(engine, again)
-
-    for penalty in ({"repeat_penalty": 1.9}, {"presence_penalty": 2}, {"frequency_penalty": 2}):
-        assert (await ask(engine, again, sampling={"temperature": 0, **penalty})).text != plain.text
 
 
 @pytest.mark.parametrize("wrong", [{"grammar": "root ::= ("}, {"grammar": "no ::= [a-z]"}])
@@ -345,7 +283,7 @@ async def test_engine_that_works_longer_than_a_probe_is_not_killed(
         probed.append(next(asked))
         return float(probed[-1])
 
-    monkeypatch.setattr("bot.backends.llama_cpp.server_engine._PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("bot.backends.llama_cpp.engine._PROBE_SECONDS", 0.05)
     monkeypatch.setattr(SupervisedProcess, "cpu_seconds", cpu_seconds)
     (child,) = psutil.Process().children()
     child.suspend()

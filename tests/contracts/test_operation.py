@@ -16,7 +16,6 @@ from bot.storage.dead_letters import DeadLetters
 from bot.storage.forgetting import PersonalData
 from bot.storage.leases import SqlRoleLeases
 from bot.storage.operation import NodeRegistry, Pauses
-from bot.storage.reports import ServiceState
 from bot.storage.retention import delete_expired
 from bot.storage.tables import conversation, inbox, node, outbox, role_lease
 from tests.contracts.conftest import Store
@@ -82,8 +81,6 @@ async def test_only_what_some_process_should_do_is_listed_as_a_job(store: Store)
         await leases.release(role)
     jobs = await NodeRegistry(store.database, clock).held_jobs()
     assert [one.role for one in jobs] == ["receive discord 0/1"]
-    listed = await ServiceState(store.database, clock).role_leases()
-    assert [one.role for one in listed] == ["receive discord 0/1"]
 
 
 async def test_process_that_died_is_silent_and_one_that_reports_is_not(store: Store) -> None:

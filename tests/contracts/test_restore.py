@@ -83,13 +83,15 @@ async def test_message_that_was_being_answered_has_no_attempt_and_no_claim(store
 async def test_presses_are_not_followed_again_and_sessions_end(store: Store) -> None:
     said = make_incoming()
     pressed = Pressed(said.address, "p:1", "1", ALICE, "stop", said.at, said.scopes)
-    await store.inbox.receive([pressed], {"shards discord:0/1 session": "x", "discord:5": "17"})
+    await store.inbox.receive([pressed], {"discord:0/1 session": "x", "discord:channel 5": "17 0"})
 
     report = await prepare_restored(store.database, [], NOW, NOW)
 
     assert report.unanswered == 0
     names = await store.database.read(lambda c: c.execute(select(cursor.c.name)).scalars().all())
-    assert names == ["discord:5"], "how far a channel was read is kept: the rest is read again"
+    assert names == ["discord:channel 5"], (
+        "how far a channel was read is kept: the rest is read again"
+    )
 
 
 async def test_turns_of_tombstones_are_deleted_and_later_ones_stay(

@@ -4,7 +4,6 @@ from bot.chat.incoming import Said
 from bot.chat.operation import QueueState
 from bot.chat.session import Turn, TurnResult
 from bot.runtime.clock import SystemClock
-from bot.storage.leases import SqlRoleLeases
 from bot.storage.reports import ChannelHistories, QueueAges, ServiceState
 from tests.contracts.conftest import Store
 from tests.contracts.test_receipts import RECEIPT, take_message
@@ -32,18 +31,14 @@ async def test_age_of_the_oldest_conversation_is_measured_on_both_databases(stor
     assert 0 < (await state.queue_ages()).conversations < 60
 
 
-async def test_leases_and_channels_are_listed(store: Store) -> None:
+async def test_channels_are_listed(store: Store) -> None:
     clock = SystemClock()
     state = ServiceState(store.database, clock)
-    assert await SqlRoleLeases(store.database, "here:1", clock).take("receive telegram", 60)
     claim, message = await take_message(store)
     await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT, RECEIPT]))
 
-    [lease] = await state.role_leases()
-    assert (lease.role, lease.owner) == ("receive telegram", "here:1")
-    assert lease.until > clock.now()
     [channel] = await state.channels(10)
-    assert (channel.conversation, channel.answers, channel.newest, channel.preset) == (
+    assert (channel.channel, channel.answers, channel.newest, channel.preset) == (
         *("telegram:5", 2, 2, "nora"),
     )
 

@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Attachment, MessageContent, MessageSearch, OutgoingMessage
 from bot.errors import OutcomeUnknown
 from bot.platforms.terminal.platform import TerminalSurface
 from bot.ports import Surface
@@ -46,11 +46,8 @@ class ChannelRig(ABC):
         )
 
     async def find(self, known: Sequence[str] = (), file: Attachment | None = FILE) -> str | None:
-        return await self.surface.find(
-            OutgoingMessage(self.address, MessageContent(TEXT), file=file, nonce="n"),
-            after=None,
-            known=set(known),
-        )
+        message = OutgoingMessage(self.address, MessageContent(TEXT), file=file, nonce="n")
+        return await self.surface.find(message, MessageSearch(None, set(known)))
 
 
 class DiscordRig(ChannelRig):

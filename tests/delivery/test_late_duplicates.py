@@ -12,7 +12,7 @@ from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SenderIdentity, SqlOutbox
-from tests.delivery.test_sender import LANE, WITHOUT_NONCES, Delivery, working
+from tests.delivery.setup import LANE, WITHOUT_NONCES, Delivery, working
 from tests.fakes import LIMITS, FakeSurface
 from tests.samples import begin, make_incoming
 from tests.waiting import advance_in_steps, wait_until

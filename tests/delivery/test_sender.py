@@ -1,15 +1,12 @@
 """Each row of the outbox is sent once and in order, whatever the platform answers."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import select, update
 from typing_extensions import override
 
-from bot.chat.incoming import Address, Said
+from bot.chat.incoming import Address
 from bot.chat.outgoing import (
     NOTICE_PARTS,
     Attachment,
@@ -18,10 +15,8 @@ from bot.chat.outgoing import (
     MessageContent,
     OutboxState,
     OutgoingMessage,
-    OutgoingPart,
 )
-from bot.chat.session import TurnResult
-from bot.delivery.sender import Sender, make_nonce
+from bot.delivery.sender import make_nonce
 from bot.errors import (
     ContentRefused,
     MessageNotFound,
@@ -33,97 +28,20 @@ from bot.errors import (
     Unreachable,
     WordsRefused,
 )
-from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SenderIdentity, SqlOutbox
-from bot.storage.tables import outbox
-from tests.fakes import LIMITS, FakeClock, FakeSurface
-from tests.samples import begin, make_incoming
+from tests.delivery.setup import LANE, WITHOUT_NONCES, Delivery, working
+from tests.fakes import LIMITS, FakeSurface
+from tests.samples import make_incoming
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
-LANE = "telegram:5"
-WITHOUT_NONCES = replace(LIMITS, can_repeat_sends=False)
 
-
-class Delivery:
-    def __init__(
-        self,
-        database: Database,
-        limits: Limits = LIMITS,
-        platforms: tuple[str, ...] = ("telegram",),
-        surface: FakeSurface | None = None,
-    ) -> None:
-        self.database = database
-        self.clock = FakeClock()
-        self.surface = surface or FakeSurface(limits)
-        self.outbox = SqlOutbox(database, self.clock, SenderIdentity("me", settle_seconds=10))
-        self.sender = Sender(
-            self.outbox, dict.fromkeys(platforms, self.surface), self.clock, settle_seconds=10
-        )
-
-    @property
-    def texts(self) -> list[str]:
-        return list(self.surface.messages.values())
-
-    def calls(self, name: str) -> int:
-        return sum(call == name for call, _ in self.surface.calls)
-
-    async def queue(
-        self,
-        *texts: str,
-        said: Said | None = None,
-        file: Attachment | None = None,
-        opening: str | None = None,
-        face: Face | None = None,
-        first_part: int = 0,
-    ) -> None:
-        """Queue an answer with one part for each text; with an `opening` they are edits."""
-        conversations = Conversations(self.database, self.clock)
-        await SqlInbox(self.database, self.clock).receive([said or make_incoming(key="5:0")], {})
-        claim, message = await begin(conversations, LANE)
-        contents = [MessageContent(text, face) for text in texts]
-        parts = [
-            OutgoingPart(part, content, file) for part, content in enumerate(contents, first_part)
-        ]
-        if opening is not None:
-            content = MessageContent(opening)
-            for part in parts:
-                await conversations.open(claim, message, OutgoingPart(part.part, content))
-        await conversations.finish(claim, message, TurnResult(outgoing=parts))
-
-    async def states(self) -> list[str]:
-        query = select(outbox.c.state).order_by(outbox.c.id)
-        return list(await self.database.read(lambda c: c.execute(query).scalars().all()))
-
-    async def due_in(self) -> float:
-        """Return in how many seconds the first row is due."""
-        query = select(outbox.c.not_before).order_by(outbox.c.id).limit(1)
-        due: float = await self.database.read(lambda c: c.execute(query).scalar_one())
-        return due - self.clock.now()
-
-    async def crash(self) -> None:
-        """Leave the row behind as a process that is killed during a request does."""
-        await self.outbox.take([LANE])
-        await self.database.write(
-            lambda c: c.execute(update(outbox).values(started_at=self.clock.now() - 60)).rowcount
-        )
-        await self.outbox.release_all()
-
-    async def work(self) -> None:
-        """Let the sender deliver what is due, as its pool does."""
-        for row in (await self.sender.take([LANE])).values():
-            await self.sender.work(row)
-
-
-@asynccontextmanager
-async def working(delivery: Delivery) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(delivery.work())
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+async def work_until_settled(delivery: Delivery) -> None:
+    """Send once, and look the outcome up when the settle time is over."""
+    async with working(delivery):
+        await wait_until(lambda: delivery.calls("send") == 1)
+        await advance_in_steps(delivery.clock, 11)
+    await delivery.clock.advance(11)
+    await delivery.work()
 
 
 async def test_queued_rows_are_sent_in_order(database: Database) -> None:
@@ -361,11 +279,7 @@ async def test_message_with_a_lost_response_is_found_and_not_sent_again(
     delivery = Delivery(database, limits)
     delivery.surface.responses_to_lose = 1
     await delivery.queue("a", "b")
-    async with working(delivery):
-        await wait_until(lambda: delivery.calls("send") == 1)
-        await advance_in_steps(delivery.clock, 11)
-    await delivery.clock.advance(11)
-    await delivery.work()
+    await work_until_settled(delivery)
     assert delivery.texts == ["a", "b"]
     assert delivery.calls("send") == 2
     assert delivery.calls("find") == 1
@@ -378,11 +292,7 @@ async def test_message_that_never_arrived_is_sent_again_with_the_same_nonce(
     delivery = Delivery(database, limits)
     delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     await delivery.queue("a")
-    async with working(delivery):
-        await wait_until(lambda: delivery.calls("send") == 1)
-        await advance_in_steps(delivery.clock, 11)
-    await delivery.clock.advance(11)
-    await delivery.work()
+    await work_until_settled(delivery)
     assert delivery.texts == ["a"]
     assert len(delivery.surface.nonces) == 2
     assert len(set(delivery.surface.nonces)) == 1
@@ -400,11 +310,7 @@ async def test_file_with_an_unknown_outcome_is_delivered_once(
         delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     file = Attachment("prompt-1.txt", "You are Nora.")
     await delivery.queue("here", file=file)
-    async with working(delivery):
-        await wait_until(lambda: delivery.calls("send") == 1)
-        await advance_in_steps(delivery.clock, 11)
-    await delivery.clock.advance(11)
-    await delivery.work()
+    await work_until_settled(delivery)
     assert delivery.texts == ["here"]
     assert list(delivery.surface.files.values()) == [file]
     assert delivery.calls("send") == (1 if arrived else 2)
@@ -555,32 +461,12 @@ def test_nonce_is_derived_from_turn_and_part() -> None:
 # --- waiting until a row is sent -----------------------------------------------------------
 
 
-async def test_waiter_is_notified_when_its_row_is_sent(database: Database) -> None:
-    delivery = Delivery(database)
-    await delivery.queue("a")
-    waiting = asyncio.create_task(delivery.sender.sent_rows.wait(1))
-    await asyncio.sleep(0.05)
-    assert not waiting.done()
-    await delivery.work()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        assert await waiting == "1"
-
-
-async def test_waiter_notices_a_row_sent_by_another_process(database: Database) -> None:
-    delivery, other = Delivery(database), Delivery(database)
-    await delivery.queue("a")
-    waiting = asyncio.create_task(delivery.sender.sent_rows.wait(1))
-    await asyncio.sleep(0.05)
-    await other.work()
-    await advance_in_steps(delivery.clock, 2)
-    assert await waiting == "1"
-
-
-async def test_several_tasks_may_wait_for_one_row(database: Database) -> None:
+async def test_all_who_wait_for_a_row_are_notified_when_it_is_sent(database: Database) -> None:
     delivery = Delivery(database)
     await delivery.queue("a")
     waiting = [asyncio.create_task(delivery.sender.sent_rows.wait(1)) for _ in range(3)]
     await asyncio.sleep(0.05)
+    assert not any(one.done() for one in waiting)
     await delivery.work()
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert [await one for one in waiting] == ["1"] * 3
@@ -593,19 +479,7 @@ async def test_cancelled_waiter_leaves_no_event_behind(database: Database) -> No
     await asyncio.sleep(0.05)
     waiting.cancel()
     await asyncio.wait([waiting])
-    assert delivery.sender.sent_rows.waited_for == set()
-
-
-async def test_waiter_of_a_refused_row_gets_refused(database: Database) -> None:
-    delivery = Delivery(database)
-    await delivery.queue("a")
-    delivery.surface.fail_next("send", Refused("blocked"))
-    waiting = asyncio.create_task(delivery.sender.sent_rows.wait(1))
-    await asyncio.sleep(0.05)
-    await delivery.work()
-    await advance_in_steps(delivery.clock, 2)
-    with pytest.raises(Refused):
-        await waiting
+    assert delivery.sender.sent_rows._arrivals == {}
 
 
 async def test_two_senders_never_take_the_same_row(database: Database) -> None:

@@ -1,14 +1,15 @@
 """Test that a worker hears from a sender in another process which message its row became."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import pytest
 
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import TurnResult
 from bot.delivery.sender import RemoteDelivery, Sender
-from bot.delivery.sent_rows import SentRows, SentRowSignals
+from bot.delivery.sent_rows import SentRows, follow_sent_rows, publish_sent_row
 from bot.errors import Refused
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.conversations import Conversations
@@ -31,17 +32,19 @@ class WorkerAndSender:
         self.surface = FakeSurface(LIMITS)
         signals, self.woken, self.woken_urgently = InProcessSignals(), list[str](), list[str]()
         self._outbox = SqlOutbox(database, self.clock, SenderIdentity("sender", 10))
-        sent_row_signals = SentRowSignals(signals)
         self.sender = Sender(
             self._outbox,
             {"telegram": self.surface},
             self.clock,
             settle_seconds=10,
-            announce=sent_row_signals.publish,
+            announce=partial(publish_sent_row, signals),
         )
         sent_rows = SentRows(self._outbox)
-        sent_row_signals.subscribe(sent_rows)
-        self.delivery = RemoteDelivery(self.woken.extend, self.woken_urgently.extend, sent_rows)
+        follow_sent_rows(signals, sent_rows)
+        self.delivery = RemoteDelivery(self._wake, sent_rows)
+
+    def _wake(self, lanes: Sequence[str], *, is_urgent: bool) -> None:
+        (self.woken_urgently if is_urgent else self.woken).extend(lanes)
 
     async def queue(self) -> None:
         conversations = Conversations(self.database, self.clock)
@@ -108,5 +111,5 @@ async def test_all_rows_that_are_waited_for_are_looked_up_together() -> None:
     assert [waiting[row].result() for row in range(1, 100)] == [f"m{row}" for row in range(1, 100)]
     with pytest.raises(Refused):
         await waiting[0]
-    assert rows.waited_for == set()
+    assert rows._arrivals == {}
     assert all(asked == set(range(100)) for asked in outbox.asked)

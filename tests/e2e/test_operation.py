@@ -153,7 +153,7 @@ async def test_damaged_cursors_and_settings_stop_no_platform(
 
     def damage(connection: Connection) -> None:
         connection.exec_driver_sql("UPDATE cursor SET value = '[x'")
-        names = ["telegram:moved:x", "web:c", "discord:5"]
+        names = ["telegram:moved:x", "web:c", "discord:channel 5"]
         for name in names:
             connection.exec_driver_sql(f"INSERT INTO cursor (name, value) VALUES ('{name}', '{{')")  # noqa: S608
         value = "x'ff'" if is_sqlite else "'odd'"

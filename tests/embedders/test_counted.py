@@ -26,7 +26,7 @@ async def embedded(database: Database, usage: bytes, price: float | None) -> tup
         )
         inner = OpenAIEmbedder(settings, FakeClock())
         log = UsageLog(database, FakeClock())
-        embedder = CountedEmbedder(inner, inner, settings, log)
+        embedder = CountedEmbedder(inner, settings, log)
         await embedder.embed_query("hello there")
         service.status = 500
         with pytest.raises(EmbeddingError):

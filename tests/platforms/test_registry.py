@@ -84,11 +84,7 @@ class ToyPlatform(Platform):
         return False
 
 
-def make(settings: ToySettings, context: PlatformContext) -> Platform:
-    return ToyPlatform(settings, context)
-
-
-TOY = PlatformSpec(kind="toy", settings=ToySettings, factory=f"{__name__}:make")
+TOY = PlatformSpec(kind="toy", settings=ToySettings, factory=f"{__name__}:ToyPlatform")
 
 
 @pytest.fixture

@@ -1,37 +1,13 @@
 """Test that the token usage of an answer is counted."""
 
-from collections.abc import AsyncGenerator
-
 from prometheus_client import REGISTRY
-from typing_extensions import override
 
-from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Message, Prompt, Usage
-from bot.ports import Backend
+from bot.chat.prompt import Finish, FinishReason, Message, Prompt, Usage
 from bot.replying.generate import generate_answer
-from tests.fakes import FakeClock
+from tests.fakes import FakeBackend, FakeClock
 
 PROMPT = Prompt((Message("user", "hello"),), "m", "channel")
 COUNTERS = ("prompt", "cached_prompt", "answer")
-
-
-class FixedUsageBackend(Backend):
-    """Generates one word and reports this usage."""
-
-    def __init__(self, usage: Usage) -> None:
-        self._usage = usage
-
-    @override
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
-        yield Delta("yes")
-        yield Finish(FinishReason.STOP, self._usage)
-
-    @override
-    async def check(self) -> str:
-        return "fixed usage"
-
-    @override
-    async def close(self) -> None:
-        pass
 
 
 def counted() -> list[float]:
@@ -44,7 +20,11 @@ async def test_prompt_cached_and_answer_tokens_are_counted() -> None:
 
     for usage in (Usage(100, 0, 7), Usage(120, 105, 3)):
         await generate_answer(
-            FixedUsageBackend(usage), PROMPT, lambda _: None, lambda _: None, FakeClock()
+            FakeBackend(["yes", Finish(FinishReason.STOP, usage)]),
+            PROMPT,
+            lambda _: None,
+            lambda _: None,
+            FakeClock(),
         )
 
     after = counted()

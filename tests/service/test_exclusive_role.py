@@ -13,8 +13,8 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.service.exclusive_role import ExclusivePlatform, ExclusiveRole, SharedShards
 from bot.storage.leases import SqlRoleLeases
 from tests.fakes import FakeClock
-from tests.platforms.telegram.conftest import FakeIntake
 from tests.service.test_platform_supervisor import FakePlatform
+from tests.support.intake import FakeIntake
 
 
 class Leases:

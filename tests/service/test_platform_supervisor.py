@@ -14,7 +14,7 @@ from bot.ports import Clock, Intake, Platform, Surface
 from bot.runtime.clock import SystemClock
 from bot.service.platform_supervisor import PlatformSupervisor
 from tests.fakes import FakeClock
-from tests.platforms.telegram.conftest import FakeIntake
+from tests.support.intake import FakeIntake
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from bot.backends.echo import EchoSettings
+from bot.backends.registry import EchoSettings
 from bot.errors import UserError
 from bot.platforms.registry import companion_platforms
 from bot.service.container import Container

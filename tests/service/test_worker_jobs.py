@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.echo import EchoSettings
+from bot.backends.registry import EchoSettings
 from bot.service.container import Container
 from bot.service.options import ALL_ROLES, Role, RunOptions
 from bot.service.resources import Resources, open_resources

@@ -7,14 +7,14 @@ the only history there is.
 
 import itertools
 import random
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Said
-from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.errors import MessageNotFound, OutcomeUnknown, PlatformError, RateLimited, Unreachable
 from bot.ports import Intake, Surface
 from tests.e2e.transcript_checker import PostedMessage
@@ -165,19 +165,13 @@ class SimulatedPlatform(Surface):
         await self._pause(0.01)
 
     @override
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
-        oldest = max([int(after or 0), *(0 if duplicate_of else int(one) for one in known)])
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
+        passed = [] if search.duplicate_of else [int(one) for one in search.known]
+        oldest = max([int(search.after or 0), *passed])
 
         def look() -> str | None:
             for number, post in self._posts.items():
-                is_candidate = number > oldest and str(number) not in known and post.by_bot
+                is_candidate = number > oldest and str(number) not in search.known and post.by_bot
                 if not is_candidate or post.chat != message.address.chat:
                     continue
                 if not self.has_nonces:  # as on Telegram, a search edits what may be the message

@@ -28,7 +28,7 @@ from bot.errors import StoreError, Unreachable
 from bot.intake import HistoryRouter, InboxIntake
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.voice_messages import VoiceMessages
-from bot.ports import Backend, Clock, Signals
+from bot.ports import Clock, Signals
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
 from bot.routing.decision_log import DecisionLog
@@ -59,6 +59,7 @@ from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker
 from tests.e2e.model_server import unanswered_questions
 from tests.e2e.transcript_checker import expected_answer
+from tests.fakes import FakeBackend
 from tests.simulation.database import DatabaseServer, SimulatedConnections
 from tests.simulation.event_loop import LoopProcess, SimulatedLoop
 from tests.simulation.platform import SETTLE_SECONDS, SimulatedPlatform
@@ -146,10 +147,11 @@ class SimulatedSignals(Signals):
         return None
 
 
-class SimulatedModel(Backend):
+class SimulatedModel(FakeBackend):
     """Gives the answers that the checker expects, piece by piece."""
 
     def __init__(self, rng: random.Random) -> None:
+        super().__init__()
         self._rng = rng
 
     @override
@@ -163,14 +165,6 @@ class SimulatedModel(Backend):
             await asyncio.sleep(self._rng.uniform(0.01, longest))
             yield Delta(answer[start : start + size])
         yield Finish(FinishReason.STOP)
-
-    @override
-    async def check(self) -> str:
-        return "the expected answers"
-
-    @override
-    async def close(self) -> None:
-        pass
 
 
 class SimulatedProcess:

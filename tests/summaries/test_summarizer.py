@@ -22,7 +22,7 @@ from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import summary, turn
-from bot.summaries import PaySummary, Summarizer, SummaryRequest
+from bot.summaries import Summarizer, SummaryRequest
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import ALICE, begin, make_incoming
 from tests.waiting import wait_until
@@ -49,6 +49,24 @@ class CachingBackend(FakeBackend, ConversationMemory):
         self.forgotten.append(conversation)
 
 
+class FixedSpending:
+    """Records what summaries are paid for, or refuses them."""
+
+    def __init__(self, *, is_used_up: bool = False) -> None:
+        self.paid_for: list[tuple[Preset, SummaryRequest]] = []
+        self._is_used_up = is_used_up
+
+    @contextlib.asynccontextmanager
+    async def paid(
+        self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
+    ) -> AsyncIterator[SummaryRequest]:
+        if self._is_used_up:
+            raise BudgetUsedUp("used up")
+        request = SummaryRequest(replace(prompt, max_output_tokens=77))
+        yield request
+        self.paid_for.append((preset, request))
+
+
 class Setup:
     """A conversation and its summarizer."""
 
@@ -57,13 +75,13 @@ class Setup:
         database: Database,
         *scripts: list[ScriptStep],
         backend: FakeBackend | None = None,
-        pay: PaySummary | None = None,
+        spending: FixedSpending | None = None,
     ) -> None:
         self.database = database
         self.backend = backend or FakeBackend(*scripts)
         self.summaries = SqlSummaries(database)
         backends = {"p": self.backend, "cheap": self.backend}
-        self.summarizer = Summarizer(self.summaries, backends, pay)
+        self.summarizer = Summarizer(self.summaries, backends, spending.paid if spending else None)
         self._conversations = Conversations(database, SystemClock())
         self._inbox = SqlInbox(database, SystemClock())
         self._received = 0
@@ -258,24 +276,6 @@ async def test_backend_forgets_the_prompt_of_a_failed_summary(database: Database
     with pytest.raises(BackendUnavailable):
         await setup.summarizer.summarize(NORA, CHAT, kept=2, said=SAID)
     assert backend.forgotten == [f"{CHAT}:summary"]
-
-
-class FixedSpending:
-    """Records what summaries are paid for, or refuses them."""
-
-    def __init__(self, *, is_used_up: bool = False) -> None:
-        self.paid_for: list[tuple[Preset, SummaryRequest]] = []
-        self._is_used_up = is_used_up
-
-    @contextlib.asynccontextmanager
-    async def paid(
-        self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
-    ) -> AsyncIterator[SummaryRequest]:
-        if self._is_used_up:
-            raise BudgetUsedUp("used up")
-        request = SummaryRequest(replace(prompt, max_output_tokens=77))
-        yield request
-        self.paid_for.append((preset, request))
 
 
 async def test_summary_is_paid_with_what_its_provider_reports(database: Database) -> None:

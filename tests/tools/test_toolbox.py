@@ -129,11 +129,11 @@ async def test_stories_are_found_by_their_subject() -> None:
     ("asked", "said"),
     [
         (call("rm", {"path": "/"}), "there is no such tool; there are dice"),
-        (call("dice", "{"), "the arguments are no JSON"),
+        (call("dice", "{"), "the arguments are not valid JSON"),
         (call("dice", "[1]"), "the arguments must be a JSON object"),
         (call("dice", "[" * 5000), "the arguments are too long"),
         (call("dice", {"dice": 5}), "dice must be a text"),
-        (call("dice", "[" * 1900), "the arguments are no JSON"),
+        (call("dice", "[" * 1900), "the arguments are not valid JSON"),
     ],
 )
 async def test_mistake_in_a_call_is_told_to_the_model(asked: ToolCall, said: str) -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from typing_extensions import override
+
 from bot.chat.incoming import Address, Edited, MediaItem, MediaKind, WakeReason
 from bot.chat.prompt import Prompt
 from bot.storage.database import Database
@@ -17,6 +19,7 @@ FILES = {"cat": picture(), "notes": b"milk\neggs"}
 
 
 class SeeingFakeBackend(FakeBackend):
+    @override
     def sees_images(self, model: str) -> bool:
         return model == "m"
 

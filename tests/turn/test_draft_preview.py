@@ -8,7 +8,7 @@ import pytest
 from bot.chat.access import Scope
 from bot.chat.drafts import Scene
 from bot.chat.usage import EmbeddingPayer
-from bot.console.prompt_preview import DraftPreview
+from bot.console.prompt_preview import DraftComposer
 from bot.console.routes import Caller
 from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
@@ -41,7 +41,7 @@ async def test_only_who_may_operate_pays_for_the_stories_of_a_preview(
         setup.preview.sources,
         embedding_payer=partial(embedding_payer, spending=spending),
     )
-    composer = DraftPreview(sources, setup.resolver, setup.conversations)
+    composer = DraftComposer(sources, setup.resolver, setup.conversations)
     scene = Scene(await setup.session(), make_incoming("hello"))
     preset = Preset.model_validate(NORA)
     receipt = await composer.compose(preset, None, scene, may_spend=caller.may_spend)

@@ -48,7 +48,7 @@ async def asked(
             kind="openai", base_url=service.base_url, model="bge-m3", price=10
         )
         inner = OpenAIEmbedder(settings, clock)
-        embedder = CountedEmbedder(inner, inner, settings, UsageLog(database, clock))
+        embedder = CountedEmbedder(inner, settings, UsageLog(database, clock))
         stories = SqlStories(database)
         await stories.replace_stories("nora", ["A storm."], embedder.model_id)
         [vector] = await inner.embed_documents(["A storm."]) if status == 200 else [b""]

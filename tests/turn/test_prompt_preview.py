@@ -12,7 +12,7 @@ from typing_extensions import override
 from bot.chat.incoming import Person, Quote, Said, WakeReason
 from bot.chat.prompt import Prompt
 from bot.chat.session import HistoryScope
-from bot.ports import TextTokenCounter, TokenCountingBackend
+from bot.ports import TextTokenCounter
 from bot.prompting.fit import tokens_by_span
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
@@ -38,7 +38,7 @@ PRESETS: Sequence[dict[str, object]] = (
 )
 
 
-class CountingBackend(FakeBackend, TokenCountingBackend):
+class CountingBackend(FakeBackend):
     """Counts a token for every two characters, and reads no more than 400 tokens."""
 
     @override

@@ -292,11 +292,11 @@ async def test_chats_that_ask_no_more_are_forgotten() -> None:
     clock = FakeClock()
     shares = ChatShares(clock, 8)
     for number in range(200):
-        shares.note(f"chat {number}", 7)
+        shares.record_slot(f"chat {number}", 7)
         if number == 50:
-            assert shares.most_of("chat 0") == 2
+            assert shares.slot_quota("chat 0") == 2
         await clock.advance(1)
-    assert shares.most_of("chat 0") == 6
+    assert shares.slot_quota("chat 0") == 6
     assert len(shares) <= 61
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import select, update
+from typing_extensions import override
 
 from bot.chat.attachments import with_kept_files
 from bot.chat.command import ButtonAction, ButtonData
@@ -29,6 +30,7 @@ STORED = select(turn.c.files).order_by(turn.c.id)
 
 
 class SeeingFakeBackend(FakeBackend):
+    @override
     def sees_images(self, model: str) -> bool:
         return model == "m"
 

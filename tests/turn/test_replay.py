@@ -6,11 +6,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bot.chat.answers import AnswerSearch, ReplayChanges, StoredAnswer
+from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.incoming import WakeReason
 from bot.chat.usage import BudgetKind, Period
-from bot.console.operator_requests import OperatorRequests, PromptReplay, ProviderTrial
-from bot.console.prompt_preview import DraftPreview
+from bot.console.operator_requests import (
+    OperatorRequests,
+    PromptReplay,
+    ProviderTrial,
+    ReplayChanges,
+)
+from bot.console.prompt_preview import DraftComposer
 from bot.errors import BackendUnavailable, UserError
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
@@ -67,7 +72,7 @@ def make_replay(
             name
         )
 
-    composer = DraftPreview(preview.sources, preview.resolver, preview.conversations)
+    composer = DraftComposer(preview.sources, preview.resolver, preview.conversations)
     log = AnswerLog(database)
     return PromptReplay(requests, {"nils": NILS}, log, find_draft, composer, lambda preset: preset)
 
@@ -84,7 +89,8 @@ async def test_replay_sends_the_stored_prompt_and_is_kept_in_no_history(
 
     [prompt] = model.prompts
     assert replace(prompt, asked_by="telegram:1") == answer.receipt.prompt
-    assert (made.text, made.provider, made.model, made.cost) == ("Ho.", "p", "m", 2_000)
+    assert (made.generated.text, made.provider) == ("Ho.", "p")
+    assert (made.charge.model, made.charge.cost) == ("m", 2_000)
     assert (await setup.session()).turns == turns
     assert setup.texts == ["Hi."]
     found = await AnswerLog(database).search(AnswerSearch(), 9)
@@ -177,7 +183,7 @@ async def test_replay_with_a_draft_says_that_the_history_is_gone(database: Datab
     answer = await stored_answer(setup, database)
     changed = replace(answer, receipt=replace(answer.receipt, answer="It was edited."))
 
-    with pytest.raises(UserError, match="not in the history any more"):
+    with pytest.raises(UserError, match="no longer in the history"):
         await make_replay(setup, database, FakeBackend()).replay(
             changed, ReplayChanges(draft="nora")
         )

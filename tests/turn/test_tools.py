@@ -10,7 +10,6 @@ from bot.chat.incoming import Person
 from bot.chat.prompt import Finish, FinishReason, TemplateChoice, ToolCall, Usage
 from bot.chat.usage import BudgetKind, Period
 from bot.errors import BackendUnavailable, PresetError
-from bot.ports import ToolCallingBackend
 from bot.prompting.presets.files import parse_preset
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
@@ -23,7 +22,7 @@ ALL = {"tools": ["time", "dice", "history", "stories"]}
 USED = "\n\n🔧 tools used: "
 
 
-class CallingFakeBackend(FakeBackend, ToolCallingBackend):
+class CallingFakeBackend(FakeBackend):
     @override
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
         return True

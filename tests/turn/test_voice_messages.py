@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from typing_extensions import override
 
 from bot.chat.incoming import Address, MediaItem, MediaKind, Said, WakeReason
 from bot.errors import BackendUnavailable
@@ -29,6 +30,7 @@ class TranscribingFakeBackend(FakeBackend):
         self.words = words
         self.heard: list[tuple[str, bytes]] = []
 
+    @override
     async def transcribe(self, name: str, audio: bytes) -> str:
         self.heard.append((name, audio))
         if not self.words:
@@ -62,7 +64,7 @@ async def test_voice_messages_over_the_limit_are_not_written_down() -> None:
     voices = VoiceMessages(download, {"p": backend}, limits.admits_voice)
     texts = []
     for author in (ALICE, ALICE, ALICE, BOB, BOB):
-        said = await voices.write_down(replace(spoken(), author=author), "p")
+        said = await voices.transcribe(replace(spoken(), author=author), "p")
         texts.append(said.text)
     assert texts == ["hello", "hello", "", "hello", ""]
     assert len(backend.heard) == 3

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import msgspec
 from pydantic import SecretStr
 from typing_extensions import override
 
@@ -17,6 +16,7 @@ from bot.backends.chat_completions.http_backend import HttpChatBackend
 from bot.backends.chat_completions.key_rotation import KeyedConnection, KeyRotation
 from bot.backends.chat_completions.request_runner import (
     ChatRequest,
+    post_json,
     raise_for_status,
     read_model_list,
     request_again_if_idle,
@@ -30,6 +30,9 @@ from bot.runtime.http_client import HttpClient, HttpResponse
 from bot.templates.renderer import Renderer
 
 _CONTENT_FIELDS = frozenset({"model", "messages", "system", "stream"})
+_API_VERSION = "2023-06-01"
+_LIST_SECONDS = 10.0
+_MAX_LIST_BYTES = 8 * 2**20
 
 
 class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
@@ -88,11 +91,6 @@ def make(
     return AnthropicBackend(settings, provider)
 
 
-_API_VERSION = "2023-06-01"
-_LIST_SECONDS = 10.0
-_MAX_LIST_BYTES = 8 * 2**20
-
-
 class AnthropicConnection(KeyedConnection):
     """Connections that send the same headers with every request.
 
@@ -103,7 +101,7 @@ class AnthropicConnection(KeyedConnection):
         headers = {
             "anthropic-version": _API_VERSION,
             "content-type": "application/json",
-            # Unpacked bodies only, so that nobody can send a decompression bomb.
+            # A compressed body may be a decompression bomb.
             "Accept-Encoding": "identity",
             **settings.basic_auth_headers,
         }
@@ -121,10 +119,7 @@ class AnthropicConnection(KeyedConnection):
         deadline: float,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        data = msgspec.json.encode(body)
-        response = await request_again_if_idle(self._client, "POST", path, data, deadline, headers)
-        await raise_for_status(response, deadline)
-        return response
+        return await post_json(self._client, path, body, deadline, headers)
 
     @override
     async def list_models(self) -> Sequence[str]:

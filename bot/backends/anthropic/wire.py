@@ -12,11 +12,7 @@ from typing_extensions import override
 from bot.backends.anthropic.parameters import can_continue, to_parameters
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.stop_strings import stop_strings_of
-from bot.backends.chat_completions.streaming import (
-    StreamParser,
-    decode_event,
-    token_count,
-)
+from bot.backends.chat_completions.streaming import StreamParser, decode_event, token_count
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, ToolCall, ToolExchange, Usage
 from bot.errors import BackendUnavailable
 from bot.texts.text import translatable
@@ -45,6 +41,8 @@ _ERROR_STATUSES = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
+THINKING_BLOCKS = "thinking_blocks"
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def to_wire(
@@ -53,10 +51,8 @@ def to_wire(
     """Make the body of a request; with `cache`, its stable beginning is marked for caching.
 
     System messages at the beginning go into the field `system`. Later ones become a user's, because
-    the API has no such role within a conversation.
-
-    Raises:
-        BackendUnavailable: the API would not understand a parameter or an image.
+    the API has no such role within a conversation. Raises `BackendUnavailable` for a parameter or
+    an image that the API would not take.
     """
     begun = (Message("assistant", prompt.begun),) if prompt.begun else ()
     given = (*prompt.messages, *begun)
@@ -82,7 +78,7 @@ def to_wire(
     if system:
         body["system"] = system
     body["messages"] = [{**each, "content": _compact(each["content"])} for each in messages]
-    # A stop string of white space is rejected; it is searched for in the answer all the same.
+    # White space is rejected as a stop string, but still searched for in the answer.
     if stop := [each for each in stop_strings_of(prompt) if each.strip()]:
         body["stop_sequences"] = stop
     return {**body, "stream": True}
@@ -135,9 +131,9 @@ def _image_source(image: Image) -> dict[str, str]:
 def _mark_stable_prefix(
     system: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]], cache: Literal["5m", "1h"]
 ) -> None:
-    """Mark where prefixes end that the next request will have, too; at most four are allowed.
+    """Mark the ends of prefixes that the next request will repeat; at most four are allowed.
 
-    What follows the model's last answer is new, and changes from one request to the next.
+    What follows the model's last answer changes from one request to the next.
     """
     marker = {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
     ends = [*system[:1], *system[-1:]]
@@ -303,10 +299,6 @@ class _StreamEvent(msgspec.Struct):
     stop_reason: str | None = None
 
 
-THINKING_BLOCKS = "thinking_blocks"
-_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
-
-
 def tool_fields(prompt: Prompt) -> dict[str, Any]:
     """Return the fields of a request that offer tools; none where there are none.
 
@@ -360,7 +352,7 @@ def _name(call: ToolCall) -> str:
 
 
 def _input(call: ToolCall) -> object:
-    """Return the arguments as an object, which the API demands whatever the model wrote."""
+    """Return the arguments as an object, because the API rejects anything else."""
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

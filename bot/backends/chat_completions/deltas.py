@@ -14,6 +14,12 @@ MAX_NAME_CHARS = 64
 MAX_ARGUMENT_CHARS = 16 * 1024
 _FUNCTION_FIELDS = frozenset({"name", "arguments"})
 _CALL_FIELDS = frozenset({"index", "id", "type", "function", *_FUNCTION_FIELDS})
+JsonObject: TypeAlias = Mapping[str, Any]
+_REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+_REASONING_LISTS = ("reasoning_details", "thinking_blocks")  # OpenRouter's, LiteLLM's
+_TEXT_FIELDS = ("thinking", "text", "summary")
+# Fields that a provider wants back with its calls: reasoning, and signatures under any name.
+_ATTACHED = re.compile("reason|think|thought|signature|encrypted|extra_content|provider_specific")
 
 
 def spec_to_wire(spec: ToolSpec) -> dict[str, object]:
@@ -54,14 +60,14 @@ def _call_to_wire(call: ToolCall) -> dict[str, object]:
 class ToolCallParser:
     """Assembles the calls of a response from their deltas, which may be cut anywhere.
 
-    What is no call is left out, and so is what is too much of one.
+    Anything else is dropped, and so is whatever exceeds the limits.
     """
 
     def __init__(self) -> None:
         self._calls: list[_PartialCall] = []
 
     def feed(self, deltas: object) -> None:
-        """Add the `tool_calls` of a chunk, whatever a service made of them."""
+        """Add the `tool_calls` of a chunk, in any form."""
         for position, delta in enumerate(deltas if isinstance(deltas, list) else ()):
             if isinstance(delta, dict):
                 self._add(delta, position)
@@ -165,8 +171,8 @@ class _PartialCall:
     def arguments(self) -> str:
         """The arguments as one object where possible.
 
-        Some services send the whole once more at the end, or an empty object first: then the pieces
-        together are no JSON, but the last ones are.
+        Some services repeat everything at the end, or send an empty object first: then only the
+        last pieces together are JSON.
         """
         whole = "".join(self._pieces)
         if _is_object(whole):
@@ -195,15 +201,6 @@ def _is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
-
-
-JsonObject: TypeAlias = Mapping[str, Any]
-
-_REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
-_REASONING_LISTS = ("reasoning_details", "thinking_blocks")  # OpenRouter's, LiteLLM's
-_TEXT_FIELDS = ("thinking", "text", "summary")
-# What a provider wants back with its calls: reasoning, and signatures under any name.
-_ATTACHED = re.compile("reason|think|thought|signature|encrypted|extra_content|provider_specific")
 
 
 def text_of(delta: JsonObject) -> str:

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from http import HTTPStatus
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -11,11 +12,40 @@ import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions.retries import wait_asked_for
-from bot.backends.context_limits import TooLong, read_too_long
 from bot.errors import TroupeError
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
+_MIN_TOKENS = 128  # a smaller context is a misread figure
+_MAX_DIGITS = 10
+_NUMBER = r"(\d[\d,_']*)"
+_IS = r"(?:(?:\s?(?:is|of|are|=|:|\(|only|currently|set to)){1,3}\s?)"
+_LIMITS = [
+    re.compile(pattern.replace("NUMBER", _NUMBER).replace("IS", _IS), re.IGNORECASE)
+    for pattern in (
+        r"\bn_ctx\W{1,4}NUMBER",
+        r"\d \+ \d+ > NUMBER",  # Anthropic: prompt + max_tokens > context
+        r"maximum (?:context|model|input|prompt|sequence)?[ _](?:length|size|window)IS?NUMBER",
+        r"(?:context|sequence)[ _](?:length|size|window|limit)IS?\s?NUMBER(?! \+)",
+        r"tokens allowedISNUMBER|tokens allowed \(?NUMBER",  # Gemini
+        r"NUMBER (?:tokens )?(?:maximum|max\b|limit\b|context)",  # Anthropic, Mistral
+        r"(?:must be <=|must have less than|cannot exceed|greater than|longer than|up to|at most)"
+        r" (?:max_\w+ )?NUMBER",  # TGI, Cohere, TabbyAPI
+        r"(?:limit|maximum|max\w*)IS?\s?NUMBER",  # Moonshot, Cerebras, OpenAI's tokens a minute
+        r"\[\d+, ?NUMBER\]",  # DashScope
+    )
+]
+_PROMPTS = [
+    re.compile(pattern.replace("NUMBER", _NUMBER), re.IGNORECASE)
+    for pattern in (
+        r"n_prompt_tokens\W{1,4}NUMBER",
+        r"NUMBER (?:tokens )?(?:in|of|from) (?:the|your) (?:messages|prompt|input|text)",
+        r"NUMBER (?:of )?(?:text )?input",
+        r"(?:resulted in|requested(?: about)?(?: a total of)?|contains|input|request|received"
+        r"|given:|length|long:|length is|count|has)\W{1,2}NUMBER",
+        r"NUMBER (?:\+ \d+ |tokens )?>",
+    )
+]
 _TRANSIENT = frozenset({408, 409, 429})
 _OVERLOADED = 529  # of Anthropic
 _ERROR_CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
@@ -29,7 +59,7 @@ _PROMPT_TOO_LONG = re.compile(
     rb"|\"code\": ?\"?1261\b",  # Zhipu, whose words are Chinese
     re.IGNORECASE,
 )
-# Of the chat templates of Gemma 2, Llama 2 and Mistral 0.1 and 0.2, and of those like them.
+# From the chat templates of Gemma 2, Llama 2, Mistral 0.1 and 0.2, and similar ones.
 _SYSTEM_REJECTED = re.compile(
     rb"system (role|message|prompt)s? (is |are )?not (supported|allowed)|roles must alternate"
     rb"|only [^\n]{0,40}roles? (are|is) supported|(unsupported|invalid|unknown|unexpected) role",
@@ -114,21 +144,47 @@ _WRONG_KEY_NOTICE = translatable(
 
 
 @value_class
+class TooLong:
+    """How long a rejected prompt was, and may be; None where the server does not say."""
+
+    context_tokens: int | None
+    prompt_tokens: int | None
+
+
+def read_too_long(body: bytes) -> TooLong:
+    """Read the figures of an error."""
+    text = body.decode(errors="replace")
+    limit = _first(_LIMITS, text)
+    return TooLong(limit, _first(_PROMPTS, text, limit))
+
+
+def _first(
+    patterns: Sequence[re.Pattern[str]], text: str, other_than: int | None = None
+) -> int | None:
+    for pattern in patterns:
+        for match in pattern.finditer(text):
+            digits = re.sub(r"\D", "", next(each for each in match.groups() if each))
+            if len(digits) < _MAX_DIGITS and _MIN_TOKENS <= int(digits) != other_than:
+                return int(digits)
+    return None
+
+
+@value_class
 class _LastingError:
-    """A kind of error that the same request would meet again."""
+    """A kind of error that a retry would not fix."""
 
     is_meant: Callable[[int, bytes], bool]
     """Recognizes it by the status and the body."""
     what: str
-    """What the provider did, and the remedy, for the operator."""
+    """The message for the operator: what the provider did, and the remedy."""
     notice: str
-    """For the chat."""
+    """The message for the chat."""
     is_certain: bool = False
-    """Also with a status that other errors pass with after a while."""
+    """It lasts even with a status that usually means a temporary error."""
     rejects_system: bool = False
     """Whether the same request without a system message may be accepted."""
     is_of_account: bool = False
-    """Whether every prompt meets it until the operator has acted."""
+    """Whether every prompt fails until the operator has acted."""
 
 
 def _is_key_rejected(status: int, body: bytes) -> bool:
@@ -223,42 +279,33 @@ _LASTING_ERRORS = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class RequestFailed(TroupeError):
     """One attempt failed; the request runner retries it or raises a `BackendError` from it."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        notice: str = "",
-        retryable: bool = False,
-        retry_after_seconds: float = 0,
-        provider_unhealthy: bool = True,
-        is_lasting: bool = False,
-        is_away: bool = False,
-        is_loading: bool = False,
-        rejects_system: bool = False,
-        too_long: TooLong | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.notice = notice
-        """What the chat is told; empty: `BackendError`'s default."""
-        self.retryable = retryable
-        """The same request may succeed a little later."""
-        self.retry_after_seconds = retry_after_seconds
-        """... but not before this many seconds."""
-        self.provider_unhealthy = provider_unhealthy
-        """Counts as a failure for the circuit breaker."""
-        self.is_lasting = is_lasting
-        """The next prompts for the model would meet it as well, whatever they say."""
-        self.is_away = is_away
-        """Nothing answers there; the circuit breaker opens sooner."""
-        self.is_loading = is_loading
-        """The server is reading its model; it is asked again until the first token is due."""
-        self.rejects_system = rejects_system
-        """The model's chat template may have no system message."""
-        self.too_long = too_long
-        """The prompt is longer than the model can read."""
+    message: str
+    _: KW_ONLY
+    notice: str = ""
+    """The message for the chat; empty: `BackendError`'s default."""
+    retryable: bool = False
+    """The same request may succeed a little later."""
+    retry_after_seconds: float = 0
+    """... but not before this many seconds."""
+    provider_unhealthy: bool = True
+    """Counts as a failure for the circuit breaker."""
+    is_lasting: bool = False
+    """Further prompts for the model would fail as well."""
+    is_away: bool = False
+    """Nothing answers there; the circuit breaker opens sooner."""
+    is_loading: bool = False
+    """The server is reading its model; it is asked again until the first token is due."""
+    rejects_system: bool = False
+    """The model's chat template may have no system message."""
+    too_long: TooLong | None = None
+    """The prompt is longer than the model can read."""
+
+    def __post_init__(self) -> None:
+        super().__init__(self.message)
 
 
 @value_class
@@ -352,7 +399,7 @@ def rough_time(seconds: float) -> str:
 def _translate_refusal(
     endpoint: Endpoint, model: str, status: int, body: bytes
 ) -> RequestFailed | None:
-    """Translate an error that the same request would meet again; None for any other.
+    """Translate an error that a retry would not fix; None for any other.
 
     Services agree neither on the status nor on the words, so both are looked at
     (docs/sources.md#openai).

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from typing_extensions import override
 
 from bot.backends.chat_completions import retries
-from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.errors import Endpoint, TooLong
 from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.chat_completions.request_runner import (
     ChatRequest,
@@ -22,25 +22,9 @@ from bot.backends.chat_completions.request_runner import (
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.backends.chat_completions.streaming import ResponseContext, StreamParser
 from bot.backends.chat_completions.wire import describe_request
-from bot.backends.context_limits import TooLong
 from bot.chat.operation import ModelHealth
-from bot.chat.prompt import (
-    GenerationEvent,
-    Prompt,
-    PromptDescription,
-    TemplateChoice,
-)
-from bot.ports import (
-    Backend,
-    Clock,
-    DescribingBackend,
-    ModelCheckingBackend,
-    RemoteBackend,
-    SeeingBackend,
-    TextTokenCounter,
-    TokenCountingBackend,
-    ToolCallingBackend,
-)
+from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, TemplateChoice
+from bot.ports import Backend, Clock, TextTokenCounter
 from bot.prompting.text.tokens import EncodingCounter, counter_for_model, known_encoding
 
 _INITIAL_RATIO = 1.25  # for an unknown tokenizer: most produce fewer tokens
@@ -49,6 +33,9 @@ _DECAY = 0.98  # per answer
 _MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # wrong reports cannot spoil the estimates
 _MESSAGES_TO_LEARN = 32  # are counted again for each answer, on average
 _MIN_TOKENS = 100  # in a shorter prompt a service's own additions distort the ratio
+_DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
+_CONTEXT_OF_REJECTED = 0.9  # of its tokens, where a service does not say how many it reads
+S = TypeVar("S", bound=HttpProviderSettings)
 
 
 class PromptTokenEstimator:
@@ -70,10 +57,9 @@ class PromptTokenEstimator:
         return token_counter
 
     def learn(self, prompt: Prompt, model: str, tokens: int) -> None:
-        """Correct the ratio by the tokens that the service reported; 0: it did not report any.
+        """Correct the ratio by the tokens that the service reported; 0 if it reported none.
 
-        Each answer is learned from while prompts are short. Counting a long one again costs more
-        than it tells, so of those only every few are.
+        Counting a long prompt again costs more than it tells, so only every few of those are.
         """
         self._unread[model] = answers = self._unread[model] + 1
         if tokens <= 0 or answers * _MESSAGES_TO_LEARN < len(prompt.messages):
@@ -93,10 +79,7 @@ class PromptTokenEstimator:
         self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
 
     def learn_rejected(self, prompt: Prompt, model: str, rejected: TooLong) -> int | None:
-        """Correct the ratio by a prompt that was too long; return its estimated tokens.
-
-        None: they cannot be estimated.
-        """
+        """Correct the ratio by a rejected prompt; return its estimated tokens, if possible."""
         token_counter, before = self._counter_and_ratio(model)
         if not token_counter.loaded:
             return None
@@ -114,22 +97,7 @@ class PromptTokenEstimator:
         return counter_for_model(model), self._ratios.get(model, initial)
 
 
-_DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
-_CONTEXT_OF_REJECTED = 0.9  # of its tokens, where a service does not say how many it reads
-
-S = TypeVar("S", bound=HttpProviderSettings)
-
-
-class HttpChatBackend(
-    Backend,
-    TokenCountingBackend,
-    DescribingBackend,
-    ModelCheckingBackend,
-    RemoteBackend,
-    SeeingBackend,
-    ToolCallingBackend,
-    Generic[S],
-):
+class HttpChatBackend(Backend, Generic[S]):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
     def __init__(
@@ -143,17 +111,7 @@ class HttpChatBackend(
         max_retries: int = retries.MAX_RETRIES,
         random_source: random.Random | None = None,
     ) -> None:
-        """Take what differs between vendors.
-
-        Args:
-            settings: the settings of the provider.
-            name: its id.
-            connection: sends its requests.
-            new_parser: parses one of its responses.
-            clock: the time.
-            max_retries: how often a request is repeated at most.
-            random_source: draws the pauses before repetitions.
-        """
+        """Take the vendor's connections and the parser of its responses."""
         self._settings = settings
         self._endpoint = Endpoint(name, settings.base_url or "")
         self._estimator = PromptTokenEstimator()
@@ -163,7 +121,7 @@ class HttpChatBackend(
         self._request_runner = ChatRequestRunner(
             settings,
             self._endpoint,
-            connection,
+            connection.post,
             new_parser,
             max_retries=max_retries,
             clock=clock,

@@ -7,9 +7,8 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 from pydantic import SecretStr
-from typing_extensions import override
 
-from bot.backends.chat_completions.request_runner import HttpConnection, HttpStatusError
+from bot.backends.chat_completions.request_runner import HttpStatusError
 from bot.backends.chat_completions.retries import wait_asked_for
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.ports import Clock
@@ -20,18 +19,24 @@ from bot.telemetry.secret_masker import mask_from_now_on
 _log = structlog.get_logger(__name__)
 _WRONG_KEY_SECONDS = 3600.0
 _RATE_LIMITED_SECONDS = 60.0
+T = TypeVar("T")
 
 
-class KeyedConnection(HttpConnection, Protocol):
+class KeyedConnection(Protocol):
     """Sends requests to one provider with one of its keys."""
 
-    async def list_models(self) -> Sequence[str]:
-        """Return the ids of the models.
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        deadline: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        """Behave as `request_runner.Post`."""
+        ...
 
-        Raises:
-            NoModelList: the response is something else.
-            Exception: as `post` does.
-        """
+    async def list_models(self) -> Sequence[str]:
+        """Return the ids of the models; raises `NoModelList`, and as `post` does."""
         ...
 
     async def close(self) -> None:
@@ -39,7 +44,6 @@ class KeyedConnection(HttpConnection, Protocol):
         ...
 
 
-T = TypeVar("T")
 C = TypeVar("C", bound=KeyedConnection)
 
 
@@ -53,12 +57,11 @@ class _Key(Generic[C]):
     free_at: float = 0.0  # of the monotonic clock
 
 
-class KeyRotation(KeyedConnection, Generic[C]):
+class KeyRotation(Generic[C]):
     """Connections to one service, one for each key; at least one.
 
     A key that is refused (401, 402) is left out for an hour, one that is used too often (429) for
-    as long as the service says. The request goes to the next key at once: that is no repetition
-    which a service in trouble would feel.
+    as long as the service says. The request goes to the next key at once, without backoff.
 
     The keys of a file are read again when the file has changed, without a restart. What was begun
     with a key that is gone ends with it.
@@ -84,7 +87,6 @@ class KeyRotation(KeyedConnection, Generic[C]):
         self._fixed = [one.value for one in self._keys if one.value not in from_file]
         self._next = 0
 
-    @override
     async def post(
         self,
         path: str,
@@ -122,11 +124,9 @@ class KeyRotation(KeyedConnection, Generic[C]):
             self._bench(key, error)
             raise
 
-    @override
     async def list_models(self) -> Sequence[str]:
         return await self.send(lambda one: one.list_models())
 
-    @override
     async def close(self) -> None:
         for one in (*self._keys, *self._retired):
             await one.connection.close()
@@ -161,7 +161,7 @@ class KeyRotation(KeyedConnection, Generic[C]):
         return True
 
     def _find_newer_key(self, tried: Collection[str | None]) -> _Key[C] | None:
-        """Return a key that the file has now and had not when a request began; None: there is none.
+        """Return a key that was added to the file since a request began, if any.
 
         Another request, refused at the same time, may have read the file already.
         """

@@ -1,4 +1,4 @@
-"""What a service takes otherwise than OpenAI's API has it; the values stand with each vendor."""
+"""How services differ from OpenAI's API; each vendor's package has the values."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import field
@@ -10,15 +10,15 @@ from bot.value_class import value_class
 
 @value_class
 class Continuation:
-    """How a service is asked to go on behind the beginning of an answer.
+    """How a service is asked to continue an answer.
 
     The beginning is the last message, of the assistant.
     """
 
     of_message: Mapping[str, object] = field(default_factory=dict)
-    """Fields that this message has besides."""
+    """Additional fields of this message."""
     of_request: Mapping[str, object] = field(default_factory=dict)
-    """Fields that the request has besides."""
+    """Additional fields of the request."""
 
 
 @value_class
@@ -26,9 +26,9 @@ class Quirks:
     """How a request has to be changed for one service or model."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """What parameters are called there."""
+    """Its names of parameters."""
     refused: Collection[str] = ()
-    """Parameters that make it reject the request, so that they are left out."""
+    """Parameters that are left out, because it rejects them."""
     has_names: bool = False
     """Whether messages may have the field `name`."""
     accepts: Capabilities = ALL_CAPABILITIES

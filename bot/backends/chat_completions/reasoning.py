@@ -48,17 +48,17 @@ class ReasoningFormat:
     open_tag: str | None = None
     """The start tag with which the prompt ends: the answer begins inside the reasoning."""
     assumed_end: str | None = None
-    """The end tag of the model's last reasoning that no tag had begun: this may begin so, too."""
+    """The end tag that the model's last answer had without a start tag: this one may, too."""
     special_tokens: tuple[str, ...] = ()
     """All tags of this model's own: an engine must return them as text."""
     keeps_calls: bool = False
-    """Whether calls of tools stay in the text, where somebody else reads them."""
+    """Whether tool calls stay in the text, for another parser."""
     end_tokens: frozenset[str] = frozenset()
-    """Those among them that end reasoning."""
+    """The special tokens that end reasoning."""
 
 
 ANY_FORMAT = ReasoningFormat()
-"""For a model that nothing is known of."""
+"""For an unknown model."""
 
 NO_FORMAT = ReasoningFormat(is_tagged=False)
 """For an answer whose reasoning is separated elsewhere."""
@@ -148,12 +148,7 @@ class ReasoningParser:
             self._closing, self._tentative, self._is_assumed = None, None, False
 
     def flush(self, *, is_cut: bool = False, has_calls: bool = False) -> SeparatedText:
-        """Return what was held back; call it at the end of the answer.
-
-        Args:
-            is_cut: whether the answer was longer than it may be.
-            has_calls: whether the model calls tools behind it.
-        """
+        """Return what was held back, at the end of an answer (cut off, or followed by calls)."""
         self._is_final, self._has_calls = True, has_calls
         while self._held and self._step():
             pass
@@ -200,7 +195,7 @@ class ReasoningParser:
         return True
 
     def _parse_beginning(self) -> bool:
-        """Decide by what follows: until now there was nothing but white space."""
+        """Parse the beginning of an answer, after white space."""
         text = self._held.lstrip()
         if not text:
             return False

@@ -19,7 +19,7 @@ _WORD = (
 )
 _NAME = rf"(?:\w[\w.|-]{{0,24}}[_:|-])?{_WORD}(?:[:_-][\w.:-]{{0,24}})?"
 CALLEE: Final = "to=functions."
-"""In a tag of gpt-oss: what follows is a call of a tool."""
+"""In a tag of gpt-oss: a tool call follows."""
 _ASSISTANT = r"(?:<\|start\|>\s?assistant)?"
 
 
@@ -33,9 +33,9 @@ class _Family:
     tokens: tuple[str, ...] = ()
     """Control tokens that the tags consist of, the one that ends reasoning last."""
     identified_by: tuple[str, ...] = ()
-    """Those among them that no other family has together; none: all."""
+    """The tokens that no other family has together; by default all."""
     is_wording: bool = False
-    """Anybody may begin an answer so: it is reasoning only if the end follows."""
+    """An ordinary answer may begin like this: it is reasoning only if the end follows."""
     is_markup: bool = False
     """People write about such tags: within a line it is reasoning only if the end follows."""
 
@@ -93,7 +93,7 @@ _FAMILIES = (
         "Here are my reasoning steps:", r"\[BEGIN FINAL RESPONSE\]", is_wording=True
     ),
 )
-# What ends reasoning that nothing has begun: its start stands in the prompt, or was removed.
+# End tags of reasoning whose start tag stands in the prompt, or was removed.
 _LONE_END = (
     rf"</{_NAME}>|<\|(?=[\w:]*{_WORD})[\w:]*?end[\w:]*\|>|\[/THINK\]|◁/think▷|\[unused17\]"
     r"|<channel\|>|<\|inner_suffix\|>|<\|close\|>think<\|sep\|>|<\|open\|>response<\|sep\|>"
@@ -108,14 +108,14 @@ _MARKER = (
     r"|<\|(?:start|begin)\|>\s?assistant"
     r"|<\|(?:return|end|eom|content|message_model|end_message|content_model_end_sampling)\|>"
 )
-# What servers with wrong settings leave of a model's end of turn.
+# End-of-turn tokens that misconfigured servers leave in the text.
 _TURN_END = (
     r"(?:(?:<\|(?:im_end|eot_id|eot|end_of_text|endoftext|end_of_turn_token)\|>"
     r"|<end_of_turn>|<turn\|>|</s>|<｜end▁of▁sentence｜>|\[e~\[)\s*)+"
 )
 _WRAPPER = r"<(?P<name>answer|output|response|solution|conclusion|final(?:[_-]answer)?)>"
 FIRST_CHARS: Final = frozenset("<[◁")
-"""What tags within an answer begin with."""
+"""The first characters of tags within an answer."""
 
 
 class TagKind(Enum):
@@ -123,11 +123,11 @@ class TagKind(Enum):
     LONE_END = "lone end"
     MARKER = "marker"
     TURN_END = "turn end"
-    """It is no part of the answer that it ends."""
+    """Ends an answer and does not belong to it."""
     WRAPPER = "wrapper"
     """Opens the answer; it counts only right after reasoning."""
     INCOMPLETE = "incomplete"
-    """What follows decides."""
+    """More text is needed to decide."""
 
 
 class Tag(NamedTuple):
@@ -136,7 +136,7 @@ class Tag(NamedTuple):
     kind: TagKind
     text: str
     closing: "regex.Pattern[str] | None" = None
-    """What ends the reasoning or the answer that the tag begins."""
+    """The end of the reasoning or the answer that the tag begins."""
     is_wording: bool = False
     is_markup: bool = False
 

@@ -18,17 +18,16 @@ from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from http import HTTPStatus
-from typing import Protocol
+from typing import TypeAlias
 
 import msgspec
 import structlog
 
 from bot.backends.chat_completions import errors, retries
-from bot.backends.chat_completions.errors import Endpoint, RequestFailed
+from bot.backends.chat_completions.errors import Endpoint, RequestFailed, TooLong
 from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat
 from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
 from bot.backends.chat_completions.streaming import ResponseContext, StreamParser
-from bot.backends.context_limits import TooLong
 from bot.backends.spec import ProviderSettings
 from bot.chat.operation import ModelHealth
 from bot.chat.prompt import (
@@ -49,6 +48,31 @@ from bot.value_class import value_class
 
 REASONING_SECONDS = 120.0
 _AFTER_FINISH_SECONDS = 1.0  # how long after the finish reason the usage may still arrive
+_log = structlog.get_logger(__name__)
+# A short answer is complete after the first pause. What is read every 0.3 s is read often enough
+# for a platform, where the first message of a longer one is due after 0.8 s, and edits more rarely.
+_PAUSES_SECONDS = (0.03, 0.3)  # the last one repeats; a stop takes at most that much longer
+MAX_ERROR_BYTES = 64 * 1024
+_CHECK_SECONDS = 10.0
+_MAX_NAMED_MODELS = 8
+_MIN_SIMILARITY = 0.5  # of a model's name to one that is suggested
+_NO_MODEL_LIST = frozenset({404, 405, 501})
+_BREAKER_POLL_SECONDS = 0.25
+_LOADING_POLL_SECONDS = 1.0
+_PAUSED_NOTICE = translatable(
+    "The model's provider has failed several times in a row. Please try again in a minute."
+)
+_INTERRUPTED_NOTICE = translatable(
+    "The model stopped in the middle of its answer. Please try again."
+)
+Post: TypeAlias = Callable[
+    [str, Mapping[str, object], float, Mapping[str, str] | None], Awaitable[HttpResponse]
+]
+"""Sends a request (path, body, deadline, headers); returns the response with its body unread.
+
+Raises `HttpStatusError` for an error response, `ConnectionFailed` where there is none, and
+`TimeoutError` where there was none before the deadline, in the event loop's time.
+"""
 
 
 class Timeouts:
@@ -70,7 +94,7 @@ class Timeouts:
         self._time = time
         self._start = self._until = 0.0  # of the newest wait; a pause is before its start
         self._left = settings.first_token_seconds
-        # A slow model of one's own thinks longer, too.
+        # A slow self-hosted model thinks longer, too.
         self._reasoning_seconds = max(REASONING_SECONDS, settings.first_token_seconds)
         self._reasoning_left: float | None = None  # a number while the model reasons
         self._has_text = False
@@ -92,12 +116,9 @@ class Timeouts:
             self._left = _AFTER_FINISH_SECONDS
 
     def begin(self, pause_seconds: float = 0.0) -> float:
-        """Begin a wait for the provider; return the time at which it must raise `TimeoutError`.
+        """Begin a wait after a pause; return the time at which it must raise TimeoutError.
 
-        Call `end` after it, whatever its end. The pause is let pass at first, and does not count.
-
-        Raises:
-            RequestFailed: the time is up: data that is always there already is never waited for.
+        Call `end` after it in any case. Raises `RequestFailed` where the time is up already.
         """
         self._start = start = self._time() + pause_seconds
         if start > self._deadline:
@@ -109,7 +130,7 @@ class Timeouts:
         return until
 
     def expired(self) -> RequestFailed:
-        """Return the error for a wait that raised `TimeoutError`, before its `end`."""
+        """Return the error for a wait that raised TimeoutError, before its `end`."""
         now = self._time()
         if now - self._until > STOOD_STILL_SECONDS:
             return errors.stood_still(self._endpoint)
@@ -119,7 +140,7 @@ class Timeouts:
         """Count the time that was waited."""
         now = self._time()
         late = now - self._until
-        if late > STOOD_STILL_SECONDS:  # nobody's fault, so it does not count
+        if late > STOOD_STILL_SECONDS:  # this process stood still, so it does not count
             self._deadline += late
             now -= late
         if now > self._start:
@@ -142,25 +163,6 @@ class Timeouts:
         return errors.timed_out(self._endpoint, "no answer after its reasoning", *limit)
 
 
-_log = structlog.get_logger(__name__)
-# A short answer is complete after the first pause. What is read every 0.3 s is read often enough
-# for a platform, where the first message of a longer one is due after 0.8 s, and edits more rarely.
-_PAUSES_SECONDS = (0.03, 0.3)  # the last one repeats; a stop takes at most that much longer
-MAX_ERROR_BYTES = 64 * 1024
-_CHECK_SECONDS = 10.0
-_MAX_NAMED_MODELS = 8
-_MIN_SIMILARITY = 0.5  # of a model's name to one that is suggested
-_NO_MODEL_LIST = frozenset({404, 405, 501})
-_BREAKER_POLL_SECONDS = 0.25
-_LOADING_POLL_SECONDS = 1.0
-_PAUSED_NOTICE = translatable(
-    "The model's provider has failed several times in a row. Please try again in a minute."
-)
-_INTERRUPTED_NOTICE = translatable(
-    "The model stopped in the middle of its answer. Please try again."
-)
-
-
 @value_class
 class ChatRequest:
     """A request that is ready to be sent."""
@@ -170,18 +172,18 @@ class ChatRequest:
     model: str
     """For error messages."""
     stop: Sequence[str]
-    """Searched for in the answer, whatever the provider does with them."""
+    """Also searched for in the answer, in case the provider ignores them."""
     reasoning: ReasoningFormat = ANY_FORMAT
     parameters: Collection[str] = ()
     """Names that an error message may repeat from the provider's own message."""
     has_fallback: bool = False
     """Whether another model answers if the circuit breaker is open."""
     headers: Mapping[str, str] | None = None
-    """Those that it has besides."""
+    """Additional headers."""
     is_continuation: bool = False
-    """Whether it goes on with an answer that was cut off; the retry budget pays for it."""
+    """Whether it continues an answer that was cut off; it counts as a retry."""
     without_system: "Callable[[], ChatRequest] | None" = None
-    """Returns what is sent if the model rejects a system message; None: there is none."""
+    """Returns the request to send if the model rejects a system message; None without one."""
 
 
 class HttpStatusError(TroupeError):
@@ -195,27 +197,7 @@ class HttpStatusError(TroupeError):
 
 
 class NoModelList(TroupeError):
-    """A response to the request for the models that is no list of them; its text says what."""
-
-
-class HttpConnection(Protocol):
-    """Sends requests to one provider."""
-
-    async def post(
-        self,
-        path: str,
-        body: Mapping[str, object],
-        deadline: float,
-        headers: Mapping[str, str] | None = None,
-    ) -> HttpResponse:
-        """Send a request and return the response with its body still unread.
-
-        Raises:
-            HttpStatusError: the response is an error.
-            ConnectionFailed: there is no response.
-            TimeoutError: there was none before the deadline, in the event loop's time.
-        """
-        ...
+    """The response to a request for the list of models is something else, which the text names."""
 
 
 class ChatRequestRunner:
@@ -228,7 +210,7 @@ class ChatRequestRunner:
         self,
         settings: ProviderSettings,
         endpoint: Endpoint,
-        connection: HttpConnection,
+        post: Post,
         new_parser: Callable[[ResponseContext], StreamParser],
         *,
         max_retries: int = retries.MAX_RETRIES,
@@ -238,7 +220,7 @@ class ChatRequestRunner:
     ) -> None:
         self._settings = settings
         self._endpoint = endpoint
-        self._connection = connection
+        self._send = post
         self._new_parser = new_parser
         self._max_retries = max_retries
         self._clock = clock or SystemClock()
@@ -267,10 +249,8 @@ class ChatRequestRunner:
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Send a request and stream its answer; behaves as `Backend.generate` does.
 
-        Args:
-            request: what is sent.
-            report_tokens: is called with the tokens of the prompt as the service counts them.
-            report_too_long: is called where the service rejects the prompt for its length.
+        `report_tokens` gets the tokens of the prompt as the service counts them, `report_too_long`
+        what it says of a prompt that it rejects for its length.
         """
         time = asyncio.get_running_loop().time
         deadline = time() + self._settings.total_seconds
@@ -328,11 +308,7 @@ class ChatRequestRunner:
         return RateLimitWait(pause) if error.retry_after_seconds else None
 
     def _refuse_known_error(self, request: ChatRequest) -> None:
-        """Let the fallback answer at once while the first model is silent or misconfigured.
-
-        Raises:
-            BackendUnavailable: what the last request for the model failed with.
-        """
+        """Raise the last error of a silent or misconfigured model, so that the fallback answers."""
         until, error = self._lasting_errors.get(request.model, (0.0, None))
         if error is None or not request.has_fallback:
             return
@@ -348,10 +324,9 @@ class ChatRequestRunner:
             self._lasting_errors.pop(model, None)
 
     def _record(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
-        """Count a call; one that goes on with an answer is a retry.
+        """Count a call, or take from the retry budget for one that goes on with an answer.
 
-        Raises:
-            BackendUnavailable: the budget or the circuit breaker allows no retry.
+        Raises `BackendUnavailable` where neither budget nor circuit breaker allow that.
         """
         if not request.is_continuation:
             self._budget.record_call()
@@ -359,10 +334,9 @@ class ChatRequestRunner:
             raise BackendUnavailable(f"{self._endpoint} fails too often to go on with an answer")
 
     async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
-        """Wait for the result of a trial request while the circuit breaker is open, but not long.
+        """Wait a little for the trial request of an open circuit breaker.
 
-        Raises:
-            BackendUnavailable: it stays open; another model may answer.
+        Raises `BackendUnavailable` where it stays open, or another model may answer.
         """
         wait = 0.0 if request.has_fallback else retries.MAX_BREAKER_WAIT_SECONDS
         give_up_at = self._clock.monotonic() + wait
@@ -493,7 +467,7 @@ class ChatRequestRunner:
         """Send the request; raises `RequestFailed`."""
         until = timeouts.begin()
         try:
-            return await self._connection.post(request.path, request.body, until, request.headers)
+            return await self._send(request.path, request.body, until, request.headers)
         except HttpStatusError as error:
             raise self._translate(error, request.model, request.parameters) from None
         except ConnectionFailed as error:
@@ -510,15 +484,14 @@ class ChatRequestRunner:
         *,
         lists_all: bool = True,
     ) -> str:
-        """Say in a few words what answers.
+        """Return what answers, in a few words.
 
         Args:
             list_models: requests the names of the service's models.
             models: those that are needed.
             lists_all: whether a model that is not listed does not exist.
 
-        Raises:
-            BackendUnavailable: nothing answers, no API is there, or a model does not exist.
+        Raises `BackendUnavailable` where nothing answers, or a model does not exist.
         """
         listed = await self.listed(list_models, next(iter(models), "default"))
         if listed is None:
@@ -537,8 +510,7 @@ class ChatRequestRunner:
     ) -> Sequence[str] | None:
         """Return the models that the service lists; None if it has no list.
 
-        Raises:
-            BackendUnavailable: nothing answers, or the key is wrong.
+        Raises `BackendUnavailable` where nothing answers, or the key is wrong.
         """
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
@@ -646,13 +618,13 @@ def read_model_list(body: bytes) -> Sequence[str]:
 
 
 def is_web_page(body: bytes) -> bool:
-    """Whether a body is HTML, whatever its header says."""
+    """Whether a body is HTML, independent of its header."""
     return body.lstrip()[:1] == b"<"
 
 
 @contextmanager
 def translated_failures(endpoint: Endpoint, model: str) -> Iterator[None]:
-    """Raise `RequestFailed` where a request fails that is no chat; timeouts stay as they are."""
+    """Raise `RequestFailed` for failures of a request other than chat; timeouts pass through."""
     try:
         yield
     except HttpStatusError as error:
@@ -673,8 +645,8 @@ async def request_again_if_idle(
 ) -> HttpResponse:
     """Send a request, and once more if a kept-alive connection had ended; raises as `request` does.
 
-    Some servers (llama.cpp's) announce keep-alive and close the connection all the same. A request
-    that is cut off by that needs no backoff, only another connection.
+    Some servers (llama.cpp's) announce keep-alive and close the connection nevertheless. That needs
+    no backoff, only another connection.
     """
     try:
         return await client.request(method, path, body, deadline, headers=headers)
@@ -684,12 +656,24 @@ async def request_again_if_idle(
         return await client.request(method, path, body, deadline, headers=headers)
 
 
+async def post_json(
+    client: HttpClient,
+    path: str,
+    body: Mapping[str, object],
+    deadline: float,
+    headers: Mapping[str, str] | None = None,
+) -> HttpResponse:
+    """Post a JSON body; returns and raises as `Post`."""
+    data = msgspec.json.encode(body)
+    response = await request_again_if_idle(client, "POST", path, data, deadline, headers)
+    await raise_for_status(response, deadline)
+    return response
+
+
 async def raise_for_status(response: HttpResponse, deadline: float) -> None:
     """Raise `HttpStatusError` for an error or redirection, with the beginning of its body.
 
-    Raises:
-        ConnectionFailed: the connection ends within the body.
-        TimeoutError: the body did not come before the deadline.
+    Raises `ConnectionFailed` or TimeoutError where the body does not arrive.
     """
     if response.status < HTTPStatus.MULTIPLE_CHOICES:
         return

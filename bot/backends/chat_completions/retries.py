@@ -115,9 +115,9 @@ class RetryBudget:
 class CircuitBreaker:
     """Block calls to a provider that mostly fails, and let single trial calls through.
 
-    It opens when half of the newest calls failed, and sooner for a provider that is away: one that
-    gives no answer at all to several requests in a row, for more than a moment. Every `now` is in
-    monotonic seconds.
+    It opens for `open_seconds` when `share` of the newest `calls` failed, and sooner for a provider
+    that is away: one that gives no answer at all to several requests in a row for `away_seconds`.
+    Every `now` is in monotonic seconds.
     """
 
     def __init__(
@@ -127,14 +127,6 @@ class CircuitBreaker:
         open_seconds: float = 5,
         away_seconds: float = 1,
     ) -> None:
-        """Take the limits.
-
-        Args:
-            calls: how many of the newest calls are looked at.
-            share: which part of them fails before it opens.
-            open_seconds: how long no call is made then.
-            away_seconds: how long calls get no answer at all before it opens.
-        """
         self._outcomes: deque[bool] = deque(maxlen=calls)
         self._share = share
         self._open_seconds = open_seconds
@@ -180,10 +172,9 @@ class CircuitBreaker:
             now: the time.
             success: whether the provider is well.
             is_away: whether it failed without any answer.
-            is_retry: whether the call repeated one of the same request. An answer to one request
-                alone, such as to a prompt that the provider cannot take, opens nothing.
-            is_trial: whether the call was let through an open breaker. What was asked before it
-                opened may still fail, and says nothing new then.
+            is_retry: whether the call repeated one of the same request: a single prompt that the
+                provider cannot take opens nothing.
+            is_trial: whether an open breaker let the call through; older ones say nothing new.
         """
         if self._opened_at is not None:
             if success:

@@ -13,7 +13,7 @@ from bot.runtime.secret_file import read_secrets_at_start
 
 
 class HttpProviderSettings(ProviderSettings):
-    """Where a service is and how it is authenticated to."""
+    """Address and credentials of a service."""
 
     base_url: HttpAddress | None = Field(
         None, description="The address of the API; well-known providers need none."
@@ -96,8 +96,7 @@ def well_known_address(
 ) -> str:
     """Return the address that was set, or the well-known one of a provider's id.
 
-    Raises:
-        ValueError: there is neither, or a well-known provider has no key.
+    Raises ValueError where there is neither, or a well-known provider has no key.
     """
     prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
     base_url = settings.base_url or addresses.get(provider)

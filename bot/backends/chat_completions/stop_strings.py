@@ -50,7 +50,7 @@ class StopStringFilter:
             self._held = ""
             _, begin = min(matches)  # the one that is complete first
             return text[:begin]
-        held = max(_overlap(text, stop) for stop in self._stop)
+        held = max(overlap(text, stop) for stop in self._stop)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
 
@@ -65,7 +65,7 @@ def _pattern_of_any(chars: Collection[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(chars))))
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Return how many characters at the end of `text` are the beginning of `stop`."""
     sizes = range(min(len(text), len(stop) - 1), 0, -1)
     return next((size for size in sizes if text.endswith(stop[:size])), 0)

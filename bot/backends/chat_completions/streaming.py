@@ -27,6 +27,9 @@ _DATA, _EVENT_END = b"data: ", b"\n\n"
 _FIELDS = (b":", b"event:", b"id:", b"retry:", b"data")
 _MAX_STRAY_BYTES = 64 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
+_EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
+_MAX_TOKEN_COUNT = 10**9  # a service that reports more is wrong
 
 
 class SseEventTooLong(TroupeError, ValueError):
@@ -37,8 +40,8 @@ class SseParser:
     """Take bytes and return the data of the events that they completed.
 
     Follows the HTML standard (9.2.6): lines end with CR, LF or CRLF, a colon opens a comment,
-    several data lines are one event. Event names and ids are dropped: every chat API repeats the
-    name, where it has one, inside the data.
+    several data lines are one event. Event names and ids are dropped: chat APIs repeat the name in
+    the data.
     """
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -53,11 +56,7 @@ class SseParser:
         self._stray_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Parse the next bytes.
-
-        Raises:
-            SseEventTooLong: more than `max_event_bytes` came without completing an event.
-        """
+        """Parse the next bytes; raises `SseEventTooLong` for an event beyond the limit."""
         is_between_events = not (self._line or self._data or self._after_carriage_return)
         if is_between_events and len(chunk) <= self._max_event_bytes:
             events, chunk = _split_plain_events(chunk)
@@ -135,16 +134,9 @@ def _split_single_events(chunk: bytes) -> tuple[list[bytes], bytes]:
     return events, chunk[begin:]
 
 
-MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
-_EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
-_MAX_TOKEN_COUNT = (
-    10**9
-)  # no prompt or answer has more; a greater figure is an error of the service
-
-
 @value_class
 class ResponseContext:
-    """What a parser must know of the request whose response it parses."""
+    """The request whose response is parsed."""
 
     endpoint: Endpoint
     model: str
@@ -160,14 +152,14 @@ class ResponseContext:
 
 @value_class
 class ParsedChunk:
-    """What one network chunk contributed to an answer."""
+    """The contribution of one network chunk to an answer."""
 
     text: str
     reasoning: str = ""
     progress: bool = False
     """The model produced something; comments and empty deltas do not count."""
     error: RequestFailed | None = None
-    """What failed after the text."""
+    """The failure after the text."""
     retracts: bool = False
     """All text before was reasoning."""
 
@@ -331,13 +323,10 @@ class StreamParser(ABC):
 
 
 def decode_event(data: bytes) -> object:
-    """Decode the JSON of an event, in which half of a surrogate pair may stand alone.
+    """Decode the JSON of an event; raises ValueError or RecursionError.
 
-    Services that count bytes or UTF-16 units split characters over two events.
-
-    Raises:
-        ValueError: it is not JSON.
-        RecursionError: it is nested too deeply.
+    Services that count bytes or UTF-16 units split a character over two events, so that half of a
+    surrogate pair may stand alone.
     """
     try:
         return msgspec.json.decode(data)

@@ -42,8 +42,9 @@ _FINISH_REASONS = {
 }
 _NO_REASONS = frozenset({"null", "none"})  # Qwen's servers write them as words
 _EMPTY_EVENTS = frozenset({b"", b"null", b"[]"})
-# Of OpenRouter, DeepSeek, Zhipu, vLLM and SGLang.
+# From OpenRouter, DeepSeek, Zhipu, vLLM and SGLang.
 _FAILURE_REASONS = frozenset({"error", "insufficient_system_resource", "network_error", "abort"})
+_MAX_DATA_CHARS = 80  # an image in a request has millions
 
 
 def to_wire(
@@ -51,11 +52,8 @@ def to_wire(
 ) -> dict[str, object]:
     """Make the request body; with `names`, messages carry their speaker where the API allows.
 
-    Parameters are sent as the preset gives them. One that is null removes the parameter, also one
-    that is added here.
-
-    Raises:
-        BackendUnavailable: the parameters ask for several answers.
+    Parameters are sent as the preset gives them; null removes one, also one that is added here.
+    Raises `BackendUnavailable` where they ask for several answers.
     """
     body = {"stream_options": _INCLUDE_USAGE, **parameters(prompt)}
     if prompt.max_output_tokens is not None:
@@ -90,9 +88,9 @@ def to_wire(
 
 
 def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
-    """Mark where prefixes end that the next request will have, too; at most four are allowed.
+    """Mark the ends of prefixes that the next request will repeat; at most four are allowed.
 
-    What follows the model's last answer is new, and changes from one request to the next.
+    What follows the model's last answer changes from one request to the next.
     """
     roles = [message["role"] for message in messages]
     begin = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
@@ -120,8 +118,7 @@ def _part(part: str | Image) -> dict[str, object]:
 def parameters(prompt: Prompt) -> dict[str, object]:
     """Return the preset's parameters without those that only Troupe uses.
 
-    Raises:
-        BackendUnavailable: they ask for several answers.
+    Raises `BackendUnavailable` where they ask for several answers.
     """
     if prompt.parameters.get("n") not in {None, 1}:
         raise BackendUnavailable(
@@ -274,7 +271,7 @@ class _Choice(msgspec.Struct):
 
     @property
     def is_first(self) -> bool:
-        """Whether it is of the first answer; others, which nobody asked for, are ignored."""
+        """Whether it belongs to the first answer; others were not asked for."""
         return self.index is None or self.index in (0, "0", "")
 
 
@@ -285,7 +282,7 @@ class _Chunk(msgspec.Struct):
 
 
 def _to_usage(given: object) -> Usage:
-    """Read the counts of a usage object, whatever form a service gave them."""
+    """Read the counts of a usage object, in any form."""
     usage = given if isinstance(given, dict) else {}
     details = usage.get("prompt_tokens_details")
     details = details if isinstance(details, dict) else {}
@@ -367,9 +364,6 @@ def _decode_chunk(data: bytes) -> _Chunk:
 
 _chunk_decoder = msgspec.json.Decoder(_Chunk)
 _plain_chunk_decoder = msgspec.json.Decoder(_PlainChunk)
-
-
-_MAX_DATA_CHARS = 80  # an image in a request has millions
 
 
 def describe_request(model: str, body: Mapping[str, object]) -> PromptDescription:

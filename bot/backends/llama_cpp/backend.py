@@ -28,17 +28,7 @@ from bot.backends.model_files.gguf import read_special_tokens
 from bot.chat.operation import ModelInMemory
 from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
-from bot.ports import (
-    Backend,
-    ConversationMemory,
-    DescribingBackend,
-    LocalBackend,
-    ModelCheckingBackend,
-    SeeingBackend,
-    TextTokenCounter,
-    TokenCountingBackend,
-    ToolCallingBackend,
-)
+from bot.ports import Backend, ConversationMemory, TextTokenCounter
 from bot.prompting.text.tokens import counter_for_model
 from bot.runtime.subprocesses import ChildFailed
 from bot.templates.added_text import find_added_text
@@ -60,18 +50,11 @@ _TEMPLATE_NOTICE = translatable(
 )
 _MAX_CACHED_PROMPTS = 256
 _DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
+_log = structlog.get_logger(__name__)
+_MAX_TEXT_CHARS = 300
 
 
-class LlamaCpp(
-    Backend,
-    LocalBackend,
-    TokenCountingBackend,
-    DescribingBackend,
-    ModelCheckingBackend,
-    SeeingBackend,
-    ConversationMemory,
-    ToolCallingBackend,
-):
+class LlamaCpp(Backend, ConversationMemory):
     """Generate with the models in the data directory, and any GGUF by its path."""
 
     def __init__(
@@ -201,6 +184,11 @@ class LlamaCpp(
         self._models.clear()
         await self._exit_stack.aclose()
 
+    @property
+    @override
+    def can_tokenize(self) -> bool:
+        return True
+
     @override
     async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
         model = await self._model(prompt.model)
@@ -257,7 +245,7 @@ class LlamaCpp(
         for model in self._loaded_models():
             await model.slots.forget(conversation)
             model.tokenizer.clear()
-        # ... and the files of models that are not loaded
+        # models that are not loaded have files, too
         delete_saved_slots(self._slots_folder, conversation)
 
     def _loaded_models(self) -> Sequence[LoadedModel]:
@@ -319,16 +307,8 @@ def make(name: str, settings: LlamaCppSettings, data_dir: Path, renderer: Render
     return LlamaCpp(settings, data_dir, renderer, name)
 
 
-_log = structlog.get_logger(__name__)
-_MAX_TEXT_CHARS = 300
-
-
 def check_template_pin(model: Path, settings: LlamaCppSettings, provider: str) -> None:
-    """Compare the template with the pinned hash, if there is one.
-
-    Raises:
-        SettingsError: it is another template, or the file is no model.
-    """
+    """Raise `SettingsError` if the template is not the pinned one, where one is pinned."""
     if settings.template_sha256 is None:
         return
     found = _sha256(read_special_tokens(model).chat_template or "")
@@ -346,7 +326,7 @@ async def warn_of_added_text(
     settings: LlamaCppSettings,
     provider: str,
 ) -> None:
-    """Log what the template says to the model in every prompt, unless the template is pinned."""
+    """Log the text that the template adds to every prompt, unless it is pinned."""
     if settings.template_sha256 is not None:
         return
     try:
@@ -378,9 +358,7 @@ async def describe_rendered(
 ) -> PromptDescription:
     """Render a prompt as its model would read it, without loading the model.
 
-    Raises:
-        SettingsError: the file is not a model.
-        TemplateError: the template cannot be used.
+    Raises `SettingsError` or `TemplateError` where the file or the template cannot be used.
     """
     own = await read_model_template(model_file)
     rendered = await renderer.render(
@@ -400,7 +378,7 @@ async def describe_rendered(
 
 
 async def read_model_template(model_file: Path) -> ModelTemplate:
-    """Read the template from a model's file; raises `SettingsError` if it is no model."""
+    """Read the template from a model's file; raises `SettingsError` for another file."""
     tokens = await asyncio.to_thread(read_special_tokens, model_file)
     return ModelTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
 

@@ -48,6 +48,10 @@ from bot.value_class import value_class
 _BATCH_TOKENS = 128  # half a second on one core; a request is cancelled between two batches
 _ALL_LAYERS = -1
 _BANNED = -float("inf")
+T = TypeVar("T")
+_MAX_BODY_BYTES = 64 * 1024 * 1024
+_OPEN_PATH = "/health"  # needs no key
+_CANCEL_AFTER_SECONDS = 0.2
 
 
 @value_class
@@ -110,13 +114,7 @@ class ServedModel:
                 return
 
     def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
-        """Tokenize a text.
-
-        Args:
-            text: what to tokenize.
-            parse_special: turn the text of control tokens into control tokens.
-            add_special: add the tokens that the model expects around a prompt.
-        """
+        """Tokenize a text; the flags are those of llama.cpp's `/tokenize`."""
         return list(self._llama.tokenize(text.encode(), add_bos=add_special, special=parse_special))
 
     def token_bytes(self, token: int, *, render_special: bool = False) -> bytes:
@@ -140,10 +138,9 @@ class ServedModel:
         return int(state.n_tokens)
 
     def restore(self, path: Path) -> int:
-        """Replace the KV state by that of a file; return its number of tokens.
+        """Replace the KV state by a file's, and return its number of tokens.
 
-        Raises:
-            InvalidRequest: there is no such file, or it does not fit. The state is empty then.
+        Raises `InvalidRequest` for a missing or unfit file, and leaves the state empty.
         """
         llama = self._llama
         try:
@@ -237,27 +234,6 @@ class ServedModel:
             raise InvalidRequest("the grammar cannot be parsed; GBNF with a rule root is needed")
         llama_cpp.llama_sampler_free(sampler)
         return LlamaGrammar.from_string(request.grammar)
-
-
-def load_model(path: Path, *, context_tokens: int, threads: int, gpu_layers: str) -> ServedModel:
-    """Load a model; raises `ValueError` when that fails, and prints why."""
-    llama = Llama(
-        str(path),
-        n_ctx=context_tokens,
-        n_batch=_BATCH_TOKENS,
-        n_threads=threads,
-        n_threads_batch=threads,
-        n_gpu_layers=_ALL_LAYERS if gpu_layers == "auto" else int(gpu_layers),
-    )
-    llama.verbose = False  # it prints a few lines for every request
-    logging.getLogger("llama-cpp-python").setLevel(logging.WARNING)
-    return ServedModel(llama, context_tokens)
-
-
-T = TypeVar("T")
-
-_MAX_BODY_BYTES = 64 * 1024 * 1024
-_OPEN_PATH = "/health"  # needs no key
 
 
 class BindingsServer:
@@ -376,19 +352,21 @@ async def _health(_: web.Request) -> web.Response:
     return web.json_response({"status": "ok"})
 
 
-_CANCEL_AFTER_SECONDS = 0.2
-
-
 def main() -> None:
     """Serve one model until terminated by the parent."""
     given = _arguments()
     os.umask(0o077)  # saved slots hold conversations
-    model = load_model(
-        given.model,
-        context_tokens=given.context_tokens,
-        threads=given.threads,
-        gpu_layers=given.gpu_layers,
+    llama = Llama(
+        str(given.model),
+        n_ctx=given.context_tokens,
+        n_batch=_BATCH_TOKENS,
+        n_threads=given.threads,
+        n_threads_batch=given.threads,
+        n_gpu_layers=_ALL_LAYERS if given.gpu_layers == "auto" else int(given.gpu_layers),
     )
+    llama.verbose = False  # it prints a few lines for every request
+    logging.getLogger("llama-cpp-python").setLevel(logging.WARNING)
+    model = ServedModel(llama, given.context_tokens)
     app = BindingsServer(model, given.slots_folder).app(given.key_file.read_text(encoding="ascii"))
     web.run_app(
         app,

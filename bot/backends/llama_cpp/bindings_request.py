@@ -18,7 +18,7 @@ class InvalidRequest(ValueError):
 
 
 class PromptTooLong(InvalidRequest):
-    """The prompt fills the context: there is no space for an answer."""
+    """The prompt leaves no space in the context for an answer."""
 
     kind: ClassVar = "exceed_context_size_error"
 

@@ -1,17 +1,55 @@
-"""The engine interface, and the choice between the installed engines."""
+"""Run a model in a child process that serves llama.cpp's HTTP API."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import asyncio
+import math
+import os
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import field
+from functools import partial
+from http import HTTPStatus
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final
 
+import msgspec
+
+from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.reasoning import NO_FORMAT
+from bot.backends.chat_completions.request_runner import ChatRequest, ChatRequestRunner, post_json
+from bot.backends.chat_completions.retries import CircuitBreaker
+from bot.backends.chat_completions.wire import ChatCompletionsParser
+from bot.backends.llama_cpp.hardware import check_cpu
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import GenerationEvent
 from bot.errors import SettingsError
+from bot.runtime.http_client import ConnectionFailed
+from bot.runtime.subprocesses import ChildFailed
+from bot.runtime.tasks import cancel_and_wait
+from bot.runtime.unix_server import ENGINE_URL, UnixServer, unix_server
+from bot.templates.control_tokens import break_control_tokens
 from bot.value_class import value_class
 
 IMAGE_PLACEHOLDER: Final = "\ufffc"  # Unicode's object replacement character
+_MIN_SHIFT_TOKENS = 32  # in one run
+# The prefill of a full context takes one core half a minute; a remote service is never that slow.
+_FIRST_TOKEN_SECONDS = 120.0
+_RESTART_SECONDS = 30.0
+_PROBE_SECONDS = 15.0
+_IDLE_CPU_SECONDS = 0.1  # an engine that uses less during a probe is stuck
+_DETECT_EXIT_SECONDS = 0.2
+_MAX_RESPONSE_BYTES = 64 * 2**20
+_BOUNDARY = -1  # not a token in any vocabulary; the server passes it through between texts
+# The package that each engine needs, and how to install it; best first.
+_ENGINES = {
+    "xllamacpp": ("xllamacpp", "`pip install 'troupe-bot[local]'` brings it"),
+    "llama_cpp_python": (
+        "llama_cpp",
+        "`pip install 'troupe-bot[llama-cpp]'` compiles it, in some minutes",
+    ),
+}
 
 
 class EngineFailed(Exception):
@@ -45,76 +83,9 @@ class GenerationRequest:
     """The images in base64."""
 
 
-class Engine(Protocol):
-    """A loaded model with several slots, restarted whenever it crashes.
-
-    A slot is one conversation's part of the KV cache, numbered from 0. It can be saved to a file
-    and restored, also after a crash. Any call may raise `EngineFailed`.
-    """
-
-    @property
-    def slot_count(self) -> int: ...
-
-    @property
-    def version(self) -> str:
-        """The version that writes saved slots; another one may be unable to read them."""
-        ...
-
-    @property
-    def restarts(self) -> int:
-        """How often it was restarted; a restart empties every slot."""
-        ...
-
-    async def context_tokens(self) -> int:
-        """Return the size of one slot: as configured, or the model's own limit."""
-        ...
-
-    def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """Generate as `Backend.generate` does; closing the generator stops the model."""
-        ...
-
-    async def tokenize(
-        self, texts: Sequence[str], *, parse_special: bool, add_special: bool = False
-    ) -> list[list[int]]:
-        """Return the token ids of each text.
-
-        Args:
-            texts: what to tokenize.
-            parse_special: turn the text of control tokens into control tokens.
-            add_special: add the tokens that the model expects around a prompt.
-        """
-        ...
-
-    async def token_text(self, token: int) -> str: ...
-
-    async def save_slot(self, slot: int, file: str) -> int:
-        """Write a slot to a file in the engine's folder; return its number of tokens."""
-        ...
-
-    async def restore_slot(self, slot: int, file: str) -> int:
-        """Read a slot from such a file; return its number of tokens.
-
-        Raises `EngineRefused` when the file is no saved slot that it can use.
-        """
-        ...
-
-    async def erase_slot(self, slot: int) -> None: ...
-
-    async def wait_until_ready(self) -> None:
-        """Wait until it answers; raises `EngineFailed` on a timeout."""
-        ...
-
-    async def has_crashed(self, restarts: int) -> bool:
-        """Tell after a failure whether it crashed since `restarts` was read.
-
-        An engine that runs but does not react is killed, so that it is restarted; this counts.
-        """
-        ...
-
-
 @value_class
 class EngineConfig:
-    """What an engine is started with."""
+    """The parameters that an engine is started with."""
 
     model: Path
     provider: str
@@ -128,20 +99,251 @@ class EngineConfig:
     """With it, the model sees images."""
 
 
-class _EngineKind(NamedTuple):
-    package: str
-    """The package that it needs."""
-    remedy: str
-    """How to install that."""
+def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> dict[str, object]:
+    """Make the body for `/completions`: the prompt as token ids.
+
+    A prompt with images is sent as text, in which the server's `media_marker` stands for each.
+    """
+    body: dict[str, object] = {
+        "stream_options": {"include_usage": True},
+        **request.sampling,
+        "stop": list(request.stop),
+        # The server renders a control token as text only on request, and finds no stop without it.
+        "preserved_tokens": list(dict.fromkeys([*request.stop, *request.preserved_tokens])),
+        "model": model,
+        "prompt": _multimodal_prompt(request, media_marker)
+        if request.images
+        else list(request.prompt_ids),
+        "cache_prompt": True,
+        "stream": True,
+    }
+    if request.max_output_tokens is not None:
+        body["max_tokens"] = request.max_output_tokens
+    if request.slot is not None:
+        body["id_slot"] = request.slot
+        # Where the oldest turns were dropped, the tokens after them are shifted instead of decoded
+        # again. Their keys and values still depend on the dropped turns, so that nobody but their
+        # own conversation may use them.
+        body["n_cache_reuse"] = _MIN_SHIFT_TOKENS if request.can_shift else 0
+    return body
 
 
-# By the name in the settings, best first.
-_ENGINES = {
-    "xllamacpp": _EngineKind("xllamacpp", "`pip install 'troupe-bot[local]'` brings it"),
-    "llama_cpp_python": _EngineKind(
-        "llama_cpp", "`pip install 'troupe-bot[llama-cpp]'` compiles it, in some minutes"
-    ),
-}
+def _multimodal_prompt(request: GenerationRequest, media_marker: str) -> dict[str, object]:
+    text = break_control_tokens(request.text, [media_marker]).replace(
+        IMAGE_PLACEHOLDER, media_marker
+    )
+    return {"prompt_string": text, "multimodal_data": list(request.images)}
+
+
+class Engine:
+    """A loaded model with several slots behind llama.cpp's HTTP API, restarted when it crashes.
+
+    A slot is one conversation's part of the KV cache, numbered from 0. It can be saved to a file
+    and restored, also after a crash. Any call may raise `EngineFailed`.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        settings: LlamaCppSettings,
+        server: UnixServer,
+        version: str,
+    ) -> None:
+        self.slot_count = settings.parallel
+        self.version = version
+        """The version that writes saved slots; another one may be unable to read them."""
+        self._model = config.model.stem
+        self._first_token_seconds = settings.first_token_seconds
+        self._has_vision = config.projector is not None
+        self._child = server.child
+        self._client = server.client
+        self._context_tokens: int | None = None  # as reported by the server
+        self._request_runner = ChatRequestRunner(
+            settings,
+            Endpoint(config.provider, ENGINE_URL),
+            partial(post_json, server.client),
+            ChatCompletionsParser,
+            max_retries=0,
+            # a crashed engine is back within a second
+            new_breaker=partial(CircuitBreaker, share=math.inf, away_seconds=math.inf),
+        )
+
+    @property
+    def restarts(self) -> int:
+        """How often it was restarted; a restart empties every slot."""
+        return self._child.restarts
+
+    async def context_tokens(self) -> int:
+        """Return the size of one slot: as configured, or the model's own limit."""
+        if self._context_tokens is None:
+            slots = await self._send("GET", "/slots")
+            self._context_tokens = int(slots[0]["n_ctx"])
+        return self._context_tokens
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+        """Generate as `Backend.generate` does; closing the generator stops the model."""
+        # The server chooses another placeholder for images at every start.
+        marker = (await self._send("GET", "/props"))["media_marker"] if request.images else ""
+        # With a projector the server takes only text at OpenAI's path.
+        path = "/completions" if self._has_vision else "/v1/completions"
+        body = to_wire(request, self._model, marker)
+        chat_request = ChatRequest(path, body, self._model, request.stop, NO_FORMAT)
+        async with aclosing(self._request_runner.run(chat_request)) as events:
+            async for event in events:
+                yield event
+
+    async def tokenize(
+        self, texts: Sequence[str], *, parse_special: bool, add_special: bool = False
+    ) -> list[list[int]]:
+        """Return the token ids of each text.
+
+        With `parse_special`, the text of control tokens becomes control tokens; with `add_special`,
+        the tokens that the model expects around a prompt are added.
+        """
+        if not texts:
+            return []
+        content: list[str | int] = []
+        for text in texts:
+            content += [text, _BOUNDARY]
+        body = {"content": content, "parse_special": parse_special, "add_special": add_special}
+        parts: list[list[int]] = [[]]
+        for token in (await self._post("/tokenize", body))["tokens"]:
+            if token == _BOUNDARY:
+                parts.append([])
+            else:
+                parts[-1].append(token)
+        return parts[:-1]
+
+    async def token_text(self, token: int) -> str:
+        return str((await self._post("/detokenize", {"tokens": [token]}))["content"])
+
+    async def save_slot(self, slot: int, file: str) -> int:
+        """Write a slot to a file in the engine's folder; return its number of tokens."""
+        saved = await self._post(f"/slots/{slot}?action=save", {"filename": file})
+        return int(saved["n_saved"])
+
+    async def restore_slot(self, slot: int, file: str) -> int:
+        """Read a slot from such a file; return its number of tokens. Raises `EngineRefused`."""
+        restored = await self._post(f"/slots/{slot}?action=restore", {"filename": file})
+        return int(restored["n_restored"])
+
+    async def erase_slot(self, slot: int) -> None:
+        await self._post(f"/slots/{slot}?action=erase", {})
+
+    async def wait_until_ready(self) -> None:
+        """Wait until it answers; raises `EngineFailed` on a timeout."""
+        try:
+            await self._child.wait_until_ready(_RESTART_SECONDS)
+        except ChildFailed as error:
+            raise EngineFailed(str(error)) from error
+
+    async def has_crashed(self, restarts: int) -> bool:
+        """Return after a failure whether it crashed since `restarts` was read.
+
+        An engine that runs but does not react is killed, so that it is restarted; this counts.
+        """
+        await asyncio.sleep(_DETECT_EXIT_SECONDS)
+        if not self._child.is_ready or self._child.restarts != restarts:
+            return True
+        if await self._reacts():
+            return False
+        await self._kill()
+        return True
+
+    async def _reacts(self) -> bool:
+        """Wait for an answer as long as the engine works, at most as long as for a first token.
+
+        A batch of a large model, or an image, takes long on a busy machine.
+        """
+        longest = self._first_token_seconds
+        seconds = longest if self._has_vision else min(_PROBE_SECONDS, longest)
+        # It is answered by the thread that decodes.
+        probe = asyncio.create_task(self._send("GET", "/slots"), name="probe the engine")
+        try:
+            for _ in range(math.ceil(longest / seconds)):
+                used = self._child.cpu_seconds()
+                await asyncio.wait([probe], timeout=seconds)
+                if probe.done():
+                    await probe
+                    return True
+                if not _has_worked(used, self._child.cpu_seconds()):
+                    return False
+        except EngineFailed:
+            return False
+        finally:
+            await cancel_and_wait([probe])
+        return False
+
+    async def _kill(self) -> None:
+        if self._child.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._child.pid, signal.SIGKILL)
+            await asyncio.sleep(_DETECT_EXIT_SECONDS)
+
+    async def _post(self, path: str, body: Mapping[str, object]) -> Any:
+        return await self._send("POST", path, msgspec.json.encode(body))
+
+    async def _send(self, method: str, path: str, body: bytes | None = None) -> Any:
+        """Return the JSON of a response."""
+        deadline = asyncio.get_running_loop().time() + self._first_token_seconds
+        try:
+            async with await self._client.request(method, path, body, deadline) as response:
+                content = await response.read_all(deadline, _MAX_RESPONSE_BYTES)
+        except (TimeoutError, ConnectionFailed) as error:
+            raise EngineFailed(f"{self._model}: {path}: {type(error).__name__}") from error
+        if response.status != HTTPStatus.OK:
+            raise EngineRefused(f"{self._model}: {path}: status {response.status}")
+        return msgspec.json.decode(content)
+
+
+@asynccontextmanager
+async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
+    """Run the engine that the settings ask for, for the length of the block.
+
+    Raises:
+        ChildFailed: it does not start.
+        SettingsError: it is not installed or cannot run here; the text names the remedy.
+    """
+    name = require_engine(config)
+    settings, prefix = config.settings, setting_prefix(config)
+    options: dict[str, object] = {
+        "model": config.model,
+        "slots-folder": config.slots_folder,
+        "context-tokens": settings.context_tokens,
+        "gpu-layers": settings.gpu_layers,
+    }
+    if settings.threads is not None:
+        options["threads"] = settings.threads
+    if name == "xllamacpp":
+        check_cpu(prefix)
+        module = "bot.backends.llama_cpp.xllamacpp_child"
+        options["parallel"] = settings.parallel
+        if config.projector is not None:
+            options["projector"] = config.projector
+    else:
+        module = "bot.backends.llama_cpp.bindings_child"
+        if config.projector is not None:
+            raise SettingsError(
+                f"the engine llama_cpp_python takes no projector; "
+                f"unset {prefix}PROJECTOR_PATH or set {prefix}ENGINE=xllamacpp"
+            )
+        if "parallel" in settings.model_fields_set and settings.parallel > 1:
+            raise SettingsError(
+                f"the engine llama_cpp_python answers one conversation at a time; "
+                f"unset {prefix}PARALLEL or set {prefix}ENGINE=xllamacpp"
+            )
+    settings = engine_settings(settings)
+    if "first_token_seconds" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_SECONDS})
+    log_file = config.data_dir / "llama-engine.log"
+    async with unix_server(
+        f"the engine of {config.model.stem}", module, options, log_file
+    ) as server:
+        yield Engine(config, settings, server, f"{name} {version(name)}")
+
+
+def _has_worked(before: float | None, after: float | None) -> bool:
+    return before is not None and after is not None and after - before > _IDLE_CPU_SECONDS
 
 
 def select_engine(settings: LlamaCppSettings) -> str | None:
@@ -157,28 +359,16 @@ def engine_settings(settings: LlamaCppSettings) -> LlamaCppSettings:
     return settings
 
 
-def require_engine(config: EngineConfig) -> str:
-    """Return the name of the engine to start.
-
-    Raises:
-        SettingsError: it is not installed; the text names the remedy.
-    """
-    name = select_engine(config.settings)
-    if name is None:
-        raise _not_installed(config)
-    return name
-
-
 def setting_prefix(config: EngineConfig) -> str:
     """Return what the names of the provider's settings begin with."""
     return f"TROUPE_PROVIDERS__{config.provider.upper()}__"
 
 
-def _installed() -> list[str]:
-    return [name for name, kind in _ENGINES.items() if find_spec(kind.package) is not None]
-
-
-def _not_installed(config: EngineConfig) -> SettingsError:
+def require_engine(config: EngineConfig) -> str:
+    """Return the engine to start; raises `SettingsError` with the remedy if it is not installed."""
+    name = select_engine(config.settings)
+    if name is not None:
+        return name
     wanted, installed = config.settings.engine, _installed()
     prefix = setting_prefix(config)
     missing = next(iter(_ENGINES)) if wanted == "auto" else wanted
@@ -187,5 +377,9 @@ def _not_installed(config: EngineConfig) -> SettingsError:
         if installed
         else f"set {prefix}KIND=openai and {prefix}BASE_URL to a server that has a model"
     )
-    remedy = _ENGINES[missing].remedy
-    return SettingsError(f"the engine {missing} is not installed: {remedy}; or {alternative}")
+    _, remedy = _ENGINES[missing]
+    raise SettingsError(f"the engine {missing} is not installed: {remedy}; or {alternative}")
+
+
+def _installed() -> list[str]:
+    return [name for name, (package, _) in _ENGINES.items() if find_spec(package) is not None]

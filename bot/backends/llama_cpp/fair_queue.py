@@ -1,7 +1,7 @@
 """Queue requests for a local model fairly among people and chats, with start-time fair queueing.
 
-Each turn goes to the person and the chat that were served the longest ago: somebody with ten
-waiting requests does not delay somebody with one. From four slots on, a chat leaves some of them to
+Each turn goes to the person and the chat that were served the longest ago: ten waiting requests of
+one person do not delay one of another. From four slots on, a chat leaves some of them to
 others, which else would wait until one of its answers ends (bot/backends/chat_shares.py).
 """
 
@@ -59,10 +59,9 @@ class FairQueue:
 
     @contextmanager
     def ticket(self, chat: str, person: str | None) -> Iterator[Ticket]:
-        """Wait in the queue, and then hold a slot, until the block ends.
+        """Wait in the queue, then hold a slot, until the block ends.
 
-        Raises:
-            BackendUnavailable: the queue is full; the notice says how long the wait is.
+        Raises `BackendUnavailable`, with the time to wait, where the queue is full.
         """
         self._tickets += 1
         flows = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)
@@ -96,7 +95,7 @@ class FairQueue:
             timeout = _NEXT_NOTICE_SECONDS
 
     def _position(self, ticket: Ticket) -> QueuePosition:
-        """Return the position if nobody else comes."""
+        """Return the position without requests to come."""
         own = self._start_tag(ticket)
         position = 1 + sum(self._start_tag(each) < own for each in self._waiting)
         seconds = self._answer_seconds
@@ -116,7 +115,9 @@ class FairQueue:
             self._virtual_time = max(self._virtual_time, start)
             self._next_start |= dict.fromkeys(ticket.flows, start + 1)
             self._drop_idle_flows()
-            self._shares.note(ticket.chat, self._running.total() - self._running[ticket.chat])
+            self._shares.record_slot(
+                ticket.chat, self._running.total() - self._running[ticket.chat]
+            )
             self._running[ticket.chat] += 1
             ticket.admitted_at = self._clock.monotonic()
             ticket.admitted.set()
@@ -130,7 +131,7 @@ class FairQueue:
             return True
         if not self._shares.may_take(ticket.chat, self._free):
             return False
-        return self._running[ticket.chat] < self._shares.most_of(ticket.chat)
+        return self._running[ticket.chat] < self._shares.slot_quota(ticket.chat)
 
     def _start_tag(self, ticket: Ticket) -> tuple[float, int]:
         next_starts = (self._next_start.get(flow, 0.0) for flow in ticket.flows)

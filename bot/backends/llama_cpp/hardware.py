@@ -1,4 +1,4 @@
-"""What this machine has for local models: cores, GPUs, free memory."""
+"""Hardware for local models: CPU features, GPUs, free memory."""
 
 import platform
 import subprocess
@@ -18,11 +18,7 @@ _LIST_DEVICES_SECONDS = 30
 def check_cpu(setting_prefix: str) -> None:
     """Refuse a CPU on which the prebuilt engine would die of an illegal instruction.
 
-    Args:
-        setting_prefix: what the names of the settings begin with that chose the engine.
-
-    Raises:
-        SettingsError: the CPU lacks a feature; the text names it and the remedy.
+    Raises `SettingsError` with the remedy, which names settings with this prefix.
     """
     cpuinfo = Path("/proc/cpuinfo")  # where it is missing, such CPUs are all new enough
     if platform.machine() != "x86_64" or not cpuinfo.exists():
@@ -52,7 +48,7 @@ def list_devices() -> list[str]:
     """Describe the devices that the prebuilt engine finds; none where it does not run."""
     if find_spec("xllamacpp") is None:
         return []
-    command = [sys.executable, "-m", "bot.backends.llama_cpp.xllamacpp_devices"]
+    command = [sys.executable, "-m", "bot.backends.llama_cpp.xllamacpp_child", "--devices"]
     try:
         listed = subprocess.run(  # noqa: S603 # a module of this package
             command,

@@ -31,11 +31,7 @@ _IMAGE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM")
 
 
 def encode_images(prompt: Prompt, model: str, *, has_vision: bool) -> list[str]:
-    """Return the images of a prompt in base64, in order.
-
-    Raises:
-        BackendUnavailable: the model cannot see, or an image is not in the prompt itself.
-    """
+    """Return the images of a prompt in base64; raises `BackendUnavailable` without vision."""
     images = [image for message in prompt.messages for image in message.images]
     if images and not has_vision:
         raise BackendUnavailable(
@@ -98,8 +94,7 @@ def _with_placeholders(message: Message) -> str:
 def find_projector(model: Path, settings: ModelFileSettings, data_dir: Path) -> Path | None:
     """Return the projector of a model, which only the provider's default model can have.
 
-    Raises:
-        SettingsError: PROJECTOR_PATH names no file, or one that is no projector.
+    Raises `SettingsError` where PROJECTOR_PATH does not name a projector.
     """
     if settings.projector_path is None or model != find_model("default", settings, data_dir):
         return None
@@ -109,7 +104,7 @@ def find_projector(model: Path, settings: ModelFileSettings, data_dir: Path) -> 
 
 
 def check_projector(projector: Path) -> None:
-    """Raise `SettingsError` for a file that is missing or is no projector for images."""
+    """Raise `SettingsError` for a file that is not a projector for images."""
     if not projector.is_file():
         raise SettingsError(f"there is no projector {projector}; correct PROJECTOR_PATH")
     if not read_header(projector).values.get("clip.has_vision_encoder"):

@@ -17,12 +17,12 @@ from bot.backends.llama_cpp.engine import (
     EngineConfig,
     EngineFailed,
     GenerationRequest,
+    running_engine,
     select_engine,
 )
 from bot.backends.llama_cpp.fair_queue import FairQueue
 from bot.backends.llama_cpp.images import check_placeholders
 from bot.backends.llama_cpp.sampling import to_sampling
-from bot.backends.llama_cpp.server_engine import running_engine
 from bot.backends.llama_cpp.slots import SlotOwner, SlotPool, SlotStore, state_fingerprint
 from bot.backends.llama_cpp.tokenizer import Tokenizer
 from bot.backends.llama_cpp.tool_calls import MARKERS, Parameters, separate_calls
@@ -44,7 +44,7 @@ class LoadedModel:
 
     path: Path
     engine_name: str
-    """As in the settings."""
+    """Its name in the settings."""
     engine: Engine
     template: ModelTemplate
     end_strings: tuple[str, ...]
@@ -140,7 +140,7 @@ class LoadedModel:
 
 
 def tools_of(prompt: Prompt) -> dict[str, Parameters]:
-    """Return what each tool takes, of those that are offered and that were called already."""
+    """Return the parameters of each tool that is offered or was called already."""
     called: dict[str, Parameters] = {
         call.name: {} for each in prompt.tool_exchanges for call in each.calls
     }
@@ -153,7 +153,7 @@ async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
 
     Raises:
         ChildFailed: the engine does not start.
-        SettingsError: the file is no model, or nothing installed can run it.
+        SettingsError: the file is not a model, or no installed engine runs it.
     """
     settings, clock = config.settings, SystemClock()
     config.slots_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
 
 
 def _state_fingerprint(config: EngineConfig, engine: str) -> str:
-    """Return what saved slots belong to; a projector changes what the slots hold."""
+    """Return the fingerprint for saved slots, whose content depends on the projector, too."""
     if config.projector is not None:
         engine = f"{engine} {state_fingerprint(config.projector, engine)}"
     return state_fingerprint(config.model, engine)

@@ -32,12 +32,10 @@ def model_trials(
 async def measure(
     model: Path, settings: LlamaCppSettings, data_dir: Path, renderer: Renderer
 ) -> str:
-    """Load a model, generate a few tokens, and describe its speed.
-
-    A projector is recognized, but not loaded.
+    """Load a model, generate a few tokens, and describe its speed; projectors are not loaded.
 
     Raises:
-        SettingsError: the file is no model, or needs more memory than is free.
+        SettingsError: the file is not a model, or needs more memory than is free.
         BackendUnavailable: the engine does not start, or does not answer.
     """
     metadata = read_metadata(model)

@@ -18,6 +18,10 @@ from bot.value_class import value_class
 _SAMPLES = 64  # blocks of a model's file that make its fingerprint: to read 8 GB takes too long
 _SAMPLE_BYTES = 65_536
 _STATE, _IDS, _PART = _SUFFIXES = (".state", ".ids", ".part")
+_log = structlog.get_logger(__name__)
+_MIN_SAVED_TOKENS = 64  # fewer are decoded again as fast
+_SAVE_ALL_SECONDS = 20.0
+_MAX_STATE_TO_PREFIX = 16  # a state that is longer than this multiple of the prefix is not copied
 
 
 class SlotOwner(NamedTuple):
@@ -36,14 +40,10 @@ class SavedSlot:
 
 
 class SlotStore:
-    """The saved slots of one model.
+    """The saved slots of one model (by its fingerprint) in the folder of all models.
 
-    Args:
-        folder: where the slots of all models are.
-        model: the model's fingerprint.
-        clock: tells their age.
-        limit_bytes: the most that all files in the folder may take; 0 saves nothing.
-        limit_seconds: how long a file is kept.
+    Files expire after `limit_seconds`; all together take `limit_bytes` at most, where 0 saves
+    nothing.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ def delete_saved_slots(folder: Path, conversation: str) -> None:
 
 
 def state_fingerprint(model: Path, engine: str) -> str:
-    """Return what a saved slot belongs to: another model or engine has another fingerprint."""
+    """Return what saved slots depend on: another model or engine has another fingerprint."""
     stat = model.stat()
     digest = hashlib.sha256(f"{engine} {stat.st_size} {stat.st_mtime_ns}".encode())
     with model.open("rb") as file:
@@ -156,19 +156,13 @@ def _read_ids(path: Path) -> "array[int]":
     return ids
 
 
-_log = structlog.get_logger(__name__)
-_MIN_SAVED_TOKENS = 64  # fewer are decoded again as fast
-_SAVE_ALL_SECONDS = 20.0
-_MAX_STATE_TO_PREFIX = 16  # a state so many times longer than the shared prefix is not copied
-
-
 @value_class
 class SlotLease:
     """A slot for the length of one answer."""
 
     slot: int
     is_own: bool
-    """All that the slot holds belongs to this conversation."""
+    """Whether its whole content belongs to this conversation."""
 
 
 @dataclass(slots=True)
@@ -177,15 +171,15 @@ class _SlotState:
     owner: SlotOwner | None = None
     """Without an owner the slot is free, but its tokens can still be a prefix for others."""
     conversation: str = ""
-    """Whose words it holds, also without an owner."""
+    """The conversation that it holds text of, also without an owner."""
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     """The prompt that it has decoded."""
     saved: bool = True
-    """Nothing in it is worth saving, or it is on disk already."""
+    """It is on disk, or not worth saving."""
     last_used: int = 0
     busy: bool = False
     to_erase: bool = False
-    """To be erased before anybody else uses it."""
+    """It must be erased before another conversation uses it."""
 
     def clear(self) -> None:
         self.owner, self.ids, self.saved, self.last_used = None, array("i"), True, 0

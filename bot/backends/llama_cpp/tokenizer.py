@@ -45,11 +45,7 @@ class Tokenizer:
 
     async def ids(self, spans: Sequence[TextSpan]) -> list[int]:
         """Return the ids of a whole prompt, after the beginning-of-text token if there is one."""
-        traits = await self._detect_traits()
-        ids = [token for part in await self._tokenize_spans(spans, traits) for token in part]
-        if traits.prefix_ids and ids[: len(traits.prefix_ids)] != traits.prefix_ids:
-            return [*traits.prefix_ids, *ids]
-        return ids
+        return [token for token, _ in await self._tokens_of_prompt(spans)]
 
     async def text(self, spans: Sequence[TextSpan]) -> str:
         """Return the prompt as text for an engine that tokenizes it whole, with control tokens.
@@ -69,19 +65,23 @@ class Tokenizer:
 
     async def explain(self, spans: Sequence[TextSpan]) -> list[PromptToken]:
         """Return the ids with their texts, and which of them are control tokens."""
-        traits = await self._detect_traits()
-        parts = await self._tokenize_spans(spans, traits)
-        flat = [
-            (token, span.trusted) for part, span in zip(parts, spans, strict=True) for token in part
-        ]
-        has_prefix = [token for token, _ in flat[: len(traits.prefix_ids)]] == traits.prefix_ids
-        if not has_prefix:
-            flat = [*((token, True) for token in traits.prefix_ids), *flat]
-        texts = await self._texts({token for token, _ in flat})
+        found = await self._tokens_of_prompt(spans)
+        texts = await self._texts({token for token, _ in found})
         return [
             PromptToken(token, texts[token], token in self._tokens.control, trusted)
-            for token, trusted in flat
+            for token, trusted in found
         ]
+
+    async def _tokens_of_prompt(self, spans: Sequence[TextSpan]) -> list[tuple[int, bool]]:
+        """Return the ids of a whole prompt, each with whether its span is trusted."""
+        traits = await self._detect_traits()
+        parts = await self._tokenize_spans(spans, traits)
+        found = [
+            (token, span.trusted) for part, span in zip(parts, spans, strict=True) for token in part
+        ]
+        if [token for token, _ in found[: len(traits.prefix_ids)]] == traits.prefix_ids:
+            return found
+        return [*((token, True) for token in traits.prefix_ids), *found]
 
     async def _tokenize_spans(
         self, spans: Sequence[TextSpan], traits: "_TokenizerTraits"

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import structlog
 
 from bot.backends.chat_completions.deltas import MAX_ARGUMENT_CHARS, MAX_CALLS, MAX_NAME_CHARS
-from bot.backends.llama_cpp import tool_calls as call_syntax
+from bot.backends.chat_completions.stop_strings import overlap
 from bot.chat.prompt import (
     Delta,
     Finish,
@@ -30,18 +30,18 @@ from bot.templates.renderer import ToolUse
 from bot.templates.tool_forms import ToolForm
 
 Parameters: TypeAlias = Mapping[str, object]
-"""What a tool takes, as a JSON schema."""
+"""The JSON schema of a tool's arguments."""
 
-OPEN, CLOSE, LIST, PYTHON = "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
-SECTION, CHANNEL, RECIPIENT = "<|tool_calls_section_begin|>", "<|channel|>", "to=functions."
+_OPEN, _CLOSE, _LIST, _PYTHON = "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
+_SECTION, _CHANNEL, _RECIPIENT = "<|tool_calls_section_begin|>", "<|channel|>", "to=functions."
 _CALL, _ARGUMENT, _CALL_END = (
     "<|tool_call_begin|>",
     "<|tool_call_argument_begin|>",
     "<|tool_call_end|>",
 )
 _END = "<|tool_calls_section_end|>"
-SECTION_TOKENS: Final = (SECTION, _CALL, _ARGUMENT, _CALL_END, _END)
-CHANNEL_TOKENS: Final = (CHANNEL, "<|message|>", "<|constrain|>", "<|start|>", "<|call|>")
+_SECTION_TOKENS: Final = (_SECTION, _CALL, _ARGUMENT, _CALL_END, _END)
+_CHANNEL_TOKENS: Final = (_CHANNEL, "<|message|>", "<|constrain|>", "<|start|>", "<|call|>")
 
 _NAME: Final = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"')
 _NAMED_ARGUMENTS: Final = re.compile(r"\s*([\w.-]{1,64})\s*(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*\{")
@@ -68,18 +68,36 @@ _WITH_PARAMETERS: Final = (
     ),
 )
 _DECODER: Final = json.JSONDecoder()
+MARKERS: Final = (
+    *(_OPEN, _CLOSE, _LIST, "[ARGS]", "[CALL_ID]"),
+    *(_PYTHON, *_SECTION_TOKENS, *_CHANNEL_TOKENS),
+)
+"""Texts that an engine must return, although they are control tokens in some vocabularies."""
+
+_BEGINNINGS: Final[Mapping[ToolForm, tuple[str, ...]]] = {
+    ToolForm.TAGGED: (_OPEN,),
+    ToolForm.LISTED: (_LIST,),
+    ToolForm.SECTION: (_SECTION,),
+    ToolForm.CHANNEL: (_CHANNEL, f" {_RECIPIENT}", _RECIPIENT),
+}
+"""The beginnings of a call; with a form that is not listed the whole answer is a call."""
+
+_TEXT_UNLESS_READ: Final = (ToolForm.BARE, ToolForm.CHANNEL)
+_MAX_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls of an answer
+RESULTS_FRACTION: Final = 6  # a sixth of the context is left for calls and results
+_SPECS_FRACTION: Final = 3
+_BYTES_PER_TOKEN: Final = 3  # an estimate from below for most scripts
+_MIN_RESULT_BYTES: Final = 120
+_CUT: Final = "\n[the rest is left out]"
+_log = structlog.get_logger(__name__)
 
 
 def read_calls(
     form: ToolForm, written: str, offered: Mapping[str, Parameters], *, is_cut: bool
 ) -> list[tuple[str, str]]:
-    """Return the names and the arguments, as JSON, of what was written from the first call on.
+    """Return the names and JSON arguments of calls; `written` begins with the first one.
 
-    Args:
-        form: how calls are written.
-        written: begins with a call.
-        offered: the tools, with what they take.
-        is_cut: whether the answer was longer than it may be; its last call is not whole then.
+    The last call of an answer that was cut off (`is_cut`) is incomplete.
     """
     match form:
         case ToolForm.TAGGED:
@@ -99,15 +117,15 @@ def _read_tagged(
 ) -> list[tuple[str, str]]:
     """Read blocks between tags; the last one may lack its end, unless the answer was cut."""
     calls: list[tuple[str, str]] = []
-    for block in written.split(OPEN)[1:]:
-        inner, closed, _ = block.partition(CLOSE)
+    for block in written.split(_OPEN)[1:]:
+        inner, closed, _ = block.partition(_CLOSE)
         if inner.strip() and (closed or not is_cut):
             calls.append(_read_parameters(inner, offered) or _read_call(inner))
     return calls
 
 
 def _read_parameters(block: str, offered: Mapping[str, Parameters]) -> tuple[str, str] | None:
-    """Read a call with a tag for each argument; None if it is none."""
+    """Read a call with a tag for each argument; None for other forms."""
     for head, pattern in _WITH_PARAMETERS:
         if named := head.match(block):
             taken = offered.get(named[1], {}).get("properties")
@@ -148,7 +166,7 @@ def _read_named(
 def _read_listed(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
     """Read a list of calls, or names with their arguments, behind each marker."""
     calls: list[tuple[str, str]] = []
-    for block in written.split(LIST)[1:]:
+    for block in written.split(_LIST)[1:]:
         text = block.strip()
         listed = _decode(text)
         if isinstance(listed, list):
@@ -166,9 +184,9 @@ def _read_listed(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
 
 
 def _read_bare(written: str) -> list[tuple[str, str]]:
-    """Read objects one after the other, with `;` or white space between them."""
+    """Read objects separated by `;` or white space."""
     calls: list[tuple[str, str]] = []
-    text = written.strip().removeprefix(PYTHON).strip()
+    text = written.strip().removeprefix(_PYTHON).strip()
     while text.startswith("{") and len(calls) < MAX_CALLS:
         try:
             found, end = _DECODER.raw_decode(text)
@@ -205,28 +223,11 @@ def _encode(arguments: object) -> str:
 
 
 def _decode(text: str) -> object:
-    """Return the JSON value that a text begins with, None if there is none."""
+    """Return the JSON value at the beginning of a text, if any."""
     try:
         return _DECODER.raw_decode(text)[0]
     except (ValueError, RecursionError):
         return None
-
-
-MARKERS: Final = (
-    *(call_syntax.OPEN, call_syntax.CLOSE, call_syntax.LIST, "[ARGS]", "[CALL_ID]"),
-    *(call_syntax.PYTHON, *call_syntax.SECTION_TOKENS, *call_syntax.CHANNEL_TOKENS),
-)
-"""What an engine must return as text, although some vocabularies call it a control token."""
-
-_BEGINNINGS: Final[Mapping[ToolForm, tuple[str, ...]]] = {
-    ToolForm.TAGGED: (call_syntax.OPEN,),
-    ToolForm.LISTED: (call_syntax.LIST,),
-    ToolForm.SECTION: (call_syntax.SECTION,),
-    ToolForm.CHANNEL: (call_syntax.CHANNEL, f" {call_syntax.RECIPIENT}", call_syntax.RECIPIENT),
-}
-"""What a call begins with; the whole answer is one where a form is not listed."""
-_TEXT_UNLESS_READ: Final = (ToolForm.BARE, ToolForm.CHANNEL)
-_MAX_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls of an answer
 
 
 class WrittenCallParser:
@@ -257,17 +258,13 @@ class WrittenCallParser:
             before, begun = self._pending[: min(found)], self._pending[min(found) :]
             self._pending, self._is_calling = "", True
             return before + self._add(begun)
-        kept = max(_length_of_beginning(self._pending, marker) for marker in markers)
+        kept = max(overlap(self._pending, marker) for marker in markers)
         shown = self._pending[: len(self._pending) - kept]
         self._pending = self._pending[len(shown) :]
         return shown
 
     def finish(self, *, is_cut: bool = False) -> tuple[str, tuple[ToolCall, ...]]:
-        """Return the rest of the text, and the calls.
-
-        Args:
-            is_cut: whether the answer was longer than it may be; its last call is not whole then.
-        """
+        """Return the rest of the text, and the calls; if the answer `is_cut`, not the last one."""
         if not self._is_calling:
             return self._pending, ()
         found = read_calls(self._form, self._written, self._offered, is_cut=is_cut)
@@ -294,10 +291,10 @@ class WrittenCallParser:
 
     def _feed_bare(self) -> str:
         start = self._pending.lstrip()
-        if not self._is_answering and start.startswith(("{", call_syntax.PYTHON)):
+        if not self._is_answering and start.startswith(("{", _PYTHON)):
             text, self._pending, self._is_calling = self._pending, "", True
             return self._add(text)
-        if not self._is_answering and call_syntax.PYTHON.startswith(start):
+        if not self._is_answering and _PYTHON.startswith(start):
             return ""
         self._is_answering = True
         shown, self._pending = self._pending, ""
@@ -325,20 +322,6 @@ async def separate_calls(
                     yield replace(event, tool_calls=calls) if calls else event
                 case _:
                     yield event
-
-
-def _length_of_beginning(text: str, marker: str) -> int:
-    """Return how many characters at the end of a text are the beginning of a marker."""
-    lengths = range(min(len(text), len(marker) - 1), 0, -1)
-    return next((length for length in lengths if text.endswith(marker[:length])), 0)
-
-
-RESULTS_FRACTION: Final = 6  # a sixth of the context is left for calls and results
-_SPECS_FRACTION: Final = 3
-_BYTES_PER_TOKEN: Final = 3  # an estimate from below for most scripts
-_MIN_RESULT_BYTES: Final = 120
-_CUT: Final = "\n[the rest is left out]"
-_log = structlog.get_logger(__name__)
 
 
 def fit_tools(prompt: Prompt, context_tokens: int, special: Sequence[str]) -> ToolUse:

@@ -27,6 +27,18 @@ _SKIPPED_KEYS: Final = frozenset({"tokenizer.ggml.merges", "tokenizer.ggml.score
 _END_KEYS: Final = ("eos", "eot", "eom")
 _CONTROL_TYPE: Final = 3  # as in llama.cpp's llama_token_type
 _USER_DEFINED_TYPE: Final = 4
+IS_PROJECTOR_MESSAGE = (
+    "a projector, not a model: set PROJECTOR_PATH to it for the model that it belongs to"
+)
+_BYTES_PER_CACHE_VALUE = 2  # the KV cache holds 16-bit numbers
+_ENGINE_BYTES = 64 * 2**20  # measured with SmolLM2: 63 MiB beside weights and KV cache
+_COMPUTE_BUFFER_SHARE = 0.1  # of the weights
+# The names of llama.cpp's `llama_ftype`, the number in `general.file_type`.
+_FILE_TYPES = (
+    "F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M "
+    "Q6_K IQ2_XXS IQ2_XS Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M "
+    "BF16 - - - TQ1_0 TQ2_0 MXFP4"
+)
 
 
 @value_class
@@ -51,7 +63,7 @@ class SpecialTokens:
 
 @value_class
 class GgufHeader:
-    """What precedes the weights."""
+    """Everything in a file but the weights."""
 
     values: Mapping[str, Any]
     """The metadata by GGUF's keys, without long lists."""
@@ -60,23 +72,19 @@ class GgufHeader:
 
 
 def read_special_tokens(path: Path) -> SpecialTokens:
-    """Read the special tokens; raises `SettingsError` when the file is no valid GGUF."""
+    """Read the special tokens; raises `SettingsError` for an invalid file."""
     return _tokens(read_header(path).values)
 
 
 def read_pooling(path: Path) -> int | None:
-    """Read llama.cpp's number of the pooling type, if the file has one.
-
-    Raises:
-        SettingsError: the file is no valid GGUF.
-    """
+    """Read llama.cpp's pooling type, if there is one; raises `SettingsError` for another file."""
     values = read_header(path).values
     found = next((value for key, value in values.items() if key.endswith(_POOLING_SUFFIX)), None)
     return found if isinstance(found, int) else None
 
 
 def read_header(path: Path) -> GgufHeader:
-    """Parse the header; raises `SettingsError` when the file is no valid GGUF."""
+    """Parse the header; raises `SettingsError` for an invalid file."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _GgufParser(data).header()
@@ -176,25 +184,9 @@ class _GgufParser:
         return self._data[begin : self._offset].decode(errors="replace")
 
 
-IS_PROJECTOR_MESSAGE = (
-    "a projector, not a model: set PROJECTOR_PATH to it for the model that it belongs to"
-)
-
-_BYTES_PER_CACHE_VALUE = 2  # the KV cache holds 16-bit numbers
-_ENGINE_BYTES = 64 * 2**20  # measured with SmolLM2: 63 MiB beside weights and KV cache
-_COMPUTE_BUFFER_SHARE = 0.1  # of the weights
-
-# The names of llama.cpp's `llama_ftype`, the number in `general.file_type`.
-_FILE_TYPES = (
-    "F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M "
-    "Q6_K IQ2_XXS IQ2_XS Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M "
-    "BF16 - - - TQ1_0 TQ2_0 MXFP4"
-)
-
-
 @value_class
 class ModelMetadata:
-    """What a GGUF file says of its model; empty texts and zeros where it says nothing."""
+    """Metadata of a model; unknown values are empty or zero."""
 
     name: str
     architecture: str
@@ -208,7 +200,7 @@ class ModelMetadata:
     bytes_per_token: int
     """Size of the KV cache for one token."""
     is_projector: bool
-    """It is no language model, but lets one see images."""
+    """Not a language model: it lets one see images."""
 
     def estimate_memory_bytes(self, settings: ModelFileSettings) -> int:
         """Estimate the memory of an engine: the weights, and a KV cache for each parallel slot.
@@ -221,7 +213,7 @@ class ModelMetadata:
 
 
 def read_metadata(path: Path) -> ModelMetadata:
-    """Read the metadata; raises `SettingsError` when the file is no valid GGUF."""
+    """Read the metadata; raises `SettingsError` for an invalid file."""
     header = read_header(path)
     values = header.values
     architecture = _text(values, "general.architecture")

@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -27,7 +26,7 @@ class HubSource:
 
 
 class _ChildOutput(msgspec.Struct):
-    """The last line of hub_child.py."""
+    """The last line of hub_download.py."""
 
     file: str
     sha256: str | None
@@ -44,19 +43,14 @@ def parse_source(text: str) -> HubSource | None:
 async def pull_model(
     source: HubSource, data_dir: Path, progress: Callable[[str], None], sha256: str | None = None
 ) -> Path:
-    """Download a GGUF, verify its hash, and add it to the models.
+    """Download a GGUF, verify its hash (by default the hub's), and add it to the models.
 
-    Without `sha256` the expected hash is the one that the hub lists.
-
-    Raises:
-        SettingsError: there is no such file, or the download failed.
+    Raises `SettingsError` where there is no such file, or the download fails.
     """
     progress(f"downloading from {source.repository} ...")
     try:
         with model_store.staging_folder(data_dir) as staging:
-            # Repositories that need a token need the library as well.
-            module = "hub_child" if find_spec("huggingface_hub") else "hub_download"
-            command = [sys.executable, "-m", f"bot.backends.model_files.{module}"]
+            command = [sys.executable, "-m", "bot.backends.model_files.hub_download"]
             succeeded, output = await model_store.run_command(
                 *command, source.repository, source.file, str(staging)
             )

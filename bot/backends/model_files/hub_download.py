@@ -1,6 +1,8 @@
-"""Download one GGUF from a public repository of a model hub, without the hub's library.
+"""Download one GGUF from a model hub: by `huggingface_hub` where it is installed, else without.
 
-A child process like hub_child.py, with the same arguments and output.
+A child process with the arguments REPOSITORY FILE FOLDER, because the library raises whatever its
+network layers raise: the last line of output is that error. On success it is JSON: the file, and
+the hub's hash of it. Repositories that need a token need the library.
 """
 
 import json
@@ -9,6 +11,8 @@ import shutil
 import sys
 import urllib.error
 import urllib.request
+from importlib import import_module  # noqa: TID251 # an optional package
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,12 +26,18 @@ _PARTIAL_CONTENT = 206
 
 def main() -> None:
     """Download the chosen file and print its path and hash."""
-    print_output(*_download(*sys.argv[1:]))
+    has_library = find_spec("huggingface_hub") is not None
+    file, sha256 = (_download_by_library if has_library else _download)(*sys.argv[1:])
+    print(json.dumps({"file": str(file), "sha256": sha256}))  # noqa: T201 # the parent reads it
 
 
-def print_output(file: Path, sha256: str | None) -> None:
-    """Print what the parent reads."""
-    print(json.dumps({"file": str(file), "sha256": sha256}))  # noqa: T201
+def _download_by_library(repository: str, wanted: str, folder: str) -> tuple[Path, str | None]:
+    library = import_module("huggingface_hub")
+    info = library.HfApi().model_info(repository, files_metadata=True)
+    files = {each.rfilename: each.lfs for each in info.siblings or ()}
+    name = _pick_file(sorted(files), wanted)
+    library.hf_hub_download(repository, name, revision=info.sha, local_dir=folder)
+    return Path(folder) / name, files[name].sha256 if files[name] else None
 
 
 def _download(repository: str, wanted: str, folder: str) -> tuple[Path, str | None]:
@@ -35,7 +45,7 @@ def _download(repository: str, wanted: str, folder: str) -> tuple[Path, str | No
     with _open(f"{hub}/api/models/{repository}?blobs=true") as response:
         info = json.load(response)
     files = {one["rfilename"]: one.get("lfs") or {} for one in info["siblings"]}
-    name = pick_file(sorted(files), wanted)
+    name = _pick_file(sorted(files), wanted)
     file = Path(folder) / Path(name).name
     url = f"{hub}/{repository}/resolve/{info['sha']}/{quote(name)}"
     for tries_left in reversed(range(_MAX_TRIES)):
@@ -65,7 +75,7 @@ def _open(url: str, headers: dict[str, str] | None = None) -> Any:
     return urllib.request.urlopen(request, timeout=_SECONDS_WITHOUT_DATA)  # noqa: S310
 
 
-def pick_file(files: list[str], wanted: str) -> str:
+def _pick_file(files: list[str], wanted: str) -> str:
     """Return the GGUF with this name or the only one with this part of a name, such as `q4_k_m`."""
     models = [
         file

@@ -36,7 +36,7 @@ _MAX_QUOTED_CHARS = 80
 @value_class
 class ModelFile:
     name: str
-    """What a preset calls it: the file's name without `.gguf`."""
+    """The name in presets: that of the file without `.gguf`."""
     path: Path
     size_bytes: int
 
@@ -52,12 +52,9 @@ def list_models(data_dir: Path) -> list[ModelFile]:
 
 
 async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) -> Path:
-    """Download the default model unless it is there, verify its hash, and return its path.
+    """Download and verify the default model unless it is there; return its path.
 
-    `progress` is called with a line of text at each slow step.
-
-    Raises:
-        SettingsError: the download failed; the text says why, and what to do.
+    Each slow step is reported to `progress`. Raises `SettingsError` where the download fails.
     """
     target = models_folder(data_dir) / DEFAULT_FILE
     if target.is_file():
@@ -79,11 +76,7 @@ async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) ->
 async def prepare_model(
     model: str, settings: ModelFileSettings, data_dir: Path, progress: Callable[[str], None]
 ) -> None:
-    """Download the default model if a preset's model means it; any other one must be there.
-
-    Raises:
-        SettingsError: the model is missing, or the download failed.
-    """
+    """Download the default model if it is meant; raises `SettingsError` if any other is missing."""
     if _means_default(model, settings):
         await pull_default_model(data_dir, progress)
     else:
@@ -104,8 +97,7 @@ def _means_default(model: str, settings: ModelFileSettings) -> bool:
 def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
     """Copy a GGUF file into the data directory and return its new path.
 
-    Raises:
-        SettingsError: it is no GGUF, has another hash or an invalid name, or cannot be copied.
+    Raises `SettingsError` for another kind of file, another hash, or an invalid name.
     """
     target = models_folder(data_dir) / f"{validate_model_name(path.stem)}.gguf"
     try:
@@ -123,8 +115,7 @@ def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
 def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
     """Return the file of a preset's model: "default", a name, or the full path of a GGUF.
 
-    Raises:
-        SettingsError: there is no such file; the text names it and the remedy.
+    Raises `SettingsError` with the remedy where there is none.
     """
     if name == "default" and settings.model_path is not None:
         path = settings.model_path.expanduser()
@@ -142,11 +133,7 @@ def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
 
 
 def validate_model_name(name: str) -> str:
-    """Return a model's name without `.gguf`, if it is safe as a file name in the models folder.
-
-    Raises:
-        SettingsError: it could lead out of the folder, or is no file name.
-    """
+    """Return a model's name without `.gguf`; raises `SettingsError` for an unsafe file name."""
     stem = name.removesuffix(".gguf")
     if not _NAME.fullmatch(stem) or ".." in stem or _WINDOWS_DEVICES.fullmatch(stem):
         raise SettingsError(
@@ -186,11 +173,7 @@ def staging_folder(data_dir: Path) -> Iterator[Path]:
 
 
 def install_file(source: Path, target: Path, sha256: str | None) -> None:
-    """Move a complete file to its final path.
-
-    Raises:
-        SettingsError: it has another hash.
-    """
+    """Move a complete file to its final path; raises `SettingsError` if it has another hash."""
     with source.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())  # a power cut must not leave half a file under the final name

@@ -41,12 +41,7 @@ def has_path_for_each_deployment(base_url: str) -> bool:
 
 
 def read_azure_address(address: str, api_version: str | None) -> AzureAddress:
-    """Read a resource's endpoint, or the address of a request to one of its deployments.
-
-    Args:
-        address: such as https://NAME.openai.azure.com.
-        api_version: as it is set; else the one in the address.
-    """
+    """Read the endpoint of a resource, or the address of a request to one of its deployments."""
     parts = urlsplit(address)
     before, _, behind = parts.path.rstrip("/").partition("/openai")
     queried = next(iter(parse_qs(parts.query).get("api-version", ())), None)

@@ -28,7 +28,7 @@ from bot.backends.openai_compatible.services import known_service, quirks_of
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Prompt
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, Clock, SessionAffineBackend, TranscribingBackend
+from bot.ports import Backend, Clock
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import Renderer
 
@@ -41,9 +41,7 @@ class _Transcription(msgspec.Struct):
     text: str
 
 
-class OpenAICompatibleBackend(
-    HttpChatBackend[OpenAISettings], TranscribingBackend, SessionAffineBackend
-):
+class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
     """One provider with this API."""
 
     def __init__(

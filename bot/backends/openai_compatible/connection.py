@@ -40,6 +40,10 @@ _STAINLESS = tuple(
     )
 )
 _NO_KEY = "none"  # the client wants one; it is not sent
+RESPONSE = "troupe_response"
+"""The extension of a response that holds ours, which reads its body up to a deadline."""
+
+_CONNECTION_HEADERS = frozenset({"host", "connection", "content-length"})
 
 
 class OpenAIConnection(KeyedConnection):
@@ -156,7 +160,7 @@ def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str |
         # They would come from the environment, and mean OpenAI's own service.
         "OpenAI-Organization": Omit(),
         "OpenAI-Project": Omit(),
-        # What the client tells of this machine.
+        # The client would describe this machine.
         **dict.fromkeys(_STAINLESS, Omit()),
     }
     if key is None or settings.is_azure:
@@ -164,12 +168,6 @@ def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str |
     if key is not None and settings.is_azure:
         headers["api-key"] = key.get_secret_value()
     return headers | settings.basic_auth_headers
-
-
-RESPONSE = "troupe_response"
-"""The extension of a response that holds ours, which reads its body up to a deadline."""
-
-_CONNECTION_HEADERS = frozenset({"host", "connection", "content-length"})
 
 
 class HttpTransport(httpx2.AsyncBaseTransport):
@@ -198,7 +196,7 @@ class HttpTransport(httpx2.AsyncBaseTransport):
         )
         return httpx2.Response(
             response.status,
-            # Nothing is unpacked, so that nobody can send a decompression bomb.
+            # Nothing is unpacked: it may be a decompression bomb.
             headers={
                 name: each
                 for name, each in response.headers.items()

@@ -20,8 +20,8 @@ _SYSTEM_FIRST = Capabilities(
     accepts_repeated_roles=True,
     accepts_assistant_first=True,
 )
-# What every chat template with a system role renders; those of Qwen 3.5, Gemma 3 and Mistral
-# reject anything else, and so does each server that runs them.
+# Every chat template with a system role renders these orders; those of Qwen 3.5, Gemma 3 and
+# Mistral reject anything else, and so does each server that runs them.
 _STRICT = replace(_SYSTEM_FIRST, accepts_repeated_roles=False, accepts_assistant_first=False)
 _ALTERNATING = replace(ALL_CAPABILITIES, accepts_repeated_roles=False)
 _PREFIX = Continuation({"prefix": True})
@@ -34,7 +34,7 @@ _UNKNOWN = Quirks(accepts=_STRICT)
 
 @value_class
 class KnownService:
-    """What is known of one service, or of one server that people run themselves."""
+    """A public service, or a server that people run themselves."""
 
     address: str
     quirks: Quirks = NO_QUIRKS
@@ -45,11 +45,11 @@ class KnownService:
     marking_models: re.Pattern[str] | None = None
     """The names of models whose prefix is cached only up to where it is marked."""
     is_own_server: bool = False
-    """It runs on a machine of one's own: it needs no key, costs nothing, may have any address."""
+    """Self-hosted: it needs no key, costs nothing, and may have any address."""
     lists_all: bool = True
-    """Whether it has no model but the ones that it lists; else aliases, or any name."""
+    """Whether it lists every model that it has; others have aliases, or take any name."""
     sees_images: bool = False
-    """Whether its models see images; elsewhere it depends on the model and has to be set."""
+    """Whether all of its models see images; elsewhere a setting says so."""
     context_tokens: int | None = None
     """The context of its models where nothing is set; None: as much as it accepts."""
 
@@ -73,7 +73,7 @@ SERVICES: Mapping[str, KnownService] = {
         re.compile(r"deepseek-reasoner"),
         Quirks(renamed=_ONE_LIMIT, refused=_LOGPROBS, accepts=_ALTERNATING),
     ),
-    # Its models go on behind the beginning of an answer at this address only.
+    # Only at this address do its models continue an answer.
     "deepseek_beta": KnownService(
         "https://api.deepseek.com/beta", Quirks(renamed=_ONE_LIMIT, continuation=_PREFIX)
     ),
@@ -167,7 +167,7 @@ WELL_KNOWN = {name: service.address for name, service in SERVICES.items() if ser
 """The addresses of providers whose id is enough to find them."""
 
 KEYLESS = frozenset(name for name, service in SERVICES.items() if service.is_own_server)
-"""Those among them that need no API key."""
+"""Ids of servers that need no API key."""
 
 _BY_ADDRESS = {service.address: service for service in SERVICES.values()}
 

@@ -86,7 +86,7 @@ class OpenAISettings(HttpProviderSettings):
             sees = sees or ("images" if service.sees_images else "text")
         is_near = provider in KEYLESS or is_near_address(base_url)
         patience = _NEAR_SECONDS if is_near else {}
-        # What runs on machines of one's own costs nothing by the token.
+        # Self-hosted models cost nothing by the token.
         prices = self.prices or ({"*": FREE} if provider in KEYLESS else {})
         found = {
             "prices": prices,

@@ -32,7 +32,7 @@ def add(
     scopes = frozenset(_parse_scope(name) for given in scope for name in given.split(","))
     token = new_api_token()
     now = SystemClock().now()
-    new = ApiToken(name, scopes, now)
+    new = ApiToken(name, tuple(sorted(scopes)), now)
     digest = token_digest(token)
     entry = AuditEntry(now, COMMAND_LINE, "add token", name, after=", ".join(sorted(scopes)))
     if not change_tokens(read_settings(), lambda all_: all_.add_api_token(digest, new), entry):

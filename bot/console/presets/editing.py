@@ -1,4 +1,4 @@
-"""What can be done with presets: keep drafts, publish them, go back to versions."""
+"""Drafts of presets: open, check and save them."""
 
 import asyncio
 import re
@@ -10,20 +10,18 @@ from bot.chat.access import AuditEntry
 from bot.chat.drafts import PresetDraft
 from bot.console.differences import opcodes
 from bot.console.presets.form import apply_form, write_preset_json
-from bot.console.presets.lorebook_entries import apply_entry_forms, has_entry_fields
-from bot.errors import PresetError, RequestRefused, SettingsError, UserError
-from bot.importers.card import card_file
+from bot.console.presets.lorebook_entries import (
+    apply_entry_forms,
+    has_entry_fields,
+)
+from bot.errors import PresetError, RequestRefused, UserError
 from bot.importers.character_files import merge_character_file
 from bot.ports import Clock
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import (
     export_preset,
-    find_preset_file,
     load_preset_lorebook,
-    preset_version,
     read_lorebook_file,
-    write_preset,
-    write_whole_file,
 )
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import CheckedPreset, PresetProblem, check_preset
@@ -40,7 +38,6 @@ MAX_CONTENT_CHARS = 4_000_000
 
 _MAX_AUDIT_CHARS = 4000
 _MAX_CHARS_CHECKED_AT_ONCE = 20_000  # about 10 ms
-_MAX_VERSIONS = 200
 
 
 @value_class
@@ -91,8 +88,8 @@ class PresetEditing:
     open_folder: Callable[[], Path]
     """Returns the folder that presets are written to; raises `UserError`."""
     prepare: Callable[[Preset], Preset]
-    """Makes what a preset answers with ready, and returns it as this process uses it; raises
-    `SettingsError` where its provider is not set up or does not take its parameters."""
+    """Prepares the model of a preset, and returns the preset as this process uses it; raises
+    `SettingsError` if its provider is not set up or refuses its parameters."""
 
     announce: Callable[[Sequence[str]], Awaitable[None]]
     """Tells other processes which presets they have to read again."""
@@ -123,15 +120,11 @@ class PresetEditing:
         if newest is not None:
             return EditedPreset(name, newest.version, newest.content, draft)
         known = self.resolver.presets.get(name)
-        if known is not None:  # numbers are not given, as in a test
+        if known is not None:  # not numbered, as in a test
             return EditedPreset(name, 0, export_preset(known), draft)
         if draft is not None:
             return EditedPreset(name, 0, "", draft)
-        raise RequestRefused(404, translatable("There is no preset of this name."))
-
-    async def history(self, name: str) -> Sequence[tuple[int, float]]:
-        """Return the numbers of a preset's versions, newest first, and since when there are."""
-        return await self.versions.history(name, _MAX_VERSIONS)
+        raise RequestRefused(404, translatable("There is no preset with this name."))
 
     async def version_text(self, name: str, number: int) -> str:
         """Return the text of a version; raises `RequestRefused` with 404 if there is none."""
@@ -143,12 +136,7 @@ class PresetEditing:
     # --- drafts -------------------------------------------------------------------------------
 
     async def save_draft(self, name: str, content: str, revision: int) -> EditedPreset:
-        """Keep a text as the draft of a preset.
-
-        Args:
-            name: of the preset; it need not exist yet if there is a draft.
-            content: the text, valid or not.
-            revision: of the draft that was worked on; 0: there was none.
+        """Keep a text, valid or not, as the next revision of a preset's draft.
 
         Raises:
             RequestRefused: 404: there is no such preset; 409: somebody has saved another one.
@@ -157,14 +145,14 @@ class PresetEditing:
         _check_length(content)
         edited = await self.open(name)
         if revision != edited.revision:
-            raise _conflict()
+            raise draft_conflict()
         if content == edited.content:
             return edited
         base = edited.version if edited.draft is None else edited.draft.base_version
         source = None if edited.draft is None else edited.draft.source
         draft = PresetDraft(name, base, revision + 1, content, self.clock.now(), source)
         if not await self.drafts.save(draft):
-            raise _conflict()
+            raise draft_conflict()
         return replace(edited, draft=draft)
 
     async def save_fields(
@@ -180,11 +168,18 @@ class PresetEditing:
         return await self.save_draft(name, content, revision)
 
     async def value_of(self, edited: EditedPreset) -> dict[str, object]:
-        """Return the JSON of what is worked on; raises `UserError` if the text is none."""
+        """Return the JSON of what is worked on; raises `UserError` if the text is not JSON."""
         value = (await self.check(edited.content)).value
         if value is None:
-            raise UserError(translatable("The draft is no JSON; mend that first."))
+            raise UserError(translatable("The draft is not valid JSON. Fix it first."))
         return value
+
+    async def preset_of(self, edited: EditedPreset) -> Preset:
+        """Return the preset that is worked on; raises `UserError` if it has mistakes."""
+        preset = (await self.check(edited.content)).preset
+        if preset is None:
+            raise UserError(translatable("Fix the mistakes in the draft first."))
+        return preset
 
     async def with_lorebook(self, value: dict[str, object]) -> dict[str, object]:
         """Return the JSON of a preset with its lorebook inside, also if it names a file.
@@ -206,7 +201,7 @@ class PresetEditing:
         """Store the draft of a new preset; raises `UserError` for a name or a length."""
         _check_length(draft.content)
         names = [one.name for one in await self.all()]
-        self._check_name(draft.name, names)
+        self.check_name(draft.name, names)
         wanted = skeleton(draft.name.casefold())
         if found := next((one for one in names if skeleton(one.casefold()) == wanted), None):
             raise UserError(
@@ -220,22 +215,7 @@ class PresetEditing:
             raise _taken(draft.name)
         await self.record(who, action, draft.name, "", draft.content)
 
-    async def discard_draft(self, name: str, who: str) -> None:
-        """Delete the draft of a preset; raises `RequestRefused` with 404 if there is none."""
-        edited = await self.open(name)
-        if edited.draft is None or not await self.drafts.delete(name):
-            raise RequestRefused(404, translatable("There is no draft."))
-        await self.record(who, "discard draft", name, edited.draft.content, edited.published)
-
-    async def go_back(self, name: str, number: int, who: str) -> EditedPreset:
-        """Make the text of a version the draft; publishing it makes it a new version."""
-        content = await self.version_text(name, number)
-        edited = await self.open(name)
-        saved = await self.save_draft(name, content, edited.revision)
-        await self.record(who, "go back", f"{name} v{number}", edited.content, content)
-        return saved
-
-    # --- publishing ---------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------
 
     async def check(self, content: str) -> CheckedPreset:
         """Return what is wrong with a text, also for the providers that the preset names.
@@ -257,30 +237,6 @@ class PresetEditing:
         ]
         return replace(checked, preset=None, problems=problems) if problems else checked
 
-    async def publish(self, name: str, revision: int, who: str) -> int:
-        """Write the draft to the preset's file, let it answer, and return its version.
-
-        Raises:
-            RequestRefused: 404: there is no draft; 409: it is another one than was read.
-            UserError: it is not valid, or its file cannot be written; nothing was changed.
-        """
-        edited = await self.open(name)
-        if edited.draft is None:
-            raise RequestRefused(404, translatable("There is no draft."))
-        if edited.draft.revision != revision:
-            raise _conflict()
-        preset = await self._valid(name, edited.draft.content)
-        self._check_name(name, self.resolver.presets.keys() - {name})
-        live = await asyncio.to_thread(self._write, preset, edited.draft)
-        number = (await self.versions.save([preset_version(live)]))[name]
-        self.resolver.publish(self.prepare(live), number)
-        await self.announce([name])
-        await self.drafts.delete(name)
-        await self.record(
-            who, "publish", f"{name} v{number}", edited.published, export_preset(live)
-        )
-        return number
-
     def complete(self, preset: Preset) -> Preset:
         """Return a preset with the lorebook and the character file that it names.
 
@@ -294,47 +250,14 @@ class PresetEditing:
         except PresetError as error:
             raise UserError(text_of(error)) from None
 
-    def _check_name(self, name: str, others: Iterable[str]) -> None:
-        """Raise `UserError` if another preset has a name, in any case and width.
-
-        Files are found by it: one of the two would replace the other's.
-        """
+    def check_name(self, name: str, others: Iterable[str]) -> None:
+        """Raise `UserError` if another preset's file would have the same name."""
         wanted = preset_id(name)
         if found := next((one for one in others if preset_id(one) == wanted), None):
             raise _taken(found)
 
-    async def _valid(self, name: str, content: str) -> Preset:
-        checked = await self.check(content)
-        if checked.preset is None:
-            first = checked.problems[0]
-            raise UserError(
-                translatable("Line {line}: {problem}", line=first.line, problem=first.text)
-            )
-        if checked.preset.name != name:
-            raise UserError(
-                translatable(
-                    "A preset keeps its name: write {name}, or make a new preset.", name=repr(name)
-                )
-            )
-        return checked.preset
-
-    def _write(self, preset: Preset, draft: PresetDraft) -> Preset:
-        """Write the files of a preset; return it as `complete` does."""
-        folder = self.open_folder()
-        try:
-            file = find_preset_file(folder, preset)
-            live = load_preset_lorebook(preset, file)
-            if draft.source is not None:
-                write_whole_file(card_file(folder, preset), draft.source.content)
-            live = merge_character_file(live, folder)[0]
-            self.prepare(live)
-            write_preset(folder, preset)
-        except SettingsError as error:
-            raise UserError(text_of(error)) from None
-        return live
-
     async def record(self, who: str, action: str, name: str, before: str, after: str) -> None:
-        """Note a change in the audit log, with the lines that differ."""
+        """Record a change and the lines that differ in the audit log."""
         removed, added = await asyncio.to_thread(changed_lines, before, after)
         now = self.clock.now()
         await self.audit.record(AuditEntry(now, who, action, name, removed, added))
@@ -368,7 +291,7 @@ def _check_length(content: str) -> None:
     if len(content) > MAX_CONTENT_CHARS:
         raise UserError(
             translatable(
-                "A preset has at most {limit} characters; this one would have {count}.",
+                "A preset may have up to {limit} characters; this one would have {count}.",
                 limit=f"{MAX_CONTENT_CHARS:,}",
                 count=f"{len(content):,}",
             )
@@ -377,11 +300,11 @@ def _check_length(content: str) -> None:
 
 def _taken(name: str) -> UserError:
     return UserError(
-        translatable("There is a preset {name} already; choose another name.", name=name)
+        translatable("There is already a preset {name}; choose another name.", name=name)
     )
 
 
-def _conflict() -> RequestRefused:
+def draft_conflict() -> RequestRefused:
     return RequestRefused(
-        409, translatable("Somebody has saved another draft meanwhile; load the page again.")
+        409, translatable("Somebody else has saved this draft in the meantime; reload the page.")
     )

@@ -53,7 +53,7 @@ CHOICES: Sequence[str] = (
     marked("at depth"), marked("examples top"), marked("examples bottom"), marked("outlet"),
     marked("and any"), marked("not all"), marked("not any"), marked("and all"),
 )  # fmt: skip
-"""What values to choose from are called, with spaces for their underscores."""
+"""The names of choices, with spaces for underscores."""
 
 LABELS: Mapping[str, Text] = {
     "provider": translatable("Provider"),
@@ -65,11 +65,11 @@ LABELS: Mapping[str, Text] = {
     "scenario": translatable("Scenario"),
     "system": translatable("System text"),
     "greeting": translatable("Greeting"),
-    "alternate_greetings": translatable("Further greetings"),
+    "alternate_greetings": translatable("More greetings"),
     "group_greetings": translatable("Greetings among several characters"),
-    "post_history_instructions": translatable("Instructions behind the newest message"),
+    "post_history_instructions": translatable("Instructions after the newest message"),
     "avatar": translatable("Address of the picture"),
-    "aliases": translatable("Further names"),
+    "aliases": translatable("Other names"),
     "user_name_in_message": translatable("Name the speakers"),
     "macros": translatable("Fill in macros of cards"),
     "max_input_tokens": translatable("Tokens of the prompt, at most"),
@@ -88,13 +88,13 @@ LABELS: Mapping[str, Text] = {
     "wake.mention": translatable("Answers when mentioned"),
     "wake.reply": translatable("Answers replies"),
     "wake.names": translatable("Answers to its names"),
-    "wake.sticky": translatable("Goes on in threads"),
+    "wake.sticky": translatable("Keeps answering in threads"),
     "wake.always": translatable("Answers everything"),
     "wake.chance": translatable("Chance of answering the rest"),
     "wake.words": translatable("Words that wake it"),
     "busy.mode": translatable("Messages during an answer"),
 }
-"""By the name of the field; what has none is called by its key."""
+"""By field name; other fields are labeled with their key."""
 
 
 FieldKind: TypeAlias = Literal[
@@ -104,7 +104,29 @@ FieldKind: TypeAlias = Literal[
 _Schema: TypeAlias = Mapping[str, Any]
 _CHARS_PER_ROW = 62
 _MAX_ROWS = 12
-_FURTHER = translatable("Further")
+_FURTHER = translatable("Others")
+
+
+def value_at(value: object, path: Sequence[str]) -> object:
+    """Return what is at a path of keys in JSON; None if it is not given."""
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def put_at(value: dict[str, Any], path: Sequence[str], new: object) -> None:
+    """Put a value at a path of keys in JSON; None removes the key."""
+    *outer, key = path
+    for step in outer:
+        if not isinstance(value.get(step), dict):
+            if new is None:
+                return
+            value[step] = {}
+        value = value[step]
+    if new is None:
+        value.pop(key, None)
+    else:
+        value[key] = new
 
 
 @value_class
@@ -125,10 +147,7 @@ class FieldSpec:
 
     def value_in(self, preset: Mapping[str, object]) -> object:
         """Return the value of the key in a preset; None if it is not given."""
-        found: object = preset
-        for step in self.path:
-            found = found.get(step) if isinstance(found, Mapping) else None
-        return found
+        return value_at(preset, self.path)
 
 
 @value_class
@@ -149,13 +168,13 @@ class FormField:
         return is_text or self.spec.kind in {"long", "lines"}
 
     def rows(self, text: str) -> int:
-        """Return how many lines a text of the field takes about, within bounds."""
+        """Return about how many rows a text of the field needs, within bounds."""
         lines = sum(1 + len(line) // _CHARS_PER_ROW for line in text.split("\n"))
         return max(1 if self.spec.kind == "texts" else 2, min(_MAX_ROWS, lines))
 
     @property
     def default_text(self) -> str:
-        """What holds where nothing is given; empty if that is nothing."""
+        """The default, as it is written in the form."""
         if self.spec.default is None:
             return ""
         return written_texts(self.spec, self.spec.default)[0]
@@ -170,11 +189,7 @@ class FormGroup:
 
 
 def form_groups(value: Mapping[str, object]) -> list[FormGroup]:
-    """Return the form of a preset.
-
-    Args:
-        value: the preset as JSON, valid or not.
-    """
+    """Return the form of a preset, whose JSON may be invalid."""
     specs = {one.name: one for one in field_specs()}
     groups = [
         FormGroup(title, [_field(specs.pop(name), value) for name in names])
@@ -287,8 +302,10 @@ def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[s
     for spec in field_specs():
         before = map(plain_lines, written_texts(spec, spec.value_in(value)))
         given = _texts_of(spec, fields)
-        if given and list(given) != list(before):  # what was not touched stays to the letter
-            _put(changed, spec, read_texts(spec, given))
+        if given and list(given) != list(before):  # untouched values stay exactly as they were
+            put_at(changed, spec.path, read_texts(spec, given))
+            if len(spec.path) > 1 and changed.get(spec.path[0]) == {}:
+                del changed[spec.path[0]]
     return changed
 
 
@@ -298,7 +315,7 @@ def write_preset_json(value: Mapping[str, object]) -> str:
 
 
 def _texts_of(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
-    """Return what the form sent of a field; empty if it sent nothing."""
+    """Return the texts that the form sent for a field, if any."""
     if spec.kind != "texts":
         return [plain_lines(fields[spec.name])] if spec.name in fields else []
     prefix = f"{spec.name}."
@@ -308,7 +325,7 @@ def _texts_of(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
 
 
 def read_texts(spec: FieldSpec, texts: Sequence[str]) -> object:
-    """Return the value of texts; None: the key is left out. What is no number stays a text."""
+    """Return the value of texts, invalid numbers as text; None: the key is left out."""
     text = texts[0]
     if spec.kind == "texts":
         return [one for one in texts if one] or None
@@ -326,7 +343,7 @@ def read_texts(spec: FieldSpec, texts: Sequence[str]) -> object:
 
 
 def _number(text: str) -> float | str:
-    """Return a number; a text that is none is left to the check, which tells its line."""
+    """Return a number, or the text if it is none: the check reports its line."""
     try:
         number = float(text)
     except ValueError:
@@ -336,26 +353,9 @@ def _number(text: str) -> float | str:
     return int(text) if re.fullmatch(r"-?\d{1,18}", text) else number
 
 
-def _put(value: dict[str, Any], spec: FieldSpec, new: object) -> None:
-    *outer, key = spec.path
-    target = value
-    for step in outer:
-        inner = target.get(step)
-        if not isinstance(inner, dict):
-            if new is None:
-                return
-            inner = target[step] = {}
-        target = inner
-    if new is not None:
-        target[key] = new
-    elif target.get(key) is not None:  # null says something: the model's own limit
-        del target[key]
-    if outer and not target:
-        value.pop(outer[0], None)
-
-
 def plain_lines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")  # as browsers send texts
+    """Return a text with the line breaks of JSON; browsers send others."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _unescaped(text: str) -> str:

@@ -9,20 +9,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bot.console.presets.form import FieldSpec, FormField, plain_lines, read_texts, written_texts
+from bot.console.presets.form import (
+    FieldSpec,
+    FormField,
+    plain_lines,
+    put_at,
+    read_texts,
+    value_at,
+    written_texts,
+)
 from bot.prompting.lorebook.entries import EntryPosition
 from bot.prompting.lorebook.files import LOGICS, MAX_ENTRIES, POSITIONS, ROLES
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
 PREFIX = "lorebook."
-"""Of the names of fields: "lorebook.3.keys" is of the third entry."""
+"""Prefix of field names: "lorebook.3.keys" belongs to the third entry."""
 _NUMBERED: Mapping[str, Sequence[str]] = {
     "logic": [one.value for one in LOGICS],
     "position": [one.value for one in POSITIONS],
     "role": ROLES,
 }
-"""What the JSON counts from 0, and a form names."""
+"""Values that the JSON numbers from 0 and the form names."""
 _SPECS = (
     FieldSpec(("name",), "text"),
     FieldSpec(("keys",), "lines"),
@@ -76,7 +84,7 @@ _CARD: Mapping[str, tuple[str, ...]] = {
 }
 """Where a field is, if not under its name; see `_path`."""
 _NEVER_ABSENT: Mapping[str, object] = {"keys": [], "content": ""}
-"""What cards must have, also if it is empty."""
+"""Keys that cards must have even if empty."""
 _CARD_POSITIONS = {EntryPosition.BEFORE_CHAR.value, EntryPosition.AFTER_CHAR.value}
 """Those that the specification of cards names."""
 
@@ -198,21 +206,14 @@ def _path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ..
         return _WORLD_INFO.get(name, (name,))
     if name == "name" and not entry.get("name") and entry.get("comment"):
         return ("comment",)
-    if name in {"case_sensitive", "position"} and _found(entry, ("extensions", name)) is not None:
+    if name in {"case_sensitive", "position"} and value_at(entry, ("extensions", name)) is not None:
         return ("extensions", name)
     return _CARD.get(name, (name,))
 
 
-def _found(entry: Mapping[str, object], path: Sequence[str]) -> object:
-    found: object = entry
-    for step in path:
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found
-
-
 def _value(book: object, entry: Mapping[str, object], name: str) -> object:
     """Return a field as a form shows it; None: it is left to the default."""
-    found = _found(entry, _path(book, entry, name))
+    found = value_at(entry, _path(book, entry, name))
     names = _NUMBERED.get(name, ())
     if name == "enabled" and not _is_card(book):
         disabled = entry.get("disable")
@@ -226,21 +227,13 @@ def _put(book: object, entry: dict[str, Any], name: str, new: object) -> None:
     """Put a field into an entry; None: it is left to the default."""
     path, value = _as_written(book, entry, name, new)
     if name == "secondary_keys" and value is not None:
-        entry["selective"] = True  # else they are not looked at
+        entry["selective"] = True  # else they are ignored
     if name == "position":
         entry.pop("position", None)
-    target = entry
-    for step in path[:-1]:
-        inner = target.get(step)
-        if not isinstance(inner, dict):
-            inner = target[step] = {}
-        target = inner
-    if name == "probability" and target.get("useProbability") is False:
-        target["useProbability"] = True
-    if value is None:
-        target.pop(path[-1], None)
-    else:
-        target[path[-1]] = value
+    switch = (*path[:-1], "useProbability")
+    if name == "probability" and value_at(entry, switch) is False:
+        put_at(entry, switch, True)
+    put_at(entry, path, value)
 
 
 def _as_written(

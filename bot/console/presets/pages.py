@@ -2,35 +2,34 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Literal
-from urllib.parse import quote
+from typing import Annotated, Literal
 
-from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from bot.chat.access import Scope
 from bot.console.differences import differing_lines
 from bot.console.message_view import color_of
-from bot.console.presets.api import PresetText, Revision, VersionNumber, preset_name
+from bot.console.presets.api import MAX_VERSIONS, preset_path
 from bot.console.presets.editing import EditedPreset, ListedPreset, PresetEditing
 from bot.console.presets.files import ExportForm
 from bot.console.presets.form import form_groups, keys_without_field
-from bot.console.presets.lorebook_pages import LorebookView, open_entry, view_lorebook
-from bot.console.presets.preview import SAMPLE_SCENES, DraftPreviews, ShownDraft
-from bot.console.routes import (
-    Caller,
-    ConsoleRequest,
-    NavigationItem,
-    Page,
-    RouteGroup,
-    redirect,
-    route,
+from bot.console.presets.preview import (
+    SAMPLE_SCENES,
+    DraftPreviews,
+    LorebookView,
+    ShownDraft,
+    open_entry,
+    view_lorebook,
 )
+from bot.console.routes import Caller, ConsoleRequest, NavigationItem, Page, RouteGroup, route
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
-_PATH = "/presets"
 _ONE = "/presets/{name}"
-Tab = Literal["form", "json", "lorebook", "changes", "versions"]
+TriedText = Annotated[
+    str, Field(max_length=4000), AfterValidator(lambda text: text.replace("\r\n", "\n"))
+]
+"""The text that the lorebook is tried on, with plain line breaks."""
 _EXPORTS = (
     (ExportForm.JSON, "JSON"),
     (ExportForm.MODELFILE, "Modelfile"),
@@ -43,33 +42,17 @@ _EXPORTS = (
 class EditorQuery(BaseModel):
     """Which part of the editor is open."""
 
-    tab: Tab = "form"
+    tab: Literal["form", "json", "lorebook", "changes", "versions"] = "form"
     view: Literal["edit", "preview"] = "edit"
     scene: str = Field("tavern", max_length=400)
     against: int = Field(0, ge=0, le=2**31 - 1, description="The version to compare with.")
     find: str = Field("", max_length=200)
-    text: str = Field("", max_length=4000, description="What the lorebook is tried on.")
+    text: TriedText = ""
     entry: int = Field(0, ge=0, le=2**31 - 1, description="The lorebook entry that is edited.")
 
 
-class DraftForm(BaseModel):
-    content: PresetText
-    revision: Revision
-
-
-class RevisionForm(BaseModel):
-    revision: Revision
-
-
-class PresetForm(BaseModel):
-    """The fields of the form, by the name of the key."""
-
-    model_config = ConfigDict(extra="allow")
-    revision: Revision
-
-
 class TrialQuery(BaseModel):
-    text: str = Field("", max_length=4000)
+    text: TriedText = ""
     entry: int = Field(0, ge=0, le=2**31 - 1, description="The entry that is edited beside it.")
 
 
@@ -77,176 +60,125 @@ class SceneQuery(BaseModel):
     scene: str = Field("tavern", max_length=400)
 
 
+@value_class
 class PresetPages(RouteGroup):
-    """Shows presets, and takes what their forms send."""
+    """Shows presets.
 
-    navigation = (NavigationItem(_PATH, translatable("Presets"), "characters"),)
+    Args:
+        editing: reads presets and drafts.
+        previews: composes drafts.
+        providers: those that are set up.
+    """
 
-    def __init__(
-        self, editing: PresetEditing, previews: DraftPreviews, providers: Sequence[str]
-    ) -> None:
-        """Take what the pages show.
+    navigation = (NavigationItem("/presets", translatable("Presets"), "characters"),)
 
-        Args:
-            editing: changes presets.
-            previews: composes drafts.
-            providers: those that are set up.
-        """
-        self._editing = editing
-        self._previews = previews
-        self._providers = providers
+    editing: PresetEditing
+    previews: DraftPreviews
+    providers: Sequence[str]
 
-    # --- reading ------------------------------------------------------------------------------
+    @route("GET /presets", Scope.READ)
+    async def list_page(self, query: EditorQuery) -> Page:
+        listed = await self.editing.all()
+        return Page("presets/list.html", {**_sorted_list(listed, query.find), "count": len(listed)})
 
-    @route(f"GET {_PATH}", Scope.READ, "The page of presets.", query=EditorQuery)
-    async def _list_page(self, request: ConsoleRequest) -> Page:
-        find = request.query(EditorQuery).find
-        listed = await self._editing.all()
-        return Page("presets/list.html", {**_sorted_list(listed, find), "count": len(listed)})
-
-    @route(f"GET {_ONE}", Scope.READ, "One preset with its draft.", query=EditorQuery)
-    async def _editor_page(self, request: ConsoleRequest) -> Page:
-        name, asked = preset_name(request), request.query(EditorQuery)
-        edited = await self._editing.open(name)
-        listed = await self._editing.all()
-        against = asked.against or edited.version
-        compared = await self._compared(edited, against)
+    @route(f"GET {_ONE}", Scope.READ)
+    async def editor_page(self, request: ConsoleRequest, name: str, query: EditorQuery) -> Page:
+        """Show one preset with its draft."""
+        edited = await self.editing.open(name)
+        listed = await self.editing.all()
+        against = query.against or edited.version
+        compared = edited.published
+        if against != edited.version:
+            compared = await self.editing.version_text(name, against)
         shown = await asyncio.to_thread(differing_lines, compared, edited.content)
         changed = shown
         if against != edited.version:
             changed = await asyncio.to_thread(differing_lines, edited.published, edited.content)
-        checked = await self._editing.check(edited.content)
+        checked = await self.editing.check(edited.content)
         return Page(
             "presets/editor.html",
             {
-                **_sorted_list(listed, asked.find),
+                **_sorted_list(listed, query.find),
                 "edited": edited,
-                "default_name": self._editing.resolver.default.name,
-                "tab": asked.tab,
-                "base": f"{_PATH}/{quote(name, safe='')}",
+                "default_name": self.editing.resolver.default.name,
+                "tab": query.tab,
+                "base": preset_path(name),
                 "problems": checked.problems,
                 "shown_name": checked.preset.character_name if checked.preset else name,
                 "lines": shown.lines,
                 "changes": changed.changes,
                 "against": against,
-                "versions": await self._editing.history(name),
+                "versions": await self.editing.versions.history(name, MAX_VERSIONS),
                 **self._form(checked.value),
-                "scenes": await self._previews.scenes(name),
+                "scenes": await self.previews.scenes(name),
                 "samples": len(SAMPLE_SCENES),
-                "scene": asked.scene,
-                "view": asked.view,
-                "shown": await self._shown(edited, asked, request.caller),
+                "scene": query.scene,
+                "view": query.view,
+                "shown": await self._shown(edited, query, request.caller),
                 "exports": _EXPORTS,
-                "text": asked.text,
-                "tried": await self._tried(edited, asked),
-                "opened": await open_entry(self._editing, checked.value, asked.entry),
-                "entry": asked.entry,
-                "tokens": await self._tokens(edited, asked),
+                "text": query.text,
+                "tried": await self._tried(edited, query),
+                "opened": await open_entry(self.editing, checked.value, query.entry),
+                "entry": query.entry,
+                "tokens": await self._tokens(edited, query),
                 "limit": checked.preset and checked.preset.max_input_tokens,
             },
         )
 
     def _form(self, value: Mapping[str, object] | None) -> dict[str, object]:
-        """Return the fields; none for a text that is no JSON."""
+        """Return the fields; none for a text that is not JSON."""
         if value is None:
             return {"groups": None, "others": [], "providers": []}
-        providers = sorted({*self._providers, str(value.get("provider", ""))} - {""})
         return {
             "groups": form_groups(value),
             "others": keys_without_field(value),
-            "providers": providers,
+            "providers": sorted({*self.providers, str(value.get("provider", ""))} - {""}),
         }
 
     async def _shown(
-        self, edited: EditedPreset, asked: EditorQuery, caller: Caller
+        self, edited: EditedPreset, query: EditorQuery, caller: Caller
     ) -> ShownDraft | None:
         """Return the prompt for readers without a script; with one, the page asks for it."""
-        if asked.view != "preview":
+        if query.view != "preview":
             return None
-        return await self._previews.show(edited, asked.scene, may_spend=caller.may_spend)
+        return await self.previews.show(edited, query.scene, may_spend=caller.may_spend)
 
-    async def _tried(self, edited: EditedPreset, asked: EditorQuery) -> LorebookView | None:
-        text = _plain(asked.text)
-        return await view_lorebook(self._editing, edited, text) if asked.tab == "lorebook" else None
+    async def _tried(self, edited: EditedPreset, query: EditorQuery) -> LorebookView | None:
+        if query.tab != "lorebook":
+            return None
+        return await view_lorebook(self.editing, edited, query.text)
 
-    async def _tokens(self, edited: EditedPreset, asked: EditorQuery) -> Mapping[str, int]:
+    async def _tokens(self, edited: EditedPreset, query: EditorQuery) -> Mapping[str, int]:
         """Return what the texts of the open tab take."""
-        is_counted = asked.tab == "form" or (asked.tab == "lorebook" and asked.entry > 0)
-        return await self._previews.count(edited, asked.entry) if is_counted else {}
+        is_counted = query.tab == "form" or (query.tab == "lorebook" and query.entry > 0)
+        return await self.previews.count(edited, query.entry) if is_counted else {}
 
-    @route(
-        f"GET {_ONE}/lorebook",
-        Scope.READ,
-        "Which entries of the draft's lorebook a text activates.",
-        query=TrialQuery,
-    )
-    async def _try_lorebook(self, request: ConsoleRequest) -> Page:
-        edited = await self._editing.open(preset_name(request))
-        asked = request.query(TrialQuery)
-        text = _plain(asked.text)
+    @route(f"GET {_ONE}/lorebook", Scope.READ)
+    async def try_lorebook(self, name: str, query: TrialQuery) -> Page:
+        """Show which entries of the draft's lorebook a text activates."""
+        edited = await self.editing.open(name)
         return Page(
             "presets/lorebook_trial.html",
             {
-                "tried": await view_lorebook(self._editing, edited, text),
-                "problems": (await self._editing.check(edited.content)).problems,
-                "text": text,
-                "entry": asked.entry,
-                "base": f"{_PATH}/{quote(edited.name, safe='')}",
+                "tried": await view_lorebook(self.editing, edited, query.text),
+                "problems": (await self.editing.check(edited.content)).problems,
+                "text": query.text,
+                "entry": query.entry,
+                "base": preset_path(name),
             },
         )
 
-    @route(
-        f"GET {_ONE}/preview", Scope.READ, "What a model would read of the draft.", query=SceneQuery
-    )
-    async def _preview(self, request: ConsoleRequest) -> Page:
-        edited = await self._editing.open(preset_name(request))
-        scene, may_spend = request.query(SceneQuery).scene, request.caller.may_spend
-        shown = await self._previews.show(edited, scene, may_spend=may_spend)
+    @route(f"GET {_ONE}/preview", Scope.READ)
+    async def preview(self, request: ConsoleRequest, name: str, query: SceneQuery) -> Page:
+        """Show what a model would read of the draft."""
+        edited = await self.editing.open(name)
+        may_spend = request.caller.may_spend
+        shown = await self.previews.show(edited, query.scene, may_spend=may_spend)
         return Page("presets/prompt.html", {"shown": shown, "edited": edited})
-
-    async def _compared(self, edited: EditedPreset, against: int) -> str:
-        if against == edited.version:
-            return edited.published
-        return await self._editing.version_text(edited.name, against)
-
-    # --- changing -----------------------------------------------------------------------------
-
-    @route(f"POST {_ONE}/draft", Scope.PRESETS, "Keep the draft.", body=DraftForm)
-    async def _save(self, request: ConsoleRequest) -> web.Response:
-        form = request.body(DraftForm)
-        content = _plain(form.content)
-        await self._editing.save_draft(preset_name(request), content, form.revision)
-        return _see(request, "json")
-
-    @route(f"POST {_ONE}/form", Scope.PRESETS, "Keep what the form says.", body=PresetForm)
-    async def _save_form(self, request: ConsoleRequest) -> web.Response:
-        form = request.body(PresetForm)
-        fields = {key: str(text) for key, text in (form.model_extra or {}).items()}
-        await self._editing.save_fields(preset_name(request), fields, form.revision)
-        return _see(request)
-
-    @route(f"POST {_ONE}/discard", Scope.PRESETS, "Discard the draft.")
-    async def _discard(self, request: ConsoleRequest) -> web.Response:
-        name = preset_name(request)
-        await self._editing.discard_draft(name, request.caller.name)
-        listed = await self._editing.all()
-        return _see(request) if any(one.name == name for one in listed) else redirect(_PATH)
-
-    @route(f"POST {_ONE}/publish", Scope.PRESETS, "Publish the draft.", body=RevisionForm)
-    async def _publish(self, request: ConsoleRequest) -> web.Response:
-        revision = request.body(RevisionForm).revision
-        await self._editing.publish(preset_name(request), revision, request.caller.name)
-        return _see(request, "versions")
-
-    @route(f"POST {_ONE}/rollback", Scope.PRESETS, "Go back to a version.", body=VersionNumber)
-    async def _go_back(self, request: ConsoleRequest) -> web.Response:
-        number = request.body(VersionNumber).version
-        await self._editing.go_back(preset_name(request), number, request.caller.name)
-        return _see(request, "changes")
 
 
 def _sorted_list(listed: Sequence[ListedPreset], find: str) -> dict[str, object]:
-    """Return the presets that a word finds, characters apart from assistants."""
+    """Return the presets that match a word, characters and assistants apart."""
     wanted = find.strip().casefold()
     found = [one for one in listed if not wanted or wanted in _searched(one)]
     return {
@@ -265,12 +197,3 @@ def _searched(one: ListedPreset) -> str:
 
 def _is_character(one: ListedPreset) -> bool:
     return one.preset is None or one.preset.is_character
-
-
-def _plain(text: str) -> str:
-    return text.replace("\r\n", "\n")  # as browsers send texts
-
-
-def _see(request: ConsoleRequest, tab: Tab | Literal[""] = "") -> web.Response:
-    path = f"{_PATH}/{quote(preset_name(request), safe='')}"
-    return redirect(f"{path}?tab={tab}" if tab else path)

@@ -1,22 +1,24 @@
-"""Show what a model would read of a draft, on a sample or on a recorded conversation."""
+"""Show what a model would read of a draft: its prompt in a scene, its lorebook for a text."""
 
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from bot.chat.answers import AnswerSearch
-from bot.chat.drafts import Scene
-from bot.chat.incoming import Address, Person, Said, WakeReason
+from bot.chat.drafts import Scene, recorded_scene
+from bot.chat.incoming import Person
 from bot.chat.receipt import Receipt
-from bot.chat.session import Session, Turn
+from bot.chat.session import Turn
 from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.console.presets.form import field_specs
-from bot.console.presets.lorebook_entries import entry_form
+from bot.console.presets.lorebook_entries import EntryForm, entry_form
+from bot.console.prompt_preview import DraftComposer
 from bot.console.prompt_view import PromptView, view_prompt
 from bot.errors import BackendError, RequestRefused, SettingsError, UserError
 from bot.prompting.fit import prompt_tokens
+from bot.prompting.lorebook.search import LorebookTrial, try_lorebook
 from bot.prompting.presets.preset import Preset
+from bot.prompting.text.tokens import counter_for_model, get_counter
 from bot.storage.reports import AnswerLog
 from bot.texts.text import Text, text_of, translatable
 from bot.value_class import value_class
@@ -35,36 +37,18 @@ class SampleScene:
     title: Text
     lines: Sequence[tuple[str, str]]
 
-    def for_preset(self, preset: str) -> Scene:
+    def for_preset(self, preset: str) -> Scene | None:
         """Return the scene with the answers of a preset."""
-        *earlier, (name, text) = self.lines
-        turns = tuple(
-            _turn(at, speaker, said, preset) for at, (speaker, said) in enumerate(earlier)
-        )
-        people = {speaker for speaker, _ in self.lines if speaker}
-        address = Address(_PLATFORM, f"sample-{self.id}")
-        said = Said(
-            address=address,
-            external_key=self.id,
-            message_id=f"sample-{len(earlier)}",
-            author=_person(name),
-            text=text,
-            at=_BEGIN + timedelta(minutes=len(earlier)),
-            wake=WakeReason.MENTION if len(people) > 1 else WakeReason.DM,
-            scopes=(address.lane,),
-        )
-        return Scene(Session(1, turns), said)
+        turns = [_turn(at, *line, preset) for at, line in enumerate(self.lines)]
+        return recorded_scene(f"{_PLATFORM}:sample-{self.id}", 1, turns)
 
 
 def _turn(at: int, speaker: str, text: str, preset: str) -> Turn:
     moment = _BEGIN + timedelta(minutes=at)
     if speaker == _ANSWER:
         return Turn("assistant", text, None, moment, preset)
-    return Turn("user", text, _person(speaker), moment, message_id=f"sample-{at}")
-
-
-def _person(name: str) -> Person:
-    return Person(f"{_PLATFORM}:{name.casefold()}", name)
+    person = Person(f"{_PLATFORM}:{speaker.casefold()}", speaker)
+    return Turn("user", text, person, moment, message_id=f"sample-{at}")
 
 
 _TAVERN = (
@@ -104,43 +88,20 @@ SAMPLE_SCENES: Sequence[SampleScene] = (
 
 
 _MAX_RECORDED = 24
+_PROMPT_DIVISOR = 4  # as in prompts: a quarter of the budget, if the book has none
+_TOKENS_WITHOUT_LIMIT = 1024
 _ANSWERS_SEARCHED = 200
 _RECORDED = "recorded "
-_MEND_FIRST = translatable("The draft has mistakes; the JSON tells them by line.")
-
-
-class DraftComposer(Protocol):
-    """Composes and counts as for a real answer; nothing is asked or stored."""
-
-    async def compose(
-        self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
-    ) -> Receipt:
-        """Return the receipt of the answer to a scene, without the answer.
-
-        Unless it `may_spend`, what costs money is left out.
-
-        Raises:
-            UserError: the required parts exceed the budget.
-            BackendError: the backend cannot count.
-        """
-        ...
-
-    async def count(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
-        """Return the tokens of texts as the preset's model counts them."""
-        ...
-
-    async def recorded(self, conversation: str) -> Scene | None:
-        """Return the newest message of a conversation; None if there is none to answer."""
-        ...
+_MEND_FIRST = translatable("The draft has mistakes; the JSON tab lists them by line.")
 
 
 @value_class
 class ShownDraft:
-    """What a model would read of a draft; else why it would read nothing."""
+    """The prompt of a draft, or why there is none."""
 
     prompt: PromptView | None = None
     more_tokens: int | None = None
-    """Than of the published version; None: there is none, or it cannot be composed."""
+    """Compared with the published version; None: it is missing or cannot be composed."""
     problem: str = ""
 
 
@@ -216,14 +177,15 @@ class DraftPreviews:
 
     async def scene(self, name: str, scene_id: str) -> Scene:
         """Return a scene by its id; raises `RequestRefused` with 404 if there is none."""
-        sample = next((one for one in SAMPLE_SCENES if one.id == scene_id), None)
-        if sample is not None:
-            return sample.for_preset(name)
         conversation = scene_id.removeprefix(_RECORDED)
-        if scene_id.startswith(_RECORDED) and conversation in await self.recorded(name):
-            found = await self.composer.recorded(conversation)
-            if found is not None:
-                return found
+        sample = next((one for one in SAMPLE_SCENES if one.id == scene_id), None)
+        scene = None
+        if sample is not None:
+            scene = sample.for_preset(name)
+        elif scene_id.startswith(_RECORDED) and conversation in await self.recorded(name):
+            scene = await self.composer.recorded(conversation)
+        if scene is not None:
+            return scene
         raise RequestRefused(404, translatable("There is no such conversation."))
 
     async def compose(
@@ -254,10 +216,7 @@ class DraftPreviews:
             UserError: the draft has mistakes, or cannot be used here.
         """
         edited = await self.editing.open(name)
-        preset = (await self.editing.check(edited.content)).preset
-        if preset is None:
-            raise UserError(_MEND_FIRST)
-        return await self.ready(preset)
+        return await self.ready(await self.editing.preset_of(edited))
 
     async def _more_tokens(
         self, edited: EditedPreset, receipt: Receipt, scene: Scene, *, may_spend: bool
@@ -275,3 +234,79 @@ class DraftPreviews:
 def recorded_scene_id(conversation: str) -> str:
     """Return the id of the scene of a recorded conversation."""
     return f"{_RECORDED}{conversation}"
+
+
+# --- the lorebook -------------------------------------------------------------------------------
+
+
+@value_class
+class LorebookView:
+    """What a text activates; None: the draft has no lorebook, or mistakes."""
+
+    trial: LorebookTrial | None
+    pieces: Sequence[tuple[str, bool]] = ()
+    """The text, and which pieces of it are keys."""
+    problem: str = ""
+
+
+@value_class
+class OpenEntry:
+    """The entry that is edited."""
+
+    form: EntryForm | None = None
+    file: str = ""
+    """The file that the preset names instead of a lorebook; a change puts it into the preset."""
+    problem: str = ""
+    """Why it cannot be shown."""
+
+
+async def open_entry(
+    editing: PresetEditing, value: dict[str, object] | None, number: int
+) -> OpenEntry:
+    """Return an entry of a preset's lorebook as a form.
+
+    Args:
+        editing: reads the file that the preset may name.
+        value: the preset as JSON; None: its text is none.
+        number: counts from 1; 0: none is edited.
+    """
+    if value is None:
+        return OpenEntry(problem=translatable("The draft is not valid JSON. Fix it first."))
+    try:
+        book = (await editing.with_lorebook(value)).get("lorebook")
+    except UserError as error:
+        return OpenEntry(problem=error.text)
+    file = value.get("lorebook")
+    return OpenEntry(entry_form(book, number), file if isinstance(file, str) else "")
+
+
+async def view_lorebook(editing: PresetEditing, edited: EditedPreset, text: str) -> LorebookView:
+    """Try the lorebook of a draft on a text; raises nothing for a draft with mistakes."""
+    preset = (await editing.check(edited.content)).preset
+    if preset is None:
+        return LorebookView(None)
+    try:
+        complete = await asyncio.to_thread(editing.complete, preset)
+    except UserError as error:
+        return LorebookView(None, problem=error.text)
+    book = complete.parsed_lorebook
+    if book is None:
+        return LorebookView(None)
+    counter = get_counter(preset.token_counter or "") if preset.token_counter else None
+    counter = counter or counter_for_model(preset.model)
+    await counter.load()
+    trial = await asyncio.to_thread(try_lorebook, book, text, budget=_budget(preset), count=counter)
+    return LorebookView(trial, list(_pieces(text, trial.marks)))
+
+
+def _budget(preset: Preset) -> int:
+    limit = preset.max_input_tokens
+    return _TOKENS_WITHOUT_LIMIT if not limit else limit // _PROMPT_DIVISOR
+
+
+def _pieces(text: str, marks: Sequence[tuple[int, int]]) -> Sequence[tuple[str, bool]]:
+    pieces, at = [], 0
+    for begin, end in marks:
+        pieces += [(text[at:begin], False), (text[begin:end], True)]
+        at = end
+    return [one for one in (*pieces, (text[at:], False)) if one[0]]

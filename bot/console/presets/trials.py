@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
-from typing import Protocol
-from urllib.parse import quote
+from typing import TypeAlias
 
 from pydantic import BaseModel, Field
 
@@ -13,53 +12,53 @@ from bot.chat.drafts import Scene
 from bot.chat.prompt import Prompt
 from bot.chat.receipt import Receipt
 from bot.console.differences import DifferingPiece, differing_pieces
-from bot.console.presets.api import preset_name
+from bot.console.presets.api import preset_path
 from bot.console.presets.editing import EditedPreset
 from bot.console.presets.preview import DraftPreviews, recorded_scene_id
-from bot.console.routes import (
-    ConsoleRequest,
-    Page,
-    RouteGroup,
-    route,
-)
+from bot.console.routes import ConsoleRequest, Page, RouteGroup, route
 from bot.errors import BackendError, RequestRefused, UserError
 from bot.prompting.fit import prompt_tokens
 from bot.prompting.presets.preset import Preset
+from bot.replying.generate import GeneratedAnswer
 from bot.texts.text import translatable
 from bot.value_class import value_class
 
+Ask: TypeAlias = Callable[[Preset, Prompt, str], Awaitable[GeneratedAnswer]]
+"""Asks the model of a preset, in the name of the operator and for a conversation."""
+
+
+class SceneForm(BaseModel):
+    scene: str = Field("tavern", max_length=400, description="A sample, or a conversation.")
+    part: bool = Field(default=False, description="Whether a script shows it on its own page.")
+
 
 class TrialOutcome(StrEnum):
-    """What becomes of a conversation with the draft."""
+    """The effect of the draft on a conversation."""
 
     SAME = "same"
-    """The prompt is the same, to the letter."""
+    """The prompt is identical."""
     DIFFERS = "differs"
     OVER = "over"
-    """Something is left out that fits today, or the prompt cannot be composed any more."""
+    """Something no longer fits, or the prompt can no longer be composed."""
 
 
 @value_class
 class ConversationTrial:
-    """One conversation with the draft."""
+    """One recorded conversation with the draft."""
 
     conversation: str
     scene: str
+    """What the preview and the answers are asked for by."""
     outcome: TrialOutcome
     tokens_before: int | None
     tokens: int | None
-    """None: the prompt cannot be composed."""
-    problem: str = ""
+    """Absent: the prompt cannot be composed."""
+    problem: str
 
 
-class AskedModel(Protocol):
-    """What a model said, as far as it is shown."""
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def seconds(self) -> float: ...
+@value_class
+class TrialReport:
+    trials: Sequence[ConversationTrial]
 
 
 @value_class
@@ -67,66 +66,89 @@ class TrialAnswer:
     """An answer of one version to a scene."""
 
     version: int | None
-    """None: of the draft."""
+    """Absent: of the draft."""
     text: str
     seconds: float = 0.0
     problem: str = ""
+    """Why there is no text."""
 
 
 @value_class
-class TrialAnswers:
+class TrialAnswerList:
     """The answers of the published version and of the draft to one scene."""
 
     answers: Sequence[TrialAnswer]
-    pieces: Sequence[DifferingPiece]
-    """What differs; empty for one answer alone."""
-
-    @property
-    def differ(self) -> bool:
-        return any(one.change != "same" for one in self.pieces)
-
-
-Ask = Callable[[Preset, Prompt, str], Awaitable[AskedModel]]
-"""Asks the model of a preset, in the name of the operator and for a conversation."""
+    differ: bool
 
 
 @value_class
-class DraftTrials:
-    """Tests drafts; what is asked counts as usage, and no history keeps it."""
+class TrialPages(RouteGroup):
+    """Shows what a draft changes; questions count as usage, and no history keeps them."""
 
     previews: DraftPreviews
-    ask: Ask
+    ask_model: Ask
 
-    async def test(self, edited: EditedPreset, *, may_spend: bool) -> Sequence[ConversationTrial]:
-        """Compose the newest prompt of each recorded conversation with the draft, and as it is.
+    @route("GET /presets/{name}/test", Scope.READ)
+    async def test_page(self, request: ConsoleRequest, name: str) -> Page:
+        trials = (await self.test(request, name)).trials
+        outcomes = [one.outcome for one in trials]
+        return Page(
+            "presets/test.html",
+            {
+                "edited": await self.previews.editing.open(name),
+                "trials": trials,
+                "counts": {one.value: outcomes.count(one) for one in TrialOutcome},
+                "base": preset_path(name),
+            },
+        )
 
-        Unless it `may_spend`, what costs money is left out of both.
+    @route("POST /api/v1/presets/{name}/test", Scope.READ, errors={422: "The draft has mistakes."})
+    async def test(self, request: ConsoleRequest, name: str) -> TrialReport:
+        """Compose the draft for recorded conversations; nothing is asked.
 
-        Raises:
-            UserError: the draft has mistakes, or was never published.
-            StoreError: a history cannot be read.
+        What costs money is left out unless the caller may spend.
         """
+        edited = await self.previews.editing.open(name)
         before, draft = await self._presets(edited)
         if before is None:
             raise UserError(translatable("Nothing was answered with this preset yet."))
         trials = []
-        for conversation in await self.previews.recorded(edited.name):
+        for conversation in await self.previews.recorded(name):
             scene = await self.previews.composer.recorded(conversation)
             if scene is not None:
-                trials.append(
-                    await self._try(conversation, scene, before, draft, may_spend=may_spend)
-                )
-        return trials
+                may_spend = request.caller.may_spend
+                old, _ = await self._compose(before, scene, may_spend=may_spend)
+                new, problem = await self._compose(draft, scene, may_spend=may_spend)
+                trials.append(_trial(conversation, old, new, problem))
+        return TrialReport(trials)
 
-    async def answer(self, edited: EditedPreset, scene_id: str) -> TrialAnswers:
-        """Ask the published version and the draft for an answer to a scene.
+    @route("POST /presets/{name}/ask", Scope.OPERATE)
+    async def ask_by_form(self, name: str, form: SceneForm) -> Page:
+        answers, pieces = await self._ask(name, form)
+        return Page(
+            "presets/answers.html" if form.part else "presets/asked.html",
+            {
+                "answers": answers,
+                "pieces": pieces,
+                "differ": _differ(pieces),
+                "name": name,
+                "base": preset_path(name),
+            },
+        )
 
-        Raises:
-            RequestRefused: 404: there is no such scene.
-            UserError: the draft has mistakes.
-        """
+    @route("POST /api/v1/presets/{name}/ask", Scope.OPERATE)
+    async def ask(self, name: str, form: SceneForm) -> TrialAnswerList:
+        """Ask the published version and the draft, which counts as usage."""
+        answers, pieces = await self._ask(name, form)
+        return TrialAnswerList(answers, _differ(pieces))
+
+    async def _ask(
+        self, name: str, form: SceneForm
+    ) -> tuple[Sequence[TrialAnswer], Sequence[DifferingPiece]]:
+        """Return the answers, and how two of them differ."""
+        edited = await self.previews.editing.open(name)
         before, draft = await self._presets(edited)
-        scene = await self.previews.scene(edited.name, scene_id)
+        scene = await self.previews.scene(name, form.scene)
         tasks = []
         async with asyncio.TaskGroup() as group:
             if before is not None:
@@ -135,40 +157,19 @@ class DraftTrials:
                 tasks.append(group.create_task(self._answer(draft, None, scene)))
         answers = [task.result() for task in tasks]
         texts = [one.text for one in answers]
-        pieces = differing_pieces(texts[0], texts[1]) if len(texts) > 1 and all(texts) else []
-        return TrialAnswers(answers, pieces)
+        return answers, differing_pieces(*texts) if len(texts) > 1 and all(texts) else []
 
     async def _presets(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
-        check = self.previews.editing.check
-        draft = (await check(edited.content)).preset
-        if draft is None:
-            raise UserError(translatable("Mend the mistakes of the draft first."))
-        published = (await check(edited.published)).preset if edited.published else None
-        return published, draft
-
-    async def _try(
-        self, conversation: str, scene: Scene, before: Preset, draft: Preset, *, may_spend: bool
-    ) -> ConversationTrial:
-        old, _ = await self._compose(before, scene, may_spend=may_spend)
-        new, problem = await self._compose(draft, scene, may_spend=may_spend)
-        if new is None or (old is not None and _dropped(new) > _dropped(old)):
-            outcome = TrialOutcome.OVER
-        elif old is not None and _sent(old) == _sent(new):
-            outcome = TrialOutcome.SAME
-        else:
-            outcome = TrialOutcome.DIFFERS
-        return ConversationTrial(
-            conversation,
-            recorded_scene_id(conversation),
-            outcome,
-            _tokens(old),
-            _tokens(new),
-            problem,
-        )
+        """Return the published version, if there is one, and the draft."""
+        draft = await self.previews.editing.preset_of(edited)
+        if not edited.published:
+            return None, draft
+        return (await self.previews.editing.check(edited.published)).preset, draft
 
     async def _compose(
         self, preset: Preset, scene: Scene, *, may_spend: bool
     ) -> tuple[Receipt | None, str]:
+        """Return the prompt, or else why it cannot be composed."""
         try:
             return await self.previews.compose(preset, None, scene, may_spend=may_spend), ""
         except UserError as error:
@@ -183,7 +184,7 @@ class DraftTrials:
         try:
             conversation = scene.said.address.conversation
             ready = await self.previews.ready(preset)
-            made = await self.ask(ready, receipt.prompt, conversation)
+            made = await self.ask_model(ready, receipt.prompt, conversation)
         except BackendError as error:
             return TrialAnswer(version, "", problem=error.notice)
         except (UserError, RequestRefused) as error:
@@ -191,133 +192,23 @@ class DraftTrials:
         return TrialAnswer(version, made.text, made.seconds)
 
 
-def _tokens(receipt: Receipt | None) -> int | None:
-    return None if receipt is None else prompt_tokens(receipt)
+def _trial(
+    conversation: str, old: Receipt | None, new: Receipt | None, problem: str
+) -> ConversationTrial:
+    if new is None or (old is not None and _dropped_turns(new) > _dropped_turns(old)):
+        outcome = TrialOutcome.OVER
+    elif old is not None and (old.provider, old.prompt) == (new.provider, new.prompt):
+        outcome = TrialOutcome.SAME
+    else:
+        outcome = TrialOutcome.DIFFERS
+    before, tokens = (None if one is None else prompt_tokens(one) for one in (old, new))
+    scene = recorded_scene_id(conversation)
+    return ConversationTrial(conversation, scene, outcome, before, tokens, problem)
 
 
-def _sent(receipt: Receipt) -> tuple[str, Prompt]:
-    return receipt.provider, receipt.prompt
-
-
-def _dropped(receipt: Receipt) -> int:
-    """Return how many messages of the history did not fit."""
+def _dropped_turns(receipt: Receipt) -> int:
     return sum(one.count for one in receipt.dropped if one.section == "history")
 
 
-class SceneForm(BaseModel):
-    scene: str = Field("tavern", max_length=400, description="A sample, or a conversation.")
-    part: bool = Field(default=False, description="Whether a script shows it on its own page.")
-
-
-class TrialRow(BaseModel):
-    """One recorded conversation with the draft."""
-
-    conversation: str
-    scene: str = Field(description="What the preview and the answers are asked for by.")
-    outcome: TrialOutcome
-    tokens_before: int | None
-    tokens: int | None = Field(description="Absent: the prompt cannot be composed.")
-    problem: str
-
-
-class TrialReport(BaseModel):
-    trials: list[TrialRow]
-
-
-class TrialAnswerRow(BaseModel):
-    version: int | None = Field(description="Absent: of the draft.")
-    text: str
-    seconds: float
-    problem: str = Field(description="Why there is no text.")
-
-
-class TrialAnswerList(BaseModel):
-    answers: list[TrialAnswerRow]
-    differ: bool
-
-
-class TrialPages(RouteGroup):
-    """Shows what a draft changes."""
-
-    def __init__(self, trials: DraftTrials) -> None:
-        self._trials = trials
-
-    @route(
-        "GET /presets/{name}/test",
-        Scope.READ,
-        "The draft on recorded conversations; nothing is asked.",
-    )
-    async def _test_page(self, request: ConsoleRequest) -> Page:
-        edited = await self._trials.previews.editing.open(preset_name(request))
-        trials = await self._trials.test(edited, may_spend=request.caller.may_spend)
-        return Page(
-            "presets/test.html",
-            {
-                "edited": edited,
-                "trials": trials,
-                "counts": {
-                    one.value: sum(trial.outcome is one for trial in trials) for one in TrialOutcome
-                },
-                "base": f"/presets/{quote(edited.name, safe='')}",
-            },
-        )
-
-    @route(
-        "POST /api/v1/presets/{name}/test",
-        Scope.READ,
-        "Compose the draft for recorded conversations; nothing is asked.",
-        answer=TrialReport,
-        errors={422: "The draft has mistakes."},
-    )
-    async def _test(self, request: ConsoleRequest) -> TrialReport:
-        edited = await self._trials.previews.editing.open(preset_name(request))
-        rows = [
-            TrialRow(
-                conversation=one.conversation,
-                scene=one.scene,
-                outcome=one.outcome,
-                tokens_before=one.tokens_before,
-                tokens=one.tokens,
-                problem=one.problem,
-            )
-            for one in await self._trials.test(edited, may_spend=request.caller.may_spend)
-        ]
-        return TrialReport(trials=rows)
-
-    @route(
-        "POST /presets/{name}/ask",
-        Scope.OPERATE,
-        "Ask the published version and the draft.",
-        body=SceneForm,
-    )
-    async def _ask_by_form(self, request: ConsoleRequest) -> Page:
-        form = request.body(SceneForm)
-        name = preset_name(request)
-        template = "presets/answers.html" if form.part else "presets/asked.html"
-        values = {
-            "asked": await self._answers(request),
-            "name": name,
-            "base": f"/presets/{quote(name, safe='')}",
-        }
-        return Page(template, values)
-
-    @route(
-        "POST /api/v1/presets/{name}/ask",
-        Scope.OPERATE,
-        "Ask the published version and the draft, which counts as usage.",
-        body=SceneForm,
-        answer=TrialAnswerList,
-    )
-    async def _ask(self, request: ConsoleRequest) -> TrialAnswerList:
-        asked = await self._answers(request)
-        rows = [
-            TrialAnswerRow(
-                version=one.version, text=one.text, seconds=one.seconds, problem=one.problem
-            )
-            for one in asked.answers
-        ]
-        return TrialAnswerList(answers=rows, differ=asked.differ)
-
-    async def _answers(self, request: ConsoleRequest) -> TrialAnswers:
-        edited = await self._trials.previews.editing.open(preset_name(request))
-        return await self._trials.answer(edited, request.body(SceneForm).scene)
+def _differ(pieces: Sequence[DifferingPiece]) -> bool:
+    return any(one.change != "same" for one in pieces)

@@ -6,7 +6,7 @@ from bot.platforms.spec import PlatformSpec
 SPEC = PlatformSpec(
     kind="discord",
     settings=DiscordSettings,
-    factory="bot.platforms.discord.platform:make",
+    factory="bot.platforms.discord.platform:DiscordPlatform",
     limits="bot.platforms.discord.surface:LIMITS",
-    account_setup="bot.platforms.discord.account:make",
+    account_setup="bot.platforms.discord.account:DiscordAccount",
 )

@@ -51,14 +51,11 @@ class _Application(msgspec.Struct):
 
     @property
     def has_content(self) -> bool:
-        """True if the Message Content Intent is on, for verified or for small bots."""
+        """Whether the Message Content Intent is on; small bots have a flag of their own."""
         flags = discord.ApplicationFlags(
             gateway_message_content=True, gateway_message_content_limited=True
         )
         return bool(self.flags & flags.value)
-
-
-_decode_application = msgspec.json.Decoder(_Application).decode
 
 
 class DiscordAccount(AccountSetup):
@@ -78,7 +75,7 @@ class DiscordAccount(AccountSetup):
     @override
     async def inspect(self) -> BotAccount:
         bot = await self._rest.bot_user()
-        application = decode_response(_decode_application, await self._rest.call(_APPLICATION))
+        application = decode_response(await self._rest.call(_APPLICATION), _Application)
         query = {
             "client_id": application.id,
             "permissions": PERMISSIONS,
@@ -124,7 +121,7 @@ class DiscordAccount(AccountSetup):
             "content": "Thank you. You are an admin of this bot now.",
             "allowed_mentions": {"parse": []},
         }
-        with suppress(PlatformError):  # the terminal says it, too
+        with suppress(PlatformError):  # the terminal says it as well
             await self._rest.call(_SEND, str(message.channel.id), body=body)
 
 
@@ -135,7 +132,7 @@ class _CodeReceived(Exception):
 
 
 class _CodeReceiver(ShardClient):
-    """Receives until somebody sends the code, which is raised."""
+    """Receives messages until somebody sends the code, which is raised."""
 
     def __init__(
         self, code: str, settings: DiscordSettings, rest: RestClient, clock: Clock
@@ -148,14 +145,6 @@ class _CodeReceiver(ShardClient):
         if self._code in message.content.split() and not message.author.bot:
             raise _CodeReceived(message)
 
-    @override
-    def on_progress(self) -> None:
-        """Do nothing: there is nothing to store."""
-
 
 async def _wait_for_nothing() -> None:
     pass
-
-
-def make(settings: DiscordSettings) -> AccountSetup:
-    return DiscordAccount(settings)

@@ -1,4 +1,4 @@
-"""The webhook of a channel, which speaks as its characters, and the threads of long answers."""
+"""What a channel offers: a webhook that speaks as characters, and threads for long answers."""
 
 import asyncio
 import re
@@ -11,8 +11,15 @@ import structlog
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Face, MessageThread
 from bot.errors import MessageNotFound, Refused, WordsRefused
-from bot.platforms.discord.rest import RestClient, RestEndpoint, ThreadExists, decode_response
+from bot.platforms.discord.rest import (
+    RestClient,
+    RestEndpoint,
+    ThreadExists,
+    WithId,
+    decode_response,
+)
 from bot.runtime.addresses import is_http_address
+from bot.runtime.bounded_dict import BoundedDict
 from bot.value_class import value_class
 
 WEBHOOK_NAME = "Troupe"
@@ -20,10 +27,9 @@ _THREADS = frozenset({10, 11, 12})
 _DIRECT_MESSAGES = frozenset({1, 3})
 _INCOMING = 1  # the type of webhooks that a bot can speak through
 _REFUSED_SECONDS = 30.0
-_MAX_CHANNELS = 5000
 _MAX_NAME_CHARS = 80
 _MAX_AVATAR_CHARS = 2048
-# Discord refuses names with these words in them, and these names.
+# Discord refuses names that contain these words, and names that are these.
 _RESERVED_WORD = re.compile(r"(?P<first>dis|cly)(?P<rest>cord|de)", re.IGNORECASE)
 _RESERVED_NAMES = frozenset({"everyone", "here"})
 
@@ -31,11 +37,15 @@ _CHANNEL = RestEndpoint("GET", "/channels/{}")
 _LIST = RestEndpoint("GET", "/channels/{}/webhooks")
 _CREATE = RestEndpoint("POST", "/channels/{}/webhooks")
 _log = structlog.get_logger(__name__)
+_OPEN = RestEndpoint("POST", "/channels/{}/messages/{}/threads")
+_MAX_TITLE_CHARS = 100
+_MAX_REMEMBERED = 5000
+_MARK = "/"
 
 
 @value_class
 class ChannelWebhook:
-    """What speaks in one channel or thread."""
+    """The webhook that speaks in a channel or thread."""
 
     id: str
     token: str
@@ -48,12 +58,12 @@ class ChannelWebhook:
 
 
 class ChannelWebhooks:
-    """Finds the webhooks of channels, and makes those that are missing."""
+    """Finds the webhooks of channels and makes missing ones."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
-        self._found: dict[str, ChannelWebhook] = {}
-        self._refused_until: dict[str, float] = {}
+        self._found = BoundedDict[str, ChannelWebhook](_MAX_REMEMBERED)
+        self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
         self._ids: set[str] = set()
         self._lock = asyncio.Lock()  # so that a channel gets one webhook
 
@@ -63,7 +73,7 @@ class ChannelWebhooks:
         return self._ids
 
     async def find(self, channel: str) -> ChannelWebhook | None:
-        """Return the webhook of a channel or thread; None: the bot speaks in its own voice.
+        """Return the webhook of a channel or thread; None: the bot speaks itself.
 
         Raises:
             PlatformError: it is not known whether there is one.
@@ -77,12 +87,10 @@ class ChannelWebhooks:
             return self._found.get(channel)
 
     def forget(self, channel: str) -> None:
-        """Look the webhook of a channel up again: it does not exist any more."""
+        """Look up the webhook of a channel again: it was deleted."""
         self._found.pop(channel, None)
 
     async def _look_up(self, channel: str) -> None:
-        if len(self._found) + len(self._refused_until) > _MAX_CHANNELS:
-            self._found, self._refused_until = {}, {}
         try:
             found = await self._find_or_make(channel)
         except Refused as error:  # no right to manage webhooks, or too many of them
@@ -95,19 +103,17 @@ class ChannelWebhooks:
         self._ids.add(found.id)
 
     async def _find_or_make(self, channel: str) -> ChannelWebhook | None:
-        place = decode_response(_decode_channel, await self._rest.call(_CHANNEL, channel))
+        place = decode_response(await self._rest.call(_CHANNEL, channel), _Channel)
         if place.type in _DIRECT_MESSAGES:
             return None
         is_thread = place.type in _THREADS and place.parent_id is not None
         home = place.parent_id if is_thread and place.parent_id else channel
         bot_id = (await self._rest.bot_user()).id
-        listed = decode_response(_decode_webhooks, await self._rest.call(_LIST, home))
+        listed = decode_response(await self._rest.call(_LIST, home), list[_Webhook])
         ours = [one for one in listed if one.is_made_by(bot_id)]
         if not ours:
             body = {"name": WEBHOOK_NAME}
-            ours = [
-                decode_response(_decode_webhook, await self._rest.call(_CREATE, home, body=body))
-            ]
+            ours = [decode_response(await self._rest.call(_CREATE, home, body=body), _Webhook)]
         self._ids.update(one.id for one in ours)
         oldest = min(ours, key=lambda one: int(one.id))
         if oldest.token is None:
@@ -116,7 +122,7 @@ class ChannelWebhooks:
 
 
 def webhook_fields(face: Face) -> dict[str, str]:
-    """Return the name and the picture of a message, as far as Discord takes them."""
+    """Return the name and picture of a message as far as Discord accepts them."""
     fields = {"username": webhook_name(face.name)}
     avatar = face.avatar or ""
     if len(avatar) <= _MAX_AVATAR_CHARS and is_http_address(avatar):
@@ -125,7 +131,7 @@ def webhook_fields(face: Face) -> dict[str, str]:
 
 
 def webhook_name(name: str) -> str:
-    """Return a name that Discord takes: 1 to 80 characters without its reserved words."""
+    """Return a name that Discord accepts: 1 to 80 characters without reserved words."""
     allowed = _RESERVED_WORD.sub(r"\g<first>-\g<rest>", " ".join(name.split()))[:_MAX_NAME_CHARS]
     allowed = allowed.strip()
     return f"{allowed}." if allowed.lower() in _RESERVED_NAMES else allowed or WEBHOOK_NAME
@@ -136,31 +142,16 @@ class _Channel(msgspec.Struct):
     parent_id: str | None = None
 
 
-class _Creator(msgspec.Struct):
-    id: str
-
-
 class _Webhook(msgspec.Struct):
     id: str
     type: int = _INCOMING
     token: str | None = None
-    user: _Creator | None = None
+    user: WithId | None = None
 
     def is_made_by(self, bot_id: str) -> bool:
-        """Return whether the bot made it, so that its token is known and it may have buttons."""
+        """Return whether the bot made it, so that it may have buttons."""
         by_bot = self.user is not None and self.user.id == bot_id
         return self.type == _INCOMING and self.token is not None and by_bot
-
-
-_decode_channel = msgspec.json.Decoder(_Channel).decode
-_decode_webhook = msgspec.json.Decoder(_Webhook).decode
-_decode_webhooks = msgspec.json.Decoder(list[_Webhook]).decode
-
-
-_OPEN = RestEndpoint("POST", "/channels/{}/messages/{}/threads")
-_MAX_TITLE_CHARS = 100
-_MAX_REMEMBERED = 5000
-_MARK = "/"
 
 
 class AnswerThreads:
@@ -168,14 +159,14 @@ class AnswerThreads:
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
-        self._opened: set[str] = set()
-        self._refused_until: dict[str, float] = {}
+        self._opened = BoundedDict[str, None](_MAX_REMEMBERED)
+        self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
 
     async def open(self, channel: str, thread: MessageThread) -> str | None:
-        """Return the channel id of a thread that exists now; None: it may not be opened.
+        """Return the id of the thread, opened if needed; None: it may not be opened.
 
         Raises:
-            PlatformError: it is not known whether it exists.
+            PlatformError: it is not known whether the thread exists.
         """
         if thread.message_id in self._opened:
             return thread.message_id
@@ -191,25 +182,21 @@ class AnswerThreads:
         except Refused as error:  # no right to open threads, or a channel that has none
             self.refuse(channel, str(error))
             return None
-        if len(self._opened) >= _MAX_REMEMBERED:
-            self._opened.clear()
-        self._opened.add(thread.message_id)
+        self._opened[thread.message_id] = None
         return thread.message_id
 
     def refuse(self, channel: str, reason: str) -> None:
-        """Open and use no threads of a channel for a while."""
+        """Open and use no threads in a channel for a while."""
         _log.info("no_thread", channel=channel, reason=reason)
-        if len(self._refused_until) >= _MAX_REMEMBERED:
-            self._refused_until.clear()
         self._refused_until[channel] = time.monotonic() + _REFUSED_SECONDS
 
 
 def id_in_thread(thread: str, message_id: str) -> str:
-    """Name a message that stands in a thread of the channel that it was sent for."""
+    """Return the id of a message in a thread, for the channel it was sent to."""
     return f"{thread}{_MARK}{message_id}"
 
 
 def locate(address: Address, message_id: str) -> tuple[str, str]:
-    """Return the channel or thread that a message stands in, and its id there."""
+    """Return the channel or thread of a message, and its id there."""
     thread, mark, own_id = message_id.rpartition(_MARK)
     return (thread if mark else address.chat), own_id

@@ -29,7 +29,7 @@ LOCALES = {"zh": ("zh-CN", "zh-TW")}
 def to_payload(spec: CommandSpec) -> dict[str, Any]:
     """Return a command as an element of `PUT /applications/{id}/commands`.
 
-    Who lacks the default permissions does not see it in a server; a server may offer it to others.
+    Without the default permissions people do not see it; a server may offer it to others.
     """
     actions = [{**_describe(action), "type": _SUBCOMMAND} for action in spec.actions]
     return {
@@ -42,7 +42,7 @@ def to_payload(spec: CommandSpec) -> dict[str, Any]:
 
 
 def to_message_payload(spec: MessageCommandSpec) -> dict[str, Any]:
-    """Return a command in the menu of a message, as `to_payload` does."""
+    """Return a command of the message menu, as `to_payload` does."""
     names = {
         locale: translate(looked_up(spec.name), language)
         for language, locales in LOCALES.items()
@@ -57,7 +57,7 @@ def to_message_payload(spec: MessageCommandSpec) -> dict[str, Any]:
 
 
 def commands_differ(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> bool:
-    """Compare commands with those that Discord has; fields that Discord adds are ignored."""
+    """Compare our commands with Discord's, ignoring fields that Discord adds."""
     known = {(command["type"], command["name"]): command for command in theirs}
     if {(command["type"], command["name"]) for command in ours} != set(known):
         return True
@@ -67,7 +67,7 @@ def commands_differ(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[
 def message_command(
     interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]
 ) -> MessageCommandSpec | None:
-    """Return the command that was called in the menu of a message; None: another one."""
+    """Return the command that was called in a message's menu; None: another kind of call."""
     data: Mapping[str, Any] = interaction.data or {}
     if data.get("type") != _MESSAGE_COMMAND:
         return None
@@ -75,13 +75,13 @@ def message_command(
 
 
 def form_target_id(spec: MessageCommandSpec, interaction: discord.Interaction) -> str:
-    """Name the command and the message that a form is opened for."""
+    """Return the id of a form: its command and its message."""
     data: Mapping[str, Any] = interaction.data or {}
     return f"{spec.command}:{data.get('target_id', '')}"
 
 
 def is_form_of_menu(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]) -> bool:
-    """Return whether a form was sent that a button has opened, and no command."""
+    """Return whether a form was sent that belongs to a button instead of a command."""
     if interaction.type is not discord.InteractionType.modal_submit:
         return False
     command, _ = form_target(interaction)
@@ -89,13 +89,13 @@ def is_form_of_menu(interaction: discord.Interaction, specs: Sequence[MessageCom
 
 
 def custom_id(interaction: discord.Interaction) -> str:
-    """Return the id that a component or a form was sent with."""
+    """Return the id of the component or form that was sent."""
     data: Mapping[str, Any] = interaction.data or {}
     return str(data.get("custom_id", ""))
 
 
 def form_data(form_id: str, form: EditableText) -> dict[str, Any]:
-    """Describe a form that is opened; its id comes back with what was entered."""
+    """Return the payload of a form; its id comes back with the input."""
     field = {
         "type": _TEXT_FIELD,
         "custom_id": "text",
@@ -110,13 +110,13 @@ def form_data(form_id: str, form: EditableText) -> dict[str, Any]:
 
 
 def form_target(interaction: discord.Interaction) -> tuple[str, str]:
-    """Return the command and the message that a form is for."""
+    """Return the command and the message of a form."""
     command, _, message_id = custom_id(interaction).partition(":")
     return command, message_id
 
 
 def command_text(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec] = ()) -> str:
-    """Return a command as the text that a person would type: "/preset use nova"."""
+    """Return a command as a person would type it: "/preset use nova"."""
     if interaction.type is discord.InteractionType.modal_submit:
         command, _ = form_target(interaction)
         return f"/{command} {form_value(interaction)}"
@@ -128,14 +128,14 @@ def command_text(interaction: discord.Interaction, specs: Sequence[MessageComman
 
 
 def manages_guild(interaction: discord.Interaction) -> bool:
-    """Return whether who called a command or pressed a button manages the server."""
+    """Return whether the person who interacts manages the server."""
     return interaction.permissions.administrator or interaction.permissions.manage_guild
 
 
 def has_public_response(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
-    """Return whether everybody in a server reads the response, because the channel is changed.
+    """Return whether the whole server sees the response: the command changes the channel.
 
-    That is settled by the acknowledgement, before the command runs.
+    The acknowledgment decides that, before the command runs.
     """
     is_command = interaction.type is discord.InteractionType.application_command
     if not is_command or interaction.guild_id is None:
@@ -150,7 +150,7 @@ def has_public_response(interaction: discord.Interaction, specs: Sequence[Comman
 
 
 def suggestions(interaction: discord.Interaction, complete: CompletePreset) -> list[str]:
-    """Return what the option that somebody is typing may become."""
+    """Return completions of the option that somebody is typing."""
     _, _, options = _parts(interaction)
     typed = next((str(option["value"]) for option in options if option.get("focused")), None)
     found = () if typed is None else complete(typed)
@@ -178,7 +178,7 @@ def _describe_option(option: CommandOption) -> dict[str, Any]:
 
 
 def _describe_in_words(summary: str) -> dict[str, Any]:
-    """Return the description in English, and in other languages where it is translated."""
+    """Return the description in English and in other languages."""
     translated = {
         locale: text[:_MAX_SUMMARY_CHARS]
         for language, locales in LOCALES.items()
@@ -190,7 +190,7 @@ def _describe_in_words(summary: str) -> dict[str, Any]:
 
 
 def _matches(theirs: object, ours: object) -> bool:
-    """Compare only what we define; Discord may leave out an empty list and False."""
+    """Compare what we define; Discord may omit an empty list and False."""
     match ours:
         case dict():
             return isinstance(theirs, Mapping) and all(

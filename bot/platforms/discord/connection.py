@@ -4,10 +4,10 @@ discord.py's own loop identifies at once and without a limit, always resumes fro
 received, stored or not, and ends a session when it closes.
 """
 
+import asyncio
 import random
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import aiohttp
 import discord
@@ -22,19 +22,19 @@ from bot.errors import (
     TokenRejected,
     Unreachable,
 )
-from bot.platforms.discord.events import HeldEvents
 from bot.platforms.discord.internals import (
     DiscordClient,
     RawEvent,
     ReconnectWebSocket,
     decode_event,
 )
-from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_json
+from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
 from bot.platforms.discord.shards import GatewaySession, IdentifyLimits, Shard
 from bot.ports import Clock
 from bot.texts.text import translatable
 
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _ASK_AGAIN_SECONDS = 2.0
 _MAX_REFUSED_RESUME_SECONDS = 5.0  # Discord asks for 1 to 5 s before the next IDENTIFY
@@ -44,9 +44,11 @@ _HELD = frozenset({"message", "raw_message_edit", "raw_message_delete", "raw_bul
 _CONNECTION_ERRORS = (OSError, aiohttp.ClientError, discord.ConnectionClosed)
 _CHANNEL = RestEndpoint("GET", "/channels/{}")
 _MESSAGES = RestEndpoint("GET", "/channels/{}/messages")
-_GUILD = RestEndpoint("GET", "/guilds/{}")
-_GUILD_CHANNELS = RestEndpoint("GET", "/guilds/{}/channels")
-_ACTIVE_THREADS = RestEndpoint("GET", "/guilds/{}/threads/active")
+_GUILD_PARTS: Sequence[tuple[RestEndpoint, type[Any]]] = (
+    (RestEndpoint("GET", "/guilds/{}"), dict[str, Any]),
+    (RestEndpoint("GET", "/guilds/{}/channels"), list[dict[str, Any]]),
+    (RestEndpoint("GET", "/guilds/{}/threads/active"), dict[str, Any]),
+)
 
 
 class ShardClient(DiscordClient):
@@ -68,13 +70,11 @@ class ShardClient(DiscordClient):
         self._clock = clock
         self._unsettled: dict[int, int] = {}  # interactions in progress -> their sequence numbers
         self.is_replaying = False
-        """Whether a session is being resumed, and what arrives is not new."""
-        self._held = HeldEvents(self._is_known, self._load_guild, self._release)
+        """Whether a session is being resumed, so that events are not new."""
+        self._held: dict[int, list[tuple[int, str]]] = {}
+        """By guild: the events that wait until it is known, with their sequence numbers."""
+        self._loading: set[asyncio.Task[None]] = set()
         super().__init__(rest, intents, shard)
-
-    @abstractmethod
-    def on_progress(self) -> None:
-        """Note that an event was parsed, so that `progress` is another one."""
 
     async def stay_connected(
         self, session: GatewaySession | None, before_identify: Callable[[], Awaitable[None]]
@@ -82,11 +82,11 @@ class ShardClient(DiscordClient):
         """Receive until closed.
 
         Args:
-            session: the one to resume.
+            session: the session to resume.
             before_identify: is awaited before each IDENTIFY.
 
         Raises:
-            PlatformError: there was no connection yet, or Discord has ended it for good.
+            PlatformError: the first connection failed, or Discord has ended it for good.
         """
         failures = 0
         while not self.is_closed():
@@ -95,7 +95,6 @@ class ShardClient(DiscordClient):
                 while True:
                     if await self.receive():
                         failures = 0
-                        self.on_progress()
             except ReconnectWebSocket as error:
                 self.dispatch("disconnect")
                 session = self.session if error.resume else None
@@ -113,7 +112,7 @@ class ShardClient(DiscordClient):
                         )
                     ) from error
                 session = self.session or session
-                if session is not None:  # its server may be what is gone
+                if session is not None:  # perhaps its server is gone
                     session = GatewaySession(session.id, session.sequence, "")
                 failures += 1
                 longest = min(2.0**failures, _MAX_RECONNECT_SECONDS)
@@ -121,23 +120,40 @@ class ShardClient(DiscordClient):
 
     @override
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
-        """Do nothing: what has to be waited for was before there was a connection."""
+        """Do nothing: all waiting was done before connecting."""
 
     @override
     async def close(self) -> None:
-        self._held.clear()
+        self.forget_held_events()
         await super().close()
 
     @override
     def take_event(self, event: str, *args: Any) -> None:
-        is_held = event in _HELD and self._held.hold(
-            _guild_id(args[0]), self.sequence, self.last_received
-        )
-        if not is_held:
-            super().take_event(event, *args)
+        """Take an event, or hold it until its guild is known: RESUME describes no guilds.
 
-    def _release(self, received: str) -> None:
-        self.parse(decode_event(received), super().take_event)
+        Without its parent channel a message in a thread could not be placed.
+        """
+        guild = _guild_id(args[0]) if event in _HELD else 0
+        if not guild or (guild not in self._held and self._is_known(guild)):
+            super().take_event(event, *args)
+            return
+        if guild not in self._held:
+            self._held[guild] = []
+            task = asyncio.create_task(self._load_and_release(guild))
+            self._loading.add(task)
+            task.add_done_callback(self._loading.discard)
+        self._held[guild].append((self.sequence, self.last_received))
+
+    async def _load_and_release(self, guild: int) -> None:
+        await self._load_guild(guild)
+        for _, received in self._held.pop(guild, ()):
+            self.parse(decode_event(received), super().take_event)
+
+    def forget_held_events(self) -> None:
+        """Forget held events: Discord repeats them, or they are read from the channels."""
+        for task in self._loading:
+            task.cancel()
+        self._held.clear()
 
     async def _open(
         self, session: GatewaySession | None, before_identify: Callable[[], Awaitable[None]]
@@ -154,33 +170,28 @@ class ShardClient(DiscordClient):
 
     @property
     def progress(self) -> GatewaySession | None:
-        """How far the events of the session were queued; None while there is none."""
+        """Up to where the events of the session were queued; None without a session."""
         session = self.session
         if session is None:
             return None
-        open_numbers = [*self._unsettled.values()]
-        if (held := self._held.first_held) is not None:
-            open_numbers.append(held)
+        open_numbers = [*self._unsettled.values(), *(held[0][0] for held in self._held.values())]
         sequence = min(session.sequence, min(open_numbers, default=session.sequence + 1) - 1)
         return GatewaySession(session.id, sequence, session.resume_url)
 
     async def read_history(self, channel_id: int, after: int, limit: int) -> list[dict[str, Any]]:
-        """Return messages of a channel, oldest first, for `parse_message`.
-
-        Raises:
-            PlatformError: they cannot be read.
-        """
+        """Return messages for `parse_message`, oldest first; may raise `PlatformError`."""
         where = await self._locate(channel_id)
         query = {"after": str(after), "limit": str(limit)}
-        found = decode_json(await self._rest.call(_MESSAGES, str(channel_id), query=query))
-        return [{**each, **where} for each in reversed(found)]
+        found = await self._rest.call(_MESSAGES, str(channel_id), query=query)
+        messages = decode_response(found, list[dict[str, Any]])
+        return [{**each, **where} for each in reversed(messages)]
 
     async def _locate(self, channel_id: int) -> dict[str, str]:
-        """Return what events of a channel say of its guild, and make an archived thread known."""
+        """Return a channel's guild as in its events; make an archived thread known."""
         known = self.get_channel(channel_id)
         if known is not None and not isinstance(known, discord.abc.PrivateChannel):
             return {"guild_id": str(known.guild.id)}
-        channel = decode_json(await self._rest.call(_CHANNEL, str(channel_id)))
+        channel = decode_response(await self._rest.call(_CHANNEL, str(channel_id)), dict[str, Any])
         if "thread_metadata" in channel:
             self.parse(RawEvent("THREAD_CREATE", channel), _ignore)
         return {"guild_id": channel["guild_id"]} if "guild_id" in channel else {}
@@ -188,32 +199,46 @@ class ShardClient(DiscordClient):
     def _is_known(self, guild_id: int) -> bool:
         return self.get_guild(guild_id) is not None
 
-    async def _load_guild(self, guild_id: int) -> None:
-        """Fetch a guild with its channels; without them where Discord refuses."""
-        while not self.is_closed():
+    async def until_answered(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a request until Discord answers it.
+
+        Raises:
+            Refused: Discord refuses it.
+            PlatformFatal: no retry helps.
+        """
+        while True:
             try:
-                guild, channels, threads = [
-                    decode_json(await self._rest.call(each, str(guild_id)))
-                    for each in (_GUILD, _GUILD_CHANNELS, _ACTIVE_THREADS)
-                ]
-            except (Refused, PlatformFatal) as error:
-                _log.warning("discord_guild_not_loaded", guild=guild_id, reason=str(error))
-                return
+                return await request()
+            except (Refused, PlatformFatal):
+                raise
             except RateLimited as limited:
                 await self._clock.sleep(limited.retry_after_seconds)
             except PlatformError:
                 await self._clock.sleep(_ASK_AGAIN_SECONDS)
-            else:
-                described = {**guild, "channels": channels, "threads": threads["threads"]}
-                if not self._is_known(guild_id):
-                    self.parse(RawEvent("GUILD_CREATE", described), _ignore)
-                return
+
+    async def _load_guild(self, guild_id: int) -> None:
+        """Fetch a guild and its channels, unless Discord refuses."""
+
+        async def fetch() -> list[Any]:
+            return [
+                decode_response(await self._rest.call(endpoint, str(guild_id)), type_)
+                for endpoint, type_ in _GUILD_PARTS
+            ]
+
+        try:
+            guild, channels, threads = await self.until_answered(fetch)
+        except (Refused, PlatformFatal) as error:
+            _log.warning("discord_guild_not_loaded", guild=guild_id, reason=str(error))
+            return
+        if not self._is_known(guild_id):
+            described = {**guild, "channels": channels, "threads": threads["threads"]}
+            self.parse(RawEvent("GUILD_CREATE", described), _ignore)
 
 
 def _guild_id(event: Any) -> int:
-    """Return the guild of a message, an edit or a deletion; 0 if it is a direct message.
+    """Return the guild of a message, an edit or a deletion; 0 for a direct message.
 
-    discord.py's event of an edit names the guild only where that is known, its channel always.
+    discord.py's event of an edit names the guild only if it is known, but always its channel.
     """
     message = event if isinstance(event, discord.Message) else getattr(event, "message", None)
     if message is None:

@@ -1,27 +1,20 @@
-"""What a gateway connection tells the receiver: the events, their queue, and held ones.
-
-After IDENTIFY Discord sends every guild with its channels. After RESUME in a process that has just
-started it sends events only, and without its channel a message in a thread has no parent. So the
-events of a guild are held until it is known.
-"""
+"""What a gateway connection tells the receiver, and the queue between them."""
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
 from dataclasses import field
 from datetime import datetime
 
 import discord
 
-from bot.platforms.discord.shards import GatewaySession
+from bot.chat.incoming import Pressed
 from bot.value_class import value_class
-
-_QUIET_SECONDS = 0.25  # after which the receiver learns of what is not urgent
 
 
 @value_class
 class SessionStarted:
-    """A new session: messages since the last one were not delivered and must be fetched."""
+    """A new session: messages since the last one must be fetched."""
 
     at: datetime
     guilds_known: asyncio.Event = field(default_factory=asyncio.Event)
@@ -39,19 +32,12 @@ class CommandReceived:
 
 @value_class
 class SessionResumed:
-    """What was missed has been replayed; from here on events are new."""
-
-
-@value_class
-class SequenceReached:
-    """Everything before this was queued: the session can be resumed from here once it is stored."""
-
-    session: GatewaySession
+    """Missed events were replayed; from here on they are new."""
 
 
 @value_class
 class MessageEdited:
-    """A message that was changed, as it reads now."""
+    """An edited message, as it reads now."""
 
     message: discord.Message
     thread: discord.Thread | None = None
@@ -60,133 +46,48 @@ class MessageEdited:
 
 @value_class
 class MessagesDeleted:
-    """One message or many of a channel were deleted."""
+    """Messages of a channel were deleted."""
 
     channel_id: int
     guild_id: int | None
     message_ids: frozenset[int]
 
 
-@value_class
-class ComponentUsed:
-    """A button was pressed, or something was chosen from a menu."""
+PlatformEvent = discord.Message | MessageEdited | MessagesDeleted | Pressed | discord.Guild
+"""What happened in channels; a guild is one that the bot has just been added to."""
 
-    interaction: discord.Interaction
-
-
-PlatformEvent = discord.Message | MessageEdited | MessagesDeleted | ComponentUsed | discord.Guild
-"""What happened in channels; a guild is one that the bot was added to just now."""
-
-SessionEvent = SessionStarted | SessionResumed | SequenceReached
+SessionEvent = SessionStarted | SessionResumed
 GatewayEvent = PlatformEvent | CommandReceived | SessionEvent
 
 
 class EventQueue:
-    """Events in the order in which they were parsed, and how far the session got with them.
+    """Events in the order they were parsed."""
 
-    Args:
-        progress: the session up to what is queued; None while there is none.
-    """
-
-    def __init__(self, progress: Callable[[], GatewaySession | None]) -> None:
-        self._progress = progress
+    def __init__(self) -> None:
         self._events: deque[GatewayEvent] = deque()
-        self._is_due = asyncio.Event()  # that they are taken
-        self._due_later: asyncio.TimerHandle | None = None
-        self._has_progress = False
-
-    async def take(self) -> list[GatewayEvent]:
-        """Wait for events and take all there are, up to and including the start of a session."""
-        taken: list[GatewayEvent] = []
-        while not taken:
-            await self._is_due.wait()
-            taken = self._take_queued()
-        return taken
+        self._is_due = asyncio.Event()
 
     def put(self, event: GatewayEvent) -> None:
         self._events.append(event)
         self._is_due.set()
 
     def put_quietly(self, event: GatewayEvent) -> None:
-        """Queue what nobody waits for: it is taken with the next event, or within moments."""
+        """Queue an event that nobody waits for: it is taken with the next one, or after a while."""
         self._events.append(event)
-        self._wake_later()
 
-    def note_progress(self) -> None:
-        """Note that the session got further; that is taken like what is put quietly."""
-        self._has_progress = True
-        self._wake_later()
+    async def take(self, seconds: float) -> list[GatewayEvent]:
+        """Wait for an event; take all, up to and including the start of a session.
 
-    def _take_queued(self) -> list[GatewayEvent]:
+        After so many seconds only quiet events are taken, if there are any.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_due.wait()
         taken: list[GatewayEvent] = []
         while self._events:
             taken.append(self._events.popleft())
             if isinstance(taken[-1], SessionStarted):
-                if not self._events and not self._has_progress:
-                    self._is_due.clear()
-                return taken
-        self._is_due.clear()
-        session = self._progress() if self._has_progress else None
-        self._has_progress = False
-        return taken if session is None else [*taken, SequenceReached(session)]
-
-    def _wake_later(self) -> None:
-        if self._due_later is None and not self._is_due.is_set():
-            loop = asyncio.get_running_loop()
-            self._due_later = loop.call_later(_QUIET_SECONDS, self._wake)
-
-    def _wake(self) -> None:
-        self._due_later = None
-        self._is_due.set()
-
-
-class HeldEvents:
-    """Keeps events of guilds that are not known, in order, until these are loaded."""
-
-    def __init__(
-        self,
-        is_known: Callable[[int], bool],
-        load: Callable[[int], Awaitable[None]],
-        release: Callable[[str], None],
-    ) -> None:
-        """Take what knows the guilds.
-
-        Args:
-            is_known: whether a guild's channels are known.
-            load: makes them known, or gives up; then the events are released all the same.
-            release: takes an event, as it was received.
-        """
-        self._is_known = is_known
-        self._load = load
-        self._release = release
-        self._held: dict[int, list[tuple[int, str]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def first_held(self) -> int | None:
-        """The number of the oldest event that waits; None while there is none."""
-        return min((held[0][0] for held in self._held.values()), default=None)
-
-    def hold(self, guild: int, number: int, event: str) -> bool:
-        """Keep an event if its guild has to be loaded, and say so; 0: a direct message."""
-        if guild in self._held:
-            self._held[guild].append((number, event))
-            return True
-        if not guild or self._is_known(guild):
-            return False
-        self._held[guild] = [(number, event)]
-        task = asyncio.create_task(self._load_and_release(guild))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return True
-
-    def clear(self) -> None:
-        """Forget what waits: Discord sends it again, or it is read from the channels."""
-        for task in self._tasks:
-            task.cancel()
-        self._held.clear()
-
-    async def _load_and_release(self, guild: int) -> None:
-        await self._load(guild)
-        for _, event in self._held.pop(guild, ()):
-            self._release(event)
+                break
+        if not self._events:
+            self._is_due.clear()
+        return taken

@@ -1,21 +1,19 @@
 """The gateway connection: one queue of events in the order in which Discord sent them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 
 import discord
 import structlog
 from discord import InteractionResponseType as ResponseType
 from discord.utils import MISSING, utcnow
-from typing_extensions import override
 
-from bot.chat.command import ButtonAction, CommandSpec, MessageCommandSpec
+from bot.chat.command import ButtonAction
+from bot.chat.incoming import Pressed
 from bot.errors import OutcomeUnknown, PlatformError, Unreachable
 from bot.platforms.discord.commands import (
     MAX_FORM_CHARS,
-    CompletePreset,
-    custom_id,
     form_data,
     form_target_id,
     has_public_response,
@@ -26,7 +24,6 @@ from bot.platforms.discord.commands import (
 from bot.platforms.discord.connection import ShardClient
 from bot.platforms.discord.events import (
     CommandReceived,
-    ComponentUsed,
     EventQueue,
     GatewayEvent,
     MessageEdited,
@@ -34,18 +31,17 @@ from bot.platforms.discord.events import (
     SessionResumed,
     SessionStarted,
 )
+from bot.platforms.discord.incoming import command_to_incoming, press_to_incoming
 from bot.platforms.discord.rest import AlreadyAcknowledged, RestClient, RestEndpoint
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import IdentifyLimits, Shard
-from bot.platforms.spec import EditableText
-from bot.ports import Clock
+from bot.platforms.spec import EditableText, PlatformContext
 
 _log = structlog.get_logger(__name__)
 _COMMANDS = frozenset(
     {discord.InteractionType.application_command, discord.InteractionType.modal_submit}
 )
 """What is answered to its author alone; a form that was sent in is a command with its argument."""
-_ONLY = Shard()
 _REFUSAL_SECONDS = 1.5
 _RESPONSE_SECONDS = 3.0  # Discord drops a response that comes later
 _NEW_IN_GUILD = timedelta(minutes=5)
@@ -53,62 +49,42 @@ _RESPOND = RestEndpoint("POST", "/interactions/{}/{}/callback", resource_ids=2, 
 _EPHEMERAL = discord.MessageFlags(ephemeral=True).value
 
 
-async def _edit_nothing(_interaction: discord.Interaction) -> EditableText:
-    return EditableText()
-
-
-async def _open_no_form(_interaction: discord.Interaction) -> EditableText | None:
-    return None
-
-
 class Gateway(ShardClient):
-    """The connection of one shard; its events in one queue."""
+    """The connection of one shard, with its events in one queue."""
 
     def __init__(
         self,
         settings: DiscordSettings,
         rest: RestClient,
-        complete: CompletePreset,
-        press_refusal: Callable[[discord.Interaction], Awaitable[str | None]],
-        commands: Sequence[CommandSpec] = (),
-        message_commands: Sequence[MessageCommandSpec] = (),
-        text_to_edit: Callable[[discord.Interaction], Awaitable[EditableText]] = _edit_nothing,
-        press_form: Callable[[discord.Interaction], Awaitable[EditableText | None]] = _open_no_form,
-        *,
-        shard: Shard = _ONLY,
+        context: PlatformContext,
+        shard: Shard,
         identify_limits: IdentifyLimits,
-        clock: Clock,
     ) -> None:
         intents = discord.Intents(guilds=True, messages=True, message_content=True)
-        super().__init__(settings, rest, intents, shard, identify_limits, clock)
-        self._complete = complete
-        self._press_refusal = press_refusal
-        self._text_to_edit = text_to_edit
-        self._press_form = press_form
-        self.commands = commands
-        self.message_commands = message_commands
-        self._events = EventQueue(lambda: self.progress)
+        super().__init__(settings, rest, intents, shard, identify_limits, context.clock)
+        self._context = context
+        self._events = EventQueue()
         self._responses: set[asyncio.Task[None]] = set()
         self._current_session: SessionStarted | None = None
         self._connected = False
 
     @property
     def connection_error(self) -> str | None:
-        """Why no events arrive just now; None while connected."""
+        """Why no events arrive at the moment; None while connected."""
         if self.is_closed():
             return "the Discord client has ended"
         if not self._connected:
             return "connecting to the Discord gateway"
         return None if self.is_connected else "the Discord gateway closed the connection"
 
-    async def events(self) -> list[GatewayEvent]:
-        """Wait for events and take all there are, up to and including the start of a session."""
-        return await self._events.take()
+    async def events(self, seconds: float) -> list[GatewayEvent]:
+        """Wait for events, at most so long, and take all up to the start of a session."""
+        return await self._events.take(seconds)
 
     def on_connect(self) -> None:
-        """Queue the start of a session by IDENTIFY; a resumed one replays what was missed."""
+        """Queue the start of a session after IDENTIFY."""
         self._set_guilds_known()
-        self._held.clear()  # what was held is fetched from the channels
+        self.forget_held_events()  # what was held is fetched from the channels
         self._current_session = SessionStarted(utcnow())
         _log.info("discord_session_began")
         self._events.put(self._current_session)
@@ -121,10 +97,6 @@ class Gateway(ShardClient):
         self._connected = True
         self.is_replaying = False
         self._events.put(SessionResumed())
-
-    @override
-    def on_progress(self) -> None:
-        self._events.note_progress()
 
     def on_disconnect(self) -> None:
         self._connected = False
@@ -154,7 +126,7 @@ class Gateway(ShardClient):
             self._put_deletion(deletion.channel_id, deletion.guild_id, ids)
 
     def _put_deletion(self, channel_id: int, guild_id: int | None, ids: frozenset[int]) -> None:
-        """Queue a deletion, also for threads that were opened from these messages and know them."""
+        """Queue a deletion, also for the threads that begin with these messages."""
         self._events.put(MessagesDeleted(channel_id, guild_id, ids))
         guild = self.get_guild(guild_id) if guild_id else None
         for thread in guild.threads if guild else ():
@@ -166,23 +138,24 @@ class Gateway(ShardClient):
         self._events.put(guild)
 
     def on_guild_available(self, guild: discord.Guild) -> None:
-        """Queue the arrival in a server; Discord describes old ones as well, after an outage."""
+        """Queue the arrival in a server; after an outage Discord describes old ones as well."""
         arrived = getattr(guild.me, "joined_at", None)  # it may say nothing of the bot
         is_new = arrived is not None and utcnow() - arrived < _NEW_IN_GUILD
         if self._connected and is_new and guild.channels:
             self._events.put(guild)
 
     def _queue_command(self, interaction: discord.Interaction) -> asyncio.Future[bool] | None:
-        """Queue a command before what follows it; return what is to say whether it is acknowledged.
+        """Queue a command ahead of later events; return the future of its acknowledgment.
 
-        None: it is no command, or one that is answered by a form.
+        None: it is not a command, or a form answers it.
         """
-        spec = message_command(interaction, self.message_commands)
+        menu = self._context.message_commands
+        spec = message_command(interaction, menu)
         if (
             not _is_answerable(interaction)
             or interaction.type not in _COMMANDS
             or (spec is not None and spec.has_form)
-            or is_form_of_menu(interaction, self.message_commands)
+            or is_form_of_menu(interaction, menu)
         ):
             return None
         deferred = asyncio.get_running_loop().create_future()
@@ -190,7 +163,7 @@ class Gateway(ShardClient):
         return deferred
 
     def on_interaction(self, interaction: discord.Interaction) -> None:
-        """Respond; until then it does not count as received."""
+        """Respond; until then the interaction does not count as received."""
         self._unsettled[interaction.id] = self.sequence
         is_late = self.is_replaying and _is_too_late(interaction)
         responding = self.respond(interaction, self._queue_command(interaction), is_late=is_late)
@@ -209,75 +182,71 @@ class Gateway(ShardClient):
 
         Args:
             interaction: what somebody did.
-            deferred: is set for a command that was queued: whether it is acknowledged.
-            is_late: whether Discord does not let it be acknowledged any more.
+            deferred: for a queued command: is set to whether it was acknowledged.
+            is_late: whether Discord no longer accepts a response.
         """
         try:
             if deferred is not None:
-                is_public = has_public_response(interaction, self.commands)
+                is_public = has_public_response(interaction, self._context.commands)
                 data = {} if is_public else {"flags": _EPHEMERAL}
                 kind = ResponseType.deferred_channel_message
                 deferred.set_result(not is_late and await self._send(interaction, kind, data))
             elif _is_answerable(interaction):
                 await self._take_interaction(interaction, is_late=is_late)
         finally:
-            if self._unsettled.pop(interaction.id, None) is not None:
-                self.on_progress()
+            self._unsettled.pop(interaction.id, None)
 
     async def _take_interaction(self, interaction: discord.Interaction, *, is_late: bool) -> None:
-        if is_late:
-            await self._take_late(interaction)
+        """Answer an interaction that is not a command; if late, only a press is of use."""
+        context, menu = self._context, self._context.message_commands
+        is_form = is_form_of_menu(interaction, menu)
+        if is_form or interaction.type is discord.InteractionType.component:
+            pressed = press_to_incoming(interaction, context.bot_id)
+            opened = None if is_form else await context.press_form(pressed)
+            if opened is None:
+                await self._take_press(interaction, pressed, is_late=is_late)
+            elif not is_late:
+                await self._open_form(interaction, pressed.data, opened)
+        elif is_late:
+            return
         elif interaction.type is discord.InteractionType.autocomplete:
-            names = suggestions(interaction, self._complete)
+            names = suggestions(interaction, context.complete_preset)
             choices = [{"name": name, "value": name} for name in names]
             await self._send(interaction, ResponseType.autocomplete_result, {"choices": choices})
-        elif (spec := message_command(interaction, self.message_commands)) and spec.has_form:
-            form = await self._text_to_edit(interaction)
+        elif (spec := message_command(interaction, menu)) and spec.has_form:
+            called = command_to_incoming(interaction, context, deferred=False)
+            form = await context.text_to_edit(called)
             await self._open_form(interaction, form_target_id(spec, interaction), form)
-        elif is_form_of_menu(interaction, self.message_commands):
-            await self._take_press(interaction)
-        elif interaction.type is discord.InteractionType.component:
-            opened = await self._press_form(interaction)
-            if opened is None:
-                await self._take_press(interaction)
-            else:
-                await self._open_form(interaction, custom_id(interaction), opened)
-
-    async def _take_late(self, interaction: discord.Interaction) -> None:
-        """Do what was asked, without a response; forms and suggestions are nothing but one."""
-        is_press = interaction.type is discord.InteractionType.component
-        if is_form_of_menu(interaction, self.message_commands) or (
-            is_press and await self._press_form(interaction) is None
-        ):
-            await self._take_press(interaction, is_late=True)
 
     async def _open_form(
         self, interaction: discord.Interaction, form_id: str, form: EditableText
     ) -> None:
-        """Show a form, or tell the person alone why not."""
+        """Show a form, or tell the person privately why not."""
         refusal = form.too_long if len(form.text) > MAX_FORM_CHARS else form.refusal
         if refusal:
             await self._respond_alone(interaction, refusal)
         else:
             await self._send(interaction, ResponseType.modal, form_data(form_id, form))
 
-    async def _take_press(self, interaction: discord.Interaction, *, is_late: bool = False) -> None:
-        """Acknowledge a press unless it is late: with words for the person alone if refused."""
+    async def _take_press(
+        self, interaction: discord.Interaction, pressed: Pressed, *, is_late: bool
+    ) -> None:
+        """Acknowledge a press unless it is late; if it is refused, tell the person privately."""
         refusal = None
         try:
             async with asyncio.timeout(_REFUSAL_SECONDS):
-                refusal = await self._press_refusal(interaction)
+                refusal = await self._context.press_refusal(pressed)
         except TimeoutError:  # whether it is allowed is checked again before anything is done
             _log.warning("discord_press_not_checked")
         if refusal is not None:
             if not is_late:
                 await self._respond_alone(interaction, refusal)
             return
-        is_urgent = custom_id(interaction).startswith(f"{ButtonAction.STOP}:")
+        is_urgent = pressed.data.startswith(f"{ButtonAction.STOP}:")
         # The message of any other button is edited, which Discord refuses before this.
         if not is_late and not is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
-        self._events.put(ComponentUsed(interaction))
+        self._events.put(pressed)
         if not is_late and is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
 
@@ -291,9 +260,9 @@ class Gateway(ShardClient):
         kind: ResponseType,
         data: Mapping[str, object] | None = None,
     ) -> bool:
-        """Send a response; return whether there is one, from us or a process that was killed.
+        """Send a response; return whether Discord has one, perhaps from a killed process.
 
-        Where its outcome is unknown it is sent once more: that tells whether the first one arrived.
+        After an unknown outcome it is sent once more, which tells whether the first one arrived.
         """
         ids = str(interaction.id), interaction.token
         body = {"type": kind.value} | ({"data": data} if data else {})
@@ -321,5 +290,5 @@ def _is_answerable(interaction: discord.Interaction) -> bool:
 
 
 def _is_too_late(interaction: discord.Interaction) -> bool:
-    """Return whether Discord replays what it will not let be acknowledged now."""
+    """Return whether Discord no longer accepts a response to a replayed interaction."""
     return (utcnow() - interaction.created_at).total_seconds() > _RESPONSE_SECONDS

@@ -1,14 +1,13 @@
 """Turn Discord's events into `Incoming`; discord.py's types end here."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 import discord
 from discord.abc import Snowflake
 
-from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import (
     Address,
     Deleted,
@@ -29,6 +28,7 @@ from bot.platforms.discord.commands import (
     has_public_response,
     manages_guild,
 )
+from bot.platforms.spec import PlatformContext
 
 _REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType.reply})
@@ -37,13 +37,7 @@ _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType
 def message_to_said(
     message: discord.Message, bot: Snowflake, bot_id: str = "", *, by_anybody: bool = False
 ) -> Said | None:
-    """Convert a message from the gateway or from the channel history.
-
-    `bot_id` is what its address carries.
-
-    Returns None for system messages and, unless messages `by_anybody` are wanted, for our own ones
-    and those of bots and webhooks.
-    """
+    """Convert a message; None for system messages and, unless `by_anybody`, those of bots."""
     is_by_bot = message.author.bot or message.webhook_id is not None
     if is_by_bot and not by_anybody:
         return None
@@ -79,10 +73,9 @@ def message_to_said(
 def edit_to_incoming(
     message: discord.Message, bot: Snowflake, bot_id: str = "", thread: discord.Thread | None = None
 ) -> Edited | None:
-    """Convert a message that was changed; None if its author did not change it.
+    """Convert an edit; None if it was not the author's: Discord also reports link previews.
 
-    Discord reports a change, too, when it has added the preview of a link. For a thread that was
-    opened from somebody's message, it is an edit in that thread, where nothing is answered for it.
+    A thread that began with the message gets an edit of its own, which is never answered.
     """
     said = message_to_said(message, bot, bot_id)
     if said is None or message.edited_at is None:
@@ -104,7 +97,7 @@ def deletion_to_incoming(
     guild: discord.Guild | None,
     bot_id: str = "",
 ) -> Deleted:
-    """Convert the deletion of one message or of many of a channel."""
+    """Convert the deletion of messages of a channel."""
     address = Address("discord", str(channel_id), bot_id=bot_id)
     ordered = sorted(message_ids)
     return Deleted(
@@ -117,7 +110,7 @@ def deletion_to_incoming(
 
 
 def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pressed:
-    """Convert the press of a button, a choice from a menu, or what a form of a button brings."""
+    """Convert a press, a choice from a menu, or the input of a button's form."""
     address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
     data = cast(Mapping[str, Any], interaction.data or {})
     message = interaction.message
@@ -144,7 +137,7 @@ def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pre
 
 
 def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
-    """Convert the arrival in a guild; None where there is no channel to greet in."""
+    """Convert the arrival in a server; None without a channel to greet in."""
     channels = [guild.system_channel, *guild.text_channels]
     channel = next((one for one in channels if one and _may_send(one, guild)), None)
     if channel is None:
@@ -171,25 +164,20 @@ def _locale(guild: discord.Guild | None) -> str | None:
 
 
 def command_to_incoming(
-    interaction: discord.Interaction,
-    *,
-    deferred: bool,
-    bot_id: str = "",
-    commands: Sequence[CommandSpec] = (),
-    message_commands: Sequence[MessageCommandSpec] = (),
+    interaction: discord.Interaction, context: PlatformContext, *, deferred: bool
 ) -> Said:
     """Convert a native command; its text is what a person would type: "/preset use nova".
 
-    One that was called on a message replies to it. One that was not deferred in time gets no
-    interaction: it is answered by a plain message.
+    A command on a message replies to it. One that was not deferred in time is answered by a plain
+    message.
     """
-    address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
+    address = Address("discord", str(interaction.channel_id), bot_id=context.bot_id)
     return Said(
         address=address,
         external_key=f"i{interaction.id}",
         message_id=None,
         author=_to_person(interaction.user),
-        text=command_text(interaction, message_commands),
+        text=command_text(interaction, context.message_commands),
         at=interaction.created_at,
         wake=WakeReason.COMMAND,
         scopes=_scopes(address, interaction.channel, interaction.guild),
@@ -199,13 +187,13 @@ def command_to_incoming(
         in_thread=isinstance(interaction.channel, discord.Thread),
         thread_title=_title(interaction.channel, interaction.client.user),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
-        has_public_response=has_public_response(interaction, commands),
+        has_public_response=has_public_response(interaction, context.commands),
         locale=str(interaction.locale),
     )
 
 
 def _target(interaction: discord.Interaction) -> Quote | None:
-    """Return the message that a command was called on, or that a form is for."""
+    """Return the message that a command was called on, or that a form is about."""
     if interaction.type is discord.InteractionType.modal_submit:
         _, message_id = form_target(interaction)
         return Quote(None, message_id, "")
@@ -220,9 +208,9 @@ def _target(interaction: discord.Interaction) -> Quote | None:
 
 
 def _is_command_from_admin(interaction: discord.Interaction) -> bool:
-    """Whether the author is alone with the bot or manages the guild of the command.
+    """Return whether the author is alone with the bot or manages the server.
 
-    A group direct message, where the bot can be called as well, has no admins.
+    A group direct message has no admins.
     """
     if interaction.guild_id is None:
         return interaction.context.dm_channel
@@ -239,14 +227,14 @@ def _to_person(user: discord.abc.User) -> Person:
 
 
 def _starter_of_ours(channel: object, bot: Snowflake) -> str | None:
-    """Return the message that a thread of the bot was opened from; it has the thread's id."""
+    """Return the message that a thread of the bot began with; it has the thread's id."""
     if isinstance(channel, discord.Thread) and channel.owner_id == bot.id:
         return str(channel.id)
     return None
 
 
 def _title(channel: object, bot: Snowflake | None) -> str:
-    """Return the title that people have given to a thread."""
+    """Return the title that a person has given to a thread."""
     if isinstance(channel, discord.Thread) and (bot is None or channel.owner_id != bot.id):
         return channel.name
     return ""
@@ -284,7 +272,7 @@ def _quote(original: discord.Message | None, bot: Snowflake) -> Quote | None:
 
 
 def _mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
-    """Return the people, bots and roles that the text mentions, without this bot."""
+    """Return the people, bots and roles that the text mentions, except this bot."""
     if "<" not in message.content:
         return ()
     ours = _mention_ids(message, bot)
@@ -326,10 +314,7 @@ def _files_of(message: discord.Message | discord.MessageSnapshot) -> list[MediaI
 
 
 def _forwarded_text(message: discord.Message) -> str:
-    """Return what is forwarded in a message, every line marked as a quote; empty if nothing is.
-
-    Discord does not tell who wrote it.
-    """
+    """Return forwarded messages as quotes; Discord does not tell who wrote them."""
     texts = [_resolve_references(_snapshot_text(one), message) for one in message.message_snapshots]
     quotes = ["\n".join(f"> {line}" for line in one.splitlines()) for one in texts if one]
     return "\n".join(f"[forwarded message]\n{one}" for one in quotes)
@@ -340,7 +325,7 @@ def _snapshot_text(snapshot: discord.MessageSnapshot) -> str:
 
 
 def _whole_text(message: discord.Message, content: str) -> str:
-    """Return the text of a message, its poll, and what a bot shows otherwise."""
+    """Return the text of a message with its poll and, of a bot, its embeds."""
     is_by_bot = message.author.bot or message.webhook_id is not None
     # The embeds of people are previews of links.
     texts = _content_texts(message, content) if is_by_bot else [content]
@@ -352,7 +337,7 @@ def _content_texts(
 ) -> Iterator[str]:
     """Yield the content and the texts of embeds.
 
-    Components are content where there is no other; else they are buttons below it.
+    Components count only where there is no other content; else they are buttons below it.
     """
     yield content
     for embed in message.embeds:
@@ -374,7 +359,7 @@ def _embed_texts(embed: discord.Embed) -> Iterator[str]:
 
 
 def _component_texts(component: object) -> Iterator[str]:
-    """Yield the texts of a component and of those in it, of whatever kind they are."""
+    """Yield the texts of a component and its parts, of whatever kind."""
     texts = [getattr(component, name, None) for name in _COMPONENT_TEXTS]
     yield " – ".join(one for one in texts if isinstance(one, str) and one)
     for name in _COMPONENT_PARTS:
@@ -386,7 +371,7 @@ def _component_texts(component: object) -> Iterator[str]:
 
 
 def _poll_text(poll: discord.Poll) -> str:
-    """Return a question with its options, and the votes as far as they are known."""
+    """Return a poll's question with its options, and votes if they are known."""
     heading = f"[{'closed poll' if poll.is_finalized() else 'poll'}] {poll.question}"
     votes = {one.id: f": {one.vote_count}" if poll.total_votes else "" for one in poll.answers}
     return _joined([heading, *(f"- {one.text}{votes[one.id]}" for one in poll.answers)])
@@ -419,10 +404,10 @@ def _wake_reason(
 
 
 def _is_mentioned(message: discord.Message, bot: Snowflake) -> bool:
-    """Whether the text mentions the bot or the role that Discord made for it.
+    """Return whether the text mentions the bot or its role.
 
-    The mention must be in Discord's own list as well, which has none from code blocks. That list
-    alone is not enough: it also has the author of the message that is replied to.
+    Discord's list omits mentions in code, but has the author of the message that is replied to; so
+    both have to agree.
     """
     in_text = _ids_in_text(message.content)
     if not in_text:
@@ -441,7 +426,7 @@ def _ids_in_text(content: str) -> set[int]:
 
 
 def _strip_mention(message: discord.Message, bot: Snowflake) -> str:
-    """Remove mentions of the bot from the beginning, unless there is nothing else."""
+    """Remove mentions of the bot at the beginning, unless there is nothing else."""
     rest = text = message.content.strip()
     if not text.startswith("<"):
         return text
@@ -452,7 +437,7 @@ def _strip_mention(message: discord.Message, bot: Snowflake) -> str:
 
 
 def _resolve_references(text: str, message: discord.Message) -> str:
-    """Replace ids of people, roles and channels by names; unknown ids stay as they are."""
+    """Replace ids of people, roles and channels by names; unknown ids stay."""
     if "<" not in text:
         return text.strip()
     people = {user.id: user.display_name for user in message.mentions}

@@ -29,17 +29,27 @@ from discord.gateway import ReconnectWebSocket as ReconnectWebSocket
 from discord.http import HTTPClient, Route
 from typing_extensions import override
 
-from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_json
+from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.shards import GatewaySession, Shard
 
 _GUILD_READY_TIMEOUT_SECONDS = 1.0  # between two guilds at the start of a session
 _KEEPS_SESSION = 4000
 """The code to close with: after 1000 or 1001 Discord ends the session."""
 _MESSAGE_EVENTS = frozenset({"MESSAGE_CREATE", "MESSAGE_UPDATE"})
-_ONLY = Shard()
 
 TakeEvent = Callable[..., None]
 """Takes discord.py's name of an event, as in `on_message`, and what the event carries."""
+PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
+"""What discord.py raises for unexpected fields of an event."""
+_ESSENTIAL = frozenset(
+    {"id", "channel_id", "guild_id", "webhook_id", "author", "type", "content", "timestamp"}
+)
+"""The parts that a message cannot do without."""
+_KEPT = _ESSENTIAL | {"mentions", "mention_roles", "message_reference", "referenced_message"}
+"""The parts that are kept if several are unreadable."""
+_log = structlog.get_logger(__name__)
+Payload = Any  # a JSON object of Discord's API
+Parsed = TypeVar("Parsed")
 
 
 class RawEvent(msgspec.Struct):
@@ -55,7 +65,7 @@ decode_event = msgspec.json.Decoder(RawEvent).decode
 class DiscordClient(discord.Client):
     """discord.py's client on our REST client."""
 
-    def __init__(self, rest: RestClient, intents: discord.Intents, shard: Shard = _ONLY) -> None:
+    def __init__(self, rest: RestClient, intents: discord.Intents, shard: Shard) -> None:
         logging.getLogger("discord.client").addFilter(_is_not_about_voice)
         super().__init__(
             intents=intents,
@@ -75,7 +85,7 @@ class DiscordClient(discord.Client):
         self._take(event, *args)
 
     def take_event(self, event: str, *args: Any) -> None:
-        """Call what takes an event, if anything does."""
+        """Call the handler of an event, if there is one."""
         if (take := getattr(self, f"on_{event}", None)) is not None:
             take(*args)
 
@@ -83,9 +93,9 @@ class DiscordClient(discord.Client):
         self.last_received = text
 
     def parse(self, event: RawEvent, take: TakeEvent) -> None:
-        """Parse an event as if Discord had sent it just now; `take` gets what it becomes.
+        """Parse an event as if Discord had just sent it, and give the result to `take`.
 
-        What cannot be parsed is skipped, with a log line; of a message only the unreadable part is.
+        What cannot be parsed is logged and skipped; of a message only the unreadable part.
         """
         parse = self._connection.parsers[event.t]
         if event.t in _MESSAGE_EVENTS:
@@ -97,19 +107,19 @@ class DiscordClient(discord.Client):
             self._take = self.take_event
 
     def parse_message(self, message: dict[str, Any]) -> discord.Message | None:
-        """Parse a message that REST has returned; None, and a log line, if that fails.
+        """Parse a message from REST; None, and a log line, if that fails.
 
-        It names its guild, as in an event; else it is a direct message.
+        It must name its guild, as in an event; else it is a direct message.
         """
         found: list[discord.Message] = []
         self.parse(RawEvent("MESSAGE_CREATE", message), lambda _, parsed: found.append(parsed))
         return found[0] if found else None
 
     async def open_socket(self, session: GatewaySession | None, address: str | None) -> None:
-        """Connect, then RESUME a session or, without one, IDENTIFY.
+        """Connect, then RESUME the session or, without one, IDENTIFY.
 
         Args:
-            session: the one to resume.
+            session: the session to resume.
             address: of the gateway; None: discord.py's.
 
         Raises:
@@ -126,10 +136,10 @@ class DiscordClient(discord.Client):
         )
 
     async def receive(self) -> bool:
-        """Wait for something from the gateway and parse it; return whether it was an event.
+        """Receive and parse one gateway message; return whether it was an event.
 
         Raises:
-            ReconnectWebSocket: the connection has ended; `resume` says whether the session has not.
+            ReconnectWebSocket: the connection has ended; `resume` tells whether to resume.
             Exception: it failed.
         """
         before = self.sequence
@@ -145,12 +155,12 @@ class DiscordClient(discord.Client):
 
     @property
     def sequence(self) -> int:
-        """The number of the event that was received last."""
+        """The number of the last received event."""
         return self.ws.sequence or 0
 
     @property
     def session(self) -> GatewaySession | None:
-        """The session as far as it was received; None while there is none."""
+        """The session up to the last received event; None without one."""
         if self.ws is None:  # as long as nothing was connected
             return None
         if self.ws.session_id is None or self.ws.sequence is None:
@@ -165,7 +175,7 @@ class DiscordClient(discord.Client):
 
     @override
     async def close(self) -> None:
-        """Disconnect, so that the session can be resumed by whoever receives next."""
+        """Disconnect without ending the session, so that it can be resumed."""
         if self.is_connected:
             await self.ws.close(_KEEPS_SESSION)
         await super().close()
@@ -179,30 +189,16 @@ class _RestHttp(HTTPClient):
     @override
     async def request(self, route: Route, **options: Any) -> Any:
         endpoint = RestEndpoint(route.method, route.url.removeprefix(Route.BASE), resource_ids=0)
-        return decode_json(await self._rest.call(endpoint))
+        return decode_response(await self._rest.call(endpoint), dict[str, Any])
 
 
 def _is_not_about_voice(record: logging.LogRecord) -> bool:
-    """Keep from the log that voice is not supported, as the library says when it starts."""
+    """Filter the library's warnings that voice is not supported."""
     return "voice" not in record.getMessage()
 
 
-PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
-"""What discord.py raises for an event with a field that it does not expect."""
-_ESSENTIAL = frozenset(
-    {"id", "channel_id", "guild_id", "webhook_id", "author", "type", "content", "timestamp"}
-)
-"""The parts of a message without which it would be another one."""
-_KEPT = _ESSENTIAL | {"mentions", "mention_roles", "message_reference", "referenced_message"}
-"""The parts that stay if several are unreadable."""
-_log = structlog.get_logger(__name__)
-
-Payload = Any  # a JSON object of Discord's API
-Parsed = TypeVar("Parsed")
-
-
 def skip_unreadable(event: str, parse: Callable[[], Parsed]) -> Parsed | None:
-    """Return what `parse` returns; None, and a log line, where Discord's data is malformed."""
+    """Return what `parse` returns; None, and a log line, if Discord's data is malformed."""
     try:
         return parse()
     except PARSE_ERRORS as error:
@@ -211,16 +207,16 @@ def skip_unreadable(event: str, parse: Callable[[], Parsed]) -> Parsed | None:
 
 
 def log_skipped(event: str, error: Exception) -> None:
-    # The text of a ValueError quotes the value, which may be what somebody wrote.
+    # A ValueError quotes the value, which may be private.
     reason = type(error).__name__ if isinstance(error, ValueError) else repr(error)
     _log.warning("discord_event_skipped", event_type=event, reason=reason)
 
 
 def parse_readable(parse: Callable[[Payload], None], message: Payload) -> None:
-    """Parse a message without the part that the library cannot parse.
+    """Parse a message without the one part that the library cannot parse.
 
-    If that is none or several, nearly all are left out. The library raises before it reports a
-    message, so it can be asked again.
+    If several are unreadable, only the essential parts are kept. The library raises before it
+    dispatches the message, so parsing can be repeated.
     """
     whole = _with_poll_expiry(message)
     try:
@@ -241,7 +237,7 @@ def parse_readable(parse: Callable[[Payload], None], message: Payload) -> None:
 
 
 def _with_poll_expiry(data: Payload) -> Payload:
-    """Give polls without an end one: the library requires it."""
+    """Add the end that the library requires to polls without one."""
     poll, original = data.get("poll"), data.get("referenced_message")
     if isinstance(poll, Mapping) and poll.get("expiry") is None:
         data = {**data, "poll": {**poll, "expiry": data.get("timestamp")}}

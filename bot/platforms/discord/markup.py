@@ -1,4 +1,4 @@
-"""Markdown in Discord's dialect: what Discord does not know is written so that it can be read."""
+"""Markdown in Discord's dialect; what Discord does not know becomes readable text."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ _RULE = "⸻"
 
 @text_cache(128)
 def to_dialect(source: str) -> str:
-    """Return a Markdown text as Discord shows it best; most texts stay as they are."""
+    """Return Markdown as Discord displays it best; most texts stay as they are."""
     if _FOREIGN.search(source) is None:
         return source
     lines = source.split("\n")
@@ -48,7 +48,7 @@ def to_dialect(source: str) -> str:
 
 
 def _rewritten_blocks(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Yield the blocks that may have to be written anew, in order."""
+    """Yield the blocks that may have to be rewritten, in order."""
     kinds = {"table_open", "maths_block", "hr", "fence", "heading_open", "inline"}
     return (token for token in tokens if token.type in kinds and token.map)
 
@@ -74,7 +74,7 @@ def _code_block(text: str) -> list[str]:
 
 
 def _with_backticks(token: Token, lines: Sequence[str]) -> list[str]:
-    """Return a code block between backticks, which is the only fence that Discord knows."""
+    """Return a code block in backticks, the only fence that Discord knows."""
     if not token.markup.startswith("~") or "```" in token.content:
         return list(lines)
     ends = {0, len(lines) - 1}
@@ -92,7 +92,7 @@ def _bold_heading(found: re.Match[str]) -> str:
 
 
 def _write_text(text: str) -> str:
-    """Rewrite what stands outside of code in a paragraph."""
+    """Rewrite a paragraph outside of its code."""
     text = _TASK.sub(_write_task, text)
     pieces, position = [], 0
     for code in _INLINE_CODE.finditer(text):
@@ -123,5 +123,5 @@ def _write_formulas(text: str) -> str:
 
 
 def _quoted(formula: str) -> str:
-    """Return a formula as code where Discord would take a part of it for a mark."""
+    """Return a formula as code if Discord would take part of it for markup."""
     return f"`{formula}`" if _MARKS.search(formula) and "`" not in formula else formula

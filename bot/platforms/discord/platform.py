@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from functools import reduce
@@ -16,47 +15,21 @@ import msgspec
 import structlog
 from typing_extensions import override
 
-from bot.chat.command import CommandSpec, MessageCommandSpec
-from bot.chat.incoming import Address, MediaItem, Pressed, Request, Said, source_name
+from bot.chat.incoming import Address, MediaItem, Request, Said, source_name
 from bot.errors import PlatformError, Refused, TokenRejected, Unreachable
-from bot.platforms.discord.commands import (
-    CompletePreset,
-    commands_differ,
-    to_message_payload,
-    to_payload,
-)
+from bot.platforms.discord.commands import commands_differ, to_message_payload, to_payload
 from bot.platforms.discord.gateway import Gateway
-from bot.platforms.discord.incoming import command_to_incoming, message_to_said, press_to_incoming
+from bot.platforms.discord.incoming import message_to_said
 from bot.platforms.discord.internals import DiscordClient, skip_unreadable
 from bot.platforms.discord.receiver import MessageReceiver
-from bot.platforms.discord.rest import (
-    RestClient,
-    RestEndpoint,
-    decode_json,
-    decode_response,
-)
+from bot.platforms.discord.rest import RestClient, RestEndpoint, WithId, decode_response
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import IdentifyLimits, Shard, read_gateway_info
 from bot.platforms.discord.surface import READ_MESSAGE, READ_MESSAGES, DiscordSurface
 from bot.platforms.file_download import download_file
-from bot.platforms.spec import (
-    EditableText,
-    PlatformContext,
-    TakeLease,
-    edit_nothing,
-    open_no_form,
-    refuse_nothing,
-)
+from bot.platforms.spec import PlatformContext
 from bot.platforms.tokens import BotToken
-from bot.ports import (
-    Clock,
-    FileSource,
-    HistoryReader,
-    Intake,
-    Platform,
-    PrivateChats,
-    ShardedPlatform,
-)
+from bot.ports import FileSource, HistoryReader, Intake, PrivateChats, ShardedPlatform
 from bot.runtime.http_client import ConnectionFailed
 from bot.runtime.tasks import cancel_and_wait
 from bot.texts.text import translatable
@@ -71,64 +44,25 @@ _TOKEN_REPLACED = "the bot's token was replaced"  # noqa: S105 # words, not a to
 _OPEN_PRIVATE = RestEndpoint("POST", "/users/@me/channels", resource_ids=0)
 _COMMANDS = RestEndpoint("GET", "/applications/{}/commands")
 _REPLACE_COMMANDS = RestEndpoint("PUT", "/applications/{}/commands")
-
-
-class _PrivateChannel(msgspec.Struct):
-    id: str
-
-
-_decode_private = msgspec.json.Decoder(_PrivateChannel).decode
-
-
-def make(settings: DiscordSettings, context: PlatformContext) -> Platform:
-    return DiscordPlatform(
-        settings,
-        commands=context.commands,
-        complete=context.complete_preset,
-        clock=context.clock,
-        bot_id=context.bot_id,
-        answerable_seconds=context.answerable_seconds,
-        press_refusal=context.press_refusal,
-        message_commands=context.message_commands,
-        text_to_edit=context.text_to_edit,
-        take_lease=context.take_lease,
-        press_form=context.press_form,
-    )
+_GUILD = RestEndpoint("GET", "/guilds/{}")
+_MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
 
 
 class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     """Guild channels, threads and direct messages of one bot user."""
 
-    def __init__(
-        self,
-        settings: DiscordSettings,
-        *,
-        commands: Sequence[CommandSpec],
-        complete: CompletePreset,
-        clock: Clock,
-        bot_id: str = "",
-        answerable_seconds: float = math.inf,
-        press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing,
-        message_commands: Sequence[MessageCommandSpec] = (),
-        text_to_edit: Callable[[Said], Awaitable[EditableText]] = edit_nothing,
-        take_lease: TakeLease | None = None,
-        press_form: Callable[[Pressed], Awaitable[EditableText | None]] = open_no_form,
-    ) -> None:
+    def __init__(self, settings: DiscordSettings, context: PlatformContext) -> None:
         self._settings = settings
-        self._commands = commands
-        self._complete = complete
-        self._clock = clock
-        self._bot_id = bot_id
-        self._answerable_seconds = answerable_seconds
-        self._press_refusal = press_refusal
-        self._message_commands = message_commands
-        self._text_to_edit = text_to_edit
-        self._press_form = press_form
-        self._token = BotToken(settings, clock)
+        self._context = context
+        self._clock = context.clock
+        self._bot_id = context.bot_id
+        self._token = BotToken(settings, context.clock)
         self._rest = RestClient(self._token)
         self._surface = DiscordSurface(self._rest, has_webhooks=settings.faces)
-        source = source_name("discord", bot_id)
-        self._identify_limits = IdentifyLimits(self._rest, take_lease, source, clock)
+        source = source_name("discord", context.bot_id)
+        self._identify_limits = IdentifyLimits(
+            self._rest, context.take_lease, source, context.clock
+        )
         self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by the shard's name
         self._rejection: str | None = None  # of the token, until one is accepted
 
@@ -188,32 +122,15 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
                 await self._token.wait_for_retry(token, error)
 
     async def _receive_shard(self, shard: str, intake: Intake, token: str) -> None:
-        """Receive until the connection ends or the token is another one."""
+        """Receive until the connection ends or the token changes."""
         which = Shard.from_name(shard)
         async with Gateway(
-            self._settings,
-            self._rest,
-            self._complete,
-            self._refusal,
-            self._commands,
-            self._message_commands,
-            self._editable_text,
-            self._form_of_press,
-            shard=which,
-            identify_limits=self._identify_limits,
-            clock=self._clock,
+            self._settings, self._rest, self._context, which, self._identify_limits
         ) as gateway:
             await gateway.login(token)
             if which.number == 0:
                 await self._register_commands(gateway)
-            receiver = MessageReceiver(
-                gateway,
-                await self._bot(),
-                intake,
-                self._clock,
-                self._bot_id,
-                self._answerable_seconds,
-            )
+            receiver = MessageReceiver(gateway, await self._bot(), intake, self._context)
             self._running[shard], self._rejection = (gateway, receiver), None
             try:
                 await _run_until_closed(gateway, receiver, self._token.wait_for_change(token))
@@ -243,23 +160,26 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         query = {"limit": str(limit)} | ({"before": said.message_id} if said.message_id else {})
         response = await self._rest.call(READ_MESSAGES, said.address.chat, query=query)
         bot = await self._bot()
-        found = (self._parse(said, bot, one) for one in reversed(decode_json(response)))
+        messages = decode_response(response, list[dict[str, Any]])
+        found = (self._parse(said, bot, one) for one in reversed(messages))
         return [one for one in found if one is not None]
 
     @override
     async def read_start(self, said: Said) -> Said | None:
         thread, *parents = [scope.rpartition(":")[2] for scope in said.scopes]
         bot = await self._bot()
-        for chat in (*parents[:1], thread):  # a forum post begins with a message of its own
+        for chat in (*parents[:1], thread):  # a forum post begins with its own message
             with contextlib.suppress(Refused):
-                found = decode_json(await self._rest.call(READ_MESSAGE, chat, thread))
+                found = decode_response(
+                    await self._rest.call(READ_MESSAGE, chat, thread), dict[str, Any]
+                )
                 return self._parse(said, bot, found, by_anybody=True)
         return None
 
     def _parse(
         self, near: Said, bot: discord.Object, data: dict[str, Any], *, by_anybody: bool = False
     ) -> Said | None:
-        """Convert a message that was said where `near` was."""
+        """Convert a message from the channel of `near`."""
         guild = {} if near.is_private else {"guild_id": self._guild_id(near) or "0"}
         message = self._parser.parse_message({**data, **guild})
         if message is None:
@@ -274,13 +194,13 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
 
     @functools.cached_property
     def _parser(self) -> DiscordClient:
-        """What only parses messages; to make one takes milliseconds."""
-        return DiscordClient(self._rest, discord.Intents(guilds=True))
+        """A client that only parses; making one takes milliseconds."""
+        return DiscordClient(self._rest, discord.Intents(guilds=True), Shard())
 
     @override
     async def private_chat(self, person: str) -> Address:
         body = {"recipient_id": person.removeprefix("discord:")}
-        opened = decode_response(_decode_private, await self._rest.call(_OPEN_PRIVATE, body=body))
+        opened = decode_response(await self._rest.call(_OPEN_PRIVATE, body=body), WithId)
         return Address("discord", opened.id, bot_id=self._bot_id)
 
     @override
@@ -297,31 +217,17 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         scope = next((scope for scope in incoming.scopes if scope.startswith(prefix)), None)
         return scope.removeprefix(prefix) if scope is not None else None
 
-    async def _refusal(self, interaction: discord.Interaction) -> str | None:
-        return await self._press_refusal(press_to_incoming(interaction, self._bot_id))
-
-    async def _form_of_press(self, interaction: discord.Interaction) -> EditableText | None:
-        return await self._press_form(press_to_incoming(interaction, self._bot_id))
-
-    async def _editable_text(self, interaction: discord.Interaction) -> EditableText:
-        return await self._text_to_edit(
-            command_to_incoming(
-                interaction,
-                deferred=False,
-                bot_id=self._bot_id,
-                message_commands=self._message_commands,
-            )
-        )
-
     async def _register_commands(self, gateway: Gateway) -> None:
-        """Register our commands if Discord has other ones; a failure is only logged."""
+        """Register our commands if Discord has others; a failure is only logged."""
         ours = [
-            *(to_payload(spec) for spec in self._commands),
-            *(to_message_payload(spec) for spec in self._message_commands),
+            *(to_payload(spec) for spec in self._context.commands),
+            *(to_message_payload(spec) for spec in self._context.message_commands),
         ]
         application, whole = str(gateway.application_id), {"with_localizations": "true"}
         try:
-            theirs = decode_json(await self._rest.call(_COMMANDS, application, query=whole))
+            theirs = decode_response(
+                await self._rest.call(_COMMANDS, application, query=whole), list[dict[str, Any]]
+            )
             if commands_differ(ours, theirs):
                 await self._rest.call(_REPLACE_COMMANDS, application, body=ours)
                 _log.info("discord_commands_offered", commands=len(ours))
@@ -330,7 +236,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
 
 
 def _is_of_discord(source: str, api_base: str) -> bool:
-    """Return whether a file is on Discord's servers, or on the server that is set instead."""
+    """Return whether a file is on Discord's servers, or on the configured one."""
     url, api = urlsplit(source), urlsplit(api_base)
     if api.hostname in _API_HOSTS:
         return url.scheme == "https" and url.netloc in _FILE_HOSTS
@@ -369,10 +275,6 @@ def _end_reason(ended: asyncio.Task[None]) -> BaseException:
     return _first_error(error)
 
 
-_GUILD = RestEndpoint("GET", "/guilds/{}")
-_MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
-
-
 class _Role(msgspec.Struct):
     id: str
     permissions: str
@@ -389,15 +291,11 @@ class _Member(msgspec.Struct):
     communication_disabled_until: datetime | None = None
 
 
-_decode_guild = msgspec.json.Decoder(_Guild).decode
-_decode_member = msgspec.json.Decoder(_Member).decode
-
-
 async def manages_guild(rest: RestClient, guild_id: str, user_id: str, now: float) -> bool:
-    """Return whether a member owns, administers or manages a guild; raises `PlatformError`."""
-    guild = decode_response(_decode_guild, await rest.call(_GUILD, guild_id))
-    member = decode_response(_decode_member, await rest.call(_MEMBER, guild_id, user_id))
-    held = {guild.id, *member.roles}  # the role of everybody has the id of the guild
+    """Return whether a member owns, administers or manages a guild; may raise `PlatformError`."""
+    guild = decode_response(await rest.call(_GUILD, guild_id), _Guild)
+    member = decode_response(await rest.call(_MEMBER, guild_id, user_id), _Member)
+    held = {guild.id, *member.roles}  # @everyone has the id of the guild
     bits = reduce(or_, (int(role.permissions) for role in guild.roles if role.id in held), 0)
     permissions = discord.Permissions(bits)
     if guild.owner_id == user_id or permissions.administrator:

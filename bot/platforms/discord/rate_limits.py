@@ -16,10 +16,10 @@ _RESET_AFTER, _BUCKET = "x-ratelimit-reset-after", "x-ratelimit-bucket"
 
 
 class RateLimitBucket:
-    """The requests that Discord takes before a moment at which it counts anew.
+    """The requests that Discord takes in a window of time.
 
-    The moment is known only up to the time that a response was on its way: Discord may have begun
-    to count anew some requests ago. So no more than its limit is sent in any window's length.
+    When the window begins is known only up to the latency of a response, so no more requests than
+    the limit are sent in any period of its length.
     """
 
     __slots__ = ("_left", "_limit", "_resets_at", "_sent", "_taken", "_window_seconds")
@@ -27,23 +27,23 @@ class RateLimitBucket:
     def __init__(self) -> None:
         self._limit = self._left = math.inf
         self._resets_at = -math.inf
-        self._window_seconds = 0.0  # the longest that was seen
-        self._taken = 0  # since a response has last said something new
+        self._window_seconds = 0.0  # the longest seen
+        self._taken = 0  # since the window began
         self._sent: deque[float] = deque(maxlen=_MAX_SENT)  # when, oldest first
 
     def seconds_until_free(self, now: float) -> float:
-        """Return how long no request is allowed; 0: one is."""
+        """Return the seconds until a request is allowed; 0: now."""
         wait = 0.0 if self._left > 0 or now >= self._resets_at else self._resets_at - now
         return max(wait, self._seconds_until_fewer_sent(now))
 
     def _seconds_until_fewer_sent(self, now: float) -> float:
-        """Return how long the requests of the last window's length are as many as the limit."""
+        """Seconds until fewer requests than the limit were sent in the last window's length."""
         if len(self._sent) < self._limit:
             return 0.0
         return max(0.0, self._sent[-int(self._limit)] + self._window_seconds - now)
 
     def take(self, now: float) -> None:
-        """Count a request that is sent now: with the first one Discord begins to count anew."""
+        """Count a request that is sent now; the first one begins a window."""
         if now >= self._resets_at and self._window_seconds:
             self._left, self._taken = self._limit, 0
             self._resets_at = now + self._window_seconds
@@ -52,10 +52,10 @@ class RateLimitBucket:
         self._sent.append(now)
 
     def update(self, limit: float, remaining: float, reset_after: float, now: float) -> None:
-        """Take over what a response says.
+        """Adopt the headers of a response.
 
-        Requests in flight may be counted in it or not: the smaller number holds. A late response
-        may still speak of the window before, so that a window never becomes shorter.
+        They may or may not count requests in flight, so the smaller number holds. A late response
+        may be about the window before, so a window never becomes shorter.
         """
         is_same_window = now < self._resets_at
         left = self._left if is_same_window else limit - self._taken
@@ -66,11 +66,11 @@ class RateLimitBucket:
         self._window_seconds = max(self._window_seconds, reset_after)
 
     def block(self, until: float) -> None:
-        """Allow no request before a moment."""
+        """Allow no request before this time."""
         self._left, self._resets_at = 0, max(self._resets_at, until)
 
     def is_reset(self, now: float) -> bool:
-        """Return whether nothing is known that still holds."""
+        """Return whether nothing that is known holds any more."""
         return now >= self._resets_at
 
 
@@ -78,7 +78,7 @@ class BucketLimits:
     """The buckets of all endpoints; several endpoints may share one."""
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # an endpoint's -> the one that Discord gave
+        self._names: dict[str, str] = {}  # by endpoint: the name from Discord
         self._buckets: dict[tuple[str, str], RateLimitBucket] = {}
         self._blocked_until = -math.inf
 
@@ -98,15 +98,15 @@ class BucketLimits:
         return bucket
 
     def seconds_until_free(self, bucket: RateLimitBucket, now: float) -> float:
-        """Return how long no request of a bucket is allowed; 0: one is."""
+        """Return the seconds until a request of a bucket is allowed; 0: now."""
         return max(bucket.seconds_until_free(now), self._blocked_until - now, 0.0)
 
     def refused_scope(self, bucket: RateLimitBucket, now: float) -> RefusedScope:
-        """Return what is refused for longest: requests of a bucket, or all of the bot."""
+        """Return what is refused longest: a bucket, or all requests of the bot."""
         return "bot" if self._blocked_until - now >= bucket.seconds_until_free(now) else "route"
 
     def block_all(self, until: float) -> None:
-        """Allow no request at all before a moment."""
+        """Allow no request at all before this time."""
         self._blocked_until = max(self._blocked_until, until)
 
     def update(
@@ -117,7 +117,7 @@ class BucketLimits:
         headers: Mapping[str, str],
         now: float,
     ) -> None:
-        """Take over what the headers of a response say; many have none."""
+        """Adopt the headers of a response; many have none."""
         name = headers.get(_BUCKET)
         if name is not None and self._names.get(endpoint) != name:
             self._rename(endpoint, name)
@@ -133,7 +133,7 @@ class BucketLimits:
             return
 
     def _rename(self, endpoint: str, name: str) -> None:
-        """Learn the name of an endpoint's buckets; what was counted without it still counts."""
+        """Learn the name of an endpoint's buckets; earlier requests still count."""
         old = self._names.get(endpoint, endpoint)
         self._names[endpoint] = name
         for (of, resource), bucket in list(self._buckets.items()):

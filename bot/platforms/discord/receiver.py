@@ -5,23 +5,22 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import discord
 import msgspec
 import structlog
 from discord.utils import snowflake_time, time_snowflake
 
-from bot.chat.incoming import Incoming, source_name
-from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError
+from bot.chat.incoming import Incoming, Pressed, source_name
+from bot.errors import Refused, StoreError
 from bot.platforms.discord.events import (
     CommandReceived,
-    ComponentUsed,
     GatewayEvent,
     MessageEdited,
     MessagesDeleted,
     PlatformEvent,
-    SequenceReached,
     SessionEvent,
     SessionResumed,
     SessionStarted,
@@ -33,13 +32,12 @@ from bot.platforms.discord.incoming import (
     edit_to_incoming,
     guild_to_joined,
     message_to_said,
-    press_to_incoming,
 )
 from bot.platforms.discord.internals import skip_unreadable
 from bot.platforms.discord.shards import GatewaySession, Shard, loop_pause, recent_identifies
 from bot.platforms.receiving import mark_late, read_cursors, read_number, to_number
-from bot.ports import Clock, Intake
-from bot.value_class import value_class
+from bot.platforms.spec import PlatformContext
+from bot.ports import Intake
 
 StoreResult = TypeVar("StoreResult")
 GuildChannel = discord.TextChannel | discord.VoiceChannel | discord.StageChannel | discord.Thread
@@ -54,55 +52,30 @@ _CATCH_UP_SECONDS = 120.0
 _PAUSE_SECONDS = 2.0
 _DEFER_SECONDS = 4.0
 _SECONDS_BETWEEN_SESSIONS = 1.0
-
-
-@value_class
-class _Page:
-    """A part of a channel's history, oldest first, without what cannot be parsed."""
-
-    messages: Sequence[discord.Message] = ()
-    last: int = 0
-    """The newest message of the page, also if it could not be parsed."""
-    has_more: bool = False
+_MAX_REORDERING = timedelta(seconds=60)  # of messages in different channels
 
 
 class MessageReceiver:
-    """Stores the messages of one gateway connection; none is lost while the store fails."""
+    """Stores the messages of one shard's connection; none is lost while the store fails."""
 
     def __init__(
-        self,
-        gateway: Gateway,
-        bot: discord.Object,
-        intake: Intake,
-        clock: Clock,
-        bot_id: str = "",
-        answerable_seconds: float = math.inf,
+        self, gateway: Gateway, bot: discord.Object, intake: Intake, context: PlatformContext
     ) -> None:
-        """Take the connection and what stores its messages.
-
-        Args:
-            gateway: the connection of one shard.
-            bot: who it is.
-            intake: stores messages and cursors.
-            clock: time.
-            bot_id: what the addresses of the bot carry.
-            answerable_seconds: the age up to which a message is answered that was missed.
-        """
         self._gateway = gateway
         self._bot = bot
         self._intake = intake
-        self._clock = clock
-        self._bot_id = bot_id
-        self._answerable_seconds = answerable_seconds
-        self._cursors = ChannelCursors(bot_id, gateway.shard)
-        self._session: GatewaySession | None = None  # up to here everything is queued or stored
+        self._context = context
+        self._clock = context.clock
+        self._bot_id = context.bot_id
+        self._cursors = ChannelCursors(context.bot_id, gateway.shard)
+        self._session: GatewaySession | None = None  # up to what was taken
         self._stored_session: GatewaySession | None = None
         self._session_stored_at = -math.inf
         self._identified: Sequence[float] = ()
         self._is_replaying = False
         self._read_slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self.store_error: str | None = None
-        """Why messages cannot be stored just now."""
+        """Why messages cannot be stored at the moment."""
 
     async def run(self) -> None:
         """Run until cancelled.
@@ -111,24 +84,16 @@ class MessageReceiver:
             PlatformFatal: Discord does not accept this bot any more.
         """
         while True:
-            events = await self._next_events()
-            await self._store_events(events)
+            events = await self._gateway.events(_SECONDS_BETWEEN_SESSIONS)
             if events and isinstance(events[-1], SessionStarted):
+                await self._store_events(events)
                 await self._catch_up(events[-1])
-
-    async def _next_events(self) -> Sequence[GatewayEvent]:
-        """Wait for events; return none when it is time to store how far the session got."""
-        if not self._has_progress:
-            return await self._gateway.events()
-        due_at = self._session_stored_at + _SECONDS_BETWEEN_SESSIONS
-        try:
-            async with asyncio.timeout(max(0.0, due_at - self._clock.monotonic())):
-                return await self._gateway.events()
-        except TimeoutError:
-            return ()
+            else:
+                self._session = self._gateway.progress  # of the events just taken
+                await self._store_events(events)
 
     async def load(self) -> GatewaySession | None:
-        """Load what is stored of the shard; return the session that can be resumed."""
+        """Load the shard's cursors; return the session to resume, if there is one."""
         stored = await self._load_cursors()
         name = self._cursors.identified_name
         identified = read_cursors(
@@ -144,7 +109,7 @@ class MessageReceiver:
         return self._session
 
     async def before_identify(self) -> None:
-        """Wait if the shard has identified too often lately, and store that it does so again."""
+        """Wait if the shard has identified too often lately; store that it identifies again."""
         pause = loop_pause(self._identified, self._clock.now())
         if pause > 0:
             self.store_error = "waiting: Discord ended the last sessions soon after they began"
@@ -160,20 +125,18 @@ class MessageReceiver:
         )
 
     async def _load_cursors(self) -> Mapping[str, str]:
-        stored: dict[str, str] = {}
-        for prefix in (self._cursors.prefix, self._cursors.shards_prefix):
-            stored |= await self._retry_while_store_fails(
-                lambda prefix=prefix: self._intake.cursors(prefix)  # type: ignore[misc]
-            )
+        stored = await self._retry_while_store_fails(
+            lambda: self._intake.cursors(self._cursors.prefix)
+        )
         self._cursors.load(stored)
         return stored
 
     async def _store_events(
         self, events: Sequence[GatewayEvent], oldest_question: float = 0
     ) -> None:
-        """Store messages and commands in order, and with them the cursors that count them.
+        """Store events in order, together with the cursors that count them.
 
-        Messages from before `oldest_question`, in Unix seconds, are not answered any more.
+        Messages from before `oldest_question`, in Unix seconds, are too late for an answer.
         """
         incomings: list[Incoming] = []
         received: list[tuple[int, int, int]] = []
@@ -204,8 +167,6 @@ class MessageReceiver:
 
     def _note_session(self, event: SessionEvent) -> None:
         match event:
-            case SequenceReached(session):
-                self._session = session
             case SessionResumed():
                 self._is_replaying = False
             case SessionStarted():
@@ -214,15 +175,12 @@ class MessageReceiver:
 
     @property
     def _has_progress(self) -> bool:
-        """Whether the session got further than is stored, and may be resumed from there."""
+        """Whether the session got further than is stored, and can be resumed from there."""
         is_new = self._session is not None and self._session != self._stored_session
         return is_new and self._cursors.misses_nothing
 
     def _session_to_store(self) -> dict[str, str]:
-        """Return the session if it is time to store it.
-
-        What comes after it is sent again after a RESUME, and not stored twice.
-        """
+        """Return the session if it is due; Discord repeats what comes after it, known by its id."""
         now = self._clock.monotonic()
         is_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SESSIONS
         if self._session is None or not is_due or not self._has_progress:
@@ -231,7 +189,7 @@ class MessageReceiver:
         return {self._cursors.session_name: self._session.to_stored()}
 
     def _oldest_question(self) -> float:
-        return self._clock.now() - self._answerable_seconds
+        return self._clock.now() - self._context.answerable_seconds
 
     async def _store_incomings(
         self, incomings: Sequence[Incoming], cursors: Mapping[str, str]
@@ -271,44 +229,32 @@ class MessageReceiver:
 
     async def _catch_up_channel(self, channel: int, after: int, missing: dict[int, int]) -> None:
         """Store all messages of a channel after this one, and remove it from `missing`."""
+        has_more = True
         async with self._read_slots:
-            while (page := await self._next_page(channel, after)).messages or page.has_more:
-                if page.messages:
-                    await self._store_events(page.messages, self._oldest_question())
-                after = page.last
-                if not page.has_more:
-                    break
+            while has_more:
+                page = await self._read_page(channel, after)
+                parsed = (self._gateway.parse_message(each) for each in page)
+                if messages := [each for each in parsed if each is not None]:
+                    await self._store_events(messages, self._oldest_question())
+                ids = [number for each in page if (number := _snowflake(each.get("id")))]
+                after = max(ids, default=after)
+                has_more = len(page) == _PAGE_SIZE and bool(ids)
         del missing[channel]
 
-    async def _next_page(self, channel: int, after: int) -> "_Page":
-        """Return the next messages of a channel, oldest first; retry until Discord answers."""
-        while True:
-            try:
-                return await self._fetch_page(channel, after)
-            except PlatformFatal:
-                raise
-            except Refused as error:
-                _log.info("discord_channel_unreadable", channel=channel, reason=str(error))
-                return _Page()
-            except RateLimited as limited:
-                await self._clock.sleep(limited.retry_after_seconds)
-            except PlatformError:
-                await self._clock.sleep(_PAUSE_SECONDS)
-
-    async def _fetch_page(self, channel_id: int, after: int) -> "_Page":
-        oldest_first = await self._gateway.read_history(channel_id, after, _PAGE_SIZE)
-        parsed = (self._gateway.parse_message(each) for each in oldest_first)
-        messages = [each for each in parsed if each is not None]
-        ids = [message_id for each in oldest_first if (message_id := _snowflake(each.get("id")))]
-        return _Page(
-            messages, max(ids, default=after), len(oldest_first) == _PAGE_SIZE and bool(ids)
-        )
+    async def _read_page(self, channel: int, after: int) -> Sequence[dict[str, Any]]:
+        """Return the next messages of a channel, oldest first; none where it cannot be read."""
+        read = partial(self._gateway.read_history, channel, after, _PAGE_SIZE)
+        try:
+            return await self._gateway.until_answered(read)
+        except Refused as error:
+            _log.info("discord_channel_unreadable", channel=channel, reason=str(error))
+            return ()
 
     def _channels_to_read(self, now: datetime) -> list[tuple[int, int]]:
         """Return the channels that may have new messages, each with the message to read after.
 
-        Discord names the last message of every channel of a guild, so that only those with new
-        ones are read; it does not do so for direct messages and archived threads.
+        Discord names the last message of each channel of a guild, but not of direct messages and
+        archived threads.
         """
         stored = self._cursors.stored
         since = self._cursors.fully_received_until()
@@ -355,121 +301,90 @@ class MessageReceiver:
                 guild = self._gateway.get_guild(guild_id) if guild_id else None
                 channel = guild.get_channel_or_thread(channel_id) if guild else None
                 return deletion_to_incoming(channel_id, message_ids, channel, guild, bot_id)
-            case ComponentUsed(interaction):
-                return press_to_incoming(interaction, bot_id)
+            case Pressed():
+                return event
             case discord.Guild():
                 return guild_to_joined(event, bot_id)
 
     async def _to_incoming_command(self, event: CommandReceived) -> Incoming:
-        # Discord refuses an answer to a command before the command is acknowledged.
+        # Discord accepts no answer before the command is acknowledged.
         await asyncio.wait([event.deferred], timeout=_DEFER_SECONDS)
         deferred = event.deferred.done() and event.deferred.result()
-        return command_to_incoming(
-            event.interaction,
-            deferred=deferred,
-            bot_id=self._bot_id,
-            commands=self._gateway.commands,
-            message_commands=self._gateway.message_commands,
-        )
+        return command_to_incoming(event.interaction, self._context, deferred=deferred)
 
 
 def _snowflake(given: object) -> int | None:
     return int(given) if isinstance(given, str) and given.isascii() and given.isdigit() else None
 
 
-_MAX_REORDERING = timedelta(seconds=60)  # of messages in different channels
-_ONLY = Shard()
-
-
 class ChannelCursors:
-    """The stored cursors, and those to store together with the next messages.
+    """The stored cursors, and those to store with the next messages.
+
+    The cursor of a channel is the newest message up to which everything is stored. It names its
+    guild, since the newest message of one shard says nothing about the channels of another.
 
     Args:
-        bot_id: what the addresses of the bot carry; each bot has cursors of its own.
+        bot_id: what the addresses of the bot carry.
         shard: whose channels these are.
     """
 
-    def __init__(self, bot_id: str = "", shard: Shard = _ONLY) -> None:
-        source = source_name("discord", bot_id)
-        self.prefix = f"{source}:"
-        """Of the rows of a bot with one shard."""
-        self.shards_prefix = f"shards {source}:"
-        """Of the rows of a bot with several shards, and of sessions."""
+    def __init__(self, bot_id: str, shard: Shard) -> None:
+        self.prefix = f"{source_name('discord', bot_id)}:"
+        self._channels = f"{self.prefix}channel "
         self._shard = shard
-        self._marks = self.prefix if shard.is_alone else f"{self.shards_prefix}{shard.name} "
-        self.session_name = f"{self.shards_prefix}{shard.name} session"
-        self.identified_name = f"{self.shards_prefix}{shard.name} identified"
+        self._marks = f"{self.prefix}{shard.name} "
+        self.session_name = f"{self._marks}session"
+        self.identified_name = f"{self._marks}identified"
         self._stored: dict[int, int] = {}
         self._guilds: dict[int, int] = {}
         self._pending: dict[int, int] = {}
         self._frozen: set[int] = set()
-        self._connected: int | None = None  # when the last session started that missed nothing
-        self._catching_up = 0  # since when messages may be missing, while not all were fetched
+        self._connected: int | None = None  # the last session start without gaps
+        self._catching_up = 0  # during a catch-up: since when messages may be missing
 
     @property
     def stored(self) -> Mapping[int, int]:
-        """The newest stored message of each channel that anything was stored of."""
+        """The newest stored message of each channel."""
         return self._stored
 
     @property
     def misses_nothing(self) -> bool:
-        """Whether everything up to the stored session was fetched, so that it can be resumed."""
+        """Whether everything up to the session was fetched, so that it can be resumed."""
         return self._connected is not None and not self._catching_up
 
     def load(self, stored: Mapping[str, str]) -> None:
         """Replace all cursors with those of the store, given by their stored names."""
-        alone = self._shard.is_alone
-        channels = {
-            name: value
-            for name, value in stored.items()
-            if name.startswith(self.prefix) and name.removeprefix(self.prefix).isdecimal()
-        }
-        # Rows without a guild are from before there were shards: the first one goes through them.
-        if not (alone or self._shard.number == 0):
-            channels = {}
-        self._stored = dict(
-            read_cursors(
-                channels,
-                lambda name, value: (to_number(name.removeprefix(self.prefix)), to_number(value)),
-            )
-        )
-        if not alone:
-            self._load_of_shard(stored)
+        rows = {name: value for name, value in stored.items() if name.startswith(self._channels)}
+        self._stored.clear()
+        for channel, message, guild in read_cursors(rows, self._read_row):
+            if self._shard.has_guild(guild):
+                self._stored[channel], self._guilds[channel] = message, guild
         names = [f"{self._marks}{one}" for one in ("connected", "catching_up")]
         connected, catching_up = (read_number(stored, name) for name in names)
-        if not alone and not stored.keys() & set(names):
+        if not stored.keys() & set(names):
             connected = self._oldest_mark(stored)
         self._connected = self._connected if connected is None else connected
         self._catching_up = catching_up or 0
         self._frozen.clear()
 
-    def _load_of_shard(self, stored: Mapping[str, str]) -> None:
-        prefix = f"{self.shards_prefix}channel "
-        rows = {name: value for name, value in stored.items() if name.startswith(prefix)}
-
-        def read(name: str, value: str) -> tuple[int, int, int]:
-            message, _, guild = value.partition(" ")
-            return to_number(name.removeprefix(prefix)), to_number(message), to_number(guild)
-
-        for channel, message, guild in read_cursors(rows, read):
-            if self._shard.has_guild(guild):
-                self._stored[channel], self._guilds[channel] = message, guild
+    def _read_row(self, name: str, value: str) -> tuple[int, int, int]:
+        message, _, guild = value.partition(" ")
+        return to_number(name.removeprefix(self._channels)), to_number(message), to_number(guild)
 
     def _oldest_mark(self, stored: Mapping[str, str]) -> int | None:
-        """Return when the other numbers of shards were connected: the channels moved from them."""
-        of_bot = (self.prefix, self.shards_prefix)
+        """Return the oldest mark of all shards: there was another number of them before."""
         marks = {
             name: value
             for name, value in stored.items()
-            if name.startswith(of_bot) and name.endswith(("connected", "catching_up"))
+            if name.startswith(self.prefix) and name.endswith(("connected", "catching_up"))
         }
         numbers = read_cursors(marks, lambda _, value: to_number(value))
         return min((mark for mark in numbers if mark), default=None)
 
     def fully_received_until(self) -> int | None:
-        """Return the snowflake before which no channel misses a message; None at the first start.
+        """Return the snowflake before which no channel misses messages; None at the first start.
 
-        While messages were missing, the newest stored one says nothing of other channels.
+        During a catch-up, the newest stored message says nothing about other channels.
         """
         if self._catching_up:
             return self._catching_up
@@ -480,12 +395,12 @@ class ChannelCursors:
         return max(marks, default=None)
 
     def catch_up_begins(self) -> dict[str, str]:
-        """Note that messages may be missing, and return what to store before any is fetched."""
+        """Begin a catch-up; return what to store before messages are fetched."""
         self._catching_up = self.fully_received_until() or 0
         return {f"{self._marks}catching_up": str(self._catching_up)}
 
     def catch_up_ended(self, session_at: datetime) -> dict[str, str]:
-        """Note that none is missing up to this session, and return what to store."""
+        """End a catch-up up to this session; return what to store."""
         self._catching_up, self._connected = 0, time_snowflake(session_at)
         return {
             f"{self._marks}catching_up": "0",
@@ -493,16 +408,16 @@ class ChannelCursors:
         }
 
     def freeze(self, channels: Iterable[int]) -> None:
-        """Keep these cursors where they are until the next `load`: messages are missing there."""
+        """Keep these cursors until the next `load`: messages are missing there."""
         self._frozen.update(channels)
 
     def due(self, received: Iterable[tuple[int, int, int]], kept: Set[int]) -> dict[int, int]:
-        """Return the cursors to store together with a batch of messages.
+        """Return the cursors to store with a batch of messages.
 
-        A channel of which nothing was ever stored has none: a server full of bots costs no rows.
+        A channel without stored messages has none: a server full of bots costs no rows.
 
         Args:
-            received: channel, id and guild of every message, ours to store or not; 0: no guild.
+            received: channel, id and guild (0: none) of every message.
             kept: the channels of those that will be stored.
         """
         due = dict(self._pending)
@@ -517,7 +432,7 @@ class ChannelCursors:
         }
 
     def postpone(self, due: Mapping[int, int]) -> None:
-        """Store these cursors with the next batch: this one had nothing to store."""
+        """Store these cursors with the next batch."""
         self._pending.update(due)
 
     def mark_stored(self, due: Mapping[int, int]) -> None:
@@ -529,9 +444,7 @@ class ChannelCursors:
 
     def to_stored_names(self, due: Mapping[int, int]) -> dict[str, str]:
         """Return cursors by the names that they are stored under."""
-        if self._shard.is_alone:
-            return {f"{self.prefix}{channel}": str(message) for channel, message in due.items()}
         return {
-            f"{self.shards_prefix}channel {channel}": f"{message} {self._guilds.get(channel, 0)}"
+            f"{self._channels}{channel}": f"{message} {self._guilds.get(channel, 0)}"
             for channel, message in due.items()
         }

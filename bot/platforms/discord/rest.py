@@ -2,8 +2,7 @@
 
 import asyncio
 import re
-import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -11,8 +10,10 @@ from urllib.parse import urlencode
 
 import msgspec
 import structlog
+from aiohttp import FormData
 
 from bot import __version__
+from bot.chat.outgoing import Attachment
 from bot.errors import (
     ContentRefused,
     MessageNotFound,
@@ -35,6 +36,23 @@ from bot.value_class import value_class
 
 _DEFAULT_RETRY_SECONDS = 5.0
 _THREAD_CLOSED = frozenset({50083, 160005})  # archived, locked
+Decoded = TypeVar("Decoded")
+_REQUEST_SECONDS = 10.0
+"""The timeout of a request with all its retries."""
+_USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+_CONNECT_SECONDS = 5.0
+_MAX_RESPONSE_BYTES = 64 * 2**20
+# The longest wait for a rate limit, a little more than Discord's usual window of 5 s; longer ones
+# are left to the outbox.
+_MAX_WAIT_SECONDS = 6.0
+_PAUSES: Final = (0.5, 1.0, 1.0, 2.0, 0.0)
+"""Seconds between tries after a server fault; none after the last."""
+_MAX_TRIES: Final = len(_PAUSES)
+_PASSING_FAULTS = frozenset({500, 502, 504, 524})
+_MAX_TEXT_CHARS = 500
+_JSON = "application/json"
+_log = structlog.get_logger(__name__)
 
 
 class WebhookNotFound(Refused):
@@ -46,11 +64,11 @@ class ChannelNotFound(Refused):
 
 
 class ThreadExists(Refused):
-    """A thread was opened from the message before."""
+    """The message has a thread already."""
 
 
 class AlreadyAcknowledged(Refused):
-    """The interaction was responded to before."""
+    """The interaction has a response already."""
 
 
 _BY_CODE: Mapping[int, type[Refused]] = {
@@ -71,8 +89,8 @@ def translate_refusal(
     """Return what a response means.
 
     Args:
-        status: of HTTP.
-        code: Discord's own, 0 where there is none.
+        status: the HTTP status.
+        code: Discord's own code, 0 if there is none.
         text: Discord's words.
         retry_after: the header of that name.
     """
@@ -85,7 +103,7 @@ def translate_refusal(
         case 401:
             return TokenRejected(BOT_REJECTED)
         case 429:
-            return RateLimited(_seconds(retry_after), "bot")  # something before Discord
+            return RateLimited(_seconds(retry_after), "bot")  # something in front of Discord
         case _ if status >= 500:
             return OutcomeUnknown(answer)
         case _:
@@ -99,84 +117,30 @@ def _seconds(retry_after: str | None) -> float:
         return _DEFAULT_RETRY_SECONDS
 
 
-_ESCAPES = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A"})
-
-
-@value_class
-class Upload:
-    """A file that is sent with a message."""
-
-    name: str
-    content: bytes
-    content_type: str
-
-
-def to_form(payload: bytes, file: Upload) -> tuple[str, bytes]:
-    """Return the content type and the content of a form; `payload` is JSON."""
-    boundary = secrets.token_hex(16)
-    parts = (
-        (b'name="payload_json"', b"application/json", payload),
-        (
-            f'name="files[0]"; filename="{file.name.translate(_ESCAPES)}"'.encode(),
-            file.content_type.encode(),
-            file.content,
-        ),
-    )
-    line = f"--{boundary}".encode()
-    form = b"".join(
-        b"%b\r\nContent-Disposition: form-data; %b\r\nContent-Type: %b\r\n\r\n%b\r\n"
-        % (line, names, content_type, content)
-        for names, content_type, content in parts
-    )
-    return f"multipart/form-data; boundary={boundary}", b"%b%b--\r\n" % (form, line)
-
-
-Decoded = TypeVar("Decoded")
-
-_REQUEST_SECONDS = 10.0
-"""A request ends after this time, with all its repetitions."""
-_USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
-
-_TOKEN = re.compile(r"[\x21-\x7e]+")
-_CONNECT_SECONDS = 5.0
-_MAX_RESPONSE_BYTES = 64 * 2**20
-# The longest wait for a rate limit; the outbox does the longer ones. Longer than Discord's usual
-# window of 5 s, so that a request waits for the next one.
-_MAX_WAIT_SECONDS = 6.0
-_PAUSES: Final = (0.5, 1.0, 1.0, 2.0, 0.0)
-"""Seconds between the tries of a request that Discord's servers fail at; the last has none."""
-_MAX_TRIES: Final = len(_PAUSES)
-_PASSING_FAULTS = frozenset({500, 502, 504, 524})
-_MAX_TEXT_CHARS = 500
-_JSON = "application/json"
-_log = structlog.get_logger(__name__)
-
-
 @value_class
 class RestEndpoint:
-    """A method and a path with `{}` for each id; the first ids name what Discord counts for."""
+    """A method and a path with `{}` for each id; the first ids identify the rate limit."""
 
     method: str
     path: str
     resource_ids: int = 1
     may_repeat: bool = True
-    """Whether a request that may have arrived can be sent again: twice is the same as once."""
+    """Whether a request may be repeated after an unknown outcome."""
     waits: bool = True
-    """Whether a request that is refused for a short time is sent again after it; else the caller
-    is told at once."""
+    """Whether short rate limits are waited out; else they are raised at once."""
     is_interaction: bool = False
-    """Whether Discord does not count it among all requests of the bot."""
+    """Whether it is exempt from the global rate limit."""
 
 
 class RestClient:
-    """The connections of one bot, for the life of the process; no log-in is needed."""
+    """The REST connections of one bot; no log-in is needed."""
 
     def __init__(self, token: BotToken[DiscordSettings]) -> None:
         self._token = token
         self._used_token = token.read()
         self._http = _connect(token.settings.api_base, self._used_token)
         self._retired: list[HttpClient] = []
-        """Connections with tokens that were replaced; requests may still use them."""
+        """Connections with replaced tokens that requests may still use."""
         self._limits = BucketLimits()
         self._user: BotUser | None = None
 
@@ -185,33 +149,29 @@ class RestClient:
         endpoint: RestEndpoint,
         *ids: str,
         body: object = None,
-        file: Upload | None = None,
+        file: Attachment | None = None,
         query: Mapping[str, str] | None = None,
     ) -> bytes:
         """Send a request and return the body of the response.
 
-        It is sent again after a short rate limit, with a token that was replaced just now and,
-        where the endpoint allows it, after a passing fault of the server.
-
-        Args:
-            endpoint: what is called.
-            ids: for the path.
-            body: is sent as JSON.
-            file: is sent with the body.
-            query: is appended to the path.
+        It is repeated after a short rate limit, with a token that has just been replaced and, if
+        the endpoint allows it, after a passing fault. Values for the path are in `ids`; the body is
+        JSON.
 
         Raises:
             PlatformError: it failed.
         """
+        if file is not None and isinstance(body, dict):
+            # Without the list, an edit that is repeated would attach it twice.
+            body = {**body, "attachments": [{"id": 0, "filename": file.name}]}
         token = self._use_newest_token()
         path = endpoint.path.format(*ids)
         if query:
             path += f"?{urlencode(query)}"
-        content_type, content = _encode(endpoint.method, body, file)
         key = f"{endpoint.method} {endpoint.path}"
         resource = ":".join(ids[: endpoint.resource_ids])
         deadline = asyncio.get_running_loop().time() + _REQUEST_SECONDS
-        request = _RestRequest(endpoint, path, content, content_type, key, resource, deadline)
+        request = _RestRequest(endpoint, path, body, file, key, resource, deadline)
         try:
             return await self._send(request)
         except TokenRejected:
@@ -222,7 +182,7 @@ class RestClient:
     async def bot_user(self) -> "BotUser":
         """Return whose token it is; raises `PlatformError`."""
         if self._user is None:
-            self._user = decode_response(_decode_user, await self.call(_ME))
+            self._user = decode_response(await self.call(_ME), BotUser)
         return self._user
 
     async def close(self) -> None:
@@ -278,7 +238,7 @@ class RestClient:
                 wait = bucket.seconds_until_free(now)
             else:
                 wait = self._limits.seconds_until_free(bucket, now)
-            # Late is too late, also for a process that stood still: the outbox has moved on.
+            # Also after a suspension: the outbox has moved on.
             if wait > _MAX_WAIT_SECONDS or now + wait > request.deadline:
                 raise RateLimited(wait, self._limits.refused_scope(bucket, now))
             if wait <= 0:
@@ -288,13 +248,14 @@ class RestClient:
 
     async def _exchange(self, request: "_RestRequest") -> tuple[HttpResponse, bytes]:
         """Send a request once and read the response."""
+        content_type, content = _encode(request.endpoint.method, request.body, request.file)
         try:
             async with await self._http.request(
                 request.endpoint.method,
                 request.path,
-                request.content,
+                content,
                 request.deadline,
-                content_type=request.content_type,
+                content_type=content_type,
             ) as response:
                 return response, await response.read_all(request.deadline, _MAX_RESPONSE_BYTES)
         except ConnectionFailed as error:
@@ -326,7 +287,7 @@ class RestClient:
             error = translate_refusal(response.status, refusal.code, refusal.text)
             return error, _PAUSES[tries - 1] if response.status in _PASSING_FAULTS else None
         if refusal.retry_after is None or "via" not in response.headers:
-            # Not Discord's limit: something before it blocks this address.
+            # Not from Discord: something in front of it blocks this address.
             return translate_refusal(response.status, 0, refusal.text, retry_after), None
         until = now + refusal.retry_after
         if refusal.is_global:
@@ -341,8 +302,14 @@ class RestClient:
         return RateLimited(refusal.retry_after, scope), 0.0 if waits else None
 
 
+class WithId(msgspec.Struct):
+    """A JSON object of which only the id is used."""
+
+    id: str
+
+
 class BotUser(msgspec.Struct):
-    """The user that a bot is."""
+    """The bot's user."""
 
     id: str
     username: str
@@ -355,38 +322,31 @@ class BotUser(msgspec.Struct):
 
 
 _ME = RestEndpoint("GET", "/users/@me", resource_ids=0)
-_decode_user = msgspec.json.Decoder(BotUser).decode
-_decode_json = msgspec.json.Decoder().decode
 
 
-def decode_response(decode: Callable[[bytes], Decoded], response: bytes) -> Decoded:
-    """Return what a response says; raises `OutcomeUnknown` if it cannot be read."""
+def decode_response(response: bytes, returns: type[Decoded]) -> Decoded:
+    """Decode the JSON of a response; raises `OutcomeUnknown` if it is something else."""
     try:
-        return decode(response)
+        return msgspec.json.decode(response, type=returns)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise OutcomeUnknown("Discord's response cannot be read (a page of a proxy?)") from None
-
-
-def decode_json(response: bytes) -> Any:
-    """Return what a response says as plain values; raises `OutcomeUnknown` as `decode_response`."""
-    return decode_response(_decode_json, response)
 
 
 @value_class
 class _RestRequest:
     endpoint: RestEndpoint
     path: str
-    content: bytes | None
-    content_type: str | None
+    body: object
+    file: Attachment | None
     key: str
     """The endpoint."""
     resource: str
-    """The ids of what Discord counts the requests for."""
+    """The ids that identify the rate limit."""
     deadline: float
 
 
 class _Refusal(msgspec.Struct):
-    """The body of a response that is no success."""
+    """The body of an error response."""
 
     code: int = 0
     message: str = ""
@@ -400,21 +360,26 @@ class _Refusal(msgspec.Struct):
         return f"{self.message} {self.errors or ''}".strip()[:_MAX_TEXT_CHARS]
 
 
-_decode_refusal = msgspec.json.Decoder(_Refusal).decode
-
-
 def _read_refusal(content: bytes) -> _Refusal:
     try:
-        return _decode_refusal(content)
+        return msgspec.json.decode(content, type=_Refusal)
     except (msgspec.DecodeError, UnicodeDecodeError):  # the page of a proxy
         page = content[:_MAX_TEXT_CHARS].decode(errors="replace")
         return _Refusal(message=f"no JSON; is TROUPE_DISCORD__API_BASE right? {page}")
 
 
-def _encode(method: str, body: object, file: Upload | None) -> tuple[str | None, bytes | None]:
+def _encode(
+    method: str, body: object, file: Attachment | None
+) -> tuple[str | None, bytes | FormData | None]:
     """Return the content type and the content of a request."""
     if file is not None:
-        return to_form(msgspec.json.encode(body or {}), file)
+        form = FormData(quote_fields=False)
+        payload = msgspec.json.encode(body).decode()  # bytes would become a file
+        form.add_field("payload_json", payload, content_type=_JSON)
+        form.add_field(
+            "files[0]", file.text, filename=file.name, content_type="text/plain; charset=utf-8"
+        )
+        return None, form
     if body is None:
         return None, b"" if method == "POST" else None
     return _JSON, msgspec.json.encode(body)

@@ -22,10 +22,22 @@ from bot.ports import Clock
 from bot.telemetry.metrics import IDENTIFIES_LEFT
 from bot.value_class import value_class
 
+_log = structlog.get_logger(__name__)
+_GATEWAY = RestEndpoint("GET", "/gateway/bot", resource_ids=0)
+_RESERVED_SHARE = 0.1
+"""The share of the budget that is left to the operator."""
+_SECONDS_BETWEEN = 5.5  # Discord counts 5 s
+_MAX_TURN_SECONDS = 60.0
+_ASK_SECONDS = 1.0
+_ASK_AGAIN_SECONDS = 60.0  # whether there is a new budget
+_LOOP_SECONDS = 3600.0
+_FREE_IDENTIFIES = 10  # of a shard within an hour; from then on each waits longer
+_MAX_LOOP_PAUSE_SECONDS = 60.0
+
 
 @value_class
 class Shard:
-    """One of the gateway connections that a bot's guilds are divided among."""
+    """One of a bot's gateway connections, with its share of the guilds."""
 
     number: int = 0
     count: int = 1
@@ -42,11 +54,11 @@ class Shard:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the bot has no other shard."""
+        """Whether it is the bot's only shard."""
         return self.count == 1
 
     def has_guild(self, guild_id: int) -> bool:
-        """Return whether events of a guild arrive on this shard; 0: those of direct messages."""
+        """Return whether a guild's events arrive on this shard; 0: those of direct messages."""
         return (guild_id >> 22) % self.count == self.number
 
 
@@ -62,24 +74,11 @@ class GatewaySession(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_stored(cls, stored: str) -> "GatewaySession | None":
-        """Return the session of a stored value; None if there is none."""
+        """Return a stored session; None if it cannot be read."""
         try:
             return msgspec.json.decode(stored, type=cls)
         except msgspec.DecodeError:
             return None
-
-
-_log = structlog.get_logger(__name__)
-_GATEWAY = RestEndpoint("GET", "/gateway/bot", resource_ids=0)
-_RESERVED_SHARE = 0.1
-"""Of the budget; it is left to the operator, who may have to start the bot by hand."""
-_SECONDS_BETWEEN = 5.5  # Discord counts 5 s
-_MAX_TURN_SECONDS = 60.0
-_ASK_SECONDS = 1.0
-_ASK_AGAIN_SECONDS = 60.0  # whether there is a new budget
-_LOOP_SECONDS = 3600.0
-_FREE_IDENTIFIES = 10  # of a shard within an hour; from then on each waits longer
-_MAX_LOOP_PAUSE_SECONDS = 60.0
 
 
 class SessionStarts(msgspec.Struct):
@@ -99,18 +98,15 @@ class GatewayInfo(msgspec.Struct):
     session_start_limit: SessionStarts
 
 
-_decode_info = msgspec.json.Decoder(GatewayInfo).decode
-
-
 async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
-    """Ask Discord; raises `PlatformError`."""
-    info = decode_response(_decode_info, await rest.call(_GATEWAY))
+    """Ask Discord about the gateway; may raise `PlatformError`."""
+    info = decode_response(await rest.call(_GATEWAY), GatewayInfo)
     show_identifies_left(info.session_start_limit, clock)
     return info
 
 
 def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
-    """Put what is left into the metrics; after the reset, all are, though nobody asks again."""
+    """Export what is left of the budget; after the reset, all of it."""
     reset_at = clock.monotonic() + starts.reset_after / 1000
     IDENTIFIES_LEFT.labels("discord").set_function(
         lambda: starts.remaining if clock.monotonic() < reset_at else starts.total
@@ -118,19 +114,18 @@ def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
 
 
 class IdentifyLimits:
-    """Lets one IDENTIFY go at a time, of all processes that share the leases."""
+    """Lets one IDENTIFY happen at a time, of all processes that share the leases.
+
+    Args:
+        rest: tells the budget that is left.
+        take_lease: keeps the pace among processes; None: there is only this one.
+        bot: part of the names of leases.
+        clock: time.
+    """
 
     def __init__(
         self, rest: RestClient, take_lease: TakeLease | None, bot: str, clock: Clock
     ) -> None:
-        """Take what is asked.
-
-        Args:
-            rest: tells the budget that is left.
-            take_lease: keeps the pace among processes; None: there is no other process.
-            bot: whose budget it is; part of the names of leases.
-            clock: time.
-        """
         self._rest = rest
         self._take_lease = take_lease
         self._bot = bot
@@ -140,10 +135,10 @@ class IdentifyLimits:
 
     @asynccontextmanager
     async def turn(self, shard_number: int) -> AsyncIterator[str]:
-        """Wait until a shard may IDENTIFY, which the block does; yields where.
+        """Wait until a shard may IDENTIFY, which the block does; yield the address.
 
         Raises:
-            PlatformError: Discord does not say how many IDENTIFYs are left.
+            PlatformError: Discord does not tell how many IDENTIFYs are left.
         """
         gateway = await self._wait_for_budget()
         bucket = shard_number % max(1, gateway.session_start_limit.max_concurrency)
@@ -157,7 +152,7 @@ class IdentifyLimits:
                 yield gateway.url
             finally:
                 self._free_at[bucket] = self._clock.monotonic() + _SECONDS_BETWEEN
-                await self._take(role, _SECONDS_BETWEEN)  # it expires when the next one may go
+                await self._take(role, _SECONDS_BETWEEN)  # expires when the next one may IDENTIFY
 
     async def _wait_for_budget(self) -> GatewayInfo:
         while True:
@@ -180,16 +175,15 @@ class IdentifyLimits:
 
 
 def recent_identifies(times: Sequence[float], now: float) -> list[float]:
-    """Return those that count for `loop_pause`; times are in Unix seconds."""
+    """Return the times that count for `loop_pause`, in Unix seconds."""
     return [at for at in times if now - _LOOP_SECONDS < at <= now]
 
 
 def loop_pause(times: Sequence[float], now: float) -> float:
-    """Return how long a shard waits that identified at these times, in seconds.
+    """Return how many seconds a shard has to wait that identified at these times.
 
-    The first ones of an hour wait for nothing. From then on each waits twice as long as the one
-    before: neither a session that Discord ends at once nor a process that is restarted again and
-    again uses up the budget of the bot.
+    The first ones of an hour are free; then each wait doubles, so that neither sessions that end at
+    once nor a process in a restart loop use up the budget of the bot.
     """
     recent = recent_identifies(times, now)
     excess = len(recent) - _FREE_IDENTIFIES

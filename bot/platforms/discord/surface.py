@@ -18,6 +18,7 @@ from bot.chat.outgoing import (
     Menu,
     MenuOption,
     MessageContent,
+    MessageSearch,
     MessageThread,
     OutgoingMessage,
 )
@@ -43,8 +44,8 @@ from bot.platforms.discord.rest import (
     ChannelNotFound,
     RestClient,
     RestEndpoint,
-    Upload,
     WebhookNotFound,
+    WithId,
     decode_response,
 )
 from bot.ports import BucketSurface, Surface
@@ -62,17 +63,17 @@ LIMITS = Limits(
     repeats_faces=False,
     has_threads=True,
     folds_thoughts=True,
-    # "50 requests per second", of which five are left to what is looked up: permissions, messages
-    # that were missed. Windows are longer by what calls may be under way for.
+    # "50 requests per second", of which five are left to look-ups. The window is longer by the
+    # latency of calls.
     bot_calls=(CallWindow(45, 1.25, is_learned=True, reserved=10),),
-    # What headers have said of messages and of edits; one process reads only its own responses.
+    # As seen in headers; a process sees only those of its own responses.
     route_calls=(CallWindow(5, 5.5, is_learned=True),),
     counts_typing=True,
     counts_responses=False,  # "Interaction endpoints are not bound to the bot's Global Rate Limit"
 )
 _SUPPRESS_EMBEDS = 1 << 2
 
-# Other processes must learn of a refusal of these calls at once: none is waited out here.
+# Rate limits of these are raised at once, so that other processes learn of them.
 _SEND = RestEndpoint("POST", "/channels/{}/messages", waits=False)
 _EDIT = RestEndpoint("PATCH", "/channels/{}/messages/{}", waits=False)
 _DELETE = RestEndpoint("DELETE", "/channels/{}/messages/{}", waits=False)
@@ -84,13 +85,17 @@ _EXECUTE = RestEndpoint("POST", "/webhooks/{}/{}", resource_ids=2, may_repeat=Fa
 _EDIT_SPOKEN = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits=False)
 _DELETE_SPOKEN = RestEndpoint("DELETE", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits=False)
 _RESPOND = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/@original", resource_ids=2)
+_ROW, _BUTTON, _MENU = 1, 2, 3
+_MAX_LABEL_CHARS = 100
+_MAX_TITLE_CHARS = 150
+_STYLES = {ButtonStyle.PRIMARY: 1, ButtonStyle.PLAIN: 2, ButtonStyle.DANGER: 4}
 
 
 class DiscordSurface(Surface, BucketSurface):
     """Sends through REST, whether or not the gateway is connected.
 
-    A message with a face is said by the webhook of its channel. It has no nonce and replies to
-    nothing, so a lost response is looked up in the channel (docs/delivery.md#unknown-outcomes).
+    A message with a face is sent by the channel's webhook. It has no nonce and cannot be a reply,
+    so a lost response is looked up in the channel (docs/delivery.md#unknown-outcomes).
     """
 
     def __init__(self, rest: RestClient, *, has_webhooks: bool = True) -> None:
@@ -117,16 +122,10 @@ class DiscordSurface(Surface, BucketSurface):
         return await self._bucket(address, locate(address, message_id)[0], face)
 
     async def _bucket(self, address: Address, chat: str, face: Face | None) -> str:
-        """Return what a message in this chat counts for: the chat, or the webhook that says it.
+        """Return what a message counts for: its chat, or the webhook that sends it.
 
-        The webhook of a channel speaks in its threads as well, and Discord counts these together
-        ("per-resource": https://discord.com/developers/docs/topics/rate-limits).
-
-        Args:
-            address: the channel that the message is sent for.
-            chat: where it stands: there, or in a thread that a long answer goes on in, which may
-                not exist yet.
-            face: who says it.
+        Discord counts the calls of a webhook together in its channel and its threads, one of which
+        may not exist yet ("per-resource": https://discord.com/developers/docs/topics/rate-limits).
         """
         webhook = await self._webhook_of(address, face)
         if webhook is None:
@@ -145,7 +144,7 @@ class DiscordSurface(Surface, BucketSurface):
         return await self._send_to_channel(message)
 
     async def _send_to_thread(self, message: OutgoingMessage, thread: MessageThread) -> str | None:
-        """Send a message to a thread; return None where that is refused, and nothing was sent."""
+        """Send a message to a thread; return None if that was refused."""
         channel = message.address.chat
         opened = await self._threads.open(channel, thread)
         if opened is None:
@@ -161,7 +160,6 @@ class DiscordSurface(Surface, BucketSurface):
         return id_in_thread(opened, sent)
 
     async def _send_to_channel(self, message: OutgoingMessage) -> str:
-        file = message.file
         webhook = await self._webhook_of(message.address, message.content.face)
         if webhook is not None:
             return await self._speak(webhook, message)
@@ -171,9 +169,7 @@ class DiscordSurface(Surface, BucketSurface):
                 "message_id": message.reply_to,
                 "fail_if_not_exists": False,
             }
-        sent = await self._rest.call(
-            _SEND, message.address.chat, body=_with_file(body, file), file=_to_upload(file)
-        )
+        sent = await self._rest.call(_SEND, message.address.chat, body=body, file=message.file)
         return _message_id(sent)
 
     @override
@@ -196,7 +192,7 @@ class DiscordSurface(Surface, BucketSurface):
             await self._rest.call(_EDIT, address.chat, message_id, body=_render_own(content))
         except (MessageNotFound, ContentRefused):
             raise
-        except Refused:  # a webhook said it, for an answer that had a face
+        except Refused:  # a webhook sent it: the answer had a face
             if not await self._edit_spoken(address, message_id, content):
                 raise
 
@@ -208,7 +204,7 @@ class DiscordSurface(Surface, BucketSurface):
                 await self._rest.call(_DELETE, chat, message_id)
             except MessageNotFound:
                 raise
-            except Refused:  # a webhook said it, and the bot may not manage messages
+            except Refused:  # a webhook sent it, and the bot may not manage messages
                 webhook = await self._webhooks.find(chat)
                 if webhook is None:
                     raise
@@ -220,23 +216,16 @@ class DiscordSurface(Surface, BucketSurface):
         await self._rest.call(_TYPE, address.chat)
 
     @override
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         if message.thread is not None:
             thread = message.thread.message_id
             there = replace(message, address=replace(message.address, chat=thread))
-            in_thread = {locate(there.address, one)[1] for one in known}
+            in_thread = {locate(there.address, one)[1] for one in search.known}
             with contextlib.suppress(ChannelNotFound):  # it was never opened
                 found = await self._find_in_channel(there, thread, in_thread)
                 if found is not None:
                     return id_in_thread(thread, found)
-        return await self._find_in_channel(message, after, known)
+        return await self._find_in_channel(message, search.after, search.known)
 
     async def _find_in_channel(
         self, message: OutgoingMessage, after: str | None, known: Set[str]
@@ -256,28 +245,28 @@ class DiscordSurface(Surface, BucketSurface):
         )
 
     async def _speakers(self, message: OutgoingMessage) -> Set[str]:
-        """Return the ids of the bot and of the webhooks that may have said a message."""
+        """Return the ids of the bot and of the webhooks that may have sent a message."""
         bot_id = (await self._rest.bot_user()).id
         await self._webhook_of(message.address, message.content.face)
         return {bot_id, *self._webhooks.ids}
 
     async def _webhook_of(self, address: Address, face: Face | None) -> ChannelWebhook | None:
-        """Return what says a message with this face; None: the bot itself does."""
+        """Return the webhook for a face; None: the bot speaks itself."""
         if face is None or not self._has_webhooks:
             return None
         return await self._webhooks.find(address.chat)
 
     async def _speak(self, webhook: ChannelWebhook, message: OutgoingMessage) -> str:
-        """Have a webhook say a message, and return its id."""
-        content, file = message.content, message.file
+        """Send a message by a webhook and return its id."""
+        content = message.content
         fields = webhook_fields(content.face) if content.face is not None else {}
         try:
             sent = await self._rest.call(
                 _EXECUTE,
                 webhook.id,
                 webhook.token,
-                body=_with_file({**_render(content, content.text), **fields}, file),
-                file=_to_upload(file),
+                body={**_render(content, content.text), **fields},
+                file=message.file,
                 query={"wait": "true", **webhook.query},
             )
         except WebhookNotFound as error:  # somebody deleted it: the next attempt makes another
@@ -288,7 +277,7 @@ class DiscordSurface(Surface, BucketSurface):
     async def _edit_spoken(
         self, address: Address, message_id: str, content: MessageContent
     ) -> bool:
-        """Edit a message of the channel's webhook; return False if it did not say that message."""
+        """Edit a message of the webhook; return False if it is not the webhook's."""
         webhook = await self._webhooks.find(address.chat) if self._has_webhooks else None
         if webhook is None:
             return False
@@ -304,29 +293,27 @@ class DiscordSurface(Surface, BucketSurface):
         return True
 
     async def _page(self, address: Address, after: str | None) -> list["_FoundMessage"]:
-        """Return the messages after this one, oldest first; without one, the newest of all."""
+        """Return the messages after this one, oldest first; without one, the newest."""
         query = {"limit": str(_PAGE_SIZE)} | ({"after": after} if after else {})
         return decode_response(
-            _decode_page, await self._rest.call(_FIND, address.chat, query=query)
+            await self._rest.call(_FIND, address.chat, query=query), list[_FoundMessage]
         )[::-1]
 
     async def _respond(
         self, interaction: str, content: MessageContent, file: Attachment | None = None
     ) -> str:
-        """Edit the deferred response of a command, or the message whose button was pressed.
-
-        Doing it twice is the same as once.
+        """Edit the deferred response of a command or the message of a press; may be repeated.
 
         Raises:
             ContentRefused: another form of it may pass.
-            ResponseRefused: its token has expired, as it does after 15 minutes.
-            Refused: so it has, and the file is for nobody else in the channel.
+            ResponseRefused: the token has expired, as it does after 15 minutes.
+            Refused: the same, for a file that nobody else in the channel may see.
             PlatformError: it failed.
         """
         application, _, token = interaction.partition(":")
-        body, upload = _with_file(_render_own(content), file), _to_upload(file)
+        body = _render_own(content)
         try:
-            sent = await self._rest.call(_RESPOND, application, token, body=body, file=upload)
+            sent = await self._rest.call(_RESPOND, application, token, body=body, file=file)
         except ContentRefused:
             raise
         except Refused as error:
@@ -336,38 +323,26 @@ class DiscordSurface(Surface, BucketSurface):
         return _message_id(sent)
 
 
-class _Author(msgspec.Struct):
-    id: str
-
-
 class _AttachedFile(msgspec.Struct):
     filename: str
 
 
 class _FoundMessage(msgspec.Struct):
-    """What is looked at of a message in the history of a channel."""
+    """A message in the history of a channel."""
 
     id: str
     content: str
-    author: _Author
+    author: WithId
     webhook_id: str | None = None
     attachments: list[_AttachedFile] = []
 
 
-class _PostedMessage(msgspec.Struct):
-    id: str
-
-
-_decode_posted = msgspec.json.Decoder(_PostedMessage).decode
-_decode_page = msgspec.json.Decoder(list[_FoundMessage]).decode
-
-
 def _message_id(response: bytes) -> str:
-    return decode_response(_decode_posted, response).id
+    return decode_response(response, WithId).id
 
 
 def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) -> bool:
-    """Return whether a message is the one that was sent, whoever of us said it."""
+    """Return whether a message is the one that was sent, by the bot or a webhook."""
     files = [one.filename for one in found.attachments]
     said = sent.content.named_text if found.webhook_id is None else sent.text
     plain = replace(sent.content, is_plain=True)
@@ -379,26 +354,15 @@ def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) ->
     )
 
 
-def _with_file(body: dict[str, Any], file: Attachment | None) -> dict[str, Any]:
-    """List the file: a response that is edited twice would otherwise have it twice."""
-    return body if file is None else {**body, "attachments": [{"id": 0, "filename": file.name}]}
-
-
-def _to_upload(file: Attachment | None) -> Upload | None:
-    if file is None:
-        return None
-    return Upload(file.name, file.text.encode(), "text/plain; charset=utf-8")
-
-
 def _render_own(content: MessageContent) -> dict[str, Any]:
-    """Return the fields of a message in the bot's own voice."""
+    """Return the fields of a message that the bot sends itself."""
     return _render(content, content.named_text)
 
 
 def _render(content: MessageContent, text: str) -> dict[str, Any]:
-    """Return the fields of a message; an edit that leaves one out would not change it."""
-    # An edit needs the allowed mentions again. A link preview would fetch any address that a model
-    # was talked into writing, with data of the conversation in it.
+    """Return the fields of a message; an edit keeps those that it leaves out."""
+    # An edit needs the allowed mentions again. Link previews could leak the conversation: Discord
+    # fetches any address that a model was talked into writing.
     no_mentions = {"parse": [], "replied_user": False}
     return {
         "content": _shown(text, content),
@@ -411,7 +375,7 @@ def _render(content: MessageContent, text: str) -> dict[str, Any]:
 def _shown(text: str, content: MessageContent) -> str:
     """Return a text in Discord's dialect, above folded thoughts.
 
-    Where that was refused it is shown as it is, cut off, and without thoughts.
+    If that was refused: the text as it is, cut off, without thoughts.
     """
     if content.is_plain:
         return text[: LIMITS.max_units]
@@ -419,17 +383,8 @@ def _shown(text: str, content: MessageContent) -> str:
     return f"{shown}\n💭 ||{content.thoughts}||".lstrip("\n") if content.thoughts else shown
 
 
-_ROW, _BUTTON, _MENU = 1, 2, 3
-_MAX_LABEL_CHARS = 100
-_MAX_TITLE_CHARS = 150
-_STYLES = {ButtonStyle.PRIMARY: 1, ButtonStyle.PLAIN: 2, ButtonStyle.DANGER: 4}
-
-
 def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list[dict[str, object]]:
-    """Return a row for each menu, then the rows of buttons; at most five rows.
-
-    An edit without any removes those that are there.
-    """
+    """Return a row for each menu, then the rows of buttons; at most five in all."""
     rows: dict[int, list[dict[str, object]]] = {}
     for button in buttons:
         rows.setdefault(button.row, []).append(_to_component(button))
@@ -445,7 +400,7 @@ def _to_component(button: Button) -> dict[str, object]:
 
 
 def _to_menu(menu: Menu) -> dict[str, object]:
-    # Discord refuses more marked options than can be chosen at once.
+    # Discord refuses more selected options than can be chosen.
     marks = sum(option.is_chosen for option in menu.options) == 1
     return {
         "type": _MENU,

@@ -1,4 +1,4 @@
-"""Telegram through its Bot API: aiogram carries the calls and the types, the polling is our own."""
+"""Telegram through its Bot API: aiogram's calls and types, and our own polling."""
 
 from bot.platforms.spec import PlatformSpec
 from bot.platforms.telegram.settings import TelegramSettings
@@ -6,7 +6,7 @@ from bot.platforms.telegram.settings import TelegramSettings
 SPEC = PlatformSpec(
     kind="telegram",
     settings=TelegramSettings,
-    factory="bot.platforms.telegram.platform:make",
+    factory="bot.platforms.telegram.platform:TelegramPlatform",
     limits="bot.platforms.telegram.limits:GROUP",
-    account_setup="bot.platforms.telegram.account:make",
+    account_setup="bot.platforms.telegram.account:TelegramAccount",
 )

@@ -6,8 +6,8 @@ See https://core.telegram.org/bots/api#getme and #getupdates.
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -22,6 +22,7 @@ from bot.texts.text import translatable
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 _POLL_SECONDS = 25
 _PAUSE_SECONDS = 1.0
+_MAX_RESPONSE_BYTES = 4 * 2**20
 _MOST_UPDATES = 100  # that one call returns
 
 _PRIVACY_ON = translatable(
@@ -42,7 +43,8 @@ class TelegramAccount(AccountSetup):
     def __init__(self, settings: TelegramSettings) -> None:
         self._token = settings.token.get_secret_value() if settings.token else ""
         address = f"{settings.api_base.rstrip('/')}/bot{self._token}"
-        self._api = JsonApi("Telegram", address, {"Content-Type": "application/json"})
+        headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+        self._client = HttpClient(address, headers, connect_seconds=5)
 
     @override
     async def inspect(self) -> BotAccount:
@@ -95,12 +97,12 @@ class TelegramAccount(AccountSetup):
                         " takes them, or set TROUPE_ADMINS by hand"
                     )
                 )
-            # What is there already would be returned again at once. It is left for the service.
+            # Waiting messages would be returned again at once; they are left for the service.
             await asyncio.sleep(_PAUSE_SECONDS if updates else 0)
 
     @override
     async def close(self) -> None:
-        await self._api.close()
+        await self._client.close()
 
     async def _updates(self) -> list[dict[str, Any]]:
         parameters = {"timeout": _POLL_SECONDS, "allowed_updates": ["message"]}
@@ -108,7 +110,7 @@ class TelegramAccount(AccountSetup):
         return found if isinstance(found, list) else []
 
     async def _finish(self, update_id: int, updates: list[dict[str, Any]], chat: int) -> None:
-        """Tell the person; take the code from the service, unless messages precede it."""
+        """Thank the person, and take the code from the service unless messages precede it."""
         if updates[0]["update_id"] == update_id:
             parameters = {"offset": update_id + 1, "timeout": 0, "limit": 1}
             await self._call("getUpdates", parameters)
@@ -116,10 +118,19 @@ class TelegramAccount(AccountSetup):
         try:
             await self._call("sendMessage", {"chat_id": chat, "text": text})
         except (Refused, Unreachable):
-            return  # the terminal says it, too
+            return  # the terminal says it as well
 
     async def _call(self, method: str, parameters: object = None, seconds: float = 10) -> Any:
-        status, answer = await self._api.call("POST", f"/{method}", parameters or {}, seconds)
+        body = json.dumps(parameters or {}).encode()
+        deadline = asyncio.get_running_loop().time() + seconds
+        async with (
+            _translated(seconds),
+            await self._client.request("POST", f"/{method}", body, deadline) as response,
+        ):
+            text = await response.read_all(deadline, _MAX_RESPONSE_BYTES)
+        status, answer = response.status, None
+        with suppress(ValueError):
+            answer = json.loads(text)
         match status, answer:
             case _, {"ok": True, "result": result}:
                 return result
@@ -149,61 +160,18 @@ class TelegramAccount(AccountSetup):
                 )
 
 
-def make(settings: TelegramSettings) -> AccountSetup:
-    return TelegramAccount(settings)
-
-
-_MAX_RESPONSE_BYTES = 4 * 2**20
-
-
-class JsonApi:
-    """Calls a platform's API with JSON."""
-
-    def __init__(self, name: str, base_url: str, headers: Mapping[str, str]) -> None:
-        """Take the platform's name for messages, an address and headers for every call."""
-        self._name = name
-        self._client = HttpClient(
-            base_url, {"Accept-Encoding": "identity", **headers}, connect_seconds=5
-        )
-
-    async def call(
-        self, method: str, path: str, body: object = None, seconds: float = 10
-    ) -> tuple[int, Any]:
-        """Return the status and the JSON of a response; None for one that is not JSON.
-
-        Raises:
-            Unreachable: nothing was sent.
-            OutcomeUnknown: no response came.
-        """
-        deadline = asyncio.get_running_loop().time() + seconds
-        data = None if body is None else json.dumps(body).encode()
-        async with (
-            self._translated(seconds),
-            await self._client.request(method, path, data, deadline) as response,
-        ):
-            text = await response.read_all(deadline, _MAX_RESPONSE_BYTES)
-        try:
-            return response.status, json.loads(text)
-        except ValueError:
-            return response.status, None
-
-    async def close(self) -> None:
-        await self._client.close()
-
-    @asynccontextmanager
-    async def _translated(self, seconds: float) -> AsyncIterator[None]:
-        try:
-            yield
-        except ConnectionFailed as error:
-            kind = OutcomeUnknown if error.sent else Unreachable
-            raise kind(
-                translatable("{name} cannot be reached: {reason}", name=self._name, reason=error)
-            ) from None
-        except TimeoutError:
-            raise OutcomeUnknown(
-                translatable(
-                    "{name} did not answer within {seconds} s",
-                    name=self._name,
-                    seconds=f"{seconds:g}",
-                )
-            ) from None
+@asynccontextmanager
+async def _translated(seconds: float) -> AsyncIterator[None]:
+    try:
+        yield
+    except ConnectionFailed as error:
+        kind = OutcomeUnknown if error.sent else Unreachable
+        raise kind(
+            translatable("{name} cannot be reached: {reason}", name="Telegram", reason=error)
+        ) from None
+    except TimeoutError:
+        raise OutcomeUnknown(
+            translatable(
+                "{name} did not answer within {seconds} s", name="Telegram", seconds=f"{seconds:g}"
+            )
+        ) from None

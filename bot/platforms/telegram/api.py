@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
@@ -55,41 +55,27 @@ T = TypeVar("T")
 CALL_SECONDS = 10
 _DOWNLOAD_SECONDS = 20.0
 _DEFAULT_RETRY_SECONDS = 5.0
-# What `call` translates. A proxy's error page in another encoding fails before aiogram wraps it.
+# A proxy's page in another encoding fails before aiogram wraps the error.
 _CALL_ERRORS = (AiogramError, UnicodeDecodeError, ConnectionFailed, TimeoutError)
-# The Bot API's own words for status 500; a "Bad Gateway" comes from what stands before it.
+# The Bot API's own words for status 500; a "Bad Gateway" comes from a proxy.
 _INTERNAL_ERROR = "Internal Server Error"
-_NOT_EDITABLE_REASONS = (
-    "message can't be edited",
-    "no text in the message to edit",
-    "no caption in the message to edit",
-)
-_REPLY_REASONS = ("message to be replied not found", "reply message not found", "reply_message_id")
-_MISSING_REASONS = (
-    "message to edit not found",
-    "message to delete not found",
-    "message_id_invalid",
-)
-_NO_MEMBER_REASONS = ("participant_id_invalid", "user not found", "member not found")
 _CONTENT_REASONS = (
-    "can't parse",
-    "entit",
-    "text is empty",
-    "text must be non-empty",
-    "is too long",
-    "_too_long",
-    "button",
-    "reply markup",
-    "url",
+    *("can't parse", "entit", "text is empty", "text must be non-empty", "is too long"),
+    *("_too_long", "button", "reply markup", "url"),
 )
+_HEADERS = {"User-Agent": f"troupe/{__version__}", "Accept-Encoding": "identity"}
+_UPLOADS = frozenset({SendDocument.__api_method__})
+_CONNECT_SECONDS = 5.0
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # 100 updates, each with a long message and its quotation
 
 
 class ReplyNotFound(Refused):
-    """The message to reply to does not exist any more."""
+    """The message to reply to no longer exists."""
 
 
 class NoSuchMember(Refused):
-    """The person is not in the chat, or Telegram knows nobody of that id."""
+    """The person is not in the chat, or unknown to Telegram."""
 
 
 class NotModified(Refused):
@@ -97,7 +83,7 @@ class NotModified(Refused):
 
 
 class NotEditable(Refused):
-    """The message exists, but it is not ours, or has no text or caption to edit."""
+    """The message is somebody else's, or has no text to edit."""
 
 
 class ChatMoved(Refused):
@@ -110,6 +96,29 @@ class ChatMoved(Refused):
 
 class PollingConflict(Unreachable):
     """Another process polls with this token, or a webhook is set."""
+
+
+_REFUSALS: Sequence[tuple[type[Refused], Sequence[str]]] = (
+    (NotModified, ("message is not modified",)),
+    (
+        ReplyNotFound,
+        ("message to be replied not found", "reply message not found", "reply_message_id"),
+    ),
+    (
+        MessageNotFound,
+        ("message to edit not found", "message to delete not found", "message_id_invalid"),
+    ),
+    (
+        NotEditable,
+        (
+            "message can't be edited",
+            "no text in the message to edit",
+            "no caption in the message to edit",
+        ),
+    ),
+    (NoSuchMember, ("participant_id_invalid", "user not found", "member not found")),
+)
+"""By Telegram's words in lower case; the first match counts."""
 
 
 class BotApi:
@@ -132,8 +141,8 @@ class BotApi:
         """Call a method.
 
         Raises:
-            ChatMoved: the call had no effect; its chat has another id now.
-            PlatformError: what `translate` made of the failure.
+            ChatMoved: nothing happened; the chat has another id now.
+            PlatformError: see `translate`.
         """
         try:
             return await self._with_newest_token(lambda bot: bot(method, request_timeout=seconds))
@@ -143,12 +152,7 @@ class BotApi:
     async def send(
         self, name: str, fields: Mapping[str, object], seconds: int = CALL_SECONDS
     ) -> msgspec.Raw:
-        """Call a method by its name, as `call` does; returns its result as JSON.
-
-        Raises:
-            ChatMoved: as with `call`.
-            PlatformError: what `translate` made of the failure.
-        """
+        """Call a method by its name; return its result as JSON. It raises the same as `call`."""
         try:
             return await self._with_newest_token(
                 lambda bot: self._session.send(bot, name, fields, seconds)
@@ -157,7 +161,7 @@ class BotApi:
             raise translate(error) from None  # the cause's text has the token in its URL
 
     async def download(self, file_id: str, max_bytes: int) -> bytes:
-        """Return a file that somebody sent, or so many bytes of its beginning.
+        """Return a file that somebody sent, at most its first `max_bytes`.
 
         Raises:
             PlatformError: Telegram does not give it; bots get files of up to 20 MB.
@@ -175,12 +179,12 @@ class BotApi:
         await self._session.close()
 
     async def _with_newest_token(self, request: Callable[[Bot], Awaitable[T]]) -> T:
-        """Make a request, and once more if Telegram knows a token already that is read only now."""
+        """Make a request; repeat it if Telegram rejects a token that was just replaced."""
         bot = self._newest_bot()
         try:
             return await request(bot)
         except TelegramUnauthorizedError:
-            newer = self._newest_bot(at_once=True)  # another call may have read it meanwhile
+            newer = self._newest_bot(at_once=True)  # perhaps another call has read it
             if newer is bot:
                 raise
         return await request(newer)
@@ -201,7 +205,7 @@ class BotApi:
 
 
 def token_refused(error: Refused) -> TokenRejected:
-    """Return what a refusal of `getMe` means: a malformed token is answered by "Not Found"."""
+    """Return what a refused `getMe` means: Telegram answers a malformed token by "Not Found"."""
     return TokenRejected(
         f"Telegram does not accept the bot's token ({error}); "
         "set TROUPE_TELEGRAM__TOKEN to the token that @BotFather shows"
@@ -209,7 +213,7 @@ def token_refused(error: Refused) -> TokenRejected:
 
 
 def translate(error: Exception) -> PlatformError:
-    """Return what a failed call means; of its text only Telegram's description is kept."""
+    """Return what a failed call means; only Telegram's description of its text is kept."""
     match error:
         case TelegramRetryAfter():
             return RateLimited(error.retry_after)
@@ -248,36 +252,21 @@ def _translate_lost(error: ConnectionFailed) -> PlatformError:
 
 
 def _translate_refusal(description: str) -> PlatformError:
-    lowered = description.lower()
-    if "message is not modified" in lowered:
-        return NotModified(description)
-    if any(reason in lowered for reason in _REPLY_REASONS):
-        return ReplyNotFound(description)
-    if any(reason in lowered for reason in _MISSING_REASONS):
-        return MessageNotFound(description)
-    if any(reason in lowered for reason in _NOT_EDITABLE_REASONS):
-        return NotEditable(description)
-    if any(reason in lowered for reason in _NO_MEMBER_REASONS):
-        return NoSuchMember(f"Telegram refuses: {description}")
+    lowered, text = description.lower(), f"Telegram refuses: {description}"
+    for refusal, reasons in _REFUSALS:
+        if any(reason in lowered for reason in reasons):
+            return refusal(text)
     if lowered.startswith("too many requests"):
         return RateLimited(_DEFAULT_RETRY_SECONDS)
-    if any(reason in lowered for reason in _CONTENT_REASONS):
-        return ContentRefused(f"Telegram refuses: {description}")
-    return Refused(f"Telegram refuses: {description}")
-
-
-_HEADERS = {"User-Agent": f"troupe/{__version__}", "Accept-Encoding": "identity"}
-_UPLOADS = frozenset({SendDocument.__api_method__})
-_CONNECT_SECONDS = 5.0
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # 100 updates, each with a long message and its quotation
+    is_content = any(reason in lowered for reason in _CONTENT_REASONS)
+    return ContentRefused(text) if is_content else Refused(text)
 
 
 class JsonSession(BaseSession):
-    """Sends every call as JSON, except those that upload a file.
+    """Sends every call as JSON, except uploads.
 
-    aiogram makes a generic type for each kind of response, and pydantic caches it weakly: without
-    `_response_types` it would be built again for every call, which takes milliseconds.
+    aiogram makes a generic type for each kind of response, which takes milliseconds, and pydantic
+    caches it weakly; so `_response_types` keeps them.
     """
 
     def __init__(self, base_url: str) -> None:
@@ -291,11 +280,11 @@ class JsonSession(BaseSession):
     async def make_request(
         self, bot: Bot, method: TelegramMethod[TelegramType], timeout: int | None = None
     ) -> TelegramType:
-        """Call a method; raises `ConnectionFailed` or `TimeoutError` if there is no response."""
+        """Call a method; may raise `ConnectionFailed` or `TimeoutError`."""
         if method.__returning__ not in self._response_types:
             self._response_types[method.__returning__] = response_type(method.__returning__)
         name = method.__api_method__
-        # unset fields stand for aiogram's defaults, of which we set none
+        # unset fields have aiogram's defaults, which we do not use
         body = (
             self._to_form(bot, method)
             if name in _UPLOADS
@@ -320,24 +309,19 @@ class JsonSession(BaseSession):
     async def send(
         self, bot: Bot, name: str, fields: Mapping[str, object], seconds: float
     ) -> msgspec.Raw:
-        """Call a method without the types of its arguments and of its result.
-
-        They cost more than the request, and the hot path needs one number of them.
+        """Call a method without typed arguments and result, which cost more than the request.
 
         Args:
             bot: whose token is used.
-            name: of the method.
-            fields: values for JSON and aiogram's types; those that are None are not sent.
-            seconds: how long the call may take.
-
-        Returns:
-            The result, as JSON.
+            name: the method.
+            fields: JSON values and aiogram's types; None is not sent.
+            seconds: the timeout.
 
         Raises:
             AiogramError: Telegram refuses, or its response cannot be read.
-            UnicodeDecodeError: the same.
+            UnicodeDecodeError: its response cannot be read.
             ConnectionFailed: there is no response.
-            TimeoutError: it did not come in time.
+            TimeoutError: it did not arrive in time.
         """
         given = {key: value for key, value in fields.items() if value is not None}
         body = msgspec.json.encode(given, enc_hook=_to_plain)
@@ -354,7 +338,7 @@ class JsonSession(BaseSession):
     def check_response(
         self, bot: Bot, method: TelegramMethod[TelegramType], status_code: int, content: str
     ) -> Response[TelegramType]:
-        """Take an error without a description for unreadable: it does not come from Telegram."""
+        """Treat an error without a description as unreadable: it is not Telegram's."""
         try:
             return super().check_response(bot, method, status_code, content)
         except (TelegramAPIError, TypeError) as error:  # aiogram searches the description
@@ -393,7 +377,7 @@ class _Answer(msgspec.Struct):
 
 
 class _UntypedMethod(TelegramMethod[Any]):
-    """Stands for any method in aiogram's errors."""
+    """A stand-in for any method in aiogram's errors."""
 
     __returning__ = Any
     __api_method__ = "untyped"
@@ -403,13 +387,13 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
 def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
-    """Decode JSON; lone surrogates, which a text may have and UTF-8 has not, become `?`.
+    """Decode JSON; lone surrogates, which UTF-8 cannot have, become `?`.
 
-    One such text would else make everything unreadable that comes with it, again and again.
+    Otherwise one such text would make all updates of its batch unreadable, again and again.
 
     Raises:
-        msgspec.DecodeError: it is no JSON, or not what is to be decoded.
-        UnicodeDecodeError: it is no UTF-8.
+        msgspec.DecodeError: it is not JSON, or not of this type.
+        UnicodeDecodeError: it is not UTF-8.
     """
     try:
         return decode(content)
@@ -423,6 +407,14 @@ def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
     except (json.JSONDecodeError, RecursionError):
         return decode(content)
     return decode(json.dumps(whole, ensure_ascii=False).encode(errors="replace"))
+
+
+def decode_result(result: msgspec.Raw, returns: type[T]) -> T:
+    """Decode the JSON of a result; raises `OutcomeUnknown` if it is something else."""
+    try:
+        return msgspec.json.decode(result, type=returns)
+    except msgspec.DecodeError:
+        raise OutcomeUnknown("Telegram's response cannot be read") from None
 
 
 def _to_plain(value: object) -> object:

@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def offer_commands(api: BotApi, commands: Sequence[CommandSpec]) -> None:
-    """Offer the commands of each scope in each language, where Telegram has other ones."""
+    """Register the commands of each scope and language that differ from Telegram's."""
     try:
         for scope, offered in commands_by_scope(commands):
             for language in LANGUAGES:
@@ -45,7 +45,7 @@ async def _offer(
 def commands_by_scope(
     commands: Sequence[CommandSpec],
 ) -> list[tuple[BotCommandScopeUnion | None, Sequence[CommandSpec]]]:
-    """Return what people are offered in each kind of chat; None: where no other scope holds."""
+    """Return what each kind of chat is offered; None: all that have no scope of their own."""
     in_groups = [one for one in commands if not one.is_private]
     for_all = [one for one in in_groups if not one.is_for_admins]
     return [
@@ -57,7 +57,7 @@ def commands_by_scope(
 
 
 def to_bot_commands(commands: Sequence[CommandSpec], language: str = "en") -> list[BotCommand]:
-    """Return the commands that Telegram lists; their actions are named in the description."""
+    """Return commands for Telegram's menu; the description names their actions."""
     return [
         BotCommand(command=command.name, description=_description(command, language))
         for command in commands

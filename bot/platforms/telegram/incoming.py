@@ -43,7 +43,7 @@ from bot.platforms.telegram.markup import read_callback_data
 UPDATE_TYPES = ["message", "edited_message", "callback_query", "my_chat_member"]
 """What `to_incoming` can convert, by Telegram's names."""
 PRESS_KEY_PREFIX = "cb"
-"""Precedes the id of a callback query in the key of a press."""
+"""Prefix of a callback query's id in the key of a press."""
 
 _log = structlog.get_logger(__name__)
 
@@ -53,25 +53,53 @@ _ADDED_FIELDS = {"persistent_id": "", "allows_revoting": False, "members_only": 
 """Fields of polls that the library requires, and older Bot API servers do not send."""
 _PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
 _ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
+_MEDIA_KINDS: Mapping[str, MediaKind] = {
+    ContentType.ANIMATION: MediaKind.ANIMATION,
+    ContentType.AUDIO: MediaKind.AUDIO,
+    ContentType.CONTACT: MediaKind.CONTACT,
+    ContentType.DICE: MediaKind.STICKER,
+    ContentType.DOCUMENT: MediaKind.FILE,
+    ContentType.GAME: MediaKind.OTHER,
+    ContentType.LIVE_PHOTO: MediaKind.IMAGE,
+    ContentType.LOCATION: MediaKind.LOCATION,
+    ContentType.PAID_MEDIA: MediaKind.OTHER,
+    ContentType.PHOTO: MediaKind.IMAGE,
+    ContentType.STICKER: MediaKind.STICKER,
+    ContentType.STORY: MediaKind.OTHER,
+    ContentType.VENUE: MediaKind.LOCATION,
+    ContentType.VIDEO: MediaKind.VIDEO,
+    ContentType.VIDEO_NOTE: MediaKind.VIDEO,
+    ContentType.VOICE: MediaKind.VOICE,
+    **dict.fromkeys(
+        (
+            *(ContentType.CHAT_SHARED, ContentType.CHECKLIST, ContentType.GIFT),
+            *(ContentType.GIVEAWAY, ContentType.GIVEAWAY_WINNERS, ContentType.INVOICE),
+            *(ContentType.PASSPORT_DATA, ContentType.RICH_MESSAGE, ContentType.UNIQUE_GIFT),
+            *(ContentType.USERS_SHARED, ContentType.WEB_APP_DATA),
+        ),
+        MediaKind.OTHER,
+    ),
+}
+"""The kinds of messages that people send; the others are service messages."""
 
 
 def parse_updates(raws: Iterable[dict[str, Any]]) -> list[Update]:
-    """Return updates as models, without the parts that the library does not know yet."""
+    """Parse updates without the parts that the library does not know yet."""
     parsed = (_parse_update(raw) for raw in raws)
     return [update for update in parsed if update is not None]
 
 
 def _parse_update(raw: dict[str, Any]) -> Update | None:
-    """Parse an update; what is invalid in it is dropped, innermost first, and logged.
+    """Parse an update; log and drop what is invalid in it, innermost first.
 
-    Every release of the Bot API adds variants to unions, which older libraries refuse.
+    Every release of the Bot API adds variants that older libraries refuse.
     """
     dropped: list[str] = []
     while True:
         try:
             update = Update.model_validate(raw)
         except ValidationError as error:
-            # The error's text quotes what people wrote: log only the fields.
+            # The error quotes what people wrote: log only the fields.
             errors = error.errors(include_url=False)
             filled = [_fill_in(raw, one) for one in errors]
             if any(filled):
@@ -92,7 +120,7 @@ def _parse_update(raw: dict[str, Any]) -> Update | None:
 
 
 def _invalid_path(raw: dict[str, Any], error: ErrorDetails) -> tuple[str | int, ...]:
-    """Return the keys of the value that an error is about, without pydantic's names of variants."""
+    """Return the keys of an invalid value, without pydantic's names of variants."""
     path: list[str | int] = []
     value: Any = raw
     for key in error["loc"]:
@@ -110,7 +138,7 @@ def _invalid_path(raw: dict[str, Any], error: ErrorDetails) -> tuple[str | int, 
 
 
 def _fill_in(raw: dict[str, Any], error: ErrorDetails) -> bool:
-    """Add a field that only newer servers send; False if the error is about something else."""
+    """Add a field that only newer servers send; return False if that is not the problem."""
     name = error["loc"][-1]
     if error["type"] != "missing" or name not in _ADDED_FIELDS:
         return False
@@ -137,16 +165,16 @@ def _drop(raw: dict[str, Any], path: Sequence[str | int]) -> None:
 def read_update(
     update: Update, bot: User, bot_id: str, commands: Container[str]
 ) -> Incoming | None:
-    """Convert an update as `to_incoming` does, and leave commands to other bots.
+    """Convert an update, and leave commands to other bots.
 
-    One that cannot be converted is logged and left out: it would come again and hide the others.
+    One that cannot be converted is logged and skipped: it would be sent again and block the others.
     """
     try:
         incoming = to_incoming(update, bot, bot_id)
         if isinstance(incoming, Said):
             incoming = leave_to_other_bots(incoming, update.message, commands)
     except _CONVERSION_ERRORS as error:
-        # The error's text may quote what people wrote.
+        # The error may quote what people wrote.
         reason = type(error).__name__
         _log.error("telegram_update_skipped", update_id=update.update_id, reason=reason)
         return None
@@ -154,10 +182,7 @@ def read_update(
 
 
 def to_incoming(update: Update, bot: User, bot_id: str = "") -> Incoming | None:
-    """Convert an update; `bot_id` is what its address carries.
-
-    Returns None for messages of other bots and service messages.
-    """
+    """Convert an update; None for messages of bots and service messages."""
     if update.message is not None:
         return message_to_said(update.message, bot, bot_id)
     if update.edited_message is not None:
@@ -170,13 +195,11 @@ def to_incoming(update: Update, bot: User, bot_id: str = "") -> Incoming | None:
 
 
 def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | None:
-    """Convert a message; None for those of other bots and service messages.
+    """Convert a message; None for those of bots and service messages.
 
-    What Telegram itself forwards from a linked channel is said by nobody in the group; only a
-    command in it goes on, to be refused and logged.
-
-    Nor is anything read of the direct messages of a channel: each of its topics is private to one
-    person, and answers need its id (https://core.telegram.org/bots/api#sendmessage).
+    Nobody in the group has said what Telegram forwards from a linked channel; only a command in it
+    goes on, to be refused and logged. A channel's direct messages are not read: each topic is
+    private, and answers need its id (https://core.telegram.org/bots/api#sendmessage).
     """
     if message.chat.is_direct_messages:
         return None
@@ -224,7 +247,7 @@ def _to_edited(message: Message, update_id: int, bot: User, bot_id: str) -> Edit
 
 
 def _changes_by_itself(said: Said) -> bool:
-    """Return whether nobody has edited a message: live locations move, checklists are ticked."""
+    """Return whether nobody edited a message: live locations move, checklists are ticked."""
     return not said.text and all(item.kind in _CHANGING_KINDS for item in said.attachments)
 
 
@@ -243,7 +266,7 @@ def _to_pressed(query: CallbackQuery, bot_id: str) -> Pressed | None:
         shown_at=message.date if isinstance(message, Message) else None,
         author=_user_to_person(query.from_user),
         data=data,
-        at=datetime.now(UTC),  # Telegram does not tell
+        at=datetime.now(UTC),  # Telegram does not say
         scopes=scopes_of(address),
         values=values,
         author_is_admin=_is_admin_in(message.chat),
@@ -254,7 +277,7 @@ def _to_pressed(query: CallbackQuery, bot_id: str) -> Pressed | None:
 
 
 def _to_joined(change: ChatMemberUpdated, bot_id: str) -> Joined | None:
-    """Return the arrival of the bot in a group; None for all other changes of its membership."""
+    """Convert the arrival of the bot in a group; None for other changes of membership."""
     arrived = change.old_chat_member.status in _ABSENT and change.new_chat_member.status in _PRESENT
     if not arrived or change.chat.type not in {ChatType.GROUP, ChatType.SUPERGROUP}:
         return None
@@ -270,22 +293,22 @@ def _to_joined(change: ChatMemberUpdated, bot_id: str) -> Joined | None:
 
 
 def _to_address(message: Message, bot_id: str) -> Address:
-    # Replies in an ordinary group have a thread id as well; only a topic keeps its own history.
+    # Replies in ordinary groups have a thread id, too, but only topics have histories.
     topic = message.message_thread_id if message.is_topic_message else None
     thread = None if topic is None else str(topic)
     return Address("telegram", str(message.chat.id), thread, bot_id)
 
 
 def scopes_of(address: Address) -> tuple[str, ...]:
-    """Return where the settings of a chat or topic are looked up, narrowest first."""
+    """Return the scopes of a chat or topic, narrowest first."""
     return (address.lane,) if address.thread is None else (address.conversation, address.lane)
 
 
 def _to_person(message: Message) -> Person | None:
     """Return the author; None for a bot.
 
-    Anonymous admins and people who write as a channel share one bot user each (1087968824 and
-    136817688), so they are identified by the chat that they write as.
+    Anonymous admins share one bot user (1087968824), and so do people who write as a channel
+    (136817688); they are identified by the chat that they write as.
     """
     if message.sender_chat is not None:
         return _chat_to_person(message.sender_chat)
@@ -303,7 +326,7 @@ def _chat_to_person(chat: Chat) -> Person:
 
 def _is_admin(message: Message) -> bool | None:
     if message.sender_chat is not None:
-        # Only its admins can write as the group itself; who is behind a channel is not known.
+        # Only admins can write as the group; who is behind a channel is not known.
         return message.sender_chat.id == message.chat.id
     return _is_admin_in(message.chat)
 
@@ -335,7 +358,7 @@ def _quote(message: Message, bot: User) -> Quote | None:
 
 
 def _mentions(message: Message, content: str, bot: User) -> tuple[str, ...]:
-    """Return who else is mentioned: by id where Telegram tells it, else by the user name."""
+    """Return who else is mentioned, by id if Telegram tells it, else by user name."""
     return tuple(
         f"telegram:{entity.user.id}"
         if entity.user is not None
@@ -347,9 +370,9 @@ def _mentions(message: Message, content: str, bot: User) -> tuple[str, ...]:
 
 
 def _forward(message: Message, content: str) -> tuple[WakeReason | None, str]:
-    """Return why a forwarded message wakes the bot, and its text as a quote of its author.
+    """Return why a forward wakes the bot, and its text as a quote of its author.
 
-    Who forwards it wrote none of it, so it calls nobody and runs no command.
+    The person who forwards it wrote none of it, so it calls nobody and runs no command.
     """
     wake = WakeReason.DM if message.chat.type == ChatType.PRIVATE else None
     if not content.strip():
@@ -378,13 +401,9 @@ def _entities(message: Message) -> Sequence[MessageEntity]:
 def _wake_and_text(
     message: Message, content: str, text: str, bot: User
 ) -> tuple[WakeReason | None, str]:
-    """Return why a message wakes the bot, and its text without a leading mention of the bot.
+    """Return why a message wakes the bot, and its text without a leading mention.
 
-    Args:
-        message: the message.
-        content: its text or caption, which its entities refer to.
-        text: the same as it is read, with what is inserted behind the entities.
-        bot: who we are.
+    Entities refer to `content`; `text` is the same with links inserted.
     """
     entities = _entities(message)
     first = next((entity for entity in entities if entity.offset == 0), None)
@@ -400,7 +419,7 @@ def _wake_and_text(
 
 
 def leave_to_other_bots(said: Said, message: Message | None, commands: Container[str]) -> Said:
-    """Let a command in a group wake nobody that names no bot and is none of `commands`."""
+    """Let a group's command wake nobody if it is unknown and does not name this bot."""
     if said.is_private or message is None:
         return said
     content = message.text or message.caption or ""
@@ -435,9 +454,9 @@ def _is_mention(entity: MessageEntity, content: str, bot: User) -> bool:
 
 
 def _covered_text(entity: MessageEntity, content: str) -> str:
-    """Return what an entity covers; of a character that it cuts in two, U+FFFD is left.
+    """Return what an entity covers; half a character becomes U+FFFD.
 
-    Telegram counts in UTF-16 units. The library's `extract_from` fails at such a cut.
+    Telegram counts UTF-16 units, and aiogram's `extract_from` fails at half a character.
     """
     units = content.encode("utf-16-le", "surrogatepass")
     begin, end = 2 * max(0, entity.offset), 2 * max(0, entity.offset + entity.length)
@@ -448,38 +467,8 @@ def _is_bot_username(name: str, bot: User) -> bool:
     return bot.username is not None and name.lower() == bot.username.lower()
 
 
-_MEDIA_KINDS: Mapping[str, MediaKind] = {
-    ContentType.ANIMATION: MediaKind.ANIMATION,
-    ContentType.AUDIO: MediaKind.AUDIO,
-    ContentType.CONTACT: MediaKind.CONTACT,
-    ContentType.DICE: MediaKind.STICKER,
-    ContentType.DOCUMENT: MediaKind.FILE,
-    ContentType.GAME: MediaKind.OTHER,
-    ContentType.LIVE_PHOTO: MediaKind.IMAGE,
-    ContentType.LOCATION: MediaKind.LOCATION,
-    ContentType.PAID_MEDIA: MediaKind.OTHER,
-    ContentType.PHOTO: MediaKind.IMAGE,
-    ContentType.STICKER: MediaKind.STICKER,
-    ContentType.STORY: MediaKind.OTHER,
-    ContentType.VENUE: MediaKind.LOCATION,
-    ContentType.VIDEO: MediaKind.VIDEO,
-    ContentType.VIDEO_NOTE: MediaKind.VIDEO,
-    ContentType.VOICE: MediaKind.VOICE,
-    **dict.fromkeys(
-        (
-            *(ContentType.CHAT_SHARED, ContentType.CHECKLIST, ContentType.GIFT),
-            *(ContentType.GIVEAWAY, ContentType.GIVEAWAY_WINNERS, ContentType.INVOICE),
-            *(ContentType.PASSPORT_DATA, ContentType.RICH_MESSAGE, ContentType.UNIQUE_GIFT),
-            *(ContentType.USERS_SHARED, ContentType.WEB_APP_DATA),
-        ),
-        MediaKind.OTHER,
-    ),
-}
-"""The kinds of messages that people send; the others are service messages."""
-
-
 def text_of(message: Message) -> str:
-    """Return the text, caption or poll of a message, with the addresses of its links."""
+    """Return the text, caption or poll of a message, with the addresses of links."""
     if message.poll is not None:
         return "\n".join(filter(None, [message.caption or "", _poll_text(message.poll)]))
     if message.text:
@@ -488,7 +477,7 @@ def text_of(message: Message) -> str:
 
 
 def with_addresses(text: str, entities: Sequence[MessageEntity] | None) -> str:
-    """Insert the address behind each part of a text that only its formatting links to."""
+    """Insert addresses that only the formatting links to."""
     links = [one for one in entities or () if one.type == MessageEntityType.TEXT_LINK and one.url]
     if not links:
         return text
@@ -502,7 +491,7 @@ def with_addresses(text: str, entities: Sequence[MessageEntity] | None) -> str:
 
 
 def _poll_text(poll: Poll) -> str:
-    """Return a question with its options, and the votes as far as the bot may see them."""
+    """Return a poll's question with its options, and votes if the bot sees them."""
     heading = f"[{'closed poll' if poll.is_closed else 'poll'}] {poll.question}"
     votes = [f": {one.voter_count}" if poll.total_voter_count else "" for one in poll.options]
     options = (f"- {one.text}{count}" for one, count in zip(poll.options, votes, strict=True))
@@ -510,11 +499,11 @@ def _poll_text(poll: Poll) -> str:
 
 
 def attachments_of(message: Message) -> tuple[MediaItem, ...]:
-    """Return what a message has besides text; nothing for service messages."""
+    """Return the attachments of a message; none for service messages."""
     content_type = message.content_type
     kind = _MEDIA_KINDS.get(content_type)
     if content_type == ContentType.UNKNOWN and message.chat.type == ChatType.PRIVATE:
-        kind = MediaKind.OTHER  # newer than our library: told to be unreadable
+        kind = MediaKind.OTHER  # newer than our library
     if kind is None:
         return ()
     describe = _DESCRIPTIONS.get(content_type)

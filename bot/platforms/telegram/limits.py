@@ -1,4 +1,4 @@
-"""What Telegram's chats support, without its library: other platforms may look like it."""
+"""The limits of Telegram's chats, free of its library, since web channels may imitate them."""
 
 from dataclasses import replace
 

@@ -22,7 +22,7 @@ from bot.platforms.telegram.limits import plain_text
 
 _MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
 _MAX_ENTITIES = 100  # Telegram drops what is above
-# Which ones a message keeps when it has too many: first what hides, then what is worth a tap.
+# What a message with too many keeps: first what hides, then what can be tapped.
 _KEPT_FIRST = (
     Style.SPOILER,
     Style.CODE_BLOCK,
@@ -45,14 +45,18 @@ _TYPES: Mapping[Style, MessageEntityType] = {
 }
 _CODE = frozenset({Style.CODE, Style.CODE_BLOCK})
 _LANGUAGE = re.compile(r"[\w+#.-]{1,32}")
+_VALUE = "="
+"""Separates the data of a menu from the choice."""
+_CHOSEN = "✓ "
+_MAX_HINT_CHARS = 64
 
 
 def render_markdown(
     source: str, max_entities: int = _MAX_ENTITIES, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity] | None]:
-    """Return the text of a message and its entities; of too many, the least important are left out.
+    """Return the text of a message and its entities; of too many, the least important are dropped.
 
-    Every `@name` becomes code, which keeps Telegram from notifying anybody.
+    Every `@name` becomes code, so Telegram notifies nobody.
     """
     styled = style_markdown(source) if has_links else style_markdown(source, has_links=False)
     styled = _limited(_without_mentions(styled), max_entities)
@@ -63,7 +67,7 @@ def render_markdown(
 
 
 def _limited(styled: StyledText, max_spans: int) -> StyledText:
-    """Return a text with so many spans at most, in which still nobody is mentioned."""
+    """Return a text with fewer spans, in which still nobody is mentioned."""
     if len(styled.spans) <= max_spans:
         return styled
     by_importance = sorted(styled.spans, key=lambda one: _KEPT_FIRST.index(one.style))
@@ -78,9 +82,9 @@ def _limited(styled: StyledText, max_spans: int) -> StyledText:
 def with_folded(
     source: str, folded: str, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity]]:
-    """Return a text of Markdown and its entities, with a plain text below it that opens at a tap.
+    """Return Markdown and its entities, above a plain text that is folded.
 
-    The folded text is the last entity, and one of those that a message may have.
+    The fold is the last entity, and counts toward their limit.
     """
     text, entities = render_markdown(source, _MAX_ENTITIES - 1, has_links=has_links)
     above = f"{text.rstrip()}\n\n" if text.strip() else ""
@@ -92,7 +96,7 @@ def with_folded(
 
 
 def render_plain(source: str) -> str:
-    """Return the text of a message without entities; it still notifies nobody."""
+    """Return the text of a message without entities; it notifies nobody."""
     return _MENTION.sub(lambda found: f"\uff20{found[0][1:]}", plain_text(source))
 
 
@@ -106,7 +110,7 @@ def _without_mentions(styled: StyledText) -> StyledText:
         code = [one for one in around if one.style in _CODE]
         if any(one.start <= start and end <= one.end for one in code):
             continue
-        # Code in the middle of a name hides no mention, and code would end the others.
+        # Code inside a name hides no mention, and code would end spoilers and links.
         if code or any(one.style in {Style.SPOILER, Style.LINK} for one in around):
             text = f"{text[:start]}\uff20{text[start + 1 :]}"
             continue
@@ -118,7 +122,7 @@ def _without_mentions(styled: StyledText) -> StyledText:
 
 
 def _around(span: StyledSpan, start: int, end: int) -> Iterator[StyledSpan]:
-    """Yield what is left of a span where code begins and ends within it."""
+    """Yield the parts of a span outside of a piece of code."""
     if span.style not in EMPHASIS or span.end <= start or end <= span.start:
         yield span
         return
@@ -145,23 +149,14 @@ def _units(text: str) -> int:
 
 
 def _offsets(text: str) -> Sequence[int]:
-    """Return the UTF-16 units before each position of a text, its end included."""
+    """Return the UTF-16 units before each position of a text and its end."""
     if text.isascii() or max(text) <= "\uffff":
         return range(len(text) + 1)
     return [0, *accumulate(2 if letter > "\uffff" else 1 for letter in text)]
 
 
-_VALUE = "="
-"""Stands between the data of a menu and what is chosen from it."""
-_CHOSEN = "✓ "
-_MAX_HINT_CHARS = 64
-
-
 def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[str, object] | None:
-    """Return the keyboard: a row for each option of a menu, then the rows of buttons.
-
-    Without one an edit removes the one that is there.
-    """
+    """Return a row for each option of a menu, then the rows of buttons; None without any."""
     if not (buttons or menus):
         return None
     rows = itertools.groupby(sorted(buttons, key=attrgetter("row")), attrgetter("row"))
@@ -174,13 +169,13 @@ def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[s
 
 
 def to_forced_reply(prompt: ReplyPrompt) -> dict[str, object]:
-    """Return the markup that opens a reply in the client of one person; edits refuse it."""
+    """Return the markup that opens a reply in one person's client; edits refuse it."""
     hint = {"input_field_placeholder": prompt.hint[:_MAX_HINT_CHARS]} if prompt.hint else {}
     return {"force_reply": True, "selective": True, **hint}
 
 
 def read_callback_data(data: str) -> tuple[str, tuple[str, ...]]:
-    """Return the data of the button or menu, and what was chosen from the menu."""
+    """Return the data of a button or menu, and the choice from the menu."""
     known, is_menu, value = data.partition(_VALUE)
     return known, (value,) if is_menu else ()
 

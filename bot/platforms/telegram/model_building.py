@@ -35,10 +35,7 @@ for _module in (types, methods):
 
 
 def response_type(returning: Any) -> type[methods.Response[Any]]:
-    """Return the type of the responses to a method, by what the method returns.
-
-    A generic type of a model that is not built yet does not find its names by itself.
-    """
+    """Return the response type of a method; pydantic alone would not find its names."""
     made: type[methods.Response[Any]] = methods.Response[returning]
     made.__pydantic_parent_namespace__ = _names
     made.model_rebuild()

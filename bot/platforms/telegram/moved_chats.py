@@ -35,7 +35,7 @@ from bot.ports import Intake
 from bot.value_class import value_class
 
 _IDS_ABOVE = 10**12
-"""Is added to the ids of a supergroup's messages; more than any group has had."""
+"""Added to the ids of a supergroup's messages; more than any group has had."""
 
 Result = TypeVar("Result")
 
@@ -43,15 +43,15 @@ _log = structlog.get_logger(__name__)
 
 
 @value_class
-class ChatOfNow:
-    """What an address stands for in requests."""
+class CurrentChat:
+    """The chat that an address stands for in requests."""
 
     chat: int
-    """The id that Telegram knows now."""
+    """Its current id."""
     has_moved: bool = False
 
     def to_wire(self, message_id: str | None) -> int | None:
-        """Return a message's id for a request; None: the message is not in this chat."""
+        """Return a message id for a request; None: the message is not in this chat."""
         if message_id is None:
             return None
         known = int(message_id)
@@ -64,23 +64,18 @@ class ChatOfNow:
 
 
 class MovedChats:
-    """Which groups of a bot became supergroups; kept beside the cursors."""
+    """Which groups of a bot became supergroups; stored with the cursors."""
 
     def __init__(self, store: Intake | None = None, bot_id: str = "") -> None:
-        """Take where it is kept; None: nowhere, until `load` says it."""
         self._store = store
         self._prefix = f"{source_name('telegram', bot_id)}:moved:"
-        self._first: dict[int, int] = {}  # by the id of now
-        self._now: dict[int, int] = {}  # by the first id
+        self._first: dict[int, int] = {}  # by current id
+        self._now: dict[int, int] = {}  # by first id
         self._is_loaded = False
         self._looked_up: set[int] = set()
 
     async def load(self, store: Intake) -> None:
-        """Read what is stored, also by other processes.
-
-        Raises:
-            StoreError: nothing was read.
-        """
+        """Read stored moves, also of other processes; may raise `StoreError`."""
         self._store = store
         moves = read_cursors(
             await store.cursors(self._prefix),
@@ -91,7 +86,7 @@ class MovedChats:
         self._is_loaded = True
 
     async def look_up(self, incomings: Iterable[Incoming], store: Intake) -> None:
-        """Read it for groups that this process sees for the first time, as `load` does."""
+        """Load moves for groups that this process sees for the first time."""
         seen = {int(one.address.chat) for one in incomings}
         new = {chat for chat in seen - self._looked_up if chat < 0}
         if new:
@@ -99,7 +94,7 @@ class MovedChats:
             self._looked_up |= new
 
     def note_moves(self, updates: Iterable[Update]) -> Mapping[str, str]:
-        """Follow the moves that updates tell of; return the cursors to store with them."""
+        """Note the moves in updates; return the cursors to store with them."""
         cursors: dict[str, str] = {}
         for update in updates:
             message = update.message
@@ -108,7 +103,7 @@ class MovedChats:
         return cursors
 
     def to_first(self, incomings: Iterable[Incoming]) -> list[Incoming]:
-        """Return the events at the addresses of their groups, without what tells of a move."""
+        """Move events to the first address of their group; drop the moves themselves."""
         placed = (self._to_first(one) for one in incomings)
         return [one for one in placed if one is not None]
 
@@ -139,21 +134,17 @@ class MovedChats:
                 return replace(incoming, address=address, scopes=scopes_of(address))
 
     async def in_chat(
-        self, address: Address, request: Callable[[ChatOfNow], Awaitable[Result]]
+        self, address: Address, request: Callable[[CurrentChat], Awaitable[Result]]
     ) -> Result:
-        """Make a request to the chat of an address, and once more where it has moved to.
-
-        Raises:
-            PlatformError: what the request raises.
-        """
-        chat = await self._chat_of_now(address)
+        """Make a request to the chat of an address; repeat it if the chat has moved."""
+        chat = await self._current_chat(address)
         try:
             return await request(chat)
         except ChatMoved as error:  # the request had no effect
             await self._remember(chat.chat, error.chat)
-        return await request(await self._chat_of_now(address))
+        return await request(await self._current_chat(address))
 
-    async def _chat_of_now(self, address: Address) -> ChatOfNow:
+    async def _current_chat(self, address: Address) -> CurrentChat:
         first = int(address.chat)
         if first < 0 and not self._is_loaded and self._store is not None:
             try:
@@ -161,7 +152,7 @@ class MovedChats:
             except StoreError as error:
                 _log.warning("moved_chats_not_read", reason=str(error))
         now = self._now.get(first)
-        return ChatOfNow(first) if now is None else ChatOfNow(now, has_moved=True)
+        return CurrentChat(first) if now is None else CurrentChat(now, has_moved=True)
 
     async def _remember(self, old: int, new: int) -> None:
         cursors = self._note(old, new)
@@ -169,7 +160,7 @@ class MovedChats:
             return
         try:
             await self._store.receive((), cursors)
-        except StoreError as error:  # Telegram says it again
+        except StoreError as error:  # Telegram will say it again
             _log.warning("moved_chat_not_stored", reason=str(error))
 
     def _note(self, old: int, new: int) -> Mapping[str, str]:
@@ -187,7 +178,7 @@ class MovedChats:
 
 
 def _move_of(message: Message) -> tuple[int, int] | None:
-    """Return the id that a group had and the one that it has now, if a message tells of that."""
+    """Return the former and the new id of a group if a message tells of its move."""
     if message.migrate_to_chat_id is not None:
         return message.chat.id, message.migrate_to_chat_id
     if message.migrate_from_chat_id is not None:
@@ -211,7 +202,7 @@ def _at_first(said: Said, address: Address, now: str) -> Said:
 
 
 def _group_itself(person: Person, address: Address, now: str) -> Person:
-    """Let who writes as the group be the group of the address."""
+    """Keep a person who writes as the group under the group's first id."""
     is_group = person.id == f"{address.platform}:{now}"
     return replace(person, id=f"{address.platform}:{address.chat}") if is_group else person
 

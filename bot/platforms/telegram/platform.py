@@ -1,4 +1,4 @@
-"""Telegram as a platform: poll, or be called, store, and only then acknowledge."""
+"""Telegram as a platform: poll or be called, store, and only then acknowledge."""
 
 import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
 
@@ -6,9 +6,8 @@ import bot.platforms.telegram.model_building  # noqa: F401 # before anything imp
 
 import asyncio
 import hmac
-import math
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, NoReturn, TypeVar
 
@@ -20,15 +19,13 @@ from aiogram.methods import (
     DeleteWebhook,
     GetMe,
     SetWebhook,
-    TelegramMethod,
 )
 from aiogram.types import Update, User
+from pydantic import SecretStr
 from typing_extensions import override
 
-from bot.chat.command import CommandSpec
 from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
 from bot.errors import (
-    OutcomeUnknown,
     PlatformError,
     RateLimited,
     Refused,
@@ -38,13 +35,14 @@ from bot.errors import (
     Unreachable,
 )
 from bot.platforms.receiving import mark_late, read_number
-from bot.platforms.spec import PlatformContext, refuse_nothing
+from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram.api import (
     CALL_SECONDS,
     BotApi,
     NoSuchMember,
     PollingConflict,
     decode_lenient,
+    decode_result,
     token_refused,
 )
 from bot.platforms.telegram.command_menu import offer_commands
@@ -57,9 +55,7 @@ from bot.platforms.telegram.incoming import (
 from bot.platforms.telegram.moved_chats import MovedChats
 from bot.platforms.telegram.settings import TelegramSettings, is_webhook_secret
 from bot.platforms.telegram.surface import TelegramSurface
-from bot.platforms.tokens import WebhookSecret
 from bot.ports import (
-    Clock,
     FileSource,
     Intake,
     Platform,
@@ -67,19 +63,22 @@ from bot.ports import (
     Surface,
     WebhookReceiver,
 )
-from bot.runtime.secret_file import LOOK_EVERY_SECONDS
+from bot.runtime.bounded_dict import BoundedDict
+from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import POLLING_CONFLICTS
+from bot.telemetry.secret_masker import mask_from_now_on
 
 Response = TypeVar("Response")
+StoreMessages = Callable[[Sequence[Incoming], Mapping[str, str]], Awaitable[None]]
 
 _FIRST_PAUSE_SECONDS = 0.25
 _MAX_PAUSE_SECONDS = 5.0
-_MAX_CONFLICT_PAUSE_SECONDS = 30.0  # two pollers cut each other off: leave the other one more time
+_MAX_CONFLICT_PAUSE_SECONDS = 30.0  # leave more time to the other poller
 _MAX_EARLY_PAUSE_SECONDS = 1.0  # messages wait for it
 _EARLY_POLLS_TO_LOG = 3
 _MAX_UPDATES = 100  # in one response: there may be more
-_MAX_SEEN = 1000  # updates that are known when they are sent again
+_MAX_SEEN = 1000  # updates that are recognized when repeated
 _MAX_ALERT_CHARS = 200
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a header
 _SET_WEBHOOK_SECONDS = 300.0
@@ -91,67 +90,34 @@ class _MemberStatus(msgspec.Struct):
     status: str
 
 
-_decode_member = msgspec.json.Decoder(_MemberStatus).decode
-_decode_updates = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _decode_update = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
-    Update.model_rebuild()  # a tenth of a second, which no message shall wait for
-    return TelegramPlatform(
-        settings,
-        commands=context.commands,
-        command_names=context.command_names,
-        clock=context.clock,
-        bot_id=context.bot_id,
-        answerable_seconds=context.answerable_seconds,
-        press_refusal=context.press_refusal,
-        cursors=context.cursors,
-    )
-
-
 class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
-    """One Telegram bot. Close it after the last answer was sent."""
+    """One Telegram bot; close it after the last answer was sent."""
 
-    def __init__(
-        self,
-        settings: TelegramSettings,
-        *,
-        commands: Sequence[CommandSpec],
-        command_names: Collection[str],
-        clock: Clock,
-        bot_id: str = "",
-        answerable_seconds: float = math.inf,
-        press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing,
-        cursors: Intake | None = None,
-    ) -> None:
-        self._api = BotApi(settings, clock)
-        self._press_refusal = press_refusal
-        self._chats = MovedChats(cursors, bot_id)
+    def __init__(self, settings: TelegramSettings, context: PlatformContext) -> None:
+        Update.model_rebuild()  # takes a tenth of a second, for which no message should wait
+        self._context = context
+        self._clock = context.clock
+        self._bot_id = context.bot_id
+        self._api = BotApi(settings, context.clock)
+        self._chats = MovedChats(context.cursors, context.bot_id)
         self._surface = TelegramSurface(self._api, self._chats, has_drafts=settings.drafts)
         self._settings = settings
-        self._webhook_secret = WebhookSecret(
-            lambda: self._api.token.settings.webhook_token,
-            settings.webhook_secret_file,
-            is_webhook_secret,
-            clock,
-        )
+        file = settings.webhook_secret_file
+        self._secret_file = None if file is None else SecretFile(file, context.clock)
         self._poll_seconds = settings.poll_seconds
         self._bot: User | None = None  # once Telegram has said who we are
         self._acknowledging: set[asyncio.Task[None]] = set()
-        self._commands = commands
-        self._command_names = command_names
-        self._clock = clock
-        self._bot_id = bot_id
-        self._offset_cursor = offset_cursor(bot_id)
+        self._offset_cursor = offset_cursor(context.bot_id)
         self._connection_error: str | None = "not connected yet"
         self._has_conflict = False
-        self._answerable_seconds = answerable_seconds
         self._is_catching_up = True
         self._is_early = False  # whether the last poll ended long before its timeout
         self._early_polls = 0  # in a row, without updates
         self._is_early_logged = False
-        self._seen: OrderedDict[int, None] = OrderedDict()  # the newest updates, the latest last
+        self._seen = BoundedDict[int, None](_MAX_SEEN)  # the newest updates
 
     @property
     @override
@@ -185,18 +151,21 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     @override
     async def run(self, intake: Intake) -> None:
-        self._bot = bot = await self._call_until_answered(GetMe)
+        self._bot = bot = await self._until_answered(lambda: self._api.call(GetMe()))
         if self.webhook_path is not None:
-            await offer_commands(self._api, self._commands)
+            await offer_commands(self._api, self._context.commands)
             await self._keep_webhook()
-        await self._call_until_answered(lambda: DeleteWebhook(drop_pending_updates=False))
-        await offer_commands(self._api, self._commands)
+        remove_webhook = DeleteWebhook(drop_pending_updates=False)
+        await self._until_answered(lambda: self._api.call(remove_webhook))
+        await offer_commands(self._api, self._context.commands)
         await self._chats.load(intake)
         stored = await intake.cursors(self._offset_cursor)
         offset = read_number(stored, self._offset_cursor)
         try:
             while True:
-                updates = self._new_updates(await self._poll(offset))
+                updates = self._new_updates(
+                    await self._until_answered(partial(self._get_updates, offset))
+                )
                 parsed = parse_updates(updates)
                 cursors = dict(self._chats.note_moves(parsed))
                 incomings = self._chats.to_first(self._to_incomings(parsed, bot))
@@ -207,14 +176,10 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                     await self._pause_if_early()
                     continue
                 self._early_polls = 0
-                # After a week without updates Telegram may continue with a lower id: do not
-                # compare.
+                # Do not compare: after a quiet week Telegram may continue with a lower id.
                 offset = updates[-1]["update_id"] + 1
-                refusals = await self._refusals(incomings)
-                kept = [one for one in incomings if refusals.get(one.external_key) is None]
                 cursors[self._offset_cursor] = str(offset)
-                await self._store_messages(intake, kept, cursors)
-                self._acknowledge_all(refusals)
+                await self._take(incomings, cursors, partial(self._store_messages, intake))
         finally:
             await cancel_and_wait(self._acknowledging)
 
@@ -226,10 +191,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         return self._settings.webhook_path
 
     async def _keep_webhook(self) -> NoReturn:
-        """Tell Telegram where to call, again and again: another program may have changed it.
-
-        A token or secret whose file is replaced is told within seconds.
-        """
+        """Set the webhook regularly, as other programs may change it, and when a secret changes."""
         while True:
             known = self._read_secrets()
             await self._until_answered(self._set_webhook)
@@ -238,28 +200,37 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 await self._clock.sleep(LOOK_EVERY_SECONDS)
 
     def _read_secrets(self) -> tuple[str, str]:
-        """Return the token and the secret of the webhook, which may be derived from it."""
-        return self._api.token.read(), self._webhook_secret.read()
+        """Return the token and the webhook's secret, which may derive from it."""
+        token, file = self._api.token, self._secret_file
+        if file is not None and file.has_changed():
+            mask_from_now_on(file.secrets)
+            if len(file.secrets) == 1 and is_webhook_secret(file.secrets[0]):
+                secret = {"webhook_secret": SecretStr(file.secrets[0])}
+                token.settings = token.settings.model_copy(update=secret)
+                _log.info("webhook_secret_replaced")
+            else:
+                _log.error("webhook_secret_not_used")
+        return token.read(), token.settings.webhook_token
 
     async def _set_webhook(self) -> None:
         try:
             await self._api.call(
                 SetWebhook(
                     url=self._settings.webhook_url or "",
-                    secret_token=self._webhook_secret.read(),
+                    secret_token=self._read_secrets()[1],
                     allowed_updates=UPDATE_TYPES,
                     drop_pending_updates=False,
                 )
             )
-        except Refused as error:  # such as while its servers do not find the name
+        except Refused as error:  # for example, its servers cannot resolve the name
             reason = f"{error}; check TROUPE_TELEGRAM__WEBHOOK_URL"
             raise Unreachable(reason) from None
 
     @override
     def admits_call(self, headers: Mapping[str, str]) -> bool:
-        """Compare bytes: the comparison in constant time takes no other texts than ASCII.
+        """Compare the secret as bytes: in constant time only ASCII texts can be compared.
 
-        A process that stands by makes no calls of its own: it reads the files here.
+        A process on standby makes no calls of its own, so the files are read here.
         """
         given = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
         _, secret = self._read_secrets()
@@ -271,25 +242,31 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             update = decode_lenient(_decode_update, body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
-        if self._bot is None:  # a process that stands by takes calls as well
+        if self._bot is None:  # a process on standby takes calls, too
             self._bot = await self._api.call(GetMe())
         parsed = parse_updates([update])
         cursors = self._chats.note_moves(parsed)
         incomings = self._to_incomings(parsed, self._bot)
         await self._chats.look_up(incomings, intake)  # another process may know of a move
         incomings = self._with_late_marked(self._chats.to_first(incomings))
-        refusals = await self._refusals(incomings)
-        kept = [one for one in incomings if refusals.get(one.external_key) is None]
-        if kept or cursors:
-            await intake.receive(kept, cursors)
-        self._acknowledge_all(refusals)
+        await self._take(incomings, cursors, intake.receive)
         return True
 
     # --- updates -----------------------------------------------------------------------------
 
     def _with_late_marked(self, incomings: Sequence[Incoming]) -> list[Incoming]:
-        oldest = self._clock.now() - self._answerable_seconds
+        oldest = self._clock.now() - self._context.answerable_seconds
         return [mark_late(one, oldest) for one in incomings]
+
+    async def _take(
+        self, incomings: Sequence[Incoming], cursors: Mapping[str, str], store: StoreMessages
+    ) -> None:
+        """Store messages and presses that are not refused, then acknowledge the presses."""
+        refusals = await self._refusals(incomings)
+        kept = [one for one in incomings if refusals.get(one.external_key) is None]
+        if kept or cursors:
+            await store(kept, cursors)
+        self._acknowledge_all(refusals)
 
     def _acknowledge_all(self, refusals: Mapping[str, str | None]) -> None:
         for key, words in refusals.items():
@@ -298,14 +275,14 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             task.add_done_callback(self._acknowledging.discard)
 
     async def _refusals(self, incomings: Sequence[Incoming]) -> dict[str, str | None]:
-        """Return for every press what the person is told instead of its being stored."""
+        """Return for each press what the person is told instead; None: it is stored."""
         presses = [one for one in incomings if isinstance(one, Pressed)]
         refusals: dict[str, str | None] = {}
         if not presses:
             return refusals
 
         async def check(pressed: Pressed) -> None:
-            refusals[pressed.external_key] = await self._press_refusal(pressed)
+            refusals[pressed.external_key] = await self._context.press_refusal(pressed)
 
         async with asyncio.TaskGroup() as group:  # each may have to wait for Telegram
             for one in presses:
@@ -313,7 +290,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         return refusals
 
     async def _acknowledge(self, key: str, words: str | None) -> None:
-        """End the waiting of who pressed, with words for this person alone if there are any."""
+        """Acknowledge a press, with words for this person alone if there are any."""
         query_id = key.removeprefix(PRESS_KEY_PREFIX)
         acknowledgement = AnswerCallbackQuery(callback_query_id=query_id)
         if words is not None:
@@ -323,40 +300,28 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         except PlatformError as error:
             _log.info("telegram_press_not_acknowledged", reason=str(error))
 
-    async def _poll(self, offset: int | None) -> list[dict[str, Any]]:
-        """Wait for the next updates; `offset` acknowledges those before it."""
-        return await self._until_answered(lambda: self._get_updates(offset))
-
     async def _get_updates(self, offset: int | None) -> list[dict[str, Any]]:
-        """Return updates without parsing them: an invalid one must not hide the others."""
+        """Poll once; updates stay unparsed, as an invalid one must not hide the others."""
         timeout = self._poll_timeout_seconds()
         fields = {"offset": offset, "timeout": timeout, "allowed_updates": UPDATE_TYPES}
         seconds = self._poll_seconds + CALL_SECONDS
         began = self._clock.monotonic()
         updates = await self._api.send("getUpdates", fields, seconds)
         self._is_early = self._clock.monotonic() - began < timeout / 2
-        try:
-            return _decode_updates(updates)
-        except msgspec.DecodeError:
-            raise OutcomeUnknown("Telegram's response has no list of updates") from None
+        return decode_result(updates, list[dict[str, Any]])
 
     def _new_updates(self, updates: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the updates that were not here before; without a number none is acknowledged."""
+        """Drop updates that were seen before or have no number."""
         new: dict[int, dict[str, Any]] = {}
         for update in updates:
             match update:
                 case {"update_id": int(number)} if number not in self._seen:
                     new[number] = update
         self._seen.update(dict.fromkeys(new))
-        while len(self._seen) > _MAX_SEEN:
-            self._seen.popitem(last=False)
         return list(new.values())
 
     async def _pause_if_early(self) -> None:
-        """Pause after a poll without new updates if the server has not waited for any.
-
-        Some proxies and servers of the Bot API ignore the timeout, or the offset.
-        """
+        """Pause after an empty poll that ended early: some servers ignore timeout or offset."""
         if not self._is_early:
             self._early_polls, self._is_early_logged = 0, False
             return
@@ -368,19 +333,19 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         await self._clock.sleep(min(pause, _MAX_EARLY_PAUSE_SECONDS))
 
     def _poll_timeout_seconds(self) -> int:
-        """Return how long to wait for an update: after a failure 0, to see soon that it is over.
+        """Return the timeout of a poll: 0 after a failure, to notice soon that it is over.
 
-        In a conflict with another poller that would only cut the other one off: wait as usual.
+        In a conflict that would only cut the other poller off.
         """
         return self._poll_seconds if self._connection_error is None or self._has_conflict else 0
 
     def _to_incomings(self, updates: Sequence[Update], bot: User) -> list[Incoming]:
         incomings = []
         for update in updates:
-            incoming = read_update(update, bot, self._bot_id, self._command_names)
+            incoming = read_update(update, bot, self._bot_id, self._context.command_names)
             if incoming is not None:
                 incomings.append(incoming)
-            elif update.callback_query is not None:  # its message is too old to be told of
+            elif update.callback_query is not None:  # its message is too old
                 self._acknowledge_all({f"{PRESS_KEY_PREFIX}{update.callback_query.id}": None})
         return incomings
 
@@ -396,11 +361,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             else:
                 self._set_connection_error(None)
                 return
-
-    async def _call_until_answered(
-        self, make_method: Callable[[], TelegramMethod[Response]]
-    ) -> Response:
-        return await self._until_answered(lambda: self._api.call(make_method()))
 
     async def _until_answered(self, call: Callable[[], Awaitable[Response]]) -> Response:
         """Repeat a call until Telegram answers and accepts the token."""
@@ -464,20 +424,17 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             )
         except NoSuchMember:
             return False
-        try:
-            status = _decode_member(member).status
-        except msgspec.DecodeError:
-            raise OutcomeUnknown("Telegram's response names no status") from None
+        status = decode_result(member, _MemberStatus).status
         return status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
 
 
 def offset_cursor(bot_id: str) -> str:
-    """Name the cursor that holds the first update which is not stored yet."""
+    """Return the name of the cursor with the first update that is not stored yet."""
     return f"{source_name('telegram', bot_id)}:offset"
 
 
 def _pause_seconds(error: TroupeError, tries: int) -> float:
-    """Return how long to wait after a failure, longer after each."""
+    """Return the pause after a failure; it grows with their number."""
     if isinstance(error, RateLimited):
         return error.retry_after_seconds
     has_conflict = isinstance(error, PollingConflict)

@@ -10,14 +10,14 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from typing_extensions import override
 
 from bot.platforms.tokens import BotTokenSettings
-from bot.runtime.secret_file import read_secrets_at_start
+from bot.runtime.secret_file import take_from_file
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
 _SECRET_RULE = "use 16 to 256 letters, digits, _ and -"  # noqa: S105 # no secret itself
 
 
 def is_webhook_secret(text: str) -> bool:
-    """Return whether Telegram accepts this as the secret of a webhook."""
+    """Return whether Telegram accepts this as a webhook's secret."""
     return _SECRET.fullmatch(text) is not None
 
 
@@ -64,19 +64,13 @@ class TelegramSettings(BotTokenSettings):
 
     @model_validator(mode="after")
     def _read_secret_file(self) -> Self:
-        """Take the secret from the file, so that it is masked."""
+        """Read the secret from its file, so that it is masked."""
         if self.webhook_secret_file is None:
             return self
-        found = read_secrets_at_start(self.webhook_secret_file, "the secret")
-        if len(found) != 1 or not is_webhook_secret(found[0]):
-            raise ValueError(
-                f"there is not one secret in {self.webhook_secret_file}: {_SECRET_RULE}"
-            )
-        if self.webhook_secret not in {None, SecretStr(found[0])}:
-            raise ValueError(
-                "webhook_secret and webhook_secret_file are both set; remove one of them"
-            )
-        self.webhook_secret = SecretStr(found[0])
+        found = take_from_file(self.webhook_secret, self.webhook_secret_file, "webhook_secret")
+        if found is None or not is_webhook_secret(found.get_secret_value()):
+            raise ValueError(f"the webhook secret in {self.webhook_secret_file}: {_SECRET_RULE}")
+        self.webhook_secret = found
         return self
 
     @model_validator(mode="after")
@@ -90,14 +84,14 @@ class TelegramSettings(BotTokenSettings):
 
     @property
     def webhook_path(self) -> str | None:
-        """The path of the webhook; None while messages are polled."""
+        """The path of the webhook; None with polling."""
         if self.mode != "webhook":
             return None
         return urlsplit(self.webhook_url or "").path
 
     @property
     def webhook_token(self) -> str:
-        """What Telegram sends with each call, as it was at the start; the same in all processes."""
+        """The secret of the webhook, the same in all processes."""
         if self.webhook_secret is not None:
             return self.webhook_secret.get_secret_value()
         token = self.token.get_secret_value() if self.token else ""
@@ -117,6 +111,6 @@ class TelegramSettings(BotTokenSettings):
     @property
     @override
     def bot_account(self) -> str:
-        """The number before the colon of the token; empty if it has none."""
+        """The number before the colon of the token; empty without one."""
         number = self.token.get_secret_value().partition(":")[0] if self.token else ""
         return number if number.isdecimal() else ""

@@ -1,6 +1,5 @@
 """Answers on Telegram: text without pings, and a search for sends of unknown outcome."""
 
-from collections import OrderedDict
 from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -18,9 +17,15 @@ from aiogram.types import BufferedInputFile, MessageEntity
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
-from bot.errors import ContentRefused, MessageNotFound, OutcomeUnknown
-from bot.platforms.telegram.api import BotApi, NotEditable, NotModified, ReplyNotFound
+from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
+from bot.errors import ContentRefused, MessageNotFound
+from bot.platforms.telegram.api import (
+    BotApi,
+    NotEditable,
+    NotModified,
+    ReplyNotFound,
+    decode_result,
+)
 from bot.platforms.telegram.limits import GROUP, PRIVATE
 from bot.platforms.telegram.markup import (
     render_markdown,
@@ -29,13 +34,14 @@ from bot.platforms.telegram.markup import (
     to_keyboard,
     with_folded,
 )
-from bot.platforms.telegram.moved_chats import ChatOfNow, MovedChats
+from bot.platforms.telegram.moved_chats import CurrentChat, MovedChats
 from bot.ports import DraftingSurface, Surface
+from bot.runtime.bounded_dict import BoundedDict
 
 _NO_PREVIEW = {"is_disabled": True}
 _MAX_PROBES = 64
-_MAX_PROBES_BEFORE = 16  # what was said between a search and the repetition of the send
-_MAX_GAP = 8  # missing ids in a row in a group: its end is reached
+_MAX_PROBES_BEFORE = 16  # messages between a search and the repeated send
+_MAX_GAP = 8  # so many missing ids mark the end of a group
 _MAX_SEARCHES = 1000  # whose progress is kept; only interrupted ones stay
 
 
@@ -48,7 +54,7 @@ class _ProbeResult(Enum):
 class TelegramSurface(Surface, DraftingSurface):
     """Sends to chats and topics.
 
-    Telegram has no idempotency key, so the nonce is unused: what was lost is looked up by its text.
+    Telegram has no idempotency key; lost messages are looked up by their text.
     """
 
     def __init__(
@@ -57,7 +63,8 @@ class TelegramSurface(Surface, DraftingSurface):
         self._api = api
         self._chats = chats or MovedChats()
         self._private = replace(PRIVATE, has_drafts=has_drafts)
-        self._searched: OrderedDict[tuple[int, str], int] = OrderedDict()
+        self._searched = BoundedDict[tuple[int, str], int](_MAX_SEARCHES)
+        """By chat and nonce: how far an interrupted search has come."""
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -67,10 +74,10 @@ class TelegramSurface(Surface, DraftingSurface):
     async def send(self, message: OutgoingMessage) -> str:
         return await self._chats.in_chat(message.address, lambda chat: self._send(message, chat))
 
-    async def _send(self, message: OutgoingMessage, chat: ChatOfNow) -> str:
+    async def _send(self, message: OutgoingMessage, chat: CurrentChat) -> str:
         to: dict[str, Any] = {"chat_id": chat.chat, "message_thread_id": _topic(message.address)}
         prompt = message.content.prompt
-        # Only the author of the message that is replied to gets a reply opened.
+        # A forced reply opens only for the author of this message.
         answered = chat.to_wire(message.reply_to if prompt is None else prompt.to)
         if answered is not None:
             # Answer even if the question was deleted.
@@ -78,7 +85,7 @@ class TelegramSurface(Surface, DraftingSurface):
             to["reply_parameters"] = reply
         try:
             return chat.from_wire(await self._send_to(message, to))
-        except ReplyNotFound:  # although it may be sent without, as some servers answer
+        except ReplyNotFound:  # some servers answer this although it may be left out
             to.pop("reply_parameters", None)
             return chat.from_wire(await self._send_to(message, to))
 
@@ -100,7 +107,7 @@ class TelegramSurface(Surface, DraftingSurface):
         *,
         interaction: str | None = None,
     ) -> None:
-        async def request(chat: ChatOfNow) -> None:
+        async def request(chat: CurrentChat) -> None:
             await self._edit(chat.chat, _existing(chat, message_id), content)
 
         with suppress(NotModified):
@@ -108,7 +115,7 @@ class TelegramSurface(Surface, DraftingSurface):
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        async def request(chat: ChatOfNow) -> None:
+        async def request(chat: CurrentChat) -> None:
             known = _existing(chat, message_id)
             await self._api.call(DeleteMessage(chat_id=chat.chat, message_id=known))
 
@@ -131,47 +138,32 @@ class TelegramSurface(Surface, DraftingSurface):
         )
 
     @override
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
-        """Look for our message by editing messages of unknown ids to this text or caption.
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
+        """Look for our message by editing unknown message ids to its text or caption.
 
-        Bots cannot list messages, but an edit is answered differently for a message of ours, of
-        somebody else and for none. Messages of a chat are sent in order, so the search starts
-        after the newest known message. In groups ids count up by one; private chats share one
-        sequence over all chats of the bot, so there a long gap means nothing and only the number
-        of probes is bounded. Both, and the texts of the answers, follow the documentation and
-        must be confirmed once against the real service (docs/sources.md#telegram).
+        Bots cannot list messages, but Telegram answers an edit differently for our messages, those
+        of others and missing ones. A chat's messages are sent in order, so the search starts after
+        the newest known one. In groups ids count up by one, so a gap ends it; in private chats,
+        which share one sequence, only the number of probes does (docs/sources.md#telegram).
 
-        Telegram counts each probe as an edit and may ask to wait before the search has ended. The
-        next one then goes on behind the last message of somebody else: in a lively group it would
-        otherwise reach the limit at the same place each time.
+        Telegram counts probes as edits and may ask to wait. The next search continues after the
+        last message of somebody else; else it would stop at the same place again in a lively group.
 
-        With `duplicate_of`, another copy of a known message is looked for. All else that was sent
-        is known by then, so each unknown id behind that message is probed, then those before it.
+        With `duplicate_of`, another copy of a known message is looked for: behind it, then before
+        it.
         """
         return await self._chats.in_chat(
-            message.address, lambda chat: self._find(message, chat, after, known, duplicate_of)
+            message.address, lambda chat: self._find(message, chat, search)
         )
 
     async def _find(
-        self,
-        message: OutgoingMessage,
-        chat: ChatOfNow,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None,
+        self, message: OutgoingMessage, chat: CurrentChat, search: MessageSearch
     ) -> str | None:
-        known_here = {here for one in known if (here := chat.to_wire(one)) is not None}
-        oldest = chat.to_wire(after) or 0
-        if duplicate_of is None:
+        known_here = {here for one in search.known if (here := chat.to_wire(one)) is not None}
+        oldest = chat.to_wire(search.after) or 0
+        if search.duplicate_of is None:
             found = await self._search(message, chat.chat, max([oldest, *known_here]), known_here)
-        elif (sent := chat.to_wire(duplicate_of)) is None:
+        elif (sent := chat.to_wire(search.duplicate_of)) is None:
             return None  # it stayed in the group that became a supergroup
         else:
             found = await self._find_duplicate(message, chat.chat, oldest, known_here, sent)
@@ -180,7 +172,7 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _search(
         self, message: OutgoingMessage, chat: int, after: int, known: Set[int]
     ) -> int | None:
-        """Probe the ids behind one that are not known."""
+        """Probe unknown ids after this one."""
         search = (chat, message.nonce)
         candidate = max(after, self._searched.get(search, 0))
         probes = gap = 0
@@ -196,7 +188,7 @@ class TelegramSurface(Surface, DraftingSurface):
                     return candidate
                 case _ProbeResult.FOREIGN:
                     gap = 0
-                    self._note_progress(search, candidate)
+                    self._searched[search] = candidate
                 case _ProbeResult.NOTHING:
                     gap += 1
         self._searched.pop(search, None)
@@ -205,23 +197,17 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _find_duplicate(
         self, message: OutgoingMessage, chat: int, oldest: int, known: Set[int], sent: int
     ) -> int | None:
-        """Look for another copy of a message: accepted after it, or just before it."""
+        """Look for a copy that was accepted after a message, or just before it."""
         found = await self._search(message, chat, sent, known)
         if found is not None:
             return found
         before = max([oldest, *(one for one in known if one < sent)])
-        if before == 0:  # what is older may be a message of ours that is not known any more
+        if before == 0:  # older ones may be ours, but forgotten
             return None
         for candidate in range(sent - 1, max(before, sent - 1 - _MAX_PROBES_BEFORE), -1):
             if await self._probe(message, chat, candidate) is _ProbeResult.OURS:
                 return candidate
         return None
-
-    def _note_progress(self, search: tuple[int, str], passed: int) -> None:
-        """Note up to which message of somebody else a search has come, should it be interrupted."""
-        self._searched[search] = passed
-        if len(self._searched) > _MAX_SEARCHES:
-            self._searched.popitem(last=False)
 
     async def _probe(self, message: OutgoingMessage, chat: int, message_id: int) -> _ProbeResult:
         try:
@@ -244,7 +230,7 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _send_text(
         self, method: str, content: MessageContent, fields: Mapping[str, Any]
     ) -> msgspec.Raw:
-        """Send or edit a message; if a link in it is refused, with written out addresses."""
+        """Send or edit a message; if a link is refused, with its address written out."""
         rendered = _render(content)
         try:
             return await self._api.send(method, {**rendered, **fields})
@@ -274,7 +260,7 @@ def _topic(address: Address) -> int | None:
     return None if address.thread is None else int(address.thread)
 
 
-def _existing(chat: ChatOfNow, message_id: str) -> int:
+def _existing(chat: CurrentChat, message_id: str) -> int:
     known = chat.to_wire(message_id)
     if known is None:
         raise MessageNotFound("the message stayed in the group that became a supergroup")
@@ -309,11 +295,5 @@ class _SentMessage(msgspec.Struct):
     message_id: int
 
 
-_decode_sent_message = msgspec.json.Decoder(_SentMessage).decode
-
-
 def _message_id(sent: msgspec.Raw) -> int:
-    try:
-        return _decode_sent_message(sent).message_id
-    except msgspec.DecodeError:
-        raise OutcomeUnknown("Telegram's response has no message id") from None
+    return decode_result(sent, _SentMessage).message_id

@@ -1,17 +1,17 @@
-"""What a pipe and a screen share: the one chat of a terminal, and messages printed once."""
+"""What both terminals share: the chat, and messages that are printed once."""
 
 import abc
 import getpass
 import uuid
-from collections.abc import Set
 from datetime import UTC, datetime
 
 from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
 from bot.chat.incoming import Address, Joined, Person, Said, WakeReason
-from bot.chat.outgoing import Attachment, Limits, OutgoingMessage
+from bot.chat.outgoing import Attachment, Limits, MessageSearch, OutgoingMessage
 from bot.ports import Surface
+from bot.runtime.bounded_dict import BoundedDict
 from bot.texts.text import language_of, marked, translatable, translate
 
 OWN_COMMANDS = (
@@ -20,17 +20,27 @@ OWN_COMMANDS = (
     ),
     CommandSpec("quit", marked("end this chat")),
 )
-"""The commands that only a terminal has; it runs them itself."""
+"""Commands of the terminal, which it runs itself."""
+LIMITS = Limits(
+    max_units=1_000_000,
+    unit="characters",
+    seconds_between_edits=0.05,
+    typing_seconds=0,
+    speaker_line="[{}]",
+    closes_code_blocks=False,  # what was printed cannot be changed
+    answers_each_message=True,
+    shows_causes=True,
+)
+MAX_KEPT = 100  # messages whose nonce or text is kept
 
 
 class LocalChat:
-    """Turns lines into messages of whoever writes at the moment.
+    """Turns lines into messages of the current person.
 
     Args:
-        chat: which conversation of the terminal it is; empty: the usual one. One with a name has
-            settings of its own, which end with it.
+        chat: the conversation; empty: the usual one. Settings of others end with the run.
         locale: the language of the person, such as "zh_CN.UTF-8".
-        is_fresh: whether the conversation begins with this run, and ends with it.
+        is_fresh: whether the conversation lasts for this run only.
     """
 
     def __init__(
@@ -43,13 +53,13 @@ class LocalChat:
         self.address = Address("terminal", chat or "local")
         self.person = to_person(_login_name())
         self.language = language_of(locale)
-        """Of the texts that the terminal shows itself."""
+        """The language of the terminal's own texts."""
         self._locale = locale
         self._scope = f"{self.address.lane}:{self.run}" if chat else self.address.lane
         self._lines = 0
 
     def to_said(self, line: str) -> Said:
-        """Return a line as a message that was not received before."""
+        """Return a line as a new message."""
         self._lines += 1
         return Said(
             address=self.address,
@@ -60,13 +70,13 @@ class LocalChat:
             at=datetime.now(UTC),
             wake=WakeReason.COMMAND if line.startswith("/") else WakeReason.DM,
             scopes=(self._scope,),
-            author_is_admin=True,  # this person can edit the settings, too
+            author_is_admin=True,  # this person can edit the settings anyway
             is_private=True,
             locale=self._locale,
         )
 
     def to_opening(self) -> Joined:
-        """Return that a person has opened the chat."""
+        """Return the event that the chat was opened."""
         return Joined(
             address=self.address,
             external_key=f"{self.run}:0",
@@ -78,7 +88,7 @@ class LocalChat:
         )
 
     def rename(self, name: str) -> str:
-        """Let somebody else write; return a sentence that says who writes now."""
+        """Change who writes; return a sentence that says who it is now."""
         if not name.strip():
             told = translatable("Your name is {name}; /as NAME changes it.", name=self.person.name)
             return translate(told, self.language)
@@ -98,31 +108,13 @@ def _login_name() -> str:
         return "you"
 
 
-LIMITS = Limits(
-    max_units=1_000_000,
-    unit="characters",
-    seconds_between_edits=0.05,
-    typing_seconds=0,
-    speaker_line="[{}]",
-    closes_code_blocks=False,  # what was printed cannot be changed
-    answers_each_message=True,
-    shows_causes=True,
-)
-_MAX_KEPT = 100  # messages whose nonce or text is kept
-
-
 class PrintingSurface(Surface):
-    """Prints each message once within a run.
-
-    Args:
-        run: makes ids differ from those of earlier runs.
-        language: of the surface's own texts.
-    """
+    """Prints each message once."""
 
     def __init__(self, run: str, language: str = "en") -> None:
         self._run = run
         self._language = language
-        self._by_nonce: dict[str, str] = {}
+        self._by_nonce = BoundedDict[str, str](MAX_KEPT)
         self._sent = 0
 
     @override
@@ -136,22 +128,15 @@ class PrintingSurface(Surface):
         self._sent += 1
         message_id = f"{self._run}:{self._sent}"
         self._print_message(message_id, message)
-        keep_newest(self._by_nonce, message.nonce, message_id)
+        self._by_nonce[message.nonce] = message_id
         return message_id
 
     @override
     async def typing(self, address: Address) -> None:
-        """Do nothing: the person sees that an answer is being made."""
+        """Do nothing: the person sees that an answer is in progress."""
 
     @override
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         """Return None: after a crash the last answer is printed again."""
         return None
 
@@ -161,14 +146,6 @@ class PrintingSurface(Surface):
 
 
 def printed_file(file: Attachment, language: str) -> str:
-    """Print a file after its text: people want to read it, and no private file is left behind."""
+    """Return a file as text to read, so that no private file is left behind."""
     end = translate(translatable("--- end of {name} ---", name=file.name), language)
     return f"--- {file.name} ---\n{file.text.rstrip()}\n{end}"
-
-
-def keep_newest(kept: dict[str, str], key: str, value: str) -> None:
-    """Add an entry as the newest; drop the oldest of more than 100."""
-    kept.pop(key, None)
-    kept[key] = value
-    if len(kept) > _MAX_KEPT:
-        del kept[next(iter(kept))]

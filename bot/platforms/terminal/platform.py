@@ -19,18 +19,22 @@ from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.errors import Refused
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
-from bot.platforms.terminal.local_chat import LocalChat, PrintingSurface, keep_newest, printed_file
+from bot.platforms.terminal.local_chat import MAX_KEPT, LocalChat, PrintingSurface, printed_file
 from bot.ports import Intake, Platform, Surface
+from bot.runtime.bounded_dict import BoundedDict
 from bot.runtime.terminal import strip_control_characters
 from bot.texts.text import translatable, translate
 
 _WELCOME = translatable(
     "Write a message. /help lists the commands, /as NAME changes your name, /quit ends."
 )
+_LONGEST_LINE_BYTES = 1_000_000
+_CHUNK_BYTES = 65_536
+_CHUNKS_AHEAD = 16
 
 
 def make(_settings: None, context: PlatformContext) -> Platform:
-    """Make the chat client where people read and write, else a reader of lines."""
+    """Make the chat client for an interactive terminal, else a reader of lines."""
     if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
         client: Platform | None = import_module("bot.platforms.terminal.screen_platform").make(
             context
@@ -43,7 +47,14 @@ def make(_settings: None, context: PlatformContext) -> Platform:
 
 
 class TerminalPlatform(LocalPlatform):
-    """Reads lines until the end of input, and ends when all of them are answered."""
+    """Reads lines until the end of input, and ends once they are answered.
+
+    Args:
+        wait_until_idle: waits until all lines were answered and printed.
+        source: a file descriptor; by default standard input, if open.
+        screen: where to print; by default standard output.
+        chat: the conversation; by default the usual one.
+    """
 
     kind = "terminal"
     account = "this terminal"
@@ -56,14 +67,6 @@ class TerminalPlatform(LocalPlatform):
         screen: TextIO | None = None,
         chat: LocalChat | None = None,
     ) -> None:
-        """Read from a file descriptor and print to a screen.
-
-        Args:
-            wait_until_idle: waits until every received line was answered and printed.
-            source: the file descriptor to read from; by default that of standard input, if open.
-            screen: where to print; by default standard output.
-            chat: which conversation it is; by default the usual one.
-        """
         self._wait_until_idle = wait_until_idle
         screen = screen or sys.stdout
         if source is None and sys.stdin is not None:  # None if the parent process closed it
@@ -113,12 +116,12 @@ class TerminalPlatform(LocalPlatform):
 
 
 class TerminalSurface(PrintingSurface):
-    """Prints messages and what edits add to them; printed text cannot be changed."""
+    """Prints messages and what edits add; printed text cannot be changed."""
 
     def __init__(self, screen: TextIO, run: str, language: str = "en") -> None:
         super().__init__(run, language)
         self._screen = screen
-        self._shown: dict[str, str] = {}
+        self._shown = BoundedDict[str, str](MAX_KEPT)
         """The printed text of each message, oldest first."""
         self._mid_line = False
 
@@ -172,7 +175,7 @@ class TerminalSurface(PrintingSurface):
     def _print_whole(self, message_id: str, text: str) -> None:
         self.end_line()
         self._write(text)
-        keep_newest(self._shown, message_id, text)
+        self._shown[message_id] = text
 
     def _write(self, text: str) -> None:
         text = strip_control_characters(text)
@@ -188,16 +191,11 @@ class TerminalSurface(PrintingSurface):
         self._mid_line = not text.endswith("\n")
 
 
-_LONGEST_LINE_BYTES = 1_000_000
-_CHUNK_BYTES = 65_536
-_CHUNKS_AHEAD = 16
-
-
 async def read_lines(source: int | None) -> AsyncIterator[str]:
     """Yield lines from a file descriptor; bytes that are not UTF-8 become U+FFFD.
 
-    A thread reads them: a terminal cannot be polled everywhere, and a file nowhere. It is a daemon
-    and reads without Python's buffers, so that it never delays the end of the process.
+    A thread reads them, since neither files nor all terminals can be polled. It is a daemon without
+    Python's buffers, so it never delays the end of the process.
     """
     if source is None:
         return

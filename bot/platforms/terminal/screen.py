@@ -9,9 +9,7 @@ import contextlib
 import math
 import os
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -24,15 +22,25 @@ from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
-from prompt_toolkit.utils import get_cwidth
+from rich.cells import chop_cells
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
 from bot.texts.text import looked_up, translatable, translate
 
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_SPINNER_SECONDS = 0.1
+_SECONDS_BEFORE_SPINNER = 0.3  # a command is answered by then
+_ROWS_BESIDE_ANSWER = 4  # of the prompt and what is shown around it
+_MAX_GROWING_CHARS = 3000  # rendering more with each update takes too long
+_ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
+
 
 class InputHistory(FileHistory):
-    """The lines of this and earlier chats; where the file cannot be written, those of this one."""
+    """The lines of this and earlier chats, in a file that only its owner can read.
+
+    Where the file cannot be written, the lines of this chat alone.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -51,14 +59,14 @@ class InputHistory(FileHistory):
             super().store_string(string)
 
     def clear(self) -> None:
-        """Forget everything that was written."""
+        """Delete the history."""
         self._loaded_strings.clear()
         with contextlib.suppress(OSError):
             self._file.unlink(missing_ok=True)
 
 
 class CommandCompleter(Completer):
-    """Completes the word of a command that the cursor stands behind."""
+    """Completes commands, actions, presets and choices behind a `/`."""
 
     def __init__(
         self,
@@ -66,7 +74,6 @@ class CommandCompleter(Completer):
         complete_preset: Callable[[str], Sequence[str]],
         language: str = "en",
     ) -> None:
-        """Take the commands, what suggests the names of presets, and the person's language."""
         self._commands = commands
         self._complete_preset = complete_preset
         self._language = language
@@ -99,22 +106,14 @@ class CommandCompleter(Completer):
                     yield from (Completion(one, -len(rest)) for one in fitting)
 
 
-_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_SPINNER_SECONDS = 0.1
-_SECONDS_BEFORE_SPINNER = 0.3  # a command is answered by then
-_ROWS_BESIDE_ANSWER = 4  # of the prompt and what is shown around it
-_MAX_GROWING_CHARS = 3000  # to render more with each update takes too long
-_ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
-
-
 class ChatScreen:
-    """Reads lines at a prompt, and shows texts above it, which are rendered already.
+    """Reads lines at a prompt and shows rendered texts above it.
 
     Args:
-        history: what was written before.
-        completer: suggests while a command is written.
+        history: the lines of earlier chats.
+        completer: completes commands.
         on_line: takes each line that was entered.
-        on_stop: is called when the answer is to be stopped.
+        on_stop: stops the answer.
         language: of the screen's own texts.
     """
 
@@ -130,7 +129,7 @@ class ChatScreen:
         output: Output | None = None,
     ) -> None:
         self.name = ""
-        """Who writes; stands at the prompt."""
+        """The person's name, shown at the prompt."""
         self._on_line = on_line
         self._on_stop = on_stop
         self._language = language
@@ -138,7 +137,7 @@ class ChatScreen:
         self._growing: Sequence[str] = ()
         self._waiting: Sequence[str] = ()
         self._busy_since: float | None = None
-        self._spins = asyncio.Event()
+        self._spinning: asyncio.TimerHandle | None = None
         self._ctrl_c_ends = False
         self._session: PromptSession[None] = PromptSession(
             self._message,
@@ -161,23 +160,15 @@ class ChatScreen:
 
     @property
     def capacity(self) -> int:
-        """So many characters fit on the screen, at most."""
+        """The number of characters that fit on the screen, or fewer."""
         return min(math.prod(self._output.get_size()), _MAX_GROWING_CHARS)
 
     async def read(self) -> None:
-        """Read lines until the end of the chat.
-
-        Raises:
-            EOFError: the terminal was closed.
-        """
-        ticking = asyncio.create_task(self._keep_spinning(), name="spin")
+        """Read lines until the end of the chat; raises `EOFError` if the terminal was closed."""
         try:
             await self._session.prompt_async(set_exception_handler=False, handle_sigint=False)
         except OSError as error:  # while it drew the prompt
             raise EOFError("the terminal was closed") from error
-        finally:
-            ticking.cancel()
-            await asyncio.wait([ticking])
 
     def close(self) -> None:
         """End `read`."""
@@ -194,23 +185,21 @@ class ChatScreen:
         app.invalidate()
 
     def show_growing(self, lines: Sequence[str]) -> None:
-        """Show lines that may change; of too many the last ones."""
+        """Show the last of these lines, which may change."""
         self._growing = lines
         self._session.app.invalidate()
 
     def show_waiting(self, lines: Sequence[str]) -> None:
-        """Show what was entered and has to wait."""
+        """Show lines that wait to be answered."""
         self._waiting = lines
         self._session.app.invalidate()
 
     def set_busy(self, busy: bool) -> None:
-        """Show a sign of life until the answer grows, or stop it."""
+        """Start or stop the spinner."""
         self._busy_since = time.monotonic() if busy else None
-        if busy:
-            self._spins.set()
-        else:
-            self._spins.clear()
-        self._session.app.invalidate()
+        if self._spinning is not None:
+            self._spinning.cancel()
+        self._spin()
 
     # --- what is shown --------------------------------------------------------------------------
 
@@ -240,12 +229,11 @@ class ChatScreen:
         told = translatable("reading … {seconds} s (Ctrl-C stops)", seconds=f"{seconds:.0f}")
         return f"{frame} {translate(told, self._language)}"
 
-    async def _keep_spinning(self) -> None:
-        while True:
-            await self._spins.wait()
-            await asyncio.sleep(_SPINNER_SECONDS)
-            if not self._growing:
-                self._session.app.invalidate()
+    def _spin(self) -> None:
+        self._session.app.invalidate()
+        if self._busy_since is not None:
+            loop = asyncio.get_running_loop()
+            self._spinning = loop.call_later(_SPINNER_SECONDS, self._spin)
 
     # --- keys -----------------------------------------------------------------------------------
 
@@ -291,7 +279,7 @@ class ChatScreen:
 
 
 def _open_output() -> Output:
-    """Open standard output without asking the terminal for the cursor, which not all answer."""
+    """Open standard output without cursor queries, which not all terminals answer."""
     output = create_output()
     if isinstance(output, Vt100_Output):
         output.enable_cpr = False
@@ -299,7 +287,5 @@ def _open_output() -> Output:
 
 
 def _cropped(text: str, columns: int) -> str:
-    line = " ".join(text.split())
-    cells = list(accumulate(map(get_cwidth, line)))
-    fitting = bisect_right(cells, columns // 2)
-    return line if fitting == len(line) else f"{line[:fitting]} …"
+    first, *more = chop_cells(" ".join(text.split()), columns // 2)
+    return f"{first} …" if more else first

@@ -16,15 +16,16 @@ from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.local_chat import (
     LIMITS,
+    MAX_KEPT,
     OWN_COMMANDS,
     LocalChat,
     PrintingSurface,
-    keep_newest,
     printed_file,
 )
 from bot.platforms.terminal.rendering import GrowingMessage, TextRenderer
 from bot.platforms.terminal.screen import ChatScreen, CommandCompleter, InputHistory
 from bot.ports import Intake, Platform, Surface
+from bot.runtime.bounded_dict import BoundedDict
 from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.terminal import strip_control_characters
 from bot.texts.text import translatable, translate
@@ -35,12 +36,13 @@ _WELCOME = translatable(
     "Write a message. /help lists the commands, /as NAME changes your name, /quit ends. "
     "Alt-Enter begins a new line, Tab completes a command, Ctrl-C stops an answer."
 )
+_LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
 
 
 class ScreenPlatform(LocalPlatform):
     """Reads lines at a prompt and has them answered one after the other.
 
-    What is entered during an answer waits; only /stop and Ctrl-C reach that answer.
+    What is entered during an answer waits; only /stop and Ctrl-C reach the answer.
     """
 
     kind = "terminal"
@@ -49,7 +51,6 @@ class ScreenPlatform(LocalPlatform):
     def __init__(
         self, context: PlatformContext, *, input_: Input | None = None, output: Output | None = None
     ) -> None:
-        """Use standard input and output, unless others are given."""
         self._wait_until_idle = context.wait_until_idle
         self._chat = LocalChat(context.chat, context.locale)
         language = self._chat.language
@@ -81,7 +82,7 @@ class ScreenPlatform(LocalPlatform):
         try:
             self._surface.note(f"{translate(_WELCOME, self._chat.language)}\n")
             await self._chat_until_end(intake)
-        except Refused:  # the terminal was closed, and nobody can open it again
+        except Refused:  # the terminal was closed for good
             return
 
     async def _chat_until_end(self, intake: Intake) -> None:
@@ -109,7 +110,7 @@ class ScreenPlatform(LocalPlatform):
             self._surface.end_message()
 
     def _enter(self, line: str) -> None:
-        """Take a line that was entered at the prompt."""
+        """Take a line from the prompt."""
         if self._is_busy and line.strip() == "/stop":
             self._stop_requested.set()
             return
@@ -143,7 +144,7 @@ class ScreenPlatform(LocalPlatform):
             self._history.clear()
 
     async def _show_answers(self) -> None:
-        """Show what is answered until nothing is left to be answered."""
+        """Show answers until there is nothing left to answer."""
         self._is_busy = True
         self._screen.set_busy(True)
         try:
@@ -162,21 +163,12 @@ class ScreenPlatform(LocalPlatform):
 
 
 def make(context: PlatformContext) -> Platform | None:
-    """Make the client for standard input and output; None for a terminal without abilities."""
+    """Make the client; None for a terminal without abilities."""
     return None if is_dumb_terminal() else ScreenPlatform(context)
 
 
-_LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
-
-
 class ScreenSurface(PrintingSurface):
-    """Shows the newest message while it grows; what was printed cannot be changed.
-
-    Args:
-        screen: where they are shown.
-        run: makes ids differ from those of earlier runs.
-        language: of the surface's own texts.
-    """
+    """Shows the newest message while it grows; printed text cannot be changed."""
 
     def __init__(self, screen: ChatScreen, run: str, language: str = "en") -> None:
         super().__init__(run, language)
@@ -184,8 +176,8 @@ class ScreenSurface(PrintingSurface):
         self._renderer = TextRenderer(lambda: screen.columns)
         self._newest: GrowingMessage | None = None
         self._newest_id = ""
-        self._texts: dict[str, str] = {}
-        """The text of each message, as far as it was printed."""
+        self._texts = BoundedDict[str, str](MAX_KEPT)
+        """The printed text of each message."""
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -212,13 +204,13 @@ class ScreenSurface(PrintingSurface):
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        """Take back what was not printed yet; printed text stays."""
+        """Remove what was not printed yet."""
         if message_id == self._newest_id and self._newest is not None:
             self._newest = None
             self._screen.show_growing(())
 
     def end_message(self) -> None:
-        """Print the rest of the newest message: it is complete."""
+        """Print the rest of the newest message, which is complete."""
         if self._newest is None:
             return
         rest, self._newest = self._newest.take_rest(), None
@@ -226,7 +218,7 @@ class ScreenSurface(PrintingSurface):
         self._print("\n".join([*rest, ""]))
 
     def note(self, text: str) -> None:
-        """Print a notice of the terminal's own."""
+        """Print a notice."""
         self.end_message()
         self._print(self._renderer.plain(strip_control_characters(text), "dim"))
 
@@ -248,7 +240,7 @@ class ScreenSurface(PrintingSurface):
         self.end_message()
         self._newest, self._newest_id = GrowingMessage(self._renderer), message_id
         self._newest.update(strip_control_characters(text))
-        keep_newest(self._texts, message_id, text)
+        self._texts[message_id] = text
         self._show()
 
     def _show(self) -> None:

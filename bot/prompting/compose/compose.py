@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import TypeGuard, TypeVar
+from typing import TypeVar
 
 from bot.chat.attachments import NO_FILES, AttachedFiles
 from bot.chat.incoming import Said
@@ -12,7 +11,7 @@ from bot.chat.receipt import DroppedItem
 from bot.chat.session import Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
-from bot.ports import Backend, TokenCountingBackend
+from bot.ports import Backend
 from bot.prompting.compose.background import build_background, split_observed
 from bot.prompting.compose.card import apply_card
 from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM, own_instructions
@@ -327,15 +326,13 @@ def _sampling_parameters(preset: Preset) -> dict[str, object]:
 
 
 async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> FittedPrompt:
-    """Count in the preset's encoding, else with the backend's tokenizer, else by an estimate.
+    """Count in the preset's encoding, else with the backend's tokenizer.
 
     Raises:
         UserError: the required parts of the prompt exceed the budget.
         BackendError: the backend cannot count, and so could not answer either.
     """
     limit, encoding = preset.max_input_tokens, preset.token_counter
-    if not can_count(backend):
-        return await fit_for_preset(preset, draft)
     max_prompt_tokens = await backend.max_prompt_tokens(draft.base)
     if encoding is None:
         limits = [one for one in (limit, max_prompt_tokens) if one is not None]
@@ -349,16 +346,6 @@ async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> Fit
     estimate = get_counter(encoding)
     smaller = await fit_draft(fitted.draft, max_prompt_tokens, backend.count_tokens, estimate)
     return smaller.with_earlier_drops(fitted)
-
-
-def can_count(backend: Backend) -> TypeGuard[TokenCountingBackend]:
-    """Whether a backend counts tokens; `isinstance` with a protocol looks up all its methods."""
-    return _is_counting(type(backend))
-
-
-@cache
-def _is_counting(kind: type[Backend]) -> bool:
-    return issubclass(kind, TokenCountingBackend)
 
 
 async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
@@ -388,6 +375,6 @@ async def find_model_limit(preset: Preset, backend: Backend) -> int | None:
         BackendError: the backend cannot count, and so could not answer either.
     """
     takes_a_share = preset.lorebook is not None or preset.persona is not None
-    if not takes_a_share or not isinstance(backend, TokenCountingBackend):
+    if not takes_a_share:
         return None
     return await backend.max_prompt_tokens(bare_prompt(preset))

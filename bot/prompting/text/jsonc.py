@@ -80,10 +80,9 @@ def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
             raise JsonSyntaxError(translatable("a key is there twice in one object"), 1, 1)
         return found
 
+    value: object = None
     try:
-        value: object = json.loads(
-            text, object_pairs_hook=object_of, parse_constant=_refuse_constant
-        )
+        value = json.loads(text, object_pairs_hook=object_of, parse_constant=_refuse_constant)
         level = [value]
         for _ in range(MAX_DEPTH + 1):
             level = [inner for outer in level for inner in _children(outer)]

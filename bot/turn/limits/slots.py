@@ -211,7 +211,7 @@ class ProviderSlots:
         for one in taken:
             provider, held_by_others, chat = one.split(" ", 2)
             if provider in self._shares:  # the others may have other settings
-                self._shares[provider].note(chat, int(held_by_others))
+                self._shares[provider].record_slot(chat, int(held_by_others))
                 self._queues[provider].note_served(chat)
 
     async def _acquire(
@@ -285,7 +285,7 @@ class ProviderSlots:
         if not held or not asked.is_shared:
             return bool(held)
         if shares.may_take(asked.chat, asked.limit - held + 1):
-            most = shares.most_of(asked.chat)
+            most = shares.slot_quota(asked.chat)
             if own := await self.rates.acquire(asked.chat_key, most, asked.holder, seconds):
                 taken = f"{asked.provider} {held - own} {asked.chat}"
                 self.signals.publish(TAKEN_SLOTS, [taken])

@@ -7,7 +7,7 @@ from inline_snapshot import snapshot
 
 from bot.backends.anthropic.settings import AnthropicSettings
 from bot.backends.anthropic.wire import to_wire
-from bot.backends.registry import parameter_problems
+from bot.backends.factory import parameter_problems
 from bot.chat.prompt import Image, Message, Prompt
 from bot.errors import BackendUnavailable
 from bot.settings import read_settings

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from itertools import chain
 
 import pytest
 
@@ -13,7 +12,6 @@ from bot.chat.prompt import Finish, FinishReason, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
 from tests.backends.anthropic.conftest import Connect
 from tests.backends.asking import ask, prompt
-from tests.backends.conftest import FakeClock
 from tests.rigs.fake_anthropic import (
     PING,
     STOP,
@@ -28,20 +26,14 @@ from tests.rigs.fake_anthropic import (
     text,
     thinking,
 )
-from tests.rigs.fake_openai import CUT, Script
+from tests.rigs.fake_openai import Script
 from tests.waiting import BELOW_STALL_SECONDS
 
 QUICK = {"first_token_seconds": 0.2, "idle_seconds": 0.2}
 
 
-def bytewise(whole: bytes) -> list[bytes | float]:
-    return list(chain.from_iterable((whole[i : i + 1], 0.0001) for i in range(len(whole))))
-
-
 COMPLETE = {
     "in one chunk": ([start() + block(text("a", "b")) + finish() + STOP], "ab"),
-    "split inside characters": (bytewise(start() + block(text("é🎉")) + finish() + STOP), "é🎉"),
-    "CRLF": ([(start() + block(text("a")) + finish() + STOP).replace(b"\n", b"\r\n")], "a"),
     "several blocks": (
         [start() + block(text("a")) + block(text("b", index=1)) + finish() + STOP],
         "ab",
@@ -70,7 +62,6 @@ COMPLETE = {
         "a",
     ),
     "no message_stop": ([start() + block(text("a")) + finish()], "a"),
-    "no message_stop and a reset": ([start() + block(text("a")) + finish(), 0.05, CUT], "a"),
     "an error after the end": ([start() + block(text("a")) + finish() + error("api_error")], "a"),
     "pings everywhere": (
         [PING + start() + PING + block(text("a"), PING) + PING + finish() + STOP],
@@ -192,17 +183,6 @@ async def test_pings_alone_do_not_extend_a_timeout(
     assert await service.ended() == "hung up"
 
 
-async def test_stop_string_ends_the_answer_whatever_the_service_does(
-    connect: Connect, service: FakeAnthropic
-) -> None:
-    service.plays([start() + block(text("Hello!\nE", "ve: hi")), 60])
-
-    answer = await ask(connect(), prompt(stop=("\nEve:",)))
-
-    assert (answer.text, answer.error) == ("Hello!", None)
-    assert await service.ended() == "hung up"
-
-
 async def test_unstreamed_message_is_parsed(connect: Connect, service: FakeAnthropic) -> None:
     whole = {
         "type": "message",
@@ -221,11 +201,9 @@ async def test_unstreamed_message_is_parsed(connect: Connect, service: FakeAnthr
 INTERRUPTED = {
     "end": [start() + block(text("par", "tial"))],
     "message_stop without a reason": [start() + block(text("par", "tial")) + STOP],
-    "reset": [start() + text("par", "tial"), 0.05, CUT],
     "overloaded": [start() + text("par", "tial") + error("overloaded_error")],
     "bad JSON": [start() + text("par", "tial") + b"data: {nope\n\n"],
     "no object": [start() + text("par", "tial") + b"data: [1]\n\n"],
-    "stall": [start() + text("par", "tial"), 60],
 }
 
 
@@ -312,58 +290,10 @@ async def test_transient_error_is_retried_twice(
     assert len(service.log) == 3
 
 
-@pytest.mark.parametrize(("kind", "status"), [("rate_limit_error", 429), ("overloaded_error", 529)])
-async def test_busy_service_is_called_busy(
-    connect: Connect, service: FakeAnthropic, kind: str, status: int
-) -> None:
-    service.plays(*[Script([error_body(kind)], status) for _ in range(3)])
-
-    answer = await ask(connect())
-
-    assert "The model is busy" in answer.error_texts
-    assert kind in str(answer.error)
-
-
-async def test_retry_after_header_delays_the_retry(
-    connect: Connect, service: FakeAnthropic, clock: FakeClock
-) -> None:
-    body = error_body("rate_limit_error")
-    service.plays(Script([body], 429, {"Retry-After": "7"}))
-
-    answer = await ask(connect())
-
-    assert answer.text == "Hello there"
-    assert 7 <= clock.slept[0] <= 7.5
-
-
 async def test_missing_key_is_named(connect: Connect) -> None:
     answer = await ask(connect(api_key=None))
 
     assert "check TROUPE_PROVIDERS__CLAUDE__API_KEY" in str(answer.error)
-
-
-async def test_default_model_comes_from_the_provider_settings(
-    connect: Connect, service: FakeAnthropic
-) -> None:
-    await ask(connect(model="claude-x"), prompt(model="default"))
-    missing = await ask(connect(), prompt(model="default"))
-
-    assert service.log[0]["body"]["model"] == "claude-x"
-    assert "set TROUPE_PROVIDERS__CLAUDE__MODEL" in str(missing.error)
-
-
-async def test_token_estimates_learn_from_the_usage(
-    connect: Connect, service: FakeAnthropic
-) -> None:
-    long = prompt("tokens of a long text " * 40)
-    backend = connect()
-    before = await backend.count_tokens(long)
-    service.plays([start(cache_read_input_tokens=before * 2) + block(text("a")) + finish() + STOP])
-
-    await ask(backend, long)
-
-    assert await backend.count_tokens(long) > 1.5 * before
-    assert await backend.max_prompt_tokens(long) is None
 
 
 @pytest.mark.parametrize(("status", "words"), [(401, "CLAUDE__API_KEY"), (529, "status 529")])
@@ -378,14 +308,6 @@ async def test_check_names_the_problem(
 
 async def test_check_names_the_address(connect: Connect, service: FakeAnthropic) -> None:
     assert await connect().check() == f"answers at {service.base_url}"
-
-
-async def test_connection_is_reused(connect: Connect, service: FakeAnthropic) -> None:
-    backend = connect()
-    for _ in range(3):
-        await ask(backend)
-
-    assert service.connections == 1
 
 
 def test_events_may_be_split_anywhere() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bot.chat.prompt import Finish, FinishReason, Prompt, ToolCall, ToolExchange, ToolSpec, Usage
+from bot.chat.prompt import Finish, FinishReason, ToolCall, ToolExchange, ToolSpec, Usage
 from bot.replying.generate import generate_answer
 from bot.tools import Toolbox, dice_tool
 from tests.backends.anthropic.conftest import Connect
@@ -149,19 +149,3 @@ async def test_character_that_is_split_over_two_events_is_joined(
     assert (answer.text, "".join(answer.reasoning)) == ("\U0001f468", "\U0001f468")
     assert answer.finish is not None
     assert answer.finish.tool_calls[0].arguments == "\U0001f468"
-
-
-async def test_model_reads_a_result_and_answers(connect: Connect, service: FakeAnthropic) -> None:
-    service.plays(CALLS)
-    rounds = Toolbox([dice_tool(lambda: 0.5)], FakeClock())
-    question: Prompt = prompt("roll")
-    shown: list[str] = []
-    answer = await generate_answer(
-        connect(), question, shown.append, lambda _: None, FakeClock(), tools=rounds
-    )
-    assert answer.text == "Let me see.\n\nHello there"
-    assert [one.name for one in answer.tool_calls] == ["dice", "unknown"]
-    body = service.log[-1]["body"]
-    assert problem_of(body) is None
-    results = body["messages"][-1]["content"]
-    assert results[0]["content"].endswith("> 2d6: 8 (4, 4)")

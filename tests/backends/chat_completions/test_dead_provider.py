@@ -13,7 +13,6 @@ from bot.backends.chat_completions.errors import Endpoint
 from bot.backends.chat_completions.request_runner import (
     ChatRequest,
     ChatRequestRunner,
-    HttpConnection,
     HttpStatusError,
 )
 from bot.backends.chat_completions.wire import ChatCompletionsParser
@@ -57,7 +56,7 @@ class WholeResponse:
 
 
 @dataclass
-class Provider(HttpConnection):
+class Provider:
     """Answers, but for a while in which it is away in one way."""
 
     way: str
@@ -67,7 +66,6 @@ class Provider(HttpConnection):
     failed_at: float = 0.0
     """When the first of them came to nothing."""
 
-    @override
     async def post(
         self,
         path: str,
@@ -113,7 +111,7 @@ def run_outage(way: str, per_second: float) -> Outage:
     runner = ChatRequestRunner(
         settings,
         Endpoint("acme", "http://x/v1"),
-        outage.provider,
+        outage.provider.post,
         ChatCompletionsParser,
         clock=LoopClock(),
         random_source=random.Random(1),

@@ -6,11 +6,18 @@ from typing import Any
 
 import pytest
 
-from bot.backends.chat_completions.errors import Endpoint, translate_error_event, translate_status
+from bot.backends.chat_completions.errors import (
+    Endpoint,
+    TooLong,
+    read_too_long,
+    translate_error_event,
+    translate_status,
+)
 
 ACME = Endpoint("acme", "http://acme/v1")
 KEY = "TROUPE_PROVIDERS__ACME__API_KEY"
 BODIES = json.loads((Path(__file__).parent / "error_bodies.json").read_text("utf-8"))
+CONTEXTS = json.loads((Path(__file__).parent / "context_errors.json").read_text("utf-8"))
 WORDS = {
     "model": ("model does not exist at its provider", "check the preset's model"),
     "key": ("the bot's operator has to renew it", f"check {KEY}"),
@@ -54,3 +61,10 @@ def test_every_named_dialect_is_among_the_bodies() -> None:
     assert all(full <= kinds[name] for name in ("openai", "anthropic", "litellm"))
     # Servers of one's own have neither quotas nor rules.
     assert all({"model", "key", "context"} <= found for found in kinds.values())
+
+
+@pytest.mark.parametrize(("error", "context", "prompt"), CONTEXTS)
+def test_figures_of_a_rejected_prompt_are_read(
+    error: str, context: int | None, prompt: int | None
+) -> None:
+    assert read_too_long(error.encode()) == TooLong(context, prompt)

@@ -377,18 +377,7 @@ async def test_slow_consumer_does_not_cause_a_timeout(
     assert isinstance(received[-1], Finish)
 
 
-async def test_retry_after_header_delays_the_retry(
-    connect: Connect, service: FakeOpenAI, clock: FakeClock
-) -> None:
-    service.plays(Script([b""], 429, {"Retry-After": "7"}))
-
-    answer = await ask(connect())
-
-    assert answer.text == "Hello there"
-    assert 7 <= clock.slept[0] <= 7.5
-
-
-@pytest.mark.parametrize("value", ["86400", "31", "Fri, 31 Dec 2100 23:59:59 GMT"])
+@pytest.mark.parametrize("value", ["86400", "31", "9" * 30, "Fri, 31 Dec 2100 23:59:59 GMT"])
 async def test_long_retry_after_prevents_a_retry(
     connect: Connect, service: FakeOpenAI, value: str
 ) -> None:
@@ -437,50 +426,18 @@ async def test_fallback_answers_at_once_while_the_operator_has_to_act(
     assert (await ask(backend, prompt(has_fallback=True))).text == "Hello there"
 
 
-@pytest.mark.parametrize("value", ["nonsense", "-1", "", "Fri, 31 Dec 1999 23:59:59 GMT", "1e99"])
-async def test_invalid_retry_after_is_ignored(
-    connect: Connect, service: FakeOpenAI, value: str
-) -> None:
-    service.plays(Script([b""], 429, {"Retry-After": value}))
-
-    assert (await ask(connect())).text == "Hello there"
-
-
-async def test_used_up_quota_is_not_retried(connect: Connect, service: FakeOpenAI) -> None:
-    body = {"error": {"code": "insufficient_quota", "message": "SECRET"}}
-    service.plays(Script([json.dumps(body).encode()], 429))
-
-    answer = await ask(connect())
-
-    assert "insufficient_quota" in str(answer.error)
-    assert len(service.log) == 1
-
-
 HONEST_NOTICES = {
     "OpenAI's quota": (429, {"code": "insufficient_quota"}, "no credit left"),
-    "DeepSeek's balance": (402, {"message": "Insufficient Balance"}, "no credit left"),
-    "LiteLLM's budget": (400, {"message": "Budget has been exceeded"}, "no credit left"),
-    "OpenAI's moderation": (400, {"code": "content_policy_violation"}, "content rules"),
     "Azure's filter": (400, {"code": "content_filter"}, "content rules"),
-    "OpenRouter's moderation": (403, {"message": "Your input was flagged"}, "content rules"),
-    "Gemini's key": (400, {"message": "API key not valid"}, "renew it"),
     "a key": (401, {"code": "invalid_api_key"}, "renew it"),
-    "vLLM's model": (404, {"message": "The model `m` does not exist."}, "does not exist"),
-    "OpenRouter's model": (400, {"message": "m is not a valid model ID"}, "does not exist"),
     "DeepSeek's model": (400, {"message": "Model Not Exist"}, "does not exist"),
-    "Ollama's model": (404, {"message": "model 'm' not found"}, "does not exist"),
-    "Gemini's context": (
-        400,
-        {"message": "The input token count exceeds the maximum number of tokens allowed"},
-        "with /new.",
-    ),
     "LiteLLM's context": (400, {"type": "ContextWindowExceededError"}, "with /new."),
 }
 
 
 @pytest.mark.parametrize("in_stream", [False, True], ids=["as a status", "in the stream"])
 @pytest.mark.parametrize("name", HONEST_NOTICES)
-async def test_notice_says_what_is_wrong_in_every_dialect(
+async def test_lasting_error_is_explained_and_not_retried(
     connect: Connect, service: FakeOpenAI, name: str, in_stream: bool
 ) -> None:
     status, error, words = HONEST_NOTICES[name]
@@ -522,37 +479,6 @@ async def test_error_status_names_the_setting_to_fix(
     assert "SECRET" not in answer.error_texts
     assert "CANARY" not in answer.error_texts
     assert len(service.log) == 1
-
-
-async def test_long_error_body_is_read_only_partly(connect: Connect, service: FakeOpenAI) -> None:
-    service.plays(Script([b"x" * 65536] * 1000, 400))
-
-    await ask(connect())
-
-    assert await service.ended() == "hung up"
-
-
-async def test_status_code_in_an_error_event_is_translated(
-    connect: Connect, service: FakeOpenAI
-) -> None:
-    service.plays([event({"error": {"code": 401, "message": "SECRET"}})])
-
-    answer = await ask(connect())
-
-    assert "TROUPE_PROVIDERS__ACME__API_KEY" in str(answer.error)
-    assert len(service.log) == 1
-
-
-async def test_retry_budget_limits_retries_when_all_calls_fail(
-    connect: Connect, service: FakeOpenAI
-) -> None:
-    service.plays(*[Script([b""], 400) for _ in range(15)], *[Script([b""], 503)] * 100)
-    backend = connect()
-
-    for _ in range(25):
-        await ask(backend)
-
-    assert len(service.log) <= 25 + 3 + 2
 
 
 async def test_request_behind_an_open_breaker_waits_for_a_trial(

@@ -1,7 +1,6 @@
 """A model on this machine, and the process that it lives in."""
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -15,7 +14,7 @@ import pytest
 from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.engine import EngineConfig
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.chat.prompt import FinishReason, GenerationEvent, Image, Message, Prompt, TemplateChoice
+from bot.chat.prompt import GenerationEvent, Image, Message, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.prompting.draft import Draft, group_history
 from bot.prompting.fit import fit_draft
@@ -65,18 +64,6 @@ async def is_idle(process: psutil.Process) -> bool:
 
 
 @pytest.mark.service
-async def test_next_turn_decodes_only_new_tokens(local: LlamaCpp) -> None:
-    said = Message("user", "Remember these words: " + "apple pear plum " * 50)
-    first = await ask(local, Prompt((said,), "default", "chat", max_output_tokens=20))
-    history = (said, Message("assistant", first.text), Message("user", "Which ones?"))
-
-    second = await ask(local, Prompt(history, "default", "chat", max_output_tokens=20))
-
-    assert second.finish is not None
-    assert second.finish.usage.cached_tokens > 150
-
-
-@pytest.mark.service
 async def test_count_tokens_matches_the_engine_s_usage(local: LlamaCpp) -> None:
     asked = prompt("日本 🙂 <|im_end|> and so on", model="default", max_output_tokens=3)
 
@@ -110,18 +97,6 @@ async def test_max_prompt_tokens_is_the_context_less_the_answer(local: LlamaCpp)
 
 
 @pytest.mark.service
-async def test_control_token_as_stop_string_ends_the_answer(local: LlamaCpp) -> None:
-    always = {"logit_bias": {"4": 100}}  # <reponame>, which does not end an answer by itself
-    question = prompt(model="default", stop=("<reponame>",), parameters=always)
-
-    answer = await ask(local, replace(question, max_output_tokens=10))
-
-    assert answer.text == ""
-    assert answer.finish is not None
-    assert answer.finish.reason is FinishReason.STOP
-
-
-@pytest.mark.service
 async def test_prompt_is_rendered_with_its_own_template(local: LlamaCpp) -> None:
     for choice in (
         TemplateChoice(source="Q: {{ messages[-1].content }}\nA:"),
@@ -145,15 +120,6 @@ async def test_failing_template_is_reported_to_chat_and_operator(
 
     assert "no such thing" in answer.error_texts
     assert "template cannot be used; the bot's operator" in answer.error_texts
-
-
-@pytest.mark.service
-async def test_answer_follows_a_json_schema(local: LlamaCpp) -> None:
-    asked = {"response_format": {"type": "json_object"}, "temperature": 0}
-
-    answer = await ask(local, prompt("A fruit?", model="default", parameters=asked))
-
-    assert isinstance(json.loads(answer.text), dict)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +206,7 @@ async def test_engine_killed_before_the_first_token_is_retried(local: LlamaCpp) 
 async def test_hanging_engine_is_killed_and_retried(
     tmp_path: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.backends.llama_cpp.server_engine._PROBE_SECONDS", 0.3)
+    monkeypatch.setattr("bot.backends.llama_cpp.engine._PROBE_SECONDS", 0.3)
     await lend_model(tmp_path)
     quick = LlamaCppSettings(threads=1, first_token_seconds=15)
     local = LlamaCpp(quick, tmp_path, renderer)
@@ -254,14 +220,6 @@ async def test_hanging_engine_is_killed_and_retried(
     assert not stuck.is_running()
     assert answer.error is None
     assert answer.finish is not None
-
-
-@pytest.mark.service
-async def test_prompt_beyond_the_context_is_reported_to_the_chat(local: LlamaCpp) -> None:
-    answer = await ask(local, prompt("word " * 6000, model="default"))
-
-    assert isinstance(answer.error, BackendUnavailable)
-    assert "/new" in answer.error.notice
 
 
 @pytest.mark.service

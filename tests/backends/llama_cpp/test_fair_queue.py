@@ -57,14 +57,6 @@ class QueueHarness:
         return [self.finish_running() for _ in range(len(self._entries))]
 
 
-def test_first_request_is_served_first() -> None:
-    harness = QueueHarness()
-    for name in "abc":
-        harness.enqueue(name, chat=name, person=name)
-
-    assert harness.finish_all() == ["a", "b", "c"]
-
-
 def test_person_with_many_requests_takes_turns_with_others() -> None:
     harness = QueueHarness()
     for number in range(4):

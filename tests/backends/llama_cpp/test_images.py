@@ -3,13 +3,12 @@
 import pytest
 from inline_snapshot import snapshot
 
-from bot.backends.llama_cpp.engine import IMAGE_PLACEHOLDER, GenerationRequest
+from bot.backends.llama_cpp.engine import IMAGE_PLACEHOLDER, GenerationRequest, to_wire
 from bot.backends.llama_cpp.images import (
     check_placeholders,
     encode_images,
     insert_image_placeholders,
 )
-from bot.backends.llama_cpp.server_engine import to_wire
 from bot.chat.prompt import Image, Message, Prompt
 from bot.errors import BackendUnavailable
 from tests.backends.pictures import as_image, png, shown

@@ -1,22 +1,16 @@
 """Conversations keep their KV slots in a real model."""
 
-import asyncio
-import json
-import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
-from statistics import mean
 
 import psutil
 import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
-from bot.backends.llama_cpp.server_engine import ServerEngine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.chat.prompt import Delta, Message, Prompt, QueuePosition, Usage
+from bot.chat.prompt import Message, Prompt, QueuePosition, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.runtime.http_client import HttpClient
 from bot.templates.renderer import Renderer
 from tests.backends.asking import ask, prompt
 from tests.backends.local_model import ENGINES, lend_model
@@ -145,54 +139,6 @@ async def test_restarted_engine_restores_saved_slots(harness: BackendHarness) ->
     back = await harness.turn("0", *words(0, 10))
 
     assert back.prompt_tokens - back.cached_tokens < 90
-
-
-async def test_closing_the_generator_frees_the_slot_within_100_ms(harness: BackendHarness) -> None:
-    took: list[float] = []
-    for _ in range(5):
-        async with aclosing(harness.backend.generate(STORY)) as pieces:
-            await anext(pieces)
-        left = time.perf_counter()
-        engine = (await harness.backend._model("default")).engine
-        assert isinstance(engine, ServerEngine)
-        await until_idle(engine._client)
-        took.append(time.perf_counter() - left)
-
-    assert min(took) < 0.1, took
-
-
-async def until_idle(server: HttpClient) -> None:
-    deadline = asyncio.get_running_loop().time() + 60
-    while True:
-        async with await server.request("GET", "/slots", None, deadline) as response:
-            slots = json.loads(await response.read_all(deadline, 2**20))
-        if not any(slot["is_processing"] for slot in slots):
-            return
-        await asyncio.sleep(0.005)
-
-
-async def test_four_concurrent_people_wait_at_most_twice_the_average(
-    harness: BackendHarness,
-) -> None:
-    await harness.turn("warm", *words(0))
-    waits: dict[str, list[float]] = {name: [] for name in "abcd"}
-
-    async def ask_five_times(name: str) -> None:
-        for number in range(5):
-            said = (SYSTEM, *words(number))
-            asked = Prompt(said, "default", name, max_output_tokens=20, asked_by=name)
-            began = time.perf_counter()
-            async with aclosing(harness.backend.generate(asked)) as pieces:
-                async for piece in pieces:
-                    if isinstance(piece, Delta) and len(waits[name]) == number:
-                        waits[name].append(time.perf_counter() - began)
-
-    async with asyncio.TaskGroup() as tasks:
-        for name in waits:
-            tasks.create_task(ask_five_times(name))
-
-    average = mean(wait for each in waits.values() for wait in each)
-    assert max(mean(each) for each in waits.values()) <= 2 * average, waits
 
 
 async def test_waiting_request_gets_its_position_and_a_full_queue_refuses(

@@ -63,12 +63,6 @@ def test_full_path_is_used_as_it_is(tmp_path: Path, put: Callable[[str], Path]) 
     assert found(str(path), tmp_path) == path
 
 
-@pytest.mark.parametrize("word", ["../secret", "a/b", ".."])
-def test_name_does_not_lead_out_of_the_data_directory(tmp_path: Path, word: str) -> None:
-    with pytest.raises(SettingsError):
-        found(word, tmp_path)
-
-
 @pytest.mark.parametrize("case", attacks("path_traversal"), ids=lambda case: case["id"])
 def test_hostile_name_opens_no_file(
     tmp_path: Path, put: Callable[[str], Path], case: dict[str, Any]
@@ -144,10 +138,6 @@ def test_only_gguf_files_are_imported(tmp_path: Path) -> None:
 def test_import_of_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="No such file"):
         model_store.import_model(tmp_path / "nothing.gguf", tmp_path)
-
-
-def test_no_models_is_an_empty_list(tmp_path: Path) -> None:
-    assert model_store.list_models(tmp_path) == []
 
 
 @pytest.fixture

@@ -4,21 +4,21 @@ import asyncio
 import time
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from inline_snapshot import snapshot
 
 from bot.backends.chat_completions.errors import Endpoint
-from bot.backends.chat_completions.request_runner import ChatRequest, ChatRequestRunner
+from bot.backends.chat_completions.request_runner import ChatRequest, ChatRequestRunner, post_json
 from bot.backends.chat_completions.wire import ChatCompletionsParser
-from bot.backends.llama_cpp.server_engine import ServerConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 from bot.runtime.http_client import HttpClient
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
-from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, said
+from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, chunk, said
 
 
 async def test_answer_is_deltas_and_a_finish_with_usage(connect: Connect) -> None:
@@ -230,27 +230,6 @@ async def test_finish_reason_is_translated(
     assert answer.finish == Finish(reason)
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        chunk(reasoning_content="Hm") + chunk(reasoning_content=".") + said("Hi."),
-        chunk(reasoning="Hm.") + said("Hi."),
-        said("<th", "ink>H", "m.</thi", "nk>\n\nHi."),
-        chunk([{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}])
-        + chunk([{"type": "text", "text": "Hi."}]),
-    ],
-    ids=["DeepSeek", "OpenRouter", "in the text", "Mistral"],
-)
-async def test_reasoning_of_each_provider_format_is_separated(
-    connect: Connect, service: FakeOpenAI, script: bytes
-) -> None:
-    service.plays([script + STOP + DONE])
-
-    answer = await ask(connect())
-
-    assert ("".join(answer.reasoning), answer.text) == ("Hm.", "Hi.")
-
-
 async def test_request_is_retried_if_only_reasoning_came(
     connect: Connect, service: FakeOpenAI
 ) -> None:
@@ -259,15 +238,6 @@ async def test_request_is_retried_if_only_reasoning_came(
     answer = await ask(connect())
 
     assert (answer.text, answer.error) == ("Hi.", None)
-
-
-async def test_unstreamed_json_response_is_parsed(connect: Connect, service: FakeOpenAI) -> None:
-    whole = b'{"choices":[{"message":{"content":"plain"},"finish_reason":"stop"}]}'
-    service.plays(Script([whole[:20], whole[20:]], content_type="application/json"))
-
-    answer = await ask(connect())
-
-    assert (answer.text, answer.error) == ("plain", None)
 
 
 async def test_closing_the_generator_closes_the_connection(
@@ -360,7 +330,7 @@ async def test_buffered_single_events_are_read_without_a_pause(
     runner = ChatRequestRunner(
         settings,
         Endpoint("acme", service.base_url),
-        ServerConnection(client),
+        partial(post_json, client),
         ChatCompletionsParser,
     )
     request = ChatRequest("/chat/completions", {}, "m", ())

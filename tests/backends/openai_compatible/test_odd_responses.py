@@ -214,13 +214,6 @@ async def test_long_wait_is_told(
     assert f"asks to wait {wait} s" in str(answer.error)
 
 
-async def test_huge_retry_after_is_kept(connect: Connect, service: FakeOpenAI) -> None:
-    service.plays(Script([b"{}"], status=429, headers={"Retry-After": "9" * 30}))
-    answer = await ask(connect())
-    assert "The model is busy right now" in answer.error_texts
-    assert len(service.log) == 1
-
-
 @pytest.mark.parametrize(
     ("status", "message", "told"),
     [

@@ -9,8 +9,8 @@ import pytest
 
 from bot.chat.web_channel import WebMessage
 from tests.console.browser.chromium import Tab, open_tab
-from tests.console.playground.conftest import MARLOWE, NORA, Playground, opened
 from tests.platforms.web.channel import write_settings
+from tests.support.console import MARLOWE, NORA, Playground, opened
 
 
 @dataclass

@@ -7,9 +7,8 @@ from pathlib import Path
 from tests.checkout import CHECKOUT
 from tests.console.browser.chromium import Tab, open_tab
 from tests.console.browser.conftest import Browser
-from tests.console.playground.conftest import opened
-from tests.console.presets.conftest import call
 from tests.platforms.web.channel import write_settings
+from tests.support.console import call, opened
 
 _FOLDER = CHECKOUT / "docs" / "images"
 _SIZE = (1440, 900)

@@ -7,15 +7,21 @@ import itertools
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab
-from tests.console.browser.conftest import Browser
+from bot.console.login import make_login_link
+from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab, skip_without_axe
+from tests.console.browser.conftest import Browser, has_buttons_at
 
 pytestmark = [pytest.mark.service, NEEDS_CHROMIUM, pytest.mark.timeout(600)]
 
+_HOSTILE = (
+    "<script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">"
+    "</pre></svg><svg onload=\"document.title='run'\"><style>body{display:none}</style>"
+)
 _FOLDER = os.environ.get("TROUPE_TEST_SCREENSHOTS")  # noqa: TID251 # for whoever looks at them
 _LINKS = (
     "[...document.links].filter((one) => one.origin === location.origin)"
@@ -106,6 +112,7 @@ async def test_every_page_is_quiet_fits_and_is_accessible(browser: Browser) -> N
                 await tab.screenshot(Path(_FOLDER) / file)
     assert len(seen) == 8
     assert problems == [], "\n".join(problems)
+    skip_without_axe()
 
 
 async def test_first_load_of_every_page_is_small_and_charts_are_on_two(browser: Browser) -> None:
@@ -127,3 +134,24 @@ async def test_first_load_of_every_page_is_small_and_charts_are_on_two(browser: 
     }
     assert too_large == {}
     assert with_charts - {"/usage?by&since&until"} == {"/operation", "/usage"}
+
+
+async def test_link_logs_in_and_hostile_texts_never_run(browser: Browser) -> None:
+    tab, playground = browser.tab, browser.playground
+    await playground.say(f"@troupe {_HOSTILE}", "99999999")
+    channel = await playground.read_channel()
+    await channel.wait_for(partial(has_buttons_at, 6))
+    container = playground.service.container
+    link = await make_login_link(container.console_tokens, container.clock, playground.address)
+    await tab.send("Network.clearBrowserCookies")
+    tab.messages.clear()
+
+    await tab.open(link)
+    await tab.wait_for("document.querySelector('nav') !== null")
+
+    assert link.partition("#")[2] not in await tab.run("location.href")
+    for path in (playground.path, "/answers/3", "/answers/3?form=text", "/answers/3/compare/1"):
+        await browser.open(path)
+        assert "Troupe" in await tab.run("document.title")
+        assert await tab.run("document.querySelectorAll('main img, main style').length") == 0
+    assert tab.messages == []

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab
+from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab, skip_without_axe
 from tests.console.browser.conftest import Browser
-from tests.console.presets.conftest import call
+from tests.support.console import call
 
 pytestmark = [pytest.mark.service, NEEDS_CHROMIUM, pytest.mark.timeout(300)]
 
@@ -53,6 +53,7 @@ async def test_every_part_is_quiet_fits_and_is_accessible(browser: Browser) -> N
             assert await tab.run("document.title") != "run"
             assert await tab.run("document.querySelectorAll('main img').length") == 0
     assert problems == [], "\n".join(problems)
+    skip_without_axe()
 
 
 @pytest.fixture

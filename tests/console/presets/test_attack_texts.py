@@ -7,13 +7,16 @@ from urllib.parse import quote
 
 from typing_extensions import override
 
+from bot.chat.drafts import PresetDraft
 from tests.attacks import attack_texts
-from tests.console.playground.conftest import Playground
-from tests.console.presets.conftest import call, read
+from tests.support.console import Playground, call, read
 
 _MAX_CHARS = 2000
+_HOSTILE_NAME = "</title><img src=x onerror=alert(1)>"
 _PAGES = (
     "/presets",
+    f"/presets?find={quote(_HOSTILE_NAME)}",
+    f"/presets/{quote(_HOSTILE_NAME, safe='')}?tab=json",
     *(f"/presets/nora?tab={tab}" for tab in ("form", "json", "changes", "versions")),
     "/presets/nora?tab=lorebook&text=" + quote("<img src=x onerror=alert(1)>{{7*7}}"),
     "/presets/nora/preview?scene=first",
@@ -68,11 +71,14 @@ async def fill(console: Playground, texts: list[str]) -> None:
 
 async def test_attacks_add_no_element_and_no_attribute(console: Playground) -> None:
     texts = [one[:_MAX_CHARS] for one in attack_texts("markup", "ssti", "name_spoof")]
+    draft = PresetDraft(_HOSTILE_NAME, 0, 1, _HOSTILE_NAME, 0.0)
+    await console.service.container.preset_drafts.save(draft)
     await fill(console, ["harmless <b>"] * 3)
     await call(console, "POST", "/presets/nora/publish", {"revision": 1})
     await fill(console, ["also harmless", "& quiet"])
     expected = set().union(*[elements(await read(console, path)) for path in _PAGES])
     assert ("b", "") in expected  # the pages' own
+    assert ("img", "") not in expected
     for some in batches(texts, 40):
         await fill(console, some)
         for path in _PAGES:

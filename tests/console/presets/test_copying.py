@@ -3,8 +3,7 @@
 import json
 
 from bot.settings import Settings
-from tests.console.playground.conftest import Playground
-from tests.console.presets.conftest import call
+from tests.support.console import Playground, call
 
 
 async def test_copy_is_a_draft_that_is_renamed_and_published(

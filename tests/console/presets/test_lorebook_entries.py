@@ -16,9 +16,7 @@ from bot.console.presets.lorebook_entries import (
     remove_entry,
 )
 from bot.prompting.lorebook.files import read_lorebook
-from tests.console.playground.conftest import Playground
-from tests.console.presets.conftest import call, read
-from tests.console.presets.test_preset_pages import edit
+from tests.support.console import Playground, call, edit, read
 
 WORLD_INFO: dict[str, Any] = {
     "entries": {

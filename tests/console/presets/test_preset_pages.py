@@ -14,32 +14,15 @@ from bot.prompting.presets.problems import check_preset
 from bot.service.backends import preset_problems
 from bot.settings import Settings, read_settings
 from bot.texts.text import translate
-from tests.console.playground.conftest import Playground
-from tests.console.presets.conftest import call, read
-
-_HOSTILE = (
-    "<script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">"
-    "</textarea></pre></svg><svg onload=\"document.title='run'\"><style>body{display:none}</style>"
+from tests.support.console import (
+    Playground,
+    call,
+    edit,
+    read,
 )
 
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 _ENGLISH = re.compile(r"\b(the|must|should|cannot|is|are|in|use|write|choose)\b")
-_HOSTILE_NAME = "<img src=x onerror=\"document.title='run'\">"
-
-
-async def edit(console: Playground, name: str, /, **changes: object) -> str:
-    """Change keys of a preset in its draft; return the text of the draft."""
-    _, found = await call(console, "GET", f"/presets/{quote(name)}")
-    content = json.loads(found["draft"] or found["published"])
-    text = json.dumps({**content, **changes}, indent=2, ensure_ascii=False)
-    status, _ = await call(
-        console,
-        "PUT",
-        f"/presets/{quote(name)}/draft",
-        {"content": text, "revision": found["revision"]},
-    )
-    assert status == 200
-    return text
 
 
 async def test_list_tells_who_answers_and_finds_by_a_word(console: Playground) -> None:
@@ -212,26 +195,6 @@ async def test_what_cannot_answer_is_not_published(
     assert resolver.presets["nora"].system == "You are Nora."
 
 
-async def test_hostile_texts_stay_text(console: Playground) -> None:
-    await edit(console, "nora", description=_HOSTILE, role_name=_HOSTILE, persona=_HOSTILE)
-    await call(console, "POST", "/presets/nora/publish", {"revision": 1})
-    await edit(console, "nora", system=_HOSTILE, unknown=_HOSTILE)
-    drafts = console.service.container.preset_drafts
-    await drafts.save(PresetDraft(_HOSTILE_NAME, 0, 1, _HOSTILE, 0.0))
-    for path in (
-        "/presets",
-        f"/presets?find={quote(_HOSTILE)}",
-        *(f"/presets/nora?tab={tab}" for tab in ("json", "changes", "versions")),
-        *(f"/presets/{quote(_HOSTILE_NAME, safe='')}?tab={tab}" for tab in ("json", "changes")),
-        "/access",
-    ):
-        page = await console.open(path)
-        assert "<img" not in page, path
-        assert "<script>" not in page, path
-        assert "<style>" not in page, path
-        assert "<svg onload" not in page, path
-
-
 async def test_texts_are_shown_to_the_letter(console: Playground) -> None:
     """A text area drops the first line break behind its tag."""
     drafts = console.service.container.preset_drafts
@@ -261,7 +224,7 @@ async def test_form_keeps_a_draft_and_leaves_other_keys(console: Playground) -> 
 async def test_form_of_what_is_no_json_leads_to_the_text(console: Playground) -> None:
     await call(console, "PUT", "/presets/nora/draft", {"content": "{", "revision": 0})
     page = await console.open("/presets/nora")
-    assert "The draft is no JSON" in page
+    assert "The draft is not valid JSON" in page
     status, _ = await call(
         console, "PATCH", "/presets/nora/draft", {"fields": {"system": "x"}, "revision": 1}
     )

@@ -12,9 +12,7 @@ from bot.console.login import new_api_token, token_digest
 from bot.runtime.clock import SystemClock
 from bot.storage.tables import inbox, outbox, turn
 from bot.storage.tokens import ConsoleTokens
-from tests.console.playground.conftest import Playground
-from tests.console.presets.conftest import call
-from tests.console.presets.test_preset_pages import edit
+from tests.support.console import Playground, call, edit
 
 
 def _scalar(statement: Select[int], connection: Connection) -> int:
@@ -104,13 +102,13 @@ async def test_draft_with_mistakes_is_not_tested(console: Playground) -> None:
     for what in ("test", "ask"):
         status, answer = await call(console, "POST", f"/presets/nora/{what}", {"scene": "first"})
         assert status == 422
-        assert "Mend the mistakes" in answer["error"]
+        assert "Fix the mistakes" in answer["error"]
 
 
 async def test_asking_needs_the_scope_that_costs(console: Playground) -> None:
     token = new_api_token()
     tokens = ConsoleTokens(console.service.container.database, SystemClock())
-    scopes = frozenset({Scope.READ, Scope.PRESETS})
+    scopes = (Scope.PRESETS, Scope.READ)
     await tokens.add_api_token(token_digest(token), ApiToken("reader", scopes, 0.0))
     headers = {"Authorization": f"Bearer {token}"}
     for path, expected in (("test", 200), ("ask", 403)):

@@ -15,7 +15,8 @@ from bot.importers.modelfile import (
     parse_modelfile,
     preset_from_modelfile,
 )
-from bot.prompting.presets.files import Preset, export_preset, parse_preset
+from bot.prompting.presets.files import export_preset, parse_preset
+from bot.prompting.presets.preset import Preset
 from bot.templates import JinjaTemplate, StringTemplate
 from tests.shared_data import golden
 

@@ -2,9 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import discord
@@ -13,10 +12,9 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Incoming, Said
-from bot.errors import StoreError
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
+from bot.platforms.spec import PlatformContext
 from bot.ports import Clock, Intake
 from tests.rigs.simwire import SimWire
 
@@ -41,37 +39,6 @@ COMMANDS = (
 
 def complete(partial: str) -> Sequence[str]:
     return [name for name in ("nova", "nora", "coder") if name.startswith(partial)]
-
-
-@dataclass
-class FakeIntake(Intake):
-    """Keeps each message once, and the cursors; the next `failures` calls fail."""
-
-    events: list[Incoming] = field(default_factory=list)
-    stored: dict[str, str] = field(default_factory=dict)
-    failures: int = 0
-
-    @override
-    async def receive(self, incomings: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        if self.failures:
-            self.failures -= 1
-            raise StoreError("the database is down")
-        known = {incoming.external_key for incoming in self.events}
-        self.events += [incoming for incoming in incomings if incoming.external_key not in known]
-        self.stored.update(cursors)
-
-    @override
-    async def cursors(self, prefix: str) -> Mapping[str, str]:
-        return {name: value for name, value in self.stored.items() if name.startswith(prefix)}
-
-    @property
-    def received(self) -> list[Said]:
-        """The messages among the events."""
-        return [event for event in self.events if isinstance(event, Said)]
-
-    @property
-    def texts(self) -> list[str]:
-        return [incoming.text for incoming in self.received]
 
 
 class ShortSleepClock(Clock):
@@ -103,20 +70,25 @@ async def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
 
 
 def platform_for(
-    wire: SimWire, *, token: str | None = None, answerable_seconds: float = math.inf
+    wire: SimWire,
+    *,
+    clock: Clock | None = None,
+    answerable_seconds: float = math.inf,
+    **settings: object,
 ) -> DiscordPlatform:
-    settings = DiscordSettings(
-        token=SecretStr(token or wire.token),
-        api_base=f"{wire.base}/api/v10",
-        gateway_url=wire.base.replace("http", "ws") + "/",
-    )
-    return DiscordPlatform(
-        settings,
+    given = {
+        "token": SecretStr(wire.token),
+        "api_base": f"{wire.base}/api/v10",
+        "gateway_url": wire.base.replace("http", "ws") + "/",
+        **settings,
+    }
+    context = PlatformContext(
         commands=COMMANDS,
-        complete=complete,
-        clock=ShortSleepClock(),
+        complete_preset=complete,
+        clock=clock or ShortSleepClock(),
         answerable_seconds=answerable_seconds,
     )
+    return DiscordPlatform(DiscordSettings.model_validate(given), context)
 
 
 @asynccontextmanager

@@ -13,10 +13,8 @@ from typing import TypeAlias
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from typing_extensions import override
 
 from bot.platforms.discord.rate_limits import BucketLimits
-from bot.platforms.discord.surface import LIMITS
 
 LIMIT, WINDOW_SECONDS = 5, 5.0
 HOURS = 3
@@ -129,26 +127,3 @@ def test_no_request_is_one_too_many_over_hours(
     simulate(running, server, BucketLimits())
     assert server.count > 100
     assert server.violations == []
-
-
-class DeafLimits(BucketLimits):
-    """Reads no headers."""
-
-    @override
-    def update(self, *_: object) -> None:
-        pass
-
-
-def test_client_that_reads_no_headers_is_found_out() -> None:
-    server = StrictServer({})
-    simulate([Caller(0, ROUTES[0], "1", (0.2,), 0.1)], server, DeafLimits())
-    assert server.violations
-
-
-def test_live_edits_are_as_rare_as_people_and_limits_allow() -> None:
-    assert (LIMITS.seconds_between_edits, LIMITS.max_units, LIMITS.unit) == (
-        1.2,
-        2000,
-        "characters",
-    )
-    assert not LIMITS.repeats_faces, "Discord checks no nonce of a webhook's message"

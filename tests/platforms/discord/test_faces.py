@@ -8,7 +8,14 @@ import discord
 import pytest
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Button, Face, MessageContent, MessageThread, OutgoingMessage
+from bot.chat.outgoing import (
+    Button,
+    Face,
+    MessageContent,
+    MessageSearch,
+    MessageThread,
+    OutgoingMessage,
+)
 from bot.errors import OutcomeUnknown, Unreachable
 from bot.platforms.discord.channels import webhook_fields, webhook_name
 from bot.platforms.discord.platform import DiscordPlatform
@@ -119,12 +126,12 @@ async def test_lost_response_is_found_in_the_channel_and_not_sent_again(stage: S
         await stage.say("Yes.")
 
     restarted = platform_for(stage.wire)
-    found = await restarted.surface.find(stage.message("Yes."), after=asked, known={earlier})
+    found = await restarted.surface.find(stage.message("Yes."), MessageSearch(asked, {earlier}))
     await restarted.close()
 
     assert found is not None
     assert stage.said()[1:] == [("Nora", "Yes."), ("Nora", "Yes.")]
-    assert await stage.surface.find(stage.message("No."), after=asked, known=set()) is None
+    assert await stage.surface.find(stage.message("No."), MessageSearch(asked, set())) is None
 
 
 @pytest.mark.parametrize("status", [500, 502])
@@ -159,7 +166,9 @@ async def test_character_speaks_in_threads(stage: Stage) -> None:
     sent = await stage.say("In here.", at=at)
     await stage.surface.edit(at, sent, MessageContent("In here, now.", NORA))
     assert stage.said(thread.id) == [("Nora", "In here, now.")]
-    assert await stage.surface.find(stage.message("In here, now.", at=at), after=None, known=set())
+    assert await stage.surface.find(
+        stage.message("In here, now.", at=at), MessageSearch(None, set())
+    )
     await stage.surface.delete(at, sent)
     assert stage.said(thread.id) == []
 
@@ -170,7 +179,7 @@ async def test_bot_speaks_itself_where_it_may_not_manage_webhooks(stage: Stage) 
     sent = await stage.say("Good")
     await stage.surface.edit(stage.address, sent, MessageContent("Good.", NORA))
     assert stage.said() == [(bot, "**Nora**\nGood.")]
-    assert await stage.surface.find(stage.message("Good."), after=None, known=set()) == sent
+    assert await stage.surface.find(stage.message("Good."), MessageSearch(None, set())) == sent
     await stage.surface.delete(stage.address, sent)
     assert stage.said() == []
 

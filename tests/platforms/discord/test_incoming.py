@@ -15,9 +15,11 @@ from bot.platforms.discord.incoming import (
 )
 from bot.platforms.discord.rest import RestClient
 from bot.platforms.discord.settings import DiscordSettings
-from bot.platforms.discord.shards import IdentifyLimits
+from bot.platforms.discord.shards import IdentifyLimits, Shard
+from bot.platforms.spec import PlatformContext
 from bot.platforms.tokens import BotToken
 from bot.runtime.clock import SystemClock
+from tests.waiting import PATIENCE_SECONDS
 
 BOT, ROLE, ALICE, BOB, GUILD, CHANNEL, THREAD, MESSAGE = 1, 2, 10, 11, 20, 30, 31, 900 << 22
 
@@ -86,6 +88,11 @@ class CachedGuild:
     ) -> Said | None:
         return message_to_said(self.message(content, where=where, author=author, **more), self.bot)
 
+    def said(self, content: str, **fields: Any) -> Said:
+        said = self.receive(content, **fields)
+        assert said is not None
+        return said
+
     def message(
         self, content: str, *, where: int | None = CHANNEL, author: int = ALICE, **more: Any
     ) -> discord.Message:
@@ -152,7 +159,7 @@ async def cache() -> CachedGuild:
 async def test_second_bot_has_keys_of_its_own(cache: CachedGuild) -> None:
     message = cache.message("hello")
     incoming = message_to_said(message, cache.bot, "77")
-    command = command_to_incoming(cache.command(), deferred=True, bot_id="77")
+    command = command_to_incoming(cache.command(), PlatformContext(bot_id="77"), deferred=True)
     assert incoming is not None
     assert incoming.address.conversation.startswith("discord@77:")
     assert command.address.source == "discord@77"
@@ -160,12 +167,9 @@ async def test_second_bot_has_keys_of_its_own(cache: CachedGuild) -> None:
 
 
 async def test_direct_message_wakes_and_its_author_is_admin(cache: CachedGuild) -> None:
-    incoming = cache.receive("hello", where=None)
-    assert incoming is not None
-    assert incoming.wake is WakeReason.DM
-    assert incoming.author_is_admin is True
-    assert incoming.address == Address("discord", "40")
-    assert incoming.scopes == ("discord:40",)
+    incoming = cache.said("hello", where=None)
+    assert (incoming.wake, incoming.author_is_admin) == (WakeReason.DM, True)
+    assert (incoming.address, incoming.scopes) == (Address("discord", "40"), ("discord:40",))
     assert incoming.at.utcoffset() is not None
 
 
@@ -211,21 +215,15 @@ _MANAGE_GUILD, _MANAGE_MESSAGES = str(1 << 5), str(1 << 13)
 async def test_command_author_is_admin_if_alone_or_managing_the_guild(
     cache: CachedGuild, given: dict[str, Any], is_admin: bool
 ) -> None:
-    incoming = command_to_incoming(cache.command(**given), deferred=True)
+    incoming = command_to_incoming(cache.command(**given), PlatformContext(), deferred=True)
     assert incoming.author_is_admin is is_admin
-
-
-async def _refuse_nothing(_: discord.Interaction) -> str | None:
-    return None
 
 
 def make_gateway() -> Gateway:
     settings, clock = DiscordSettings(), SystemClock()
     rest = RestClient(BotToken(settings, clock))
     limits = IdentifyLimits(rest, None, "discord", clock)
-    return Gateway(
-        settings, rest, lambda _: (), _refuse_nothing, identify_limits=limits, clock=clock
-    )
+    return Gateway(settings, rest, PlatformContext(), Shard(), limits)
 
 
 @pytest.mark.parametrize("given", [_IN_A_GUILD, _IN_A_FOREIGN_GUILD, {"channel": {}}])
@@ -237,15 +235,13 @@ async def test_command_without_user_or_channel_is_ignored(
     await gateway.respond(cache.command(**given), None)
     gateway.on_message(cache.message("hello"))
 
-    [event] = await gateway.events()
+    [event] = await gateway.events(PATIENCE_SECONDS)
     assert isinstance(event, discord.Message)
 
 
 async def test_message_in_a_guild_does_not_wake(cache: CachedGuild) -> None:
-    incoming = cache.receive("hello")
-    assert incoming is not None
-    assert incoming.wake is None
-    assert incoming.author_is_admin is None
+    incoming = cache.said("hello")
+    assert (incoming.wake, incoming.author_is_admin) == (None, None)
     assert incoming.scopes == ("discord:30", "discord:guild:20")
     assert incoming.message_id == incoming.external_key == str(MESSAGE)
     assert (incoming.author.id, incoming.author.name) == ("discord:10", "Alice")
@@ -256,100 +252,68 @@ async def test_thread_has_its_title_unless_the_bot_has_opened_it(cache: CachedGu
         thread = cache.guild.get_thread(THREAD)
         assert thread is not None
         thread.owner_id = owner
-        incoming = cache.receive("hello", where=THREAD)
-        assert incoming is not None
+        incoming = cache.said("hello", where=THREAD)
         assert incoming.thread_title == title
         called = cache.command(
             guild_id=str(GUILD), channel={"id": str(THREAD), "type": 11}, permissions="0"
         )
-        for asked in (command_to_incoming(called, deferred=True), press_to_incoming(called)):
+        command = command_to_incoming(called, PlatformContext(), deferred=True)
+        for asked in (command, press_to_incoming(called)):
             assert (asked.in_thread, asked.thread_title) == (True, title)
 
 
 async def test_thread_has_its_own_address_and_the_scope_of_its_channel(cache: CachedGuild) -> None:
-    incoming = cache.receive("hello", where=THREAD)
-    assert incoming is not None
+    incoming = cache.said("hello", where=THREAD)
     assert incoming.address == Address("discord", str(THREAD))
     assert incoming.scopes == ("discord:31", "discord:30", "discord:guild:20")
 
 
-@pytest.mark.parametrize("call", ["<@1> hi", "<@!1>, hi", "<@1>\n<@&2>: hi", "<@1>，hi"])
-async def test_leading_mention_is_removed(cache: CachedGuild, call: str) -> None:
-    incoming = cache.receive(call, mentions=(BOT, ROLE))
-    assert incoming is not None
-    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "hi")
-
-
-async def test_mention_of_the_bot_role_wakes(cache: CachedGuild) -> None:
-    incoming = cache.receive("<@&2> hi", mentions=(ROLE,))
-    assert incoming is not None
-    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "hi")
-
-
-async def test_mentions_within_the_text_become_names(cache: CachedGuild) -> None:
-    incoming = cache.receive("hi <@1>, ask <@11> in <#30>", mentions=(BOT, BOB))
-    assert incoming is not None
-    assert incoming.text == "hi @Nova, ask @鲍勃 in #general"
-
-
-async def test_message_of_only_a_mention_keeps_it(cache: CachedGuild) -> None:
-    incoming = cache.receive("<@1>", mentions=(BOT,))
-    assert incoming is not None
-    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "@Nova")
-
-
-async def test_unknown_ids_are_kept(cache: CachedGuild) -> None:
-    incoming = cache.receive("ask <@77> in <#78> or <@&79>")
-    assert incoming is not None
-    assert incoming.text == "ask <@77> in <#78> or <@&79>"
-
-
-async def test_mention_in_a_code_block_does_not_wake(cache: CachedGuild) -> None:
-    incoming = cache.receive("`<@1>` is how you call it")  # Discord lists nobody
-    assert incoming is not None
-    assert incoming.wake is None
-
-
-async def test_everyone_mention_does_not_wake(cache: CachedGuild) -> None:
-    incoming = cache.receive("@everyone hello", mention_everyone=True)
-    assert incoming is not None
-    assert incoming.wake is None
-
-
-async def test_mention_of_another_user_does_not_wake(cache: CachedGuild) -> None:
-    incoming = cache.receive("<@11> hello", mentions=(BOB,), **reply_to(BOB, "what?"))
-    assert incoming is not None
-    assert incoming.wake is None
+@pytest.mark.parametrize(
+    ("content", "fields", "wake", "text"),
+    [
+        *(
+            (call, {"mentions": (BOT, ROLE)}, WakeReason.MENTION, "hi")
+            for call in ("<@1> hi", "<@!1>, hi", "<@1>\n<@&2>: hi", "<@1>，hi")
+        ),
+        ("<@&2> hi", {"mentions": (ROLE,)}, WakeReason.MENTION, "hi"),
+        ("<@1>", {"mentions": (BOT,)}, WakeReason.MENTION, "@Nova"),
+        (
+            "hi <@1>, ask <@11> in <#30>",
+            {"mentions": (BOT, BOB)},
+            WakeReason.MENTION,
+            "hi @Nova, ask @鲍勃 in #general",
+        ),
+        ("ask <@77> in <#78> or <@&79>", {}, None, "ask <@77> in <#78> or <@&79>"),
+        ("`<@1>` calls it", {}, None, "`<@1>` calls it"),  # Discord lists nobody
+        ("@everyone hello", {"mention_everyone": True}, None, "@everyone hello"),
+        ("<@11> hi", {"mentions": (BOB,), **reply_to(BOB, "what?")}, None, "@鲍勃 hi"),
+        # a forward and a reply to a deleted message
+        ("see", {**reply_to(BOT, "It is so."), "type": 0}, None, "see"),
+        ("really?", {**reply_to(BOT, ""), "referenced_message": None}, None, "really?"),
+    ],
+)
+async def test_mentions_wake_and_become_names(
+    cache: CachedGuild, content: str, fields: dict[str, Any], wake: WakeReason | None, text: str
+) -> None:
+    said = cache.said(content, **fields)
+    assert (said.wake, said.text) == (wake, text)
+    assert said.quote is None or fields["type"] == 19
 
 
 @pytest.mark.parametrize("pinged", [(), (BOT,)])
 async def test_reply_to_the_bot_wakes_with_or_without_a_ping(
     cache: CachedGuild, pinged: tuple[int, ...]
 ) -> None:
-    incoming = cache.receive("really?", mentions=pinged, **reply_to(BOT, "It is so."))
-    assert incoming is not None
+    incoming = cache.said("really?", mentions=pinged, **reply_to(BOT, "It is so."))
     assert incoming.wake is WakeReason.REPLY
     assert incoming.quote == Quote(Person(f"discord:{BOT}", "Nova"), "5", "It is so.", is_ours=True)
 
 
 async def test_reply_with_a_mention_is_a_mention_with_a_quote(cache: CachedGuild) -> None:
-    incoming = cache.receive("<@1> is it so?", mentions=(BOT, BOB), **reply_to(BOB, "It is so."))
-    assert incoming is not None
+    incoming = cache.said("<@1> is it so?", mentions=(BOT, BOB), **reply_to(BOB, "It is so."))
     assert incoming.wake is WakeReason.MENTION
     assert incoming.quote is not None
     assert (incoming.quote.text, incoming.quote.is_ours) == ("It is so.", False)
-
-
-async def test_reply_to_a_deleted_message_quotes_nothing(cache: CachedGuild) -> None:
-    incoming = cache.receive("really?", **{**reply_to(BOT, ""), "referenced_message": None})
-    assert incoming is not None
-    assert (incoming.wake, incoming.quote) == (None, None)
-
-
-async def test_forwarded_message_of_the_bot_is_not_a_reply(cache: CachedGuild) -> None:
-    incoming = cache.receive("see", **{**reply_to(BOT, "It is so."), "type": 0})
-    assert incoming is not None
-    assert (incoming.wake, incoming.quote) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -377,8 +341,7 @@ async def test_message_without_text_keeps_its_attachments(cache: CachedGuild) ->
         | {"content_type": "image/png"},
         {"id": "2", "filename": "notes.txt", "size": 8, "url": "u2", "proxy_url": "p"},
     ]
-    incoming = cache.receive("", attachments=files)
-    assert incoming is not None
+    incoming = cache.said("", attachments=files)
     assert incoming.text == ""
     assert incoming.attachments == (
         MediaItem(MediaKind.IMAGE, "cat.png", 9, "u1"),
@@ -387,8 +350,7 @@ async def test_message_without_text_keeps_its_attachments(cache: CachedGuild) ->
 
 
 async def test_mentions_of_others_are_kept(cache: CachedGuild) -> None:
-    incoming = cache.receive("<@1> <@11> <@&5> <#30>", mentions=(BOT, BOB))
-    assert incoming is not None
+    incoming = cache.said("<@1> <@11> <@&5> <#30>", mentions=(BOT, BOB))
     assert incoming.mentions == ("discord:11", "discord:&5")
 
 
@@ -414,5 +376,5 @@ async def test_server_that_tells_nothing_of_the_bot_is_no_arrival_and_no_error(
     gateway.on_ready()
     gateway.on_guild_available(cache.guild)
     gateway.on_message(cache.message("hello"))
-    [event] = await gateway.events()
+    [event] = await gateway.events(PATIENCE_SECONDS)
     assert isinstance(event, discord.Message)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,13 @@ from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.internals import skip_unreadable
 from bot.platforms.discord.platform import DiscordPlatform
 from tests.platforms.discord.conftest import (
-    FakeIntake,
     closed_at_the_end,
     platform_for,
     running,
     wait_until,
 )
 from tests.rigs.simwire import SimWire
+from tests.support.intake import FakeIntake
 
 pytestmark = pytest.mark.service
 
@@ -80,6 +80,21 @@ async def purge(server: Server, *messages: int) -> None:
             assert response.status == 204
 
 
+async def receive_first(server: Server, platform: DiscordPlatform, intake: FakeIntake) -> None:
+    """Run the platform until it has received its first message."""
+    async with running(platform, intake):
+        server.say("before")
+        await wait_until(lambda: intake.received)
+
+
+@asynccontextmanager
+async def catching_up(server: Server, intake: FakeIntake) -> AsyncIterator[None]:
+    """Run a platform in a new session: missed messages are read from the channels."""
+    await server.wire.forget()
+    async with running(platform_for(server.wire), intake):
+        yield
+
+
 def identify_count(wire: SimWire) -> int:
     return sum(name == "<op2" for _, name, _ in wire.events)
 
@@ -115,7 +130,7 @@ async def test_messages_of_every_channel_type_are_received(
         f"discord:{server.channel.id}",
         f"discord:guild:{server.guild.id}",
     )
-    assert intake.stored[f"discord:{asked.channel_id}"] == str(asked.id)
+    assert intake.stored[f"discord:channel {asked.channel_id}"] == f"{asked.id} 0"
 
 
 async def test_messages_of_other_bots_are_dropped_and_have_no_cursor(
@@ -128,7 +143,7 @@ async def test_messages_of_other_bots_are_dropped_and_have_no_cursor(
         server.say("a person")
         await wait_until(lambda: intake.received)
     assert intake.texts == ["a person"]
-    assert f"discord:{bots.id}" not in intake.stored
+    assert f"discord:channel {bots.id}" not in intake.stored
 
 
 async def test_first_start_ignores_older_messages(
@@ -139,7 +154,7 @@ async def test_first_start_ignores_older_messages(
         server.say("now")
         await wait_until(lambda: intake.received)
     assert intake.texts == ["now"]
-    assert "discord:connected" in intake.stored
+    assert "discord:0/1 connected" in intake.stored
 
 
 async def test_missed_messages_are_received_before_live_ones(
@@ -156,8 +171,7 @@ async def test_missed_messages_are_received_before_live_ones(
     server.write("missed, in private")
     server.wire.say(server.alice, new.id, "missed, in a new channel")
 
-    await server.wire.forget()  # so that missed messages are read from the channels
-    async with running(platform_for(server.wire), intake):
+    async with catching_up(server, intake):
         server.say("after")
         await wait_until(lambda: "after" in intake.texts)
 
@@ -174,12 +188,9 @@ async def test_missed_messages_are_received_before_live_ones(
 async def test_channel_without_new_messages_is_not_read(
     server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
-    async with running(platform, intake):
-        server.say("before")
-        await wait_until(lambda: intake.received)
+    await receive_first(server, platform, intake)
     server.wire.log.clear()
-    await server.wire.forget()  # so that missed messages are read from the channels
-    async with running(platform_for(server.wire), intake):
+    async with catching_up(server, intake):
         server.say("after")
         await wait_until(lambda: len(intake.received) == 2)
     assert not [entry for entry in server.wire.log if "/messages" in entry["path"]]
@@ -196,8 +207,7 @@ async def test_unreadable_channel_does_not_block_the_others(
     server.say("missed")
     direct = server.wire.b.get_dm_channel(server.alice.id).id
     server.wire.fault("GET", f"/channels/{direct}*", times=None, status=403, code=50001)
-    await server.wire.forget()  # so that missed messages are read from the channels
-    async with running(platform_for(server.wire), intake):
+    async with catching_up(server, intake):
         await wait_until(lambda: "missed" in intake.texts)
     assert "unreadable" not in intake.texts
 
@@ -205,14 +215,11 @@ async def test_unreadable_channel_does_not_block_the_others(
 async def test_failed_history_request_is_retried(
     server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
-    async with running(platform, intake):
-        server.say("before")
-        await wait_until(lambda: intake.received)
+    await receive_first(server, platform, intake)
     server.say("missed")
     server.wire.fault("GET", "/channels/*/messages", drop=True, times=2)
     server.wire.fault("GET", "/channels/*/messages", status=503, times=2)
-    await server.wire.forget()  # so that missed messages are read from the channels
-    async with running(platform_for(server.wire), intake):
+    async with catching_up(server, intake):
         server.say("after")
         await wait_until(lambda: "after" in intake.texts)
     assert intake.texts == ["before", "missed", "after"]
@@ -289,8 +296,7 @@ async def test_unreadable_part_of_a_message_is_skipped_live_and_in_the_history(
         await wait_until(lambda: "after" in intake.texts)
     for text in ("missed", "odd", "missed, too"):
         server.say(text)
-    await server.wire.forget()  # so that missed messages are read from the channels
-    async with running(platform_for(server.wire), intake):
+    async with catching_up(server, intake):
         await wait_until(lambda: "missed, too" in intake.texts)
     odd = [] if name == "no author" else ["odd"]
     assert intake.texts == ["before", *odd, "after", "missed", *odd, "missed, too"]
@@ -330,14 +336,11 @@ def test_skipped_event_quotes_nobody_in_the_log() -> None:
 async def test_page_of_unreadable_messages_does_not_end_the_catch_up(
     server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
-    async with running(platform, intake):
-        server.say("before")
-        await wait_until(lambda: intake.received)
+    await receive_first(server, platform, intake)
     for text in ["odd"] * 120 + ["missed"]:
         server.say(text)
     make_odd(server, {"author": None})
-    await server.wire.forget()  # so that missed messages are read from the channels
-    async with running(platform_for(server.wire), intake):
+    async with catching_up(server, intake):
         await wait_until(lambda: "missed" in intake.texts)
 
 
@@ -374,9 +377,7 @@ async def test_unstored_message_is_received_by_the_next_run(
 async def test_live_messages_wait_for_missed_ones(
     server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
-    async with running(platform, intake):
-        server.say("before")
-        await wait_until(lambda: intake.received)
+    await receive_first(server, platform, intake)
     server.say("missed")
     await server.wire.forget()
     server.wire.fault("GET", "/channels/*/messages", delay=1.0)

@@ -5,36 +5,17 @@ import json
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 from simcord.builders import ChannelHandle
 from simcord.results import ResponseMessage
 
 from bot.chat.incoming import Edited, Said
-from bot.platforms.discord.platform import DiscordPlatform
-from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import GatewaySession, Shard, loop_pause, recent_identifies
 from bot.runtime.tasks import cancel_and_wait
-from tests.platforms.discord.conftest import (
-    COMMANDS,
-    FakeIntake,
-    ShortSleepClock,
-    complete,
-    running,
-    wait_until,
-)
+from tests.platforms.discord.conftest import ShortSleepClock, platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
+from tests.support.intake import FakeIntake
 
 pytestmark = pytest.mark.service
-
-
-def platform_with_shards(wire: SimWire, shards: int | None = None) -> DiscordPlatform:
-    settings = DiscordSettings(
-        token=SecretStr(wire.token),
-        api_base=f"{wire.base}/api/v10",
-        gateway_url=wire.base.replace("http", "ws") + "/",
-        shards=shards,
-    )
-    return DiscordPlatform(settings, commands=COMMANDS, complete=complete, clock=ShortSleepClock())
 
 
 def count(wire: SimWire, name: str) -> int:
@@ -78,14 +59,14 @@ async def test_restart_resumes_the_session_and_misses_nothing(
     wire: SimWire, intake: FakeIntake
 ) -> None:
     guilds = Guilds(wire)
-    async with running(platform_with_shards(wire), intake):
+    async with running(platform_for(wire), intake):
         guilds.say(0, "before")
         await wait_until(lambda: intake.received)
         await wait_until(lambda: any(" session" in name for name in intake.stored))
     thread = wire.b.create_thread(guilds.channels[0], "plans", owner_id=wire.b.bot_user.id)
     guilds.say(0, "missed")
     wire.say(guilds.people[0], thread.id, "missed in a thread")
-    async with running(platform_with_shards(wire), intake):
+    async with running(platform_for(wire), intake):
         guilds.say(0, "live")
         await wait_until(lambda: "live" in intake.texts)
     assert intake.texts == ["before", "missed", "missed in a thread", "live"]
@@ -103,12 +84,12 @@ async def test_restart_receives_a_message_before_its_edit(
     wire: SimWire, intake: FakeIntake
 ) -> None:
     guilds = Guilds(wire)
-    async with running(platform_with_shards(wire), intake):
+    async with running(platform_for(wire), intake):
         guilds.say(0, "before")
         await wait_until(lambda: any(" session" in name for name in intake.stored))
     missed = guilds.say(0, "missed")
     wire.edit(guilds.channels[0], missed.id, "missed, then edited")
-    async with running(platform_with_shards(wire), intake):
+    async with running(platform_for(wire), intake):
         await wait_until(lambda: len(intake.events) == 3)
     assert [type(one) for one in intake.events] == [Said, Said, Edited]
 
@@ -117,7 +98,7 @@ async def test_session_is_stored_soon_though_nothing_more_happens(
     wire: SimWire, intake: FakeIntake
 ) -> None:
     guilds = Guilds(wire)
-    async with running(platform_with_shards(wire), intake):
+    async with running(platform_for(wire), intake):
         guilds.say(0, "first")
         await wait_until(lambda: intake.received)
         guilds.say(0, "last")
@@ -132,7 +113,7 @@ async def test_replayed_interaction_is_acknowledged_once(wire: SimWire, intake: 
     shown = wire.b.create_message(
         channel, wire.b.bot_user.id, "x", components=[{"type": 1, "components": [button]}]
     )
-    async with running(platform_with_shards(wire), intake):
+    async with running(platform_for(wire), intake):
         await wait_until(lambda: wire.b.commands and session_name(intake))
         before = dict(intake.stored)
         where = ChannelHandle(wire.env, guilds.guilds[0], wire.b.get_channel(channel))
@@ -142,13 +123,13 @@ async def test_replayed_interaction_is_acknowledged_once(wire: SimWire, intake: 
         await wait_until(lambda: len(intake.events) == 2)
     # As after a kill before the session was stored again.
     at_once = FakeIntake(stored=dict(before))
-    async with running(platform_with_shards(wire), at_once):
+    async with running(platform_for(wire), at_once):
         await wait_until(lambda: len(at_once.events) == 2)
     assert sorted(map(repr, at_once.events)) == sorted(map(repr, intake.events))
     await asyncio.sleep(3)
     asked = len(callbacks(wire))
     late = FakeIntake(stored=dict(before))
-    async with running(platform_with_shards(wire), late):
+    async with running(platform_for(wire), late):
         await wait_until(lambda: len(late.events) == 2)
     assert len(callbacks(wire)) == asked
     accepted = [one for one in callbacks(wire) if one["status"] in (200, 204)]
@@ -158,10 +139,10 @@ async def test_replayed_interaction_is_acknowledged_once(wire: SimWire, intake: 
 async def test_token_that_is_refused_at_a_resume_is_named_and_uses_no_identify(
     wire: SimWire, intake: FakeIntake
 ) -> None:
-    async with running(platform_with_shards(wire), intake):
+    async with running(platform_for(wire), intake):
         await wait_until(lambda: session_name(intake))
     wire.gw_faults["refuse_identify"] = 4004
-    platform = platform_with_shards(wire)
+    platform = platform_for(wire)
     run = asyncio.create_task(platform.run(intake))
     await wait_until(lambda: "TROUPE_DISCORD__TOKEN" in (platform.connection_error or ""))
     await cancel_and_wait([run])
@@ -173,12 +154,12 @@ async def test_session_that_discord_forgot_is_replaced_and_missed_messages_are_f
     wire: SimWire, intake: FakeIntake
 ) -> None:
     guilds = Guilds(wire)
-    async with running(platform_with_shards(wire), intake):
+    async with running(platform_for(wire), intake):
         guilds.say(0, "before")
         await wait_until(lambda: any(" session" in name for name in intake.stored))
     guilds.say(0, "missed")
     await wire.forget()
-    async with running(platform_with_shards(wire), intake):
+    async with running(platform_for(wire), intake):
         await wait_until(lambda: "missed" in intake.texts)
     assert (count(wire, "<op2"), count(wire, "<op6")) == (2, 1)
 
@@ -187,18 +168,18 @@ async def test_interrupted_catch_up_is_not_skipped_by_a_resume(
     wire: SimWire, intake: FakeIntake
 ) -> None:
     guilds = Guilds(wire)
-    async with running(platform_with_shards(wire), intake):
+    async with running(platform_for(wire), intake):
         guilds.say(0, "before")
         await wait_until(lambda: any(" session" in name for name in intake.stored))
     guilds.say(0, "missed")
     await wire.forget()
     wire.fault("GET", "/channels/*/messages", delay=3)
-    platform = platform_with_shards(wire)
+    platform = platform_for(wire)
     run = asyncio.create_task(platform.run(intake))
     await wait_until(lambda: any("/messages" in one["path"] for one in wire.log))
     await cancel_and_wait([run])
     await platform.close()
-    async with running(platform_with_shards(wire), intake):
+    async with running(platform_for(wire), intake):
         await wait_until(lambda: "missed" in intake.texts)
 
 
@@ -207,7 +188,7 @@ async def test_discord_says_how_many_shards_there_are_and_each_keeps_the_pace(
 ) -> None:
     wire.shards = 2
     guilds = Guilds(wire)
-    async with running(platform_with_shards(wire), intake):
+    async with running(platform_for(wire), intake):
         guilds.say(0, "in the first")
         guilds.say(1, "in the second")
         direct = wire.b.get_dm_channel(guilds.people[1].id)
@@ -223,7 +204,7 @@ async def test_a_shard_fetches_messages_of_its_own_channels_only(
     wire: SimWire, intake: FakeIntake
 ) -> None:
     guilds = Guilds(wire)
-    async with running(platform_with_shards(wire, 2), intake):
+    async with running(platform_for(wire, shards=2), intake):
         guilds.say(0, "before in the first")
         guilds.say(1, "before in the second")
         await wait_until(lambda: len(intake.received) == 2)
@@ -231,7 +212,7 @@ async def test_a_shard_fetches_messages_of_its_own_channels_only(
     guilds.say(0, "missed in the first")
     guilds.say(1, "missed in the second")
     wire.identified_at.clear()
-    platform = platform_with_shards(wire, 2)
+    platform = platform_for(wire, shards=2)
     run = asyncio.create_task(platform.run_shard("1/2", intake))
     await wait_until(lambda: "missed in the second" in intake.texts)
     await cancel_and_wait([run])
@@ -240,13 +221,13 @@ async def test_a_shard_fetches_messages_of_its_own_channels_only(
     assert read == {f"/channels/{guilds.channels[1]}/messages"}
 
     wire.identified_at.clear()
-    async with running(platform_with_shards(wire, 2), intake):
+    async with running(platform_for(wire, shards=2), intake):
         await wait_until(lambda: "missed in the first" in intake.texts)
 
 
 async def test_used_up_budget_is_waited_for(wire: SimWire, intake: FakeIntake) -> None:
     wire.identifies_left = 100
-    platform = platform_with_shards(wire)
+    platform = platform_for(wire)
     run = asyncio.create_task(platform.run(intake))
     await wait_until(lambda: sum("/gateway/bot" in one["path"] for one in wire.log) >= 3)
     assert count(wire, "<op2") == 0
@@ -262,10 +243,10 @@ async def test_repeated_identifies_of_a_shard_wait_longer_and_longer(
     wire: SimWire, intake: FakeIntake
 ) -> None:
     now = ShortSleepClock().now()
-    intake.stored["shards discord:0/1 identified"] = json.dumps(
+    intake.stored["discord:0/1 identified"] = json.dumps(
         [now - number for number in range(12, -1, -1)]
     )
-    platform = platform_with_shards(wire)
+    platform = platform_for(wire)
     run = asyncio.create_task(platform.run(intake))
     await wait_until(lambda: "waiting" in (platform.connection_error or ""))
     assert count(wire, "<op2") == 0

@@ -10,19 +10,20 @@ import pytest
 from inline_snapshot import snapshot
 from simcord.backend import serializers
 
-import bot.platforms.discord.surface as discord_surface
 from bot.chat.incoming import Address, Joined, Said, WakeReason
 from bot.chat.outgoing import (
     Attachment,
     Button,
     ButtonStyle,
     MessageContent,
+    MessageSearch,
     OutgoingMessage,
 )
 from bot.delivery.pacing import RateLimitedSurface
 from bot.errors import (
     MessageNotFound,
     OutcomeUnknown,
+    PlatformError,
     PlatformFatal,
     RateLimited,
     Refused,
@@ -38,13 +39,13 @@ from bot.runtime.in_process import InProcessRateLimits
 from tests.attacks import with_ours
 from tests.fakes import FakeClock
 from tests.platforms.discord.conftest import (
-    FakeIntake,
     closed_at_the_end,
     platform_for,
     running,
     wait_until,
 )
 from tests.rigs.simwire import SimWire
+from tests.support.intake import FakeIntake
 
 pytestmark = pytest.mark.service
 FILE = Attachment("prompt-1.txt", "You are Nora.")
@@ -69,6 +70,10 @@ class Chat:
     def say(self, text: str) -> str:
         return str(self.wire.say(self.alice, self.channel.id, text).id)
 
+    async def send(self, text: str = "hi", nonce: str = "n1", **more: Any) -> str:
+        message = OutgoingMessage(self.address, MessageContent(text), nonce=nonce, **more)
+        return await self.surface.send(message)
+
     def requests(self, method: str, ending: str = "/messages") -> list[dict[str, Any]]:
         return [
             entry
@@ -87,7 +92,7 @@ async def find(
     known: Set[str],
 ) -> str | None:
     message = OutgoingMessage(at, MessageContent(text), nonce="n", file=file)
-    return await surface.find(message, after=after, known=known)
+    return await surface.find(message, MessageSearch(after, known))
 
 
 @pytest.fixture
@@ -101,13 +106,13 @@ async def chat(wire: SimWire) -> AsyncIterator[Chat]:
 async def test_limits_match_discord(chat: Chat) -> None:
     limits = chat.surface.limits(chat.address)
     assert (limits.max_units, limits.unit, limits.can_repeat_sends) == (2000, "characters", True)
+    assert limits.seconds_between_edits == 1.2
+    assert not limits.repeats_faces, "Discord checks no nonce of a webhook's message"
 
 
 async def test_request_bodies(chat: Chat) -> None:
     asked = chat.say("hello")
-    sent = await chat.surface.send(
-        OutgoingMessage(chat.address, MessageContent("hi @everyone"), nonce="n1", reply_to=asked)
-    )
+    sent = await chat.send("hi @everyone", reply_to=asked)
     await chat.surface.edit(chat.address, sent, MessageContent("hi"))
 
     post = chat.requests("POST")[0]["json"]
@@ -158,9 +163,7 @@ async def test_buttons_stand_in_their_rows_until_an_edit_without_them(chat: Chat
 async def test_nobody_is_ever_pinged(chat: Chat) -> None:
     text = f"@everyone @here <@{chat.alice.id}>"
     asked = chat.say("hello")
-    sent = await chat.surface.send(
-        OutgoingMessage(chat.address, MessageContent("…"), nonce="n1", reply_to=asked)
-    )
+    sent = await chat.send("…", reply_to=asked)
     await chat.surface.edit(chat.address, sent, MessageContent(text))
     message = chat.wire.b.get_message(chat.channel.id, int(sent))
     assert message.content == text
@@ -217,27 +220,10 @@ async def test_mentions_ping_nobody_in_any_request(chat: Chat, title: str, given
         assert not message.ping_user_ids
 
 
-async def test_mention_pings_without_allowed_mentions(
-    chat: Chat, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    render = discord_surface._render
-
-    def render_without(content: MessageContent, text: str) -> dict[str, Any]:
-        body = render(content, text)
-        del body["allowed_mentions"]
-        return body
-
-    monkeypatch.setattr(discord_surface, "_render", render_without)
-    with pytest.raises(KeyError, match="allowed_mentions"):
-        await test_mentions_ping_nobody_in_any_request(chat, "all", "@everyone hi")
-    posted = chat.wire.b.messages[chat.channel.id].values()
-    assert any(one.mention_everyone for one in posted), "it pings unless it is told not to"
-
-
 async def test_same_nonce_returns_the_first_message(chat: Chat) -> None:
-    first = await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
-    again = await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
-    other = await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n2"))
+    first = await chat.send()
+    again = await chat.send()
+    other = await chat.send("hi", "n2")
     assert first == again != other
     assert chat.texts == ["hi", "hi"]
 
@@ -246,21 +232,18 @@ async def test_lost_response_is_an_unknown_outcome_and_the_message_is_found(chat
     asked = chat.say("hello")
     chat.wire.fault("POST", "/channels/*/messages", drop=True, after=True)
     with pytest.raises(OutcomeUnknown):
-        await chat.surface.send(OutgoingMessage(chat.address, MessageContent(" hi\n"), nonce="n1"))
+        await chat.send(" hi\n", "n1")
     found = await find(chat.surface, chat.address, " hi\n", after=asked, known=set())
     assert found is not None
-    assert (
-        await chat.surface.send(OutgoingMessage(chat.address, MessageContent(" hi\n"), nonce="n1"))
-        == found
-    )
+    assert await chat.send(" hi\n") == found
     assert len(chat.texts) == 2
 
 
 async def test_find_returns_only_unknown_messages_of_ours_after_the_given_one(chat: Chat) -> None:
-    await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+    await chat.send()
     asked = chat.say("hello")
     chat.say("hi")
-    known = await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n2"))
+    known = await chat.send("hi", "n2")
     assert await find(chat.surface, chat.address, "hi", after=asked, known={known}) is None
     assert await find(chat.surface, chat.address, "hi", after=asked, known=set()) == known
     assert await find(chat.surface, chat.address, "hi", after=None, known=set()) is not None
@@ -270,33 +253,50 @@ async def test_find_pages_through_many_messages(chat: Chat) -> None:
     asked = chat.say("hello")
     for number in range(230):
         chat.say(f"{number}")
-    sent = await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+    sent = await chat.send()
     assert await find(chat.surface, chat.address, "hi", after=asked, known=set()) == sent
     assert await find(chat.surface, chat.address, "ho", after=asked, known=set()) is None
 
 
 async def test_deleting_twice_is_the_same_as_once(chat: Chat) -> None:
-    sent = await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+    sent = await chat.send()
     await chat.surface.delete(chat.address, sent)
     await chat.surface.delete(chat.address, sent)
     assert chat.texts == []
 
 
 async def test_edit_of_a_deleted_message_raises_message_not_found(chat: Chat) -> None:
-    sent = await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+    sent = await chat.send()
     await chat.surface.delete(chat.address, sent)
     with pytest.raises(MessageNotFound):
         await chat.surface.edit(chat.address, sent, MessageContent("ho"))
 
 
-async def test_forbidden_message_is_refused(chat: Chat) -> None:
-    chat.wire.fault("POST", "/channels/*/messages", status=403, code=50013)
-    with pytest.raises(Refused, match="50013"):
-        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+async def test_message_that_is_too_long_is_refused(chat: Chat) -> None:
     with pytest.raises(Refused):
-        await chat.surface.send(
-            OutgoingMessage(chat.address, MessageContent("x" * 2001), nonce="n2")
-        )
+        await chat.send("x" * 2001)
+
+
+@pytest.mark.parametrize(
+    ("faults", "error", "reason"),
+    [
+        ([{"status": 403, "code": 50013}], Refused, "50013"),
+        ([{"status": 503, "after": True}], OutcomeUnknown, "503"),
+        ([{"delay": 10.5}], OutcomeUnknown, "10 s"),
+        ([{"status": 502, "after": True}, {"retry_after": 40}], OutcomeUnknown, "502"),
+        ([{"status": 200, "body": "<html>", "after": True}], OutcomeUnknown, "proxy"),
+        ([{"retry_after": 3, "via": False}], RateLimited, ""),  # of something before Discord
+    ],
+    ids=["forbidden", "unavailable", "slow", "fault, then rate limit", "proxy", "proxy's limit"],
+)
+async def test_failure_says_whether_the_message_may_have_arrived(
+    chat: Chat, faults: list[dict[str, Any]], error: type[PlatformError], reason: str
+) -> None:
+    for fault in faults:
+        chat.wire.fault("POST", "/channels/*/messages", **fault)
+    with pytest.raises(error, match=reason):
+        await chat.send()
+    assert len(chat.requests("POST")) == len(faults)
 
 
 async def test_typing_is_sent(chat: Chat) -> None:
@@ -311,7 +311,7 @@ async def test_refused_message_is_left_to_the_outbox_which_tells_other_processes
 ) -> None:
     chat.wire.fault("POST", "/channels/*/messages", retry_after=seconds, is_global=is_global)
     with pytest.raises(RateLimited) as limited:
-        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+        await chat.send()
     assert (limited.value.retry_after_seconds, limited.value.scope) == (seconds, scope)
     assert chat.texts == []
 
@@ -324,7 +324,7 @@ async def test_short_refusal_of_other_calls_is_waited_out(chat: Chat) -> None:
 
 async def test_bad_gateway_is_retried(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", status=502)
-    await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+    await chat.send()
     assert chat.texts == ["hi"]
 
 
@@ -334,27 +334,15 @@ async def test_faults_of_all_tries_are_counted(chat: Chat, monkeypatch: pytest.M
     chat.wire.fault("POST", "/channels/*/messages", retry_after=0.01)
     chat.wire.fault("POST", "/channels/*/messages", status=502, times=None)
     with pytest.raises(OutcomeUnknown) as lost:
-        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+        await chat.send()
     assert lost.value.answers == 4
     assert chat.texts == []
-
-
-async def test_unavailable_service_is_an_unknown_outcome(chat: Chat) -> None:
-    chat.wire.fault("POST", "/channels/*/messages", status=503, after=True)
-    with pytest.raises(OutcomeUnknown, match="503"):
-        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
-
-
-async def test_request_times_out(chat: Chat) -> None:
-    chat.wire.fault("POST", "/channels/*/messages", delay=10.5)
-    with pytest.raises(OutcomeUnknown, match="10 s"):
-        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
 
 
 async def test_request_waits_until_a_global_rate_limit_is_over(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", retry_after=1, is_global=True)
     with pytest.raises(RateLimited):
-        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+        await chat.send()
     [refused] = [e for e in chat.wire.log if e["status"] == 429]
     await chat.surface.typing(chat.address)
 
@@ -366,33 +354,9 @@ async def test_request_waits_until_a_global_rate_limit_is_over(chat: Chat) -> No
 async def test_request_waits_until_its_bucket_is_free_again(chat: Chat) -> None:
     chat.wire.bucket_limit, chat.wire.bucket_window = 2, 0.5
     for number in range(5):
-        await chat.surface.send(
-            OutgoingMessage(chat.address, MessageContent(str(number)), nonce=f"n{number}")
-        )
+        await chat.send(str(number), f"n{number}")
     assert chat.texts == ["0", "1", "2", "3", "4"]
     assert [entry["status"] for entry in chat.requests("POST")] == [200] * 5
-
-
-async def test_refusal_before_discord_is_not_waited_out(chat: Chat) -> None:
-    chat.wire.fault("POST", "/channels/*/messages", retry_after=3, via=False)
-    with pytest.raises(RateLimited) as limited:
-        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
-    assert limited.value.retry_after_seconds == 3
-    assert chat.texts == []
-
-
-async def test_fault_before_a_rate_limit_leaves_the_outcome_unknown(chat: Chat) -> None:
-    chat.wire.fault("POST", "/channels/*/messages", status=502, after=True)
-    chat.wire.fault("POST", "/channels/*/messages", retry_after=40)
-    with pytest.raises(OutcomeUnknown, match="502"):
-        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
-    assert chat.texts == ["hi"]
-
-
-async def test_error_page_of_a_proxy_is_an_unknown_outcome(chat: Chat) -> None:
-    chat.wire.fault("POST", "/channels/*/messages", status=200, body="<html>", after=True)
-    with pytest.raises(OutcomeUnknown, match="proxy"):
-        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
 
 
 async def test_send_works_after_the_gateway_closed(wire: SimWire) -> None:
@@ -462,13 +426,9 @@ async def test_command_is_deferred_received_and_answered_privately(chat: Chat) -
     assert incoming.author_is_admin is False
     assert incoming.address == chat.address
 
-    answer: dict[str, Any] = {"nonce": "n1", "reply_to": None, "interaction": incoming.interaction}
-    first = await chat.surface.send(
-        OutgoingMessage(incoming.address, MessageContent("nova it is"), **answer)
-    )
-    again = await chat.surface.send(
-        OutgoingMessage(incoming.address, MessageContent("nova it is"), **answer)
-    )
+    first, again = [
+        await chat.send("nova it is", interaction=incoming.interaction) for _ in range(2)
+    ]
     assert first == again == str(result.response.id)
     assert result.response.content == "nova it is"
     assert not chat.requests("POST")
@@ -481,10 +441,8 @@ async def test_command_that_changes_the_channel_is_answered_in_public(chat: Chat
     [incoming] = await wait_until(lambda: chat.intake.received)
     assert isinstance(incoming, Said)
     assert incoming.has_public_response
-    answer = OutgoingMessage(
-        incoming.address, MessageContent("nova it is"), "n1", interaction=incoming.interaction
-    )
-    assert await chat.surface.send(answer) == str(result.response.id)
+    sent = await chat.send("nova it is", interaction=incoming.interaction)
+    assert sent == str(result.response.id)
     assert (result.response.content, result.ephemeral) == ("nova it is", False)
     shown = await admin.slash(chat.channel, "preset list")
     await wait_until(lambda: shown.acknowledged)
@@ -511,15 +469,7 @@ async def test_file_for_a_command_is_sent_privately_and_once(chat: Chat) -> None
     result = await chat.alice.slash(chat.channel, "new")
     [incoming] = await wait_until(lambda: chat.intake.received)
     for _ in range(2):  # an unknown outcome is simply repeated
-        await chat.surface.send(
-            OutgoingMessage(
-                incoming.address,
-                MessageContent("here"),
-                nonce="n1",
-                interaction=incoming.interaction,
-                file=FILE,
-            )
-        )
+        await chat.send("here", interaction=incoming.interaction, file=FILE)
     assert result.ephemeral
     assert result.response.content == "here"
     assert [one.filename for one in result.response.attachments] == ["prompt-1.txt"]
@@ -532,23 +482,13 @@ async def test_file_for_a_command_is_never_sent_to_the_channel(chat: Chat) -> No
     before = chat.texts
     chat.wire.fault("PATCH", "/webhooks/*", status=401, code=50027)
     with pytest.raises(Refused):
-        await chat.surface.send(
-            OutgoingMessage(
-                incoming.address,
-                MessageContent("here"),
-                nonce="n1",
-                interaction=incoming.interaction,
-                file=FILE,
-            )
-        )
+        await chat.send("here", interaction=incoming.interaction, file=FILE)
     assert chat.texts == before
 
 
 async def test_file_pings_nobody_and_its_message_has_a_nonce(chat: Chat) -> None:
     for _ in range(2):
-        await chat.surface.send(
-            OutgoingMessage(chat.address, MessageContent("@everyone"), nonce="n1", file=FILE)
-        )
+        await chat.send("@everyone", file=FILE)
     assert chat.requests("POST")[0]["json"] == snapshot(
         {
             "content": "@everyone",

@@ -7,7 +7,7 @@ import discord
 import pytest
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Face, MessageContent, MessageThread, OutgoingMessage
+from bot.chat.outgoing import Face, MessageContent, MessageSearch, MessageThread, OutgoingMessage
 from bot.errors import OutcomeUnknown
 from bot.platforms.discord.platform import DiscordPlatform
 from tests.platforms.discord.conftest import platform_for
@@ -97,7 +97,7 @@ async def test_lost_response_of_the_opening_opens_no_second_thread(
         await stage.send("Second.", face)
     restarted = platform_for(stage.wire)
     message = stage.message("Second.", face)
-    assert await restarted.surface.find(message, after=None, known=set()) is None
+    assert await restarted.surface.find(message, MessageSearch(None, set())) is None
     await restarted.surface.send(message)
     await restarted.close()
     assert stage.in_thread() == ["Second."]
@@ -114,7 +114,7 @@ async def test_lost_response_is_found_in_the_thread(stage: Stage, face: Face | N
     with pytest.raises(OutcomeUnknown):
         await stage.surface.send(message)
     restarted = platform_for(stage.wire)
-    found = await restarted.surface.find(message, after=stage.first, known={earlier})
+    found = await restarted.surface.find(message, MessageSearch(stage.first, {earlier}))
     await restarted.close()
     assert stage.in_thread() == ["Again.", "Again."]
     assert found not in {None, earlier}
@@ -126,7 +126,7 @@ async def test_message_that_never_arrived_is_not_found_where_no_thread_is(
 ) -> None:
     await stage.begin(face)
     message = stage.message("Second.", face)
-    assert await stage.surface.find(message, after=stage.first, known=set()) is None
+    assert await stage.surface.find(message, MessageSearch(stage.first, set())) is None
 
 
 @pytest.mark.parametrize("right", ["create_public_threads", "send_messages_in_threads"])
@@ -135,7 +135,7 @@ async def test_answer_goes_on_in_the_channel_without_the_right(stage: Stage, rig
     await stage.begin(None)
     sent = await stage.send("Second.", None)
     assert stage.in_channel() == ["First.", "Second."]
-    found = await stage.surface.find(stage.message("Second.", None), after=None, known=set())
+    found = await stage.surface.find(stage.message("Second.", None), MessageSearch(None, set()))
     assert found == sent
 
 

@@ -5,22 +5,20 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.errors import Unreachable
 from bot.platforms.discord.platform import DiscordPlatform
-from bot.platforms.discord.settings import DiscordSettings
 from tests.platforms.discord.conftest import (
-    COMMANDS,
-    FakeIntake,
     ShortSleepClock,
-    complete,
+    platform_for,
     wait_until,
 )
 from tests.rigs.simwire import SimWire
+from tests.support.intake import FakeIntake
 
 _OLD, _NEW = "sim-token", "sim-token-2"
 
@@ -52,13 +50,9 @@ async def kept_running(
 
     The token is in a file or a setting.
     """
-    settings = DiscordSettings(
-        token=SecretStr(token) if isinstance(token, str) else None,
-        token_file=token if isinstance(token, Path) else None,
-        api_base=f"{wire.base}/api/v10",
-        gateway_url=wire.base.replace("http", "ws") + "/",
-    )
-    platform = DiscordPlatform(settings, commands=COMMANDS, complete=complete, clock=FastClock())
+    is_file = isinstance(token, Path)
+    given: dict[str, Any] = {"token": None, "token_file": token} if is_file else {"token": token}
+    platform = platform_for(wire, clock=FastClock(), **given)
 
     async def run() -> None:
         while True:

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,13 +11,14 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Incoming, Pressed, Said
-from bot.errors import StoreError
+from bot.chat.incoming import Pressed
+from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram.platform import TelegramPlatform
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.ports import Platform
 from bot.runtime.clock import SystemClock
 from tests.rigs.tgwire import TgWire
+from tests.support.intake import FakeIntake
 from tests.waiting import wait_until
 
 COMMANDS = (
@@ -30,36 +31,6 @@ COMMANDS = (
     CommandSpec("help", "What I can do"),
     CommandSpec("export", "What you said", is_private=True),
 )
-
-
-class FakeIntake:
-    """Stores batches in memory, each message once."""
-
-    def __init__(self) -> None:
-        self.events: list[Incoming] = []
-        self.stored: dict[str, str] = {}
-        self.down = False  # while set, every call fails
-        self.refused = 0
-
-    async def receive(self, received: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        if self.down:
-            self.refused += 1
-            raise StoreError("the disk is full")
-        known = {incoming.external_key for incoming in self.events}
-        self.events += [incoming for incoming in received if incoming.external_key not in known]
-        self.stored |= cursors
-
-    async def cursors(self, prefix: str) -> Mapping[str, str]:
-        return {name: value for name, value in self.stored.items() if name.startswith(prefix)}
-
-    @property
-    def received(self) -> list[Said]:
-        """The messages among the events."""
-        return [event for event in self.events if isinstance(event, Said)]
-
-    @property
-    def texts(self) -> list[str]:
-        return [incoming.text for incoming in self.received]
 
 
 class RecordingClock(SystemClock):
@@ -102,11 +73,13 @@ class Rig:
         }
         return TelegramPlatform(
             TelegramSettings.model_validate(given),
-            commands=COMMANDS,
-            command_names={"start", *(one.name for one in COMMANDS)},
-            clock=self.clock,
-            answerable_seconds=self.answerable_seconds,
-            press_refusal=self.press_refusal,
+            PlatformContext(
+                commands=COMMANDS,
+                command_names={"start", *(one.name for one in COMMANDS)},
+                clock=self.clock,
+                answerable_seconds=self.answerable_seconds,
+                press_refusal=self.press_refusal,
+            ),
         )
 
     @asynccontextmanager

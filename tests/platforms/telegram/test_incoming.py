@@ -80,11 +80,6 @@ def test_private_message_fills_every_field() -> None:
     )
 
 
-def test_group_message_does_not_wake_and_admin_is_unknown() -> None:
-    incoming = convert("hi all")
-    assert (incoming.wake, incoming.author_is_admin) == (None, None)
-
-
 def test_topic_is_part_of_the_address_and_the_narrowest_scope() -> None:
     incoming = convert("hi", message_thread_id=9, is_topic_message=True)
     assert incoming.address == Address("telegram", "-100", "9")
@@ -92,7 +87,9 @@ def test_topic_is_part_of_the_address_and_the_narrowest_scope() -> None:
 
 
 def test_reply_thread_outside_a_forum_is_not_a_topic() -> None:
-    assert convert("hi", message_thread_id=9).address.thread is None
+    incoming = convert("hi all", message_thread_id=9)
+    assert incoming.address.thread is None
+    assert (incoming.wake, incoming.author_is_admin) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -108,61 +105,40 @@ def test_service_messages_and_those_of_bots_are_dropped(fields: dict[str, object
     assert message_to_said(message(**fields), BOT) is None  # type: ignore[arg-type]
 
 
-def test_caption_is_read_like_text() -> None:
-    caption = "@nova_bot what is this?"
-    marks = [entity("mention", caption, "@nova_bot")]
-    incoming = convert(None, caption=caption, caption_entities=marks)
-    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "what is this?")
-
-
 def link(text: str, word: str, url: str = "https://a.example/1") -> dict[str, Any]:
     return entity("text_link", text, word, url=url)
 
 
+def written(text: str, *entities: dict[str, Any], **more: object) -> dict[str, Any]:
+    return {"text": text, "entities": list(entities), **more}
+
+
 READ = "😀 read this and that"
+URL = "https://a.example/1"
 LINKS = [link(READ, "this"), link(READ, "that", "https://b.example"), entity("bold", READ, "this")]
-READ_WITH_LINKS = "😀 read this (https://a.example/1) and that (https://b.example)"
+READ_WITH_LINKS = f"😀 read this ({URL}) and that (https://b.example)"
+CALL, ASK = f"@nova_bot {READ}", "/ask read this"
+HIDDEN = {"type": "hidden_user", "sender_user_name": "Bo", "date": NOON}
 BOT_CARD = {**OLDER, "from": BOT_JSON, "text": READ, "entities": LINKS}
+QUOTED_PART = {"text": "this", "position": 8, "entities": [link("this", "this")]}
 
 
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"text": READ, "entities": LINKS}, READ_WITH_LINKS),
+        (written(READ, *LINKS), READ_WITH_LINKS),
         ({"text": None, "caption": READ, "caption_entities": LINKS}, READ_WITH_LINKS),
         (
-            {
-                "text": f"@nova_bot {READ}",
-                "entities": [
-                    entity("mention", f"@nova_bot {READ}", "@nova_bot"),
-                    link(f"@nova_bot {READ}", "this"),
-                ],
-            },
-            "😀 read this (https://a.example/1) and that",
+            written(CALL, entity("mention", CALL, "@nova_bot"), link(CALL, "this")),
+            f"😀 read this ({URL}) and that",
         ),
         (
-            {
-                "text": "/ask read this",
-                "entities": [
-                    entity("bot_command", "/ask read this", "/ask"),
-                    link("/ask read this", "this"),
-                ],
-            },
-            "/ask read this (https://a.example/1)",
+            written(ASK, entity("bot_command", ASK, "/ask"), link(ASK, "this")),
+            f"/ask read this ({URL})",
         ),
+        (written(URL, link(URL, URL)), URL),
         (
-            {
-                "text": "https://a.example/1",
-                "entities": [link("https://a.example/1", "https://a.example/1")],
-            },
-            "https://a.example/1",
-        ),
-        (
-            {
-                "text": READ,
-                "entities": LINKS,
-                "forward_origin": {"type": "hidden_user", "sender_user_name": "Bo", "date": NOON},
-            },
+            written(READ, *LINKS, forward_origin=HIDDEN),
             f"[forwarded message from Bo]\n> {READ_WITH_LINKS}",
         ),
     ],
@@ -176,22 +152,8 @@ def test_links_are_read_with_their_addresses(fields: dict[str, Any], text: str) 
     ("fields", "text"),
     [
         ({"reply_to_message": BOT_CARD}, READ_WITH_LINKS),
-        (
-            {
-                "reply_to_message": BOT_CARD,
-                "quote": {"text": "this", "position": 8, "entities": [link("this", "this")]},
-            },
-            "this (https://a.example/1)",
-        ),
-        (
-            {
-                "external_reply": {
-                    "origin": {"type": "hidden_user", "sender_user_name": "Bo", "date": NOON}
-                },
-                "quote": {"text": "this", "position": 8, "entities": [link("this", "this")]},
-            },
-            "this (https://a.example/1)",
-        ),
+        ({"reply_to_message": BOT_CARD, "quote": QUOTED_PART}, f"this ({URL})"),
+        ({"external_reply": {"origin": HIDDEN}, "quote": QUOTED_PART}, f"this ({URL})"),
     ],
     ids=["reply", "quoted part", "reply to another chat"],
 )
@@ -244,29 +206,47 @@ def test_leading_mention_is_removed(after: str) -> None:
     assert (incoming.wake, incoming.text) == (WakeReason.MENTION, after.lstrip() or "@nova_bot")
 
 
-def test_mention_offsets_count_utf16_units() -> None:
-    text = "👩‍🚀👩‍🚀 @nova_bots @nova"
-    incoming = convert(text, entities=[entity("mention", text, "@nova_bots")])
-    assert incoming.wake is None
+def marked(kind: str, text: str, word: str, **more: object) -> dict[str, Any]:
+    return {"text": text, "entities": [entity(kind, text, word, **more)]}
 
 
-def test_text_mention_of_the_bot_id_wakes() -> None:
-    text = "Nova 🌟, hello"
-    marks = [entity("text_mention", text, "Nova 🌟", user=BOT_JSON)]
-    incoming = convert(text, entities=marks)
-    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, ", hello")
+NAMESAKE = {"id": 8, "is_bot": False, "first_name": "Nova"}
+CAPTION = "@nova_bot what is this?"
 
 
-def test_text_mention_of_another_id_does_not_wake() -> None:
-    namesake = {"id": 8, "is_bot": False, "first_name": "Nova"}
-    text = "Nova hello"
-    assert (
-        convert(text, entities=[entity("text_mention", text, "Nova", user=namesake)]).wake is None
-    )
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (marked("mention", "@nova_bot", "@nova_bot"), "@nova_bot"),
+        (marked("text_mention", "Nova 🌟, hello", "Nova 🌟", user=BOT_JSON), ", hello"),
+        (
+            {
+                "text": None,
+                "caption": CAPTION,
+                "caption_entities": [entity("mention", CAPTION, "@nova_bot")],
+            },
+            "what is this?",
+        ),
+    ],
+    ids=["alone", "by its id", "in a caption"],
+)
+def test_mention_wakes(fields: dict[str, Any], text: str) -> None:
+    incoming = convert(**fields)
+    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, text)
 
 
-def test_username_without_an_entity_does_not_wake() -> None:
-    assert convert("see mail@nova_bot.example").wake is None
+@pytest.mark.parametrize(
+    "fields",
+    [
+        marked("mention", "👩‍🚀👩‍🚀 @nova_bots @nova", "@nova_bots"),
+        marked("text_mention", "Nova hello", "Nova", user=NAMESAKE),
+        {"text": "see mail@nova_bot.example"},
+        marked("bot_command", "try /preset", "/preset"),
+    ],
+    ids=["longer name", "namesake", "no entity", "command within the text"],
+)
+def test_what_does_not_name_the_bot_does_not_wake(fields: dict[str, Any]) -> None:
+    assert convert(**fields).wake is None
 
 
 # --- commands --------------------------------------------------------------------------------
@@ -285,11 +265,6 @@ def test_command_for_another_bot_does_not_wake() -> None:
     marks = [entity("bot_command", text, "/preset@other_bot")]
     incoming = convert(text, entities=marks, reply_to_message=bot_message())
     assert (incoming.wake, incoming.text) == (None, text)
-
-
-def test_command_within_the_text_does_not_wake() -> None:
-    text = "try /preset"
-    assert convert(text, entities=[entity("bot_command", text, "/preset")]).wake is None
 
 
 # --- replies and quotes ----------------------------------------------------------------------
@@ -311,16 +286,6 @@ def test_reply_to_somebody_else_is_quoted_but_does_not_wake() -> None:
     incoming = convert("why?", reply_to_message=other)
     nova = Person("telegram:6", "Nova")
     assert (incoming.wake, incoming.quote) == (None, Quote(nova, "40", "a cat"))
-
-
-def test_partial_quote_replaces_the_whole_message() -> None:
-    incoming = convert(
-        "why?",
-        reply_to_message=bot_message(text="a long story"),
-        quote={"text": "long", "position": 2},
-    )
-    assert incoming.quote is not None
-    assert incoming.quote.text == "long"
 
 
 def test_message_in_a_topic_opened_by_the_bot_is_not_a_reply() -> None:
@@ -410,80 +375,51 @@ def test_automatic_forward_of_a_linked_channel_is_said_by_nobody() -> None:
 # --- attachments and other events ------------------------------------------------------------
 
 FILE = {"file_id": "F1", "file_unique_id": "Q1", "file_size": 2000}
-SMALL_PHOTO = {**FILE, "width": 90, "height": 90}
-STICKER = {
-    **FILE,
-    "type": "regular",
-    "width": 512,
-    "height": 512,
-    "is_animated": False,
-    "is_video": False,
-    "emoji": "😀",
-}
+SQUARE = {**FILE, "width": 90, "height": 90}
+STICKER = {**SQUARE, "type": "regular", "is_animated": False, "is_video": False, "emoji": "😀"}
+GIVEAWAY = {"chats": [], "winners_selection_date": NOON, "winner_count": 1}
+
+
+def file(kind: MediaKind, name: str = "") -> MediaItem:
+    return MediaItem(kind, name, 2000, "F1")
 
 
 @pytest.mark.parametrize(
-    ("fields", "item"),
+    ("field", "value", "item"),
     [
+        ("photo", [SQUARE], file(MediaKind.IMAGE)),
+        ("document", {**FILE, "file_name": "notes.txt"}, file(MediaKind.FILE, "notes.txt")),
         (
-            {"photo": [{**FILE, "width": 90, "height": 90}]},
-            MediaItem(MediaKind.IMAGE, "", 2000, "F1"),
+            "document",
+            {**FILE, "file_name": "cat.png", "mime_type": "image/png"},
+            file(MediaKind.IMAGE, "cat.png"),
         ),
+        ("voice", {**FILE, "duration": 3}, file(MediaKind.VOICE)),
+        ("sticker", STICKER, file(MediaKind.STICKER, "😀")),
+        ("dice", {"emoji": "🎲", "value": 4}, MediaItem(MediaKind.STICKER, "🎲")),
+        ("location", {"latitude": 1.0, "longitude": 2.0}, MediaItem(MediaKind.LOCATION)),
+        ("contact", {"phone_number": "1", "first_name": "Bob"}, MediaItem(MediaKind.CONTACT)),
+        ("live_photo", {**SQUARE, "duration": 1, "photo": [SQUARE]}, file(MediaKind.IMAGE)),
         (
-            {"document": {**FILE, "file_name": "notes.txt"}},
-            MediaItem(MediaKind.FILE, "notes.txt", 2000, "F1"),
-        ),
-        (
-            {"document": {**FILE, "file_name": "cat.png", "mime_type": "image/png"}},
-            MediaItem(MediaKind.IMAGE, "cat.png", 2000, "F1"),
-        ),
-        ({"voice": {**FILE, "duration": 3}}, MediaItem(MediaKind.VOICE, "", 2000, "F1")),
-        ({"sticker": STICKER}, MediaItem(MediaKind.STICKER, "😀", 2000, "F1")),
-        ({"dice": {"emoji": "🎲", "value": 4}}, MediaItem(MediaKind.STICKER, "🎲")),
-        ({"location": {"latitude": 1.0, "longitude": 2.0}}, MediaItem(MediaKind.LOCATION)),
-        (
-            {"contact": {"phone_number": "1", "first_name": "Bob"}},
-            MediaItem(MediaKind.CONTACT),
-        ),
-        (
-            {
-                "live_photo": {
-                    **FILE,
-                    "width": 8,
-                    "height": 8,
-                    "duration": 1,
-                    "photo": [SMALL_PHOTO],
-                }
-            },
-            MediaItem(MediaKind.IMAGE, "", 2000, "F1"),
-        ),
-        (
-            {"checklist": {"title": "shopping", "tasks": [{"id": 1, "text": "milk"}]}},
+            "checklist",
+            {"title": "t", "tasks": [{"id": 1, "text": "m"}]},
             MediaItem(MediaKind.OTHER),
         ),
-        (
-            {"giveaway": {"chats": [], "winners_selection_date": NOON, "winner_count": 1}},
-            MediaItem(MediaKind.OTHER),
-        ),
-        ({"of_a_later_version": {}}, MediaItem(MediaKind.OTHER)),
+        ("giveaway", GIVEAWAY, MediaItem(MediaKind.OTHER)),
+        ("of_a_later_version", {}, MediaItem(MediaKind.OTHER)),
     ],
-    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+    ids=lambda given: given if isinstance(given, str) else "",
 )
 def test_message_without_text_keeps_its_attachment(
-    fields: dict[str, object], item: MediaItem
+    field: str, value: object, item: MediaItem
 ) -> None:
-    incoming = convert(None, chat=PRIVATE, **fields)
+    incoming = convert(None, chat=PRIVATE, **{field: value})
     assert (incoming.text, incoming.attachments) == ("", (item,))
     assert incoming.wake is WakeReason.DM
 
 
 def test_unknown_message_in_a_group_is_dropped() -> None:
     assert message_to_said(message(None, of_a_later_version={}), BOT) is None
-
-
-def test_mention_alone_is_the_text() -> None:
-    incoming = convert("@nova_bot", entities=[entity("mention", "@nova_bot", "@nova_bot")])
-    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "@nova_bot")
 
 
 def test_entity_that_cuts_a_character_in_two_does_not_hide_the_mention() -> None:

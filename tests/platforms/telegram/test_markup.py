@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -20,48 +21,12 @@ LIMITS = Limits(4096, "utf16", 1.0, 5, render=plain_text, hides_markup=True)
 _EMPHASIS = {"bold", "italic", "strikethrough", "spoiler"}
 _CODE = {"code", "pre"}
 FRAGMENTS = [
-    *(
-        "*",
-        "**",
-        "***",
-        "_",
-        "__",
-        "~~",
-        "||",
-        "`",
-        "``",
-        "```",
-        "```py\n",
-        "~~~",
-        "\\",
-        "<",
-        "&amp;",
-    ),
-    *("# ", "#### ", "> ", ">> ", "- ", "  - ", "1. ", "    ", "- [x] ", "---", "\n", "\n\n", " "),
-    *(
-        "| a | b |\n|---|:-:|\n",
-        "| 1 | 中 |\n",
-        "$",
-        "$$",
-        "\\(",
-        "\\)",
-        "\\[",
-        "\\frac{a}{b}",
-        "x^2",
-    ),
-    *("[", "](https://e.org)", "![", "<https://e.org>", "https://e.org", "](tg://user?id=1)"),
-    *(
-        "word",
-        "好的。",
-        "😀",
-        "👩‍👩‍👧",
-        "🇩🇪",
-        "e\u0301",
-        "@alice_2",
-        "/start@alice_2",
-        "\u200b",
-        "a_b",
-    ),
+    *("*", "**", "***", "_", "__", "~~", "||", "`", "``", "```", "```py\n", "~~~", "\\", "<"),
+    *("&amp;", "# ", "#### ", "> ", ">> ", "- ", "  - ", "1. ", "    ", "- [x] ", "---", "\n"),
+    *("\n\n", " ", "| a | b |\n|---|:-:|\n", "| 1 | 中 |\n", "$", "$$", "\\(", "\\)", "\\["),
+    *("\\frac{a}{b}", "x^2", "[", "](https://e.org)", "![", "<https://e.org>", "https://e.org"),
+    *("](tg://user?id=1)", "word", "好的。", "😀", "👩‍👩‍👧", "🇩🇪", "e\u0301", "@alice_2"),
+    *("/start@alice_2", "\u200b", "a_b"),
 ]
 MARKDOWN = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=5), max_size=60).map("".join)
 
@@ -176,3 +141,32 @@ def test_hundred_thousand_texts_are_legal() -> None:
     for _ in range(100_000):
         source = "".join(dice.choices(FRAGMENTS, k=dice.randrange(1, 50)))
         check_source(source, LIMITS)
+
+
+@given(before=st.text(st.characters(exclude_categories=["Cs"])))
+def test_mention_after_any_text_is_set_as_code(before: str) -> None:
+    text, marks = render_markdown(f"{before} (@alice_2)")
+    encoded = text.encode("utf-16-le")
+    coded = [mark for mark in marks or [] if mark.type in {"code", "pre"}]
+    outside = encoded
+    for mark in coded:
+        start, end = 2 * mark.offset, 2 * (mark.offset + mark.length)
+        outside = outside[:start] + "`".encode("utf-16-le") * mark.length + outside[end:]
+    assert re.search(r"(?<!\w)@alice_2", outside.decode("utf-16-le")) is None
+    assert "alice_2" in text
+
+
+def test_text_without_mentions_has_no_entities() -> None:
+    assert render_markdown("mail@host @ 5 @me") == ("mail@host @ 5 @me", None)
+
+
+def test_mention_with_code_in_the_middle_is_none() -> None:
+    text, _ = render_markdown("@`h`ere and @he`re` but `@here`")
+    assert text == "\uff20here and \uff20here but @here"
+
+
+def test_mention_entities_stop_at_the_limit() -> None:
+    _, marks = render_markdown("@name " * 120)
+    assert marks is not None
+    assert len(marks) == 100
+    assert all(isinstance(mark, MessageEntity) for mark in marks)

@@ -19,9 +19,9 @@ from bot.chat.incoming import (
 )
 from bot.platforms.telegram.api import ChatMoved
 from bot.platforms.telegram.incoming import to_incoming
-from bot.platforms.telegram.moved_chats import ChatOfNow, MovedChats
-from tests.platforms.telegram.conftest import FakeIntake
+from bot.platforms.telegram.moved_chats import CurrentChat, MovedChats
 from tests.platforms.telegram.messages import ALICE, BOT, BOT_JSON, NOON
+from tests.support.intake import FakeIntake
 
 OLD, NEW = -5, -1005
 GROUP = Address("telegram", str(OLD))
@@ -105,7 +105,7 @@ async def test_refused_request_is_made_in_the_new_chat_and_the_move_is_stored() 
     store, chats_asked = FakeIntake(), list[int]()
     chats = MovedChats(store)
 
-    async def request(chat: ChatOfNow) -> str:
+    async def request(chat: CurrentChat) -> str:
         chats_asked.append(chat.chat)
         if chat.chat == OLD:
             raise ChatMoved(NEW)
@@ -136,6 +136,6 @@ async def test_move_of_one_bot_is_not_that_of_another() -> None:
 
 
 def test_messages_of_the_group_are_not_those_of_the_supergroup() -> None:
-    chat = ChatOfNow(NEW, has_moved=True)
+    chat = CurrentChat(NEW, has_moved=True)
     assert chat.to_wire("7") is None
     assert chat.to_wire(chat.from_wire(7)) == 7

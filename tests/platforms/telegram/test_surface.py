@@ -8,13 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 from aiogram.types import MessageEntity
-from hypothesis import given
-from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Button, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Attachment, Button, MessageContent, MessageSearch, OutgoingMessage
 from bot.errors import (
     MessageNotFound,
     OutcomeUnknown,
@@ -26,12 +24,13 @@ from bot.errors import (
 )
 from bot.platforms.telegram.api import BotApi, NotEditable
 from bot.platforms.telegram.limits import plain_text
-from bot.platforms.telegram.markup import render_markdown
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.ports import DraftingSurface, Surface
 from bot.replying.split import split
 from tests.attacks import attack_texts, with_ours
 from tests.platforms.telegram.conftest import Rig
+
+pytestmark = pytest.mark.service
 
 ALICE, BOB, GROUP, FORUM = 5, 6, -100, -200
 PRIVATE_CHAT = Address("telegram", str(ALICE))
@@ -63,26 +62,12 @@ async def find(
     known: Set[str],
 ) -> str | None:
     message = OutgoingMessage(at, MessageContent(text), nonce="n", file=file)
-    return await surface.find(message, after=after, known=known)
+    return await surface.find(message, MessageSearch(after, known))
 
 
 # --- pings -----------------------------------------------------------------------------------
 
 
-@given(before=st.text(st.characters(exclude_categories=["Cs"])))
-def test_mention_after_any_text_is_set_as_code(before: str) -> None:
-    text, marks = render_markdown(f"{before} (@alice_2)")
-    encoded = text.encode("utf-16-le")
-    coded = [mark for mark in marks or [] if mark.type in {"code", "pre"}]
-    outside = encoded
-    for mark in coded:
-        start, end = 2 * mark.offset, 2 * (mark.offset + mark.length)
-        outside = outside[:start] + "`".encode("utf-16-le") * mark.length + outside[end:]
-    assert re.search(r"(?<!\w)@alice_2", outside.decode("utf-16-le")) is None
-    assert "alice_2" in text
-
-
-@pytest.mark.service
 @pytest.mark.parametrize(
     ("title", "given"),
     with_ours(
@@ -113,7 +98,6 @@ async def test_mentions_are_code_in_any_request(
         assert call["link_preview_options"] == {"is_disabled": True}
 
 
-@pytest.mark.service
 async def test_hostile_markup_is_sent_as_it_reads(rig: Rig, surface: Surface) -> None:
     """Send every text as a model may write it, in parts: Telegram refuses none, or cuts it."""
     for text in attack_texts("markup"):
@@ -131,26 +115,9 @@ async def test_hostile_markup_is_sent_as_it_reads(rig: Rig, surface: Surface) ->
             assert all(one["offset"] + one["length"] <= 4096 for one in entities)
 
 
-def test_text_without_mentions_has_no_entities() -> None:
-    assert render_markdown("mail@host @ 5 @me") == ("mail@host @ 5 @me", None)
-
-
-def test_mention_with_code_in_the_middle_is_none() -> None:
-    text, _ = render_markdown("@`h`ere and @he`re` but `@here`")
-    assert text == "\uff20here and \uff20here but @here"
-
-
-def test_mention_entities_stop_at_the_limit() -> None:
-    _, marks = render_markdown("@name " * 120)
-    assert marks is not None
-    assert len(marks) == 100
-    assert all(isinstance(mark, MessageEntity) for mark in marks)
-
-
 # --- requests --------------------------------------------------------------------------------
 
 
-@pytest.mark.service
 @pytest.mark.parametrize("file", [None, Attachment("prompt-1.txt", "You are Nora.")])
 async def test_buttons_stand_in_their_rows(
     rig: Rig, surface: Surface, file: Attachment | None
@@ -164,10 +131,9 @@ async def test_buttons_stand_in_their_rows(
         [{"text": "Stop", "callback_data": "stop"}],
         [{"text": "2/3", "callback_data": "next"}],
     ]
-    assert await surface.find(message, after=None, known=set()) == sent
+    assert await surface.find(message, MessageSearch(None, set())) == sent
 
 
-@pytest.mark.service
 async def test_edit_without_buttons_removes_them(rig: Rig, surface: Surface) -> None:
     content = MessageContent("hi", buttons=(Button("Stop", "stop"),))
     sent = await surface.send(OutgoingMessage(PRIVATE_CHAT, content, nonce="n"))
@@ -175,7 +141,6 @@ async def test_edit_without_buttons_removes_them(rig: Rig, surface: Surface) -> 
     assert "reply_markup" not in rig.telegram.msgs[ALICE][int(sent)]
 
 
-@pytest.mark.service
 async def test_message_is_sent_plain_without_preview_as_a_reply(rig: Rig, surface: Surface) -> None:
     sent = await send(surface, "<b>5 < 6</b> ask @alice", GROUP_CHAT, to="1")
 
@@ -191,7 +156,6 @@ async def test_message_is_sent_plain_without_preview_as_a_reply(rig: Rig, surfac
     }
 
 
-@pytest.mark.service
 async def test_reply_to_a_deleted_message_is_sent(rig: Rig, surface: Surface) -> None:
     del rig.telegram.msgs[GROUP][1]
     await send(surface, "hi", GROUP_CHAT, to="1")
@@ -201,7 +165,6 @@ async def test_reply_to_a_deleted_message_is_sent(rig: Rig, surface: Surface) ->
     assert rig.telegram.texts(GROUP) == ["hi", "hi again"]
 
 
-@pytest.mark.service
 async def test_message_is_sent_to_its_topic(rig: Rig, surface: Surface) -> None:
     rig.telegram.say(ALICE, "hi", chat=FORUM, thread=9)
     rig.telegram.topics[FORUM] = {9: "T"}
@@ -216,7 +179,6 @@ async def test_message_is_sent_to_its_topic(rig: Rig, surface: Surface) -> None:
     ]
 
 
-@pytest.mark.service
 async def test_file_is_sent_with_a_caption_as_a_reply(rig: Rig, surface: Surface) -> None:
     file = Attachment("prompt-1.txt", "You are Nora.")
     sent = await surface.send(
@@ -239,7 +201,6 @@ async def test_file_is_sent_with_a_caption_as_a_reply(rig: Rig, surface: Surface
     assert rig.telegram.lint == []
 
 
-@pytest.mark.service
 async def test_edit_and_delete_may_be_repeated(rig: Rig, surface: Surface) -> None:
     sent = await send(surface, "…")
     for _ in range(2):
@@ -251,13 +212,11 @@ async def test_edit_and_delete_may_be_repeated(rig: Rig, surface: Surface) -> No
     assert rig.telegram.texts(ALICE) == []
 
 
-@pytest.mark.service
 async def test_edit_of_a_deleted_message_raises_message_not_found(surface: Surface) -> None:
     with pytest.raises(MessageNotFound):
         await surface.edit(PRIVATE_CHAT, "99", MessageContent("text"))
 
 
-@pytest.mark.service
 async def test_group_that_became_a_supergroup_is_followed(rig: Rig, surface: Surface) -> None:
     asked = rig.telegram.say(BOB, "question", chat=-1000)
     before = await send(surface, "before", GROUP_CHAT)
@@ -284,7 +243,6 @@ def test_limits_differ_by_the_kind_of_chat(rig: Rig) -> None:
 # --- errors -----------------------------------------------------------------------------------
 
 
-@pytest.mark.service
 @pytest.mark.parametrize(
     ("fault", "meaning"),
     [
@@ -308,15 +266,6 @@ async def test_send_errors_are_translated(
     assert rig.telegram.token not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.service
-async def test_flood_control_of_a_send_has_retry_after(rig: Rig, surface: Surface) -> None:
-    rig.telegram.fault("sendMessage", retry_after=7)
-    with pytest.raises(RateLimited) as caught:
-        await send(surface, "hi")
-    assert caught.value.retry_after_seconds == 7
-
-
-@pytest.mark.service
 @pytest.mark.parametrize(
     ("settings", "meaning"),
     [
@@ -338,7 +287,6 @@ async def test_wrong_settings_are_reported_without_the_token(
     assert "canary" not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.service
 async def test_refused_link_leaves_the_other_formatting(rig: Rig, surface: Surface) -> None:
     text = "**bold** [here](http://localhost/a) and *there*"
     rig.telegram.fault("sendMessage", error_code=400, description="Bad Request: Wrong HTTP URL")
@@ -352,7 +300,6 @@ async def test_refused_link_leaves_the_other_formatting(rig: Rig, surface: Surfa
 # --- find ------------------------------------------------------------------------------------
 
 
-@pytest.mark.service
 @pytest.mark.parametrize("at", [PRIVATE_CHAT, GROUP_CHAT], ids=["private", "group"])
 async def test_find_returns_a_message_whose_response_was_lost(
     rig: Rig, surface: Surface, at: Address
@@ -366,7 +313,6 @@ async def test_find_returns_a_message_whose_response_was_lost(
     assert len(rig.telegram.texts(int(at.chat))) == 1
 
 
-@pytest.mark.service
 async def test_find_skips_messages_of_others_and_known_ones(rig: Rig, surface: Surface) -> None:
     first = await send(surface, "…", GROUP_CHAT)
     for _ in range(12):
@@ -378,7 +324,6 @@ async def test_find_skips_messages_of_others_and_known_ones(rig: Rig, surface: S
     assert first not in {str(call["message_id"]) for call in rig.calls("editMessageText")}
 
 
-@pytest.mark.service
 @pytest.mark.parametrize(
     ("at", "tries"), [(PRIVATE_CHAT, 64), (GROUP_CHAT, 8)], ids=["private", "group"]
 )
@@ -389,7 +334,6 @@ async def test_find_returns_none_for_a_message_that_never_arrived(
     assert len(rig.calls("editMessageText")) == tries
 
 
-@pytest.mark.service
 async def test_find_returns_a_file_among_texts(rig: Rig, surface: Surface) -> None:
     file = Attachment("prompt-1.txt", "You are Nora.")
     await send(surface, "of a version before", GROUP_CHAT)
@@ -405,7 +349,6 @@ async def test_find_returns_a_file_among_texts(rig: Rig, surface: Surface) -> No
     assert rig.telegram.texts(GROUP) == ["of a version before", "for @alice"]
 
 
-@pytest.mark.service
 async def test_find_probes_a_bounded_number_of_ids(rig: Rig, surface: Surface) -> None:
     for _ in range(80):
         rig.telegram.say(BOB, "chatter", chat=GROUP)
@@ -450,14 +393,12 @@ async def test_find_goes_on_where_telegram_asked_it_to_wait(
     assert group.probed == [*range(2, last + 1)]
 
 
-@pytest.mark.service
 async def test_find_without_after_starts_at_the_newest_known_id(rig: Rig, surface: Surface) -> None:
     first = await send(surface, "…")
     lost = await send(surface, "…")
     assert await find(surface, PRIVATE_CHAT, "…", after=None, known={first}) == lost
 
 
-@pytest.mark.service
 async def test_find_ignores_messages_older_than_the_newest_known(
     rig: Rig, surface: Surface
 ) -> None:
@@ -466,7 +407,6 @@ async def test_find_ignores_messages_older_than_the_newest_known(
     assert await find(surface, GROUP_CHAT, "…", after="1", known={known}) is None
 
 
-@pytest.mark.service
 async def test_messages_before_the_newest_known_are_not_probed(rig: Rig, surface: Surface) -> None:
     for _ in range(80):
         rig.telegram.say(BOB, "chatter", chat=GROUP)
@@ -475,25 +415,16 @@ async def test_messages_before_the_newest_known_are_not_probed(rig: Rig, surface
     assert await find(surface, GROUP_CHAT, "…", after="1", known={known}) == lost
 
 
-@pytest.mark.service
 async def test_second_copy_is_not_looked_for_among_messages_of_which_none_is_known(
     rig: Rig, surface: Surface
 ) -> None:
     await send(surface, "of last month")
     sent = await send(surface, "…")
     message = OutgoingMessage(PRIVATE_CHAT, MessageContent("…"), nonce="n")
-    assert await surface.find(message, after=None, known={sent}, duplicate_of=sent) is None
+    assert await surface.find(message, MessageSearch(None, {sent}, sent)) is None
     assert rig.telegram.texts(ALICE) == ["of last month", "…"]
 
 
-@pytest.mark.service
-async def test_find_stops_at_flood_control(rig: Rig, surface: Surface) -> None:
-    rig.telegram.fault("editMessageText", retry_after=7)
-    with pytest.raises(RateLimited):
-        await find(surface, GROUP_CHAT, "…", after="1", known=set())
-
-
-@pytest.mark.service
 async def test_find_in_a_forbidden_chat_raises_refused(rig: Rig, surface: Surface) -> None:
     rig.telegram.blocked.add(GROUP)
     with pytest.raises(Refused):
@@ -515,7 +446,6 @@ async def test_draft_is_shown_in_a_private_chat_and_is_no_message(rig: Rig) -> N
     await bot.close()
 
 
-@pytest.mark.service
 async def test_person_is_written_to_in_private(rig: Rig, surface: Surface) -> None:
     bot = rig.bot()
     sent = await send(surface, "for you", await bot.private_chat(f"telegram:{ALICE}"))

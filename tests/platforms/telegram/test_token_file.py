@@ -103,7 +103,7 @@ async def test_file_without_one_secret_of_the_webhook_changes_nothing(
     assert bot.admits_call({_HEADER: _SECRET})
     assert not any(bot.admits_call({_HEADER: one}) for one in text.split())
     await bot.close()
-    with pytest.raises(ValidationError, match="not one secret"):
+    with pytest.raises(ValidationError, match="webhook secret"):
         rig.bot(**webhook(webhook_secret_file=file))
 
 

@@ -359,8 +359,8 @@ async def test_chinese_fits_the_screen() -> None:
         async with chatting(service, terminal):
             terminal.enter("你好")
             await terminal.shows(
-                *("alice> 你好", "诺拉", "“你今天来得很早，”她说，hello world 给"),
-                *("两个人各倒了一杯茶。港口的灯塔在夜里亮", "着。", "alice>"),
+                *("alice> 你好", "诺拉", "“你今天来得很早，”她说，hello world"),
+                *("给两个人各倒了一杯茶。港口的灯塔在夜里", "亮着。", "alice>"),
             )
 
 
@@ -371,15 +371,15 @@ async def test_terminal_speaks_chinese_at_sixty_columns() -> None:
     with open_terminal(60) as terminal:
         async with chatting(service, terminal, locale="zh_CN.UTF-8", renamed=renamed):
             await terminal.shows_text(
-                "请写消息。/help 列出命令，/as 名字 更改您的名字，/quit 结束\n"
-                "聊天。Alt-Enter 换行，Tab 补全命令，Ctrl-C 停止回答。\n"
+                "请写消息。/help 列出命令，/as 名字 更改您的名字，/quit\n"
+                "结束聊天。Alt-Enter 换行，Tab 补全命令，Ctrl-C 停止回答。\n"
             )
             terminal.enter("你好")
             await terminal.shows_text(" 秒（Ctrl-C 停止）")
             terminal.enter("再来一杯碧螺春，" * 9)
             await terminal.shows_text("⏎ 再来一杯碧螺春，再来一杯碧螺 …")
             service.go_on.set()
-            await terminal.shows_text("You said 再来一杯碧螺春")
+            await terminal.shows_text("You said\n再来一杯碧螺春")
             assert {one.locale for one in service.received} == {"zh_CN.UTF-8"}
             terminal.press("/qu")
             await terminal.shows_text("结束聊天")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bot.chat.incoming import Deleted, Edited, Said, WakeReason
-from bot.chat.outgoing import MessageContent, OutgoingMessage
+from bot.chat.outgoing import MessageContent, MessageSearch, OutgoingMessage
 from bot.chat.web_channel import WebChannel, WebMessage, web_person
 from bot.errors import MessageNotFound
 from bot.platforms.spec import PlatformContext, PlatformSpec
@@ -180,11 +180,11 @@ async def test_message_that_is_sent_again_appears_once_and_is_found(tmp_path: Pa
         channel = await open_channel(service)
         surface = service.container.platforms["web"].surface
         answer = OutgoingMessage(channel.channel.address, MessageContent("Sit."), nonce="n1")
-        assert await surface.find(answer, after=None, known=set()) is None
+        assert await surface.find(answer, MessageSearch(None, set())) is None
         for _ in range(2):
             assert await surface.send(answer) == "n1"
         assert await channel.texts() == ["Sit."]
-        assert await surface.find(answer, after=None, known=set()) == "n1"
+        assert await surface.find(answer, MessageSearch(None, set())) == "n1"
         await surface.delete(answer.address, "n1")
         await surface.delete(answer.address, "n1")
         with pytest.raises(MessageNotFound):

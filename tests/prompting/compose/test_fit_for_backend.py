@@ -8,7 +8,7 @@ from typing_extensions import override
 from bot.chat.prompt import Message, Prompt
 from bot.chat.session import Session
 from bot.errors import PresetError
-from bot.ports import TextTokenCounter, TokenCountingBackend
+from bot.ports import TextTokenCounter
 from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend
 from bot.prompting.draft import Draft, group_history
 from bot.prompting.presets.files import load_presets, validate_preset
@@ -24,7 +24,7 @@ DRAFT = Draft(
 )
 
 
-class LetterCountingBackend(FakeBackend, TokenCountingBackend):
+class LetterCountingBackend(FakeBackend):
     """A backend whose tokens are letters, with a context of `max_prompt_tokens`."""
 
     def __init__(self, max_prompt_tokens: int | None) -> None:

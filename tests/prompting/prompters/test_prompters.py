@@ -9,7 +9,7 @@ from inline_snapshot import snapshot
 
 from bot.errors import UserError
 from bot.prompting.compose.instructions import build_prompter
-from bot.prompting.presets.files import Preset
+from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter
 from tests.shared_data import golden
 

@@ -1,0 +1,101 @@
+"""Check the parameters of presets for backends that refuse what their engine would ignore."""
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import field
+from typing import Any, TypeGuard
+
+from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS
+from bot.texts.text import Text, joined, translatable
+from bot.value_class import value_class
+
+INVALID_PARAMETERS_NOTICE = translatable(
+    "This preset has parameters that its model does not know; the bot's operator has to fix it."
+)
+
+
+@value_class
+class Check:
+    """Which values a parameter takes."""
+
+    is_valid: Callable[[object], bool]
+    expected: Text
+
+
+def number(low: float = -1e6, high: float = 1e6) -> Check:
+    span = translatable("a number from {low} to {high}", low=f"{low:g}", high=f"{high:g}")
+    return Check(
+        lambda value: is_number(value) and low <= value <= high,
+        span if high < 1e6 else translatable("a number"),
+    )
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def are_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+
+
+STOP = Check(
+    lambda value: isinstance(value, str) or are_texts(value),
+    translatable("a text or a list of them"),
+)
+ONE = Check(lambda value: value == 1, translatable("1, as a chat gets one answer"))
+
+
+@value_class
+class ParameterTable:
+    """The parameters that one API takes."""
+
+    checks: Mapping[str, Check]
+    all_names: Text
+    """Says which names there are, where none is near an unknown one."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Parameters by their other names."""
+    remedies: Mapping[str, str] = field(default_factory=dict)
+    """What to do about unknown names that are often written."""
+
+    def find_problems(self, given: Mapping[str, object]) -> Iterator[Text]:
+        """Yield a line for each unknown name and each wrong value."""
+        for name, value in given.items():
+            check = self.checks.get(self.aliases.get(name, name))
+            if check is None:
+                hint = self.remedies.get(name) or self._suggestion(name)
+                yield translatable("unknown parameter {name}; {hint}", name=repr(name), hint=hint)
+            elif not check.is_valid(value):
+                yield translatable(
+                    "the parameter {name} must be {expected}, not {given}",
+                    name=repr(name),
+                    expected=check.expected,
+                    given=f"{value!r:.60}",
+                )
+
+    def _suggestion(self, name: str) -> Text:
+        """Suggest the nearest parameter: TopP and top-p are top_p."""
+        snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
+        near = difflib.get_close_matches(snake, [*self.checks, *self.aliases], n=1)
+        return translatable("did you mean {name}?", name=repr(near[0])) if near else self.all_names
+
+
+def given_parameters(parameters: Mapping[str, object]) -> dict[str, Any]:
+    """Return the parameters that are set, without those that only Troupe uses."""
+    return {
+        name: value
+        for name, value in parameters.items()
+        if name not in STRING_TEMPLATE_PARAMETERS and value is not None
+    }
+
+
+def synonyms(*names: str) -> Text:
+    return translatable("the parameters {names} mean the same; remove one", names=_list(names))
+
+
+def exclusive(*names: str) -> Text:
+    return translatable("the parameters {names} exclude each other; remove one", names=_list(names))
+
+
+def _list(names: Collection[str]) -> Text:
+    return joined(map(repr, names), translatable(" and "))

@@ -1,0 +1,117 @@
+"""The engine `llama_cpp_python`: its requests, the text of its tokens, and its C functions."""
+
+import ast
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.backends.llama_cpp.bindings_request import (
+    CompletionRequest,
+    Detokenizer,
+    InvalidRequest,
+    parse_request,
+)
+from bot.backends.llama_cpp.sampling import BINDINGS_PARAMETERS
+
+
+def read(**given: object) -> CompletionRequest:
+    return parse_request(json.dumps({"prompt": [1, 2, 3], **given}).encode())
+
+
+def test_defaults_are_those_of_llama_cpp() -> None:
+    asked = read()
+
+    assert (asked.temp, asked.top_k, asked.top_p, asked.min_p) == (0.8, 40, 0.95, 0.05)
+    assert (asked.repeat_penalty, asked.repeat_last_n, asked.seed) == (1.0, 64, None)
+
+
+def test_every_parameter_of_a_preset_for_the_bindings_is_known() -> None:
+    translated = {"response_format", "n"}
+    known = {field.encode_name for field in msgspec.structs.fields(CompletionRequest)}
+
+    assert known >= BINDINGS_PARAMETERS - translated
+
+
+@pytest.mark.parametrize("given", [{"temperature": "hot"}, {"logit_bias": {"4": "much"}}])
+def test_invalid_parameter_is_rejected(given: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest, match=next(iter(given))):
+        read(**given)
+
+
+def test_integral_float_counts_as_an_integer() -> None:
+    assert read(top_k=40.0).top_k == 40
+
+
+END = 256  # tokens are bytes here, but for this one
+
+
+def detokenizer(*stop: str) -> Detokenizer:
+    return Detokenizer(lambda token: bytes([token]), ends={END}, stop=stop)
+
+
+def shown(detokenizer: Detokenizer, tokens: list[int]) -> str:
+    text = ""
+    for token in tokens:
+        text += detokenizer.add(token)
+        if detokenizer.ended:
+            return text
+    return text + detokenizer.flush()
+
+
+@given(st.text())
+def test_text_round_trips_through_tokens(text: str) -> None:
+    assert shown(detokenizer(), [*text.encode(), END]) == text
+
+
+def test_character_is_returned_with_its_last_token() -> None:
+    emoji = detokenizer()
+
+    assert [emoji.add(token) for token in "🎭".encode()] == ["", "", "", "🎭"]
+
+
+def test_incomplete_character_at_the_end_is_replaced() -> None:
+    assert shown(detokenizer(), [*"a🎭".encode()][:3]) == "a\ufffd"
+
+
+def test_end_token_has_no_text() -> None:
+    ended = detokenizer()
+
+    assert shown(ended, [*b"yes", END, *b"no"]) == "yes"
+    assert ended.ended
+
+
+def test_stop_string_across_tokens_ends_the_text() -> None:
+    stopped = detokenizer("\nAnn:")
+
+    assert shown(stopped, [*b"yes\nAnn: no"]) == "yes"
+    assert stopped.ended
+
+
+def test_partial_stop_string_at_the_end_is_returned() -> None:
+    assert shown(detokenizer("\nAnn:"), [*b"yes\nAn", END]) == "yes\nAn"
+
+
+MODULE = "bot.backends.llama_cpp.bindings_child"
+
+
+def test_every_c_function_in_use_is_listed_and_exists() -> None:
+    bindings = pytest.importorskip("llama_cpp", reason="the bindings are not built")
+    spec = importlib.util.find_spec(MODULE)
+    assert spec is not None
+    assert spec.origin is not None
+    module = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    used = {
+        node.attr
+        for node in ast.walk(module)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "llama_cpp"
+    }
+
+    listed = re.findall(r"^(llama_\w+)", ast.get_docstring(module) or "", re.MULTILINE)
+    assert {name for name in used if name.islower()} == set(listed)
+    assert all(hasattr(bindings, name) for name in used)

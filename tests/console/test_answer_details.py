@@ -1,0 +1,54 @@
+"""Figures are drawn from numbers that add up."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.chat.prompt import Usage
+from bot.chat.receipt import Timings
+from bot.console.answer_details import BAR_WIDTH, budget_segments, waterfall
+from tests.contracts.test_receipts import RECEIPT
+
+
+@given(tokens=st.integers(1, 10**6), limit=st.none() | st.integers(1, 10**6))
+def test_budget_segments_add_up(tokens: int, limit: int | None) -> None:
+    segments = budget_segments(replace(RECEIPT, usage=Usage(tokens), limit=limit))
+
+    assert sum(one.tokens for one in segments if one.section != "free") == tokens
+    free = sum(one.tokens for one in segments if one.section == "free")
+    assert free == max(0, (limit or 0) - tokens)
+    assert sum(one.width for one in segments) == pytest.approx(BAR_WIDTH, abs=0.1)
+
+
+def test_waterfall_follows_the_time() -> None:
+    steps = waterfall(replace(RECEIPT, timings=Timings(1.0, 2.0, 5.0, 0.25)))
+
+    assert [(one.step, one.seconds) for one in steps] == [
+        *(("received", 0.0), ("waited", 0.75), ("composed", 0.25), ("prefill", 2.0)),
+        ("decode", 3.0),
+    ]
+    assert [one.x for one in steps] == [0, 0, 37.5, 50, 150]
+
+
+def test_waterfall_shows_edits_and_the_delivery() -> None:
+    timings = Timings(1.0, 2.0, 5.0, 0.25, edits=(4.0, 5.5), received_at=1_000.0)
+    *_, edits, delivered = waterfall(replace(RECEIPT, timings=timings), 10.0)
+
+    assert (edits.step, edits.seconds, edits.x, edits.marks) == ("edits", 1.5, 120, [120, 165])
+    assert (delivered.step, delivered.seconds) == ("delivered", 4.0)
+    assert (delivered.x, delivered.width) == (180, 120)
+
+
+def test_answer_that_was_shown_whole_while_it_was_written_is_delivered_by_its_last_edit() -> None:
+    timings = Timings(1.0, 2.0, 5.0, edits=(4.0, 6.5), received_at=1_000.0)
+    delivered = waterfall(replace(RECEIPT, timings=timings), 4.0)[-1]
+
+    assert (delivered.step, delivered.seconds) == ("delivered", 0.5)
+
+
+def test_answer_without_a_first_word_was_reading_all_the_time() -> None:
+    steps = waterfall(replace(RECEIPT, timings=Timings(0.0, None, 2.0)))
+
+    assert [one.seconds for one in steps] == [0, 0, 0, 2, 0]

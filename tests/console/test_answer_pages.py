@@ -1,0 +1,233 @@
+"""The list of answers, one answer, its prompt in three forms, and a comparison."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from bot.chat.access import Scope
+from bot.chat.prompt import Message
+from bot.chat.receipt import DroppedItem, PromptSpan
+from bot.chat.session import PresetVersion
+from bot.runtime.clock import SystemClock
+from bot.storage.presets import PresetVersions
+from tests.attacks import expanded, with_ours
+from tests.contracts.test_receipts import RECEIPT
+from tests.support.console import (
+    ConsoleUnderTest,
+    MakeParts,
+    answer_pages,
+    receipt_of,
+    store_answers,
+)
+
+_MAX_CHARS = 20_000
+HOSTILE = {
+    "script": "</pre><script>alert(1)</script>",
+    "attribute": "\" autofocus onfocus=alert(1) x='",
+    "image": "<img src=x onerror=alert(1)>",
+    "jinja": "{{ 7 * 7 }}{% for x in range(9) %}x{% endfor %}",
+    "svg": "</text></svg><svg onload=alert(1)>",
+}
+
+
+@pytest.fixture
+def make_parts(tmp_path: Path) -> MakeParts:
+    return lambda database: [answer_pages(database, tmp_path)]
+
+
+async def page(console: ConsoleUnderTest, path: str) -> str:
+    answer = await console.client.get(path)
+    assert answer.status == 200, await answer.text()
+    return await answer.text()
+
+
+async def test_list_shows_answers_and_keeps_the_filter(console: ConsoleUnderTest) -> None:
+    other = replace(RECEIPT, answer="And I am Nils.", preset="nils", reason=None)
+    await store_answers(console, *[RECEIPT] * 60, other)
+    await console.log_in()
+
+    whole = await page(console, "/answers")
+    assert whole.count('<td class="num nowrap"><a href="/answers/') == 50
+    assert 'href="/answers?before=12"' in whole
+    filtered = await page(console, "/answers?text=i+AM&cut_off=true")
+    assert "And I am Nils." in filtered
+    assert filtered.count('<td class="num nowrap"><a href="/answers/') == 1
+    assert 'value="i AM"' in filtered
+
+
+async def test_answer_shows_what_it_was_made_of(console: ConsoleUnderTest) -> None:
+    await store_answers(console, RECEIPT, RECEIPT)
+    await console.log_in()
+
+    shown = await page(console, "/answers/2")
+
+    for text in ("Hi 🙂", "The Inn", "0.50", "the budget was used up", "temperature", "121"):
+        assert text in shown, text
+    assert 'href="/answers/2/compare/1"' in shown
+    assert '<input type="hidden" name="conversation" value="telegram:5">' in shown
+    assert "provider counts them itself" in await page(console, "/answers/2?form=tokens")
+    assert "Be Nora. 日本" in await page(console, "/answers/2?form=text")
+
+
+async def test_parameters_name_their_origin(console: ConsoleUnderTest) -> None:
+    content = {"parameters": {"temperature": 0.5, "seed": 4}, "stop_sequences": ["###"]}
+    versions = PresetVersions(console.database, SystemClock())
+    await versions.save([PresetVersion("nora", json.dumps(content), 3)])
+    prompt = replace(
+        RECEIPT.prompt, parameters={"temperature": 0.5, "seed": 5, "top_p": 1}, stop=("###", "Ann:")
+    )
+    await store_answers(console, replace(RECEIPT, prompt=prompt))
+    await console.log_in()
+
+    text = parsed(await page(console, "/answers/1")).text
+
+    for line in (
+        *("temperature0.5 preset, version 3", "seed5 changed for this answer; the preset says 4"),
+        *("top_p1 default", "stop'###' preset, version 3"),
+        "stop'Ann:' names of the other speakers",
+    ):
+        assert line in text
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"parameters": 5}'])
+async def test_parameters_are_shown_beside_a_damaged_version(
+    console: ConsoleUnderTest, content: str
+) -> None:
+    versions = PresetVersions(console.database, SystemClock())
+    await versions.save([PresetVersion("nora", content, 3)])
+    await store_answers(console, RECEIPT)
+    await console.log_in()
+    assert "temperature" in await page(console, "/answers/1")
+
+
+async def test_comparison_marks_what_changed(console: ConsoleUnderTest) -> None:
+    await store_answers(console, RECEIPT, replace(RECEIPT, answer="Hi there"))
+    await console.log_in()
+
+    shown = await page(console, "/answers/2/compare/1")
+
+    assert "<del>🙂</del><ins>there</ins>" in shown
+
+
+async def test_secrets_are_masked_everywhere(console: ConsoleUnderTest) -> None:
+    secret = "sk-canary"
+    receipt = replace(
+        RECEIPT,
+        answer=secret,
+        thoughts=secret,
+        prompt=replace(RECEIPT.prompt, messages=(Message("user", secret),)),
+        layout=(PromptSpan("newest", 0, name=secret),),
+        dropped=(DroppedItem("lore", secret, "why"),),
+    )
+    await store_answers(console, receipt, receipt)
+    await console.log_in()
+
+    for path in (
+        *("/answers", "/answers/2", "/answers/2?form=text", "/answers/2/compare/1"),
+        *("/api/v1/answers", "/api/v1/answers/2", "/api/v1/answers/2/prompt"),
+        "/api/v1/answers/2/prompt?form=text",
+    ):
+        shown = await page(console, path)
+        assert "***" in shown
+        assert secret not in shown
+
+
+async def test_unknown_answers_are_not_found(console: ConsoleUnderTest) -> None:
+    await console.log_in()
+
+    for path in ("/answers/1", "/answers/x", f"/answers/{10**30}", "/api/v1/answers/1"):
+        assert (await console.client.get(path)).status == 404, path
+
+
+async def test_api_tells_the_same(console: ConsoleUnderTest) -> None:
+    await store_answers(console, RECEIPT)
+    headers = await console.bearer(Scope.READ)
+
+    listed = await (await console.client.get("/api/v1/answers", headers=headers)).json()
+    detail = await (await console.client.get("/api/v1/answers/1", headers=headers)).json()
+    tokens = await console.client.get("/api/v1/answers/1/prompt?form=tokens", headers=headers)
+
+    assert [one["number"] for one in listed["answers"]] == [1]
+    assert detail["sections"].keys() == {"system", "stories", "newest"}
+    assert sum(detail["sections"].values()) == detail["prompt_tokens"] == 121
+    assert tokens.status == 409
+
+
+class _Elements(HTMLParser):
+    """Counts elements, and collects attributes and texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: set[str] = set()
+        self.text = ""
+
+    @override
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "span":  # marks the pieces of a prompt
+            self.tags[tag] += 1
+        self.attributes |= {name for name, _ in attrs}
+
+    @override
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def parsed(html: str) -> _Elements:
+    parser = _Elements()
+    parser.feed(html)
+    parser.close()
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("title", "given"),
+    [
+        *with_ours("markup", HOSTILE),
+        *with_ours("ssti", {}),
+        *with_ours("special_tokens", {}),
+        *with_ours("name_spoof", {}),
+    ],
+)
+async def test_hostile_texts_stay_text(
+    console: ConsoleUnderTest, title: str, given: object
+) -> None:
+    text = given if isinstance(given, str) else str(given)
+    if isinstance(given, dict) and "gen" in given:
+        text = expanded(given)
+    text = text[:_MAX_CHARS].replace("\r", "") or "x"
+    await store_answers(console, receipt_of("harmless"), receipt_of(text))
+    await console.log_in()
+
+    for path in ("/answers/{}", "/answers/{}?form=text"):
+        plain = parsed(await page(console, path.format(1)))
+        hostile = parsed(await page(console, path.format(2)))
+        assert hostile.tags == plain.tags, title
+        assert hostile.attributes <= plain.attributes | {"class"}
+    assert text in parsed(await page(console, "/answers/2")).text
+
+
+async def test_answer_can_be_compared_with_any_other(console: ConsoleUnderTest) -> None:
+    await store_answers(console, RECEIPT, replace(RECEIPT, preset="nils"), RECEIPT)
+    await console.log_in()
+
+    answer = await console.client.get("/answers/1/compare?other=2")
+
+    assert answer.url.path == "/answers/2/compare/1"
+    assert 'action="/answers/3/compare"' in await page(console, "/answers/3")
+    assert (await console.client.get("/answers/1/compare?other=")).status == 422
+
+
+async def test_answer_says_what_it_would_cost_elsewhere(console: ConsoleUnderTest) -> None:
+    await store_answers(console, RECEIPT)
+    await console.log_in()
+
+    text = parsed(await page(console, "/answers/1")).text
+
+    # 121 tokens of the prompt and 4 of the answer, at 1 and 2, and at 100 and 200 dollars
+    assert "cheap/small$0.0001dear/big$0.0129" in " ".join(text.split())

@@ -1,0 +1,121 @@
+"""The page of one channel over HTTP, with the whole service behind it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.platforms.web.channel import write_settings
+from tests.support.console import MARLOWE, NORA, Playground, opened
+from tests.waiting import PATIENCE_SECONDS
+
+KEY = "00000000"
+
+
+@pytest.fixture
+async def playground(tmp_path: Path) -> AsyncIterator[Playground]:
+    budgets = {"budget": {"day": 1.5}}
+    async with opened(write_settings(tmp_path, [{**NORA, **budgets}, MARLOWE])) as one:
+        await one.open()
+        await one.send(f"{one.path}/people", name="alice<b>")
+        await one.open(one.path)
+        await one.say("@troupe hello", KEY, "web:alice<b>")
+        channel = await one.read_channel()
+        await channel.wait_for(lambda all_: len(all_) == 2 and bool(all_[-1].buttons))
+        yield one
+
+
+def key_of(playground: Playground) -> str:
+    return f"web:{playground.path.rpartition('/')[2]}"
+
+
+async def read(playground: Playground, path: str) -> tuple[int, str]:
+    async with playground.client.get(playground.address + path) as response:
+        return response.status, await response.text()
+
+
+async def test_channel_tells_who_answers_and_why(playground: Playground) -> None:
+    key = key_of(playground)
+    path = f"/channels/{quote(key, safe='')}"
+
+    _, listed = await read(playground, "/channels")
+    _, page = await read(playground, path)
+    status, shown = await read(playground, f"/api/v1{path}")
+
+    assert f'href="/channels/{key.replace(":", "%3A")}"' in listed
+    found = json.loads(shown)
+    assert status == 200
+    assert (found["active"], found["active_from"]) == (["nora"], None)
+    assert [(one["scope"], one["kind"]) for one in found["scopes"]] == [(key, "channel")]
+    assert [one["id"] for one in found["people"]] == ["web:alice<b>"]
+    assert [(one["number"], one["turns"]) for one in found["sessions"]] == [(1, 2)]
+    assert [(one["kind"], one["limit"]) for one in found["budgets"]] == [("preset", 1.5)]
+    assert "alice&lt;b&gt;" in page
+    assert "alice<b>" not in page
+    assert "$1.50" in page
+    for unknown in ("web%3Anobody", "nobody", "%3A%3A", "%00", "web%3A%23"):
+        assert (await read(playground, f"/channels/{unknown}"))[0] == 404, unknown
+
+
+async def test_channel_of_the_playground_has_a_page_before_its_first_message(
+    playground: Playground,
+) -> None:
+    _, created = await playground.send("/playground", name="empty")
+    page = await playground.open(created)
+    path = f"/channels/{quote(key_of(playground), safe='')}"
+
+    assert "Write something below, and Nora answers." in page
+    assert f'href="{path}"' in page
+    assert (await read(playground, path))[0] == 200
+
+
+async def test_presets_are_changed_for_a_channel_and_noted(playground: Playground) -> None:
+    key = key_of(playground)
+    path = f"/channels/{quote(key, safe='')}"
+    resolver = playground.service.container.resolver
+
+    async def choose(action: str, preset: str = "", scope: str = key) -> int:
+        sent = {"action": action, "preset": preset, "scope": scope}
+        return (await playground.send(f"{path}/presets", **sent))[0]
+
+    async def active() -> list[str]:
+        return [one.name for one in (await resolver.resolve([key])).presets]
+
+    assert await choose("use", "marlowe") == 303
+    assert await active() == ["marlowe"]
+    assert await choose("add", "nora") == 303
+    assert await active() == ["marlowe", "nora"]
+    assert await choose("remove", "marlowe") == 303
+    assert await active() == ["nora"]
+    _, page = await read(playground, path)
+    assert "holds here" in page
+    assert await choose("reset") == 303
+    assert (await resolver.resolve([key])).first.scope is None
+    assert await choose("use", "nobody") == 422
+    assert await choose("use", "marlowe", "web:other") == 404
+    _, audit = await read(playground, "/api/v1/audit")
+    actions = [one["action"] for one in json.loads(audit)["entries"]]
+    assert actions == ["preset reset", "preset remove", "preset add", "preset use"]
+
+
+async def test_channel_is_exported_and_forgotten(playground: Playground) -> None:
+    path = f"/channels/{quote(key_of(playground), safe='')}"
+
+    _, exported = await read(playground, f"{path}/export")
+    texts = [(one["person"], one["text"]) for one in json.loads(exported)["messages"]]
+    assert texts[0] == ("web:alice<b>", "hello")
+    assert len(texts) == 2
+    _, audit = await read(playground, "/api/v1/audit")
+    [entry] = json.loads(audit)["entries"]
+    assert (entry["action"], entry["subject"]) == ("export channel", key_of(playground))
+
+    assert (await playground.send(f"{path}/forget"))[0] == 303
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while json.loads((await read(playground, f"{path}/export"))[1])["messages"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    _, page = await read(playground, path)
+    assert "Nothing that people said is kept." in page

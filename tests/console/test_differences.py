@@ -1,0 +1,93 @@
+"""Texts are compared quickly, however long they are."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.console.differences import (
+    Opcode,
+    differing_lines,
+    differing_pieces,
+    opcodes,
+)
+
+_ITEMS = st.lists(st.sampled_from("abcdef"), max_size=12)
+
+
+def rebuilt(before: Sequence[str], after: Sequence[str], codes: Sequence[Opcode]) -> list[str]:
+    """Return the second sequence, made of what both have and of what was added."""
+    made: list[str] = []
+    for tag, begin, end, other, other_end in codes:
+        made += before[begin:end] if tag == "equal" else after[other:other_end]
+    return made
+
+
+@given(_ITEMS, _ITEMS)
+def test_opcodes_lead_from_one_sequence_to_the_other(before: list[str], after: list[str]) -> None:
+    codes = opcodes(before, after)
+
+    assert rebuilt(before, after, codes) == after
+    assert [(begin, other) for _, begin, _, other, _ in codes[1:]] == [
+        (end, other_end) for _, _, end, _, other_end in codes[:-1]
+    ]
+    assert not any(one[0] == two[0] for one, two in pairwise(codes))
+
+
+def test_what_both_have_once_is_matched_with_its_neighbors() -> None:
+    before = ["x", "only", "x", "old", "x", "last", "z"]
+    after = ["y", "only", "x", "new", "x", "last", "y"]
+
+    equal = [
+        before[begin:end] for tag, begin, end, _, _ in opcodes(before, after) if tag == "equal"
+    ]
+
+    assert equal == [["only", "x"], ["x", "last"]]
+
+
+def test_many_lines_that_repeat_are_compared_at_once() -> None:
+    """It would take difflib many minutes."""
+    before = [line for at in range(5000) for line in ("{", f"a{at}", "},", "")]
+    after = [line for at in range(5000) for line in ("{", f"b{at}", "},", "")]
+
+    assert rebuilt(before, after, opcodes(before, after)) == after
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_comparison_holds_both_texts(before: str, after: str) -> None:
+    pieces = differing_pieces(before, after)
+
+    assert "".join(one.text for one in pieces if one.change != "added") == before
+    assert "".join(one.text for one in pieces if one.change != "removed") == after
+
+
+def test_comparison_shows_what_changed() -> None:
+    pieces = differing_pieces("the old lamp", "the new lamp")
+
+    assert [(one.text, one.change) for one in pieces] == [
+        *(("the ", "same"), ("old", "removed"), ("new", "added"), (" lamp", "same"))
+    ]
+
+
+def test_differences_of_very_many_lines_are_shown_in_part() -> None:
+    before, after = ("\n".join(f"{word}{at}" for at in range(50_000)) for word in ("a", "b"))
+
+    found = differing_lines(before, after)
+
+    assert found.changes == 1
+    assert len(found.lines) == 4001
+    assert found.lines[-1].change == "rest"
+
+
+def test_equal_lines_around_changes_are_shown() -> None:
+    before = [str(number) for number in range(30)]
+    after = [*before[:5], "five", *before[6:9], "nine", *before[10:29]]
+
+    found = differing_lines("\n".join(before), "\n".join(after))
+
+    assert found.changes == 3
+    assert [(one.change, one.number) for one in found.lines if one.change != "same"] == [
+        *(("gap", 2), ("removed", 6), ("added", 6), ("removed", 10), ("added", 10)),
+        *(("gap", 13), ("removed", 30)),
+    ]

@@ -1,0 +1,348 @@
+"""The operation: this process and the others, errors with their steps, trials, the live page."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import pytest
+from sqlalchemy import update
+from typing_extensions import override
+
+from bot.chat.access import Scope
+from bot.chat.operation import ModelInMemory
+from bot.chat.prompt import Prompt, PromptToken
+from bot.chat.session import error_id_of
+from bot.console import live_events
+from bot.console.operation import ProviderRow
+from bot.errors import BackendUnavailable
+from bot.runtime.clock import SystemClock
+from bot.runtime.in_process import InProcessRateLimits
+from bot.service.jobs import ReportSharing
+from bot.storage.inbox import SqlInbox
+from bot.storage.operation import NodeRegistry, SqlMessageNotes
+from bot.storage.tables import node
+from bot.telemetry.logs import RecentEvents, describe_failure
+from tests.fakes import FakeBackend
+from tests.samples import make_incoming
+from tests.support.console import (
+    ConsoleUnderTest,
+    MakeParts,
+    hidden_fields,
+    installation,
+    operation_page,
+)
+from tests.waiting import PATIENCE_SECONDS
+
+CLOCK = SystemClock()
+TURN = "telegram:5:1"
+PROVIDERS = [
+    ProviderRow(name="remote", kind="openai", model="m", presets=["nora"]),
+    ProviderRow(name="local", kind="llama_cpp", model=None, presets=["lan"]),
+]
+
+
+class WatchedBackend(FakeBackend):
+    @override
+    def is_sample(self, model: str) -> bool:
+        return False
+
+    @override
+    async def preload(self, model: str) -> None:
+        """Nothing takes time here."""
+
+    @override
+    async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
+        return ()
+
+
+class LocalBackend(FakeBackend):
+    @override
+    def models_in_memory(self) -> Sequence[ModelInMemory]:
+        return [ModelInMemory("small", 4, 1, 3, 2)]
+
+
+@dataclass
+class Parts:
+    """What the page shows."""
+
+    events: RecentEvents = field(default_factory=RecentEvents)
+    rate_limits: InProcessRateLimits = field(default_factory=lambda: InProcessRateLimits(CLOCK))
+    answers: dict[str, str] = field(default_factory=dict)
+
+    async def try_provider(self, name: str) -> str:
+        if name not in self.answers:
+            raise BackendUnavailable("refused, with the key sk-canary")
+        return self.answers[name]
+
+    def log(self, level: str, event: str, turn: str = TURN, **details: object) -> None:
+        at = "2026-11-22T20:00:00.123456Z"
+        self.events(
+            None, level, {"event": event, "level": level, "turn": turn, "timestamp": at, **details}
+        )
+
+
+@pytest.fixture
+def parts() -> Parts:
+    return Parts()
+
+
+async def works() -> str | None:
+    return None
+
+
+async def fails() -> str | None:
+    return "not connected <b>"
+
+
+@pytest.fixture
+def make_parts(parts: Parts) -> MakeParts:
+    return lambda database: [
+        operation_page(
+            database,
+            probes={"database": works, "discord": fails},
+            providers=PROVIDERS,
+            backends={"remote": WatchedBackend(), "local": LocalBackend()},
+            waiting={"remote": 3},
+            rate_limits=parts.rate_limits,
+            events=parts.events,
+            try_provider=parts.try_provider,
+            clock=CLOCK,
+        )
+    ]
+
+
+async def read_state(console: ConsoleUnderTest) -> Any:
+    headers = await console.bearer(Scope.READ)
+    answer = await console.client.get("/api/v1/operation", headers=headers)
+    assert answer.status == 200
+    return await answer.json()
+
+
+async def read_page(console: ConsoleUnderTest, path: str = "/operation") -> str:
+    answer = await console.client.get(path)
+    assert answer.status == 200
+    return await answer.text()
+
+
+async def test_state_tells_what_waits_and_what_works(console: ConsoleUnderTest) -> None:
+    await SqlInbox(console.database, CLOCK).receive([make_incoming()], {})
+    await console.log_in()
+
+    state, page = await read_state(console), await read_page(console)
+
+    assert (state["conversations"], state["held"], state["unsent"]) == (1, 0, 0)
+    assert state["oldest_seconds"] >= 0
+    assert state["parts"] == {"database": "ok", "discord": "not connected <b>"}
+    assert "not connected &lt;b&gt;" in page
+    assert "llama_cpp" in page
+
+
+async def test_state_names_breakers_models_and_waits(
+    console: ConsoleUnderTest, parts: Parts
+) -> None:
+    await parts.rate_limits.refuse_calls("telegram:-7 send", 500)
+    await console.log_in()
+
+    state, page = await read_state(console), await read_page(console)
+
+    assert [(one["model"], one["paused"], one["failed"]) for one in state["health"]] == [
+        *(("good", False, 1), ("bad", True, 0))
+    ]
+    assert state["loaded"] == [
+        {
+            "provider": "local",
+            "model": "small",
+            "slots": 4,
+            "busy": 1,
+            "held": 3,
+            "waiting": 2,
+            "process": "",
+        }
+    ]
+    queued, refused = state["waits"]
+    assert queued == {"scope": "remote", "seconds": None, "waiting": 3}
+    assert refused["scope"] == "telegram:-7 send"
+    assert 490 < refused["seconds"] <= 500
+    for shown in ("paused", "1 of 9 failed", "local/small", "telegram:-7 send", "Try remote"):
+        assert shown in page, shown
+
+
+async def test_error_shows_the_steps_of_its_message(
+    console: ConsoleUnderTest, parts: Parts
+) -> None:
+    await SqlInbox(console.database, CLOCK).receive([make_incoming(key="5:1")], {})
+    parts.log("warning", "fell_back", reason="503 <b>")
+    parts.log("info", "answer_continued", turn="telegram:5:2")
+    parts.log("error", "turn_failed", exception="Traceback\n  File\nValueError: <script>")
+    await console.log_in()
+    error_id = error_id_of(TURN)
+
+    listed = await read_page(console)
+    page = await read_page(console, f"/operation/errors/{error_id}")
+    answer = await console.client.get(
+        f"/api/v1/operation/errors/{error_id}", headers=await console.bearer(Scope.READ)
+    )
+
+    assert f'href="/operation/errors/{error_id}"' in listed
+    assert "ValueError: &lt;script&gt;" in listed
+    assert error_id_of("telegram:5:2") not in listed
+    steps = (await answer.json())["steps"]
+    assert [one["event"] for one in steps] == ["received", "fell_back", "turn_failed"]
+    assert steps[0]["details"] == {"state": "unanswered"}
+    assert "503 &lt;b&gt;" in page
+    assert (await console.client.get("/operation/errors/nothing")).status == 404
+
+
+async def test_error_is_shown_that_another_process_has_told_a_person(
+    console: ConsoleUnderTest,
+) -> None:
+    other = Parts()
+    other.log("warning", "not_answered", reason="503")
+    await SqlMessageNotes(console.database, CLOCK).add([describe_failure(other.events, TURN)])
+    await console.log_in()
+    assert "503" in await read_page(console, f"/operation/errors/{error_id_of(TURN)}")
+
+
+async def test_provider_is_tried_from_the_page(console: ConsoleUnderTest, parts: Parts) -> None:
+    await console.log_in()
+    page = await read_page(console)
+    fields, headers = {"csrf": hidden_fields(page)["csrf"]}, {"Origin": console.origin}
+
+    async def try_provider(name: str) -> aiohttp.ClientResponse:
+        path = f"/operation/providers/{name}/try"
+        return await console.client.post(path, data=fields, headers=headers)
+
+    failed = await (await try_provider("remote")).text()
+    parts.answers["remote"] = "Hello <i>"
+    works = await (await try_provider("remote")).text()
+
+    assert "does not work" in failed
+    assert "refused, with the key ***" in failed
+    assert "Hello &lt;i&gt;" in works
+    assert (await try_provider("nobody")).status == 404
+
+
+async def read_event(response: aiohttp.ClientResponse) -> tuple[str, str]:
+    """Return the id and the data of the next event."""
+    lines: list[str] = []
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            line = (await response.content.readline()).decode().rstrip("\n")
+            if not line and any(each.startswith("id: ") for each in lines):
+                break
+            lines.append(line)
+    data = "\n".join(each.removeprefix("data: ") for each in lines if each.startswith("data: "))
+    return next(each for each in lines if each.startswith("id: "))[4:], data
+
+
+async def test_live_page_is_sent_what_changed_and_reconnects_where_it_was(
+    console: ConsoleUnderTest, parts: Parts
+) -> None:
+    await console.log_in()
+
+    async with console.client.get("/operation/events") as response:
+        assert response.headers["Content-Type"] == "text/event-stream"
+        shown, first = await read_event(response)
+        parts.log("error", "turn_failed", reason="a new failure")
+        changed, second = await read_event(response)
+    assert "Nothing has failed since the start." in first
+    assert "a new failure" in second
+    assert changed != shown
+
+    async with console.client.get("/operation/events", headers={"Last-Event-ID": changed}) as same:
+        parts.log("error", "turn_failed", reason="one more")
+        _, third = await read_event(same)
+    assert "one more" in third
+    async with console.client.get("/operation/events", headers={"Last-Event-ID": shown}) as missed:
+        _, whole = await read_event(missed)
+    assert "one more" in whole
+
+
+async def test_live_page_ends_when_its_token_is_revoked(
+    console: ConsoleUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_events, "_FRAGMENT_SECONDS", 0.01)
+    monkeypatch.setattr(live_events, "_CHECK_SECONDS", 0.0)
+    headers = await console.bearer(Scope.READ)
+
+    async with console.client.get("/operation/events", headers=headers) as response:
+        await read_event(response)
+        assert await console.tokens.revoke_api_token("read")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await response.read()
+
+    assert response.status == 200
+
+
+async def test_live_pages_of_two_readers_have_forms_of_their_own(console: ConsoleUnderTest) -> None:
+    found = []
+    for language in ("en", "zh"):
+        await console.log_in()  # ends no earlier session
+        headers = {"Accept-Language": language}
+        async with console.client.get("/operation/events", headers=headers) as response:
+            _, shown = await read_event(response)
+        found.append((hidden_fields(shown)["csrf"], "Waits for rate limits" in shown))
+
+    (first, is_english), (second, is_english_too) = found
+    assert first != second
+    assert (is_english, is_english_too) == (True, False)
+
+
+async def test_operation_tells_of_processes_pauses_and_what_was_set_aside(
+    console: ConsoleUnderTest,
+) -> None:
+    shown = installation(console.database)
+    await shown.nodes.enter("host:<1>", "gateway,worker", "0.1.0")
+    await shown.pauses.begin("telegram", "command line")
+    await shown.pauses.begin("discord", "command line")
+    await shown.pauses.end("discord")
+    await console.log_in()
+
+    state, page = await read_state(console), await read_page(console)
+
+    assert [(one["owner"], one["is_silent"]) for one in state["nodes"]] == [("host:<1>", False)]
+    assert [one["scope"] for one in state["pauses"]] == ["telegram"]
+    assert state["dead_letters"] == 0
+    assert "host:&lt;1&gt;" in page
+
+
+async def test_errors_and_models_of_another_process_are_shown(console: ConsoleUnderTest) -> None:
+    elsewhere = Parts()
+    elsewhere.log("error", "turn_failed", exception=f"{'x' * 1500}\nValueError: <script>")
+    nodes = NodeRegistry(console.database, CLOCK)
+    backends = {"remote": WatchedBackend([]), "local": LocalBackend([])}
+    sharing = ReportSharing(nodes, "host:<2>", backends, elsewhere.events, CLOCK)
+    await nodes.enter("host:<2>", "worker", "0.1.0")
+    await nodes.share("host:<2>", sharing.report())
+    await console.log_in()
+    error_id = error_id_of(TURN)
+
+    state, page = await read_state(console), await read_page(console)
+    steps = await read_page(console, f"/operation/errors/{error_id}")
+
+    assert [(one["error_id"], one["process"]) for one in state["errors"]] == [
+        *((error_id, "host:<2>"),)
+    ]
+    assert [(one["model"], one["process"]) for one in state["health"]] == [
+        (model, process) for process in ("", "host:<2>") for model in ("good", "bad")
+    ]
+    assert [(one["model"], one["busy"], one["process"]) for one in state["loaded"]] == [
+        *(("small", 1, ""), ("small", 1, "host:<2>"))
+    ]
+    assert "host:&lt;2&gt;" in page
+    assert "ValueError: &lt;script&gt;" in page
+    assert "turn_failed" in steps
+    assert "x" * 1000 not in steps  # long values are cut before they are shared
+
+
+async def test_process_without_a_readable_report_is_left_out(console: ConsoleUnderTest) -> None:
+    nodes = NodeRegistry(console.database, CLOCK)
+    await nodes.enter("host:1", "worker", "0.1.0")
+    await nodes.enter("host:2", "worker", "0.1.0")
+    other_version = update(node).where(node.c.owner == "host:1").values(report=b"of another one")
+    await console.database.write(lambda c: c.execute(other_version).rowcount)
+    await console.log_in()
+
+    assert "Nothing has failed since the start." in await read_page(console)

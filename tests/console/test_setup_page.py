@@ -1,0 +1,184 @@
+"""The set-up in the browser: a token is checked, an admin sends a code, `.env` is written."""
+
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from dotenv import dotenv_values
+
+from bot.chat.access import Scope
+from bot.console.setup_page import SetupPage
+from bot.runtime.clock import SystemClock
+from bot.service.console import first_page
+from bot.settings import read_settings
+from bot.setup.accounts import SetupSteps
+from bot.storage.operation import AuditLog
+from tests.cli.test_init import OLD, send_code
+from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
+from tests.samples import mask_secret
+from tests.support.console import ConsoleUnderTest, MakeParts, hidden_fields
+from tests.waiting import wait_until
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+async def platforms(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LoopbackPlatforms]:
+    async with running_platforms() as platforms:
+        monkeypatch.setenv("TROUPE_TELEGRAM__API_BASE", platforms.telegram.base)
+        monkeypatch.setenv("TROUPE_DISCORD__API_BASE", f"{platforms.discord.base}/api/v10")
+        yield platforms
+
+
+@pytest.fixture
+async def steps(
+    platforms: LoopbackPlatforms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[SetupSteps]:
+    monkeypatch.chdir(tmp_path)  # away from settings of the checkout
+    steps = SetupSteps(read_settings(), tmp_path / ".env")
+    yield steps
+    await steps.close()
+
+
+@pytest.fixture
+def make_parts(steps: SetupSteps) -> MakeParts:
+    return lambda database: [SetupPage(steps, AuditLog(database), mask_secret, CLOCK)]
+
+
+async def open_page(console: ConsoleUnderTest) -> str:
+    response = await console.client.get("/setup")
+    assert response.status == 200
+    return await response.text()
+
+
+async def send(console: ConsoleUnderTest, path: str, **fields: str) -> aiohttp.ClientResponse:
+    csrf = hidden_fields(await open_page(console))["csrf"]
+    return await console.client.post(
+        f"/setup/{path}", data={"csrf": csrf, **fields}, headers={"Origin": console.origin}
+    )
+
+
+@pytest.mark.parametrize("kind", ["telegram", "discord"])
+async def test_set_up_leads_from_a_token_to_the_file(
+    console: ConsoleUnderTest,
+    platforms: LoopbackPlatforms,
+    steps: SetupSteps,
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    token = {"telegram": platforms.telegram.token, "discord": platforms.discord.token}[kind]
+    (tmp_path / ".env").write_text(OLD, "utf-8")
+    await console.log_in()
+
+    accepted = await (await send(console, f"{kind}/token", token=token)).text()
+    asked = await (await send(console, f"{kind}/admin")).text()
+    code = asked.partition("Waiting for the code ")[2][:6]
+    person = await send_code(platforms, kind, code)
+    await wait_until(lambda: steps.bots[0].admin is not None)
+    page = await open_page(console)
+    assert (tmp_path / ".env").read_text("utf-8") == OLD  # nothing is written before the end
+    written = await (await send(console, "write")).text()
+
+    assert "accepted" in accepted
+    assert ("privacy mode" if kind == "telegram" else "Message Content Intent") in accepted
+    assert ("https://t.me/" if kind == "telegram" else "permissions=") in accepted
+    assert f"{kind}:{person}" in page
+    for shown in (accepted, asked, page, written):
+        assert token not in shown
+    values = dotenv_values(tmp_path / ".env")
+    assert values[f"TROUPE_{kind.upper()}__TOKEN"] == token
+    assert values["TROUPE_ADMINS"] == f"{kind}:{person}"
+    assert values["OTHER"] == "1"
+    assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
+    [entry] = await AuditLog(console.database).newest(9)
+    assert (entry.who, entry.action) == ("session", "write .env")
+    assert token not in f"{entry}"
+
+
+async def test_second_bot_keeps_the_admin_of_the_first(
+    console: ConsoleUnderTest, platforms: LoopbackPlatforms, steps: SetupSteps, tmp_path: Path
+) -> None:
+    await console.log_in()
+    people = []
+    for kind, token in (
+        ("telegram", platforms.telegram.token),
+        ("discord", platforms.discord.token),
+    ):
+        await send(console, f"{kind}/token", token=token)
+        asked = await (await send(console, f"{kind}/admin")).text()
+        assert 'hx-swap="outerMorph"' in asked  # what is typed meanwhile stays
+        person = await send_code(platforms, kind, asked.partition("Waiting for the code ")[2][:6])
+        await wait_until(lambda: steps.bots[0].admin is not None)
+        await send(console, "write")
+        people.append(f"{kind}:{person}")
+
+    values = dotenv_values(tmp_path / ".env")
+    assert values["TROUPE_ADMINS"] == ",".join(people)
+    assert values["TROUPE_TELEGRAM__TOKEN"] == platforms.telegram.token
+
+
+async def test_wrong_token_is_told_and_nothing_can_be_written(
+    console: ConsoleUnderTest, tmp_path: Path
+) -> None:
+    await console.log_in()
+
+    refused = await (await send(console, "discord/token", token="wrong")).text()
+    nothing = await send(console, "write")
+    unknown = await send(console, "irc/token", token="x")
+    unchecked = await send(console, "telegram/admin")
+
+    assert "does not accept the bot token" in refused
+    assert (nothing.status, unknown.status, unchecked.status) == (422, 422, 422)
+    assert not (tmp_path / ".env").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "where_from", "told"),
+    [("telegram", "Telegram 里的 @BotFather", "隐私模式"), ("discord", "开发者门户", "Content")],
+)
+async def test_steps_and_problems_are_told_in_chinese(
+    console: ConsoleUnderTest, platforms: LoopbackPlatforms, kind: str, where_from: str, told: str
+) -> None:
+    await console.log_in()
+    console.client.session.headers["Accept-Language"] = "zh"
+    begun = await open_page(console)
+    refused = await (await send(console, f"{kind}/token", token="wrong token")).text()
+    token = {"telegram": platforms.telegram.token, "discord": platforms.discord.token}[kind]
+    accepted = await (await send(console, f"{kind}/token", token=token)).text()
+    asked = await (await send(console, f"{kind}/admin")).text()
+
+    assert where_from in begun
+    assert "打开试演场" in begun
+    assert 'href="https://discord.com/developers/applications"' in begun
+    assert ("不是 123456:ABC" if kind == "telegram" else "不接受") in refused
+    assert told in accepted
+    assert "私" in asked
+
+
+async def test_chosen_bot_is_dropped_again(
+    console: ConsoleUnderTest, platforms: LoopbackPlatforms, steps: SetupSteps
+) -> None:
+    await console.log_in()
+    await send(console, "telegram/token", token=platforms.telegram.token)
+    await send(console, "telegram/admin")
+    assert [one.is_waiting for one in steps.bots] == [True]
+
+    page = await (await send(console, "telegram/forget")).text()
+
+    assert steps.bots == []
+    assert "Check the token" in page
+
+
+async def test_log_in_leads_to_the_set_up_until_a_platform_is_set(
+    platforms: LoopbackPlatforms, steps: SetupSteps
+) -> None:
+    settings = read_settings()
+    assert first_page(settings) == "/setup"
+    assert first_page(read_settings(telegram={"token": platforms.telegram.token})) is None
+
+
+async def test_reader_cannot_set_anything_up(console: ConsoleUnderTest) -> None:
+    answer = await console.client.get("/setup", headers=await console.bearer(Scope.READ))
+    assert answer.status == 403

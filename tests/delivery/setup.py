@@ -1,0 +1,109 @@
+"""A sender over the database and a fake surface."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from sqlalchemy import select, update
+
+from bot.chat.incoming import Said
+from bot.chat.outgoing import (
+    Attachment,
+    Face,
+    Limits,
+    MessageContent,
+    OutgoingPart,
+)
+from bot.chat.session import TurnResult
+from bot.delivery.sender import Sender
+from bot.storage.conversations import Conversations
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
+from bot.storage.tables import outbox
+from tests.fakes import LIMITS, FakeClock, FakeSurface
+from tests.samples import begin, make_incoming
+
+LANE = "telegram:5"
+WITHOUT_NONCES = replace(LIMITS, can_repeat_sends=False)
+
+
+class Delivery:
+    def __init__(
+        self,
+        database: Database,
+        limits: Limits = LIMITS,
+        platforms: tuple[str, ...] = ("telegram",),
+        surface: FakeSurface | None = None,
+    ) -> None:
+        self.database = database
+        self.clock = FakeClock()
+        self.surface = surface or FakeSurface(limits)
+        self.outbox = SqlOutbox(database, self.clock, SenderIdentity("me", settle_seconds=10))
+        self.sender = Sender(
+            self.outbox, dict.fromkeys(platforms, self.surface), self.clock, settle_seconds=10
+        )
+
+    @property
+    def texts(self) -> list[str]:
+        return list(self.surface.messages.values())
+
+    def calls(self, name: str) -> int:
+        return sum(call == name for call, _ in self.surface.calls)
+
+    async def queue(
+        self,
+        *texts: str,
+        said: Said | None = None,
+        file: Attachment | None = None,
+        opening: str | None = None,
+        face: Face | None = None,
+        first_part: int = 0,
+    ) -> None:
+        """Queue an answer with one part for each text; with an `opening` they are edits."""
+        conversations = Conversations(self.database, self.clock)
+        await SqlInbox(self.database, self.clock).receive([said or make_incoming(key="5:0")], {})
+        claim, message = await begin(conversations, LANE)
+        contents = [MessageContent(text, face) for text in texts]
+        parts = [
+            OutgoingPart(part, content, file) for part, content in enumerate(contents, first_part)
+        ]
+        if opening is not None:
+            content = MessageContent(opening)
+            for part in parts:
+                await conversations.open(claim, message, OutgoingPart(part.part, content))
+        await conversations.finish(claim, message, TurnResult(outgoing=parts))
+
+    async def states(self) -> list[str]:
+        query = select(outbox.c.state).order_by(outbox.c.id)
+        return list(await self.database.read(lambda c: c.execute(query).scalars().all()))
+
+    async def due_in(self) -> float:
+        """Return in how many seconds the first row is due."""
+        query = select(outbox.c.not_before).order_by(outbox.c.id).limit(1)
+        due: float = await self.database.read(lambda c: c.execute(query).scalar_one())
+        return due - self.clock.now()
+
+    async def crash(self) -> None:
+        """Leave the row behind as a process that is killed during a request does."""
+        await self.outbox.take([LANE])
+        await self.database.write(
+            lambda c: c.execute(update(outbox).values(started_at=self.clock.now() - 60)).rowcount
+        )
+        await self.outbox.release_all()
+
+    async def work(self) -> None:
+        """Let the sender deliver what is due, as its pool does."""
+        for row in (await self.sender.take([LANE])).values():
+            await self.sender.work(row)
+
+
+@asynccontextmanager
+async def working(delivery: Delivery) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(delivery.work())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

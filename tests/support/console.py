@@ -1,0 +1,303 @@
+"""A console, asked by a client that a test logs in, and a service with its console."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+from aiohttp import web
+from aiohttp.test_utils import TestClient
+
+from bot.backends.exact_prompt import ExactPromptWriter
+from bot.backends.openai_compatible.settings import OpenAISettings
+from bot.backends.spec import ProviderSettings
+from bot.chat.access import ApiToken, Scope
+from bot.chat.prompt import Message
+from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
+from bot.chat.session import TurnResult
+from bot.console.answer_pages import AnswerPages
+from bot.console.health import Probe
+from bot.console.login import make_login_link, new_api_token, token_digest
+from bot.console.operation import (
+    Installation,
+    OperationPage,
+    ProviderRow,
+    TryProvider,
+)
+from bot.console.pages import PageRenderer
+from bot.console.routes import (
+    RouteGroup,
+)
+from bot.errors import BackendUnavailable
+from bot.platforms.web import SPEC
+from bot.ports import Backend, Clock, RateLimits
+from bot.runtime.clock import SystemClock
+from bot.runtime.in_process import InProcessRateLimits
+from bot.runtime.tasks import cancel_and_wait
+from bot.service.run import Service, running
+from bot.settings import Settings
+from bot.storage.conversations import Conversations
+from bot.storage.database import Database
+from bot.storage.dead_letters import DeadLetters
+from bot.storage.inbox import SqlInbox
+from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
+from bot.storage.outbox import SenderIdentity
+from bot.storage.presets import PresetVersions
+from bot.storage.reports import AnswerLog, ServiceState
+from bot.storage.tokens import ConsoleTokens
+from bot.telemetry.logs import RecentEvents
+from bot.templates.renderer import Renderer
+from tests.contracts.test_receipts import RECEIPT
+from tests.fakes import FakeClock
+from tests.platforms.web.channel import Channel
+from tests.samples import begin, make_incoming, mask_secret
+from tests.waiting import wait_until
+
+Client = TestClient[web.Request, web.Application]
+
+
+@dataclass
+class ConsoleUnderTest:
+    """A console that listens, and what it stores."""
+
+    client: Client
+    tokens: ConsoleTokens
+    clock: FakeClock
+    database: Database
+
+    @property
+    def origin(self) -> str:
+        return str(self.client.make_url("/")).rstrip("/")
+
+    async def login_token(self) -> str:
+        link = await make_login_link(self.tokens, self.clock, self.origin)
+        return link.partition("#")[2]
+
+    async def log_in(self) -> aiohttp.ClientResponse:
+        """Exchange a one-time token for a session, which the client keeps as a cookie."""
+        return await self.send_token(await self.login_token())
+
+    async def send_token(self, token: str) -> aiohttp.ClientResponse:
+        return await self.client.post(
+            "/login",
+            data={"token": token},
+            headers={"Origin": self.origin},
+            allow_redirects=False,
+        )
+
+    async def bearer(self, *scopes: Scope) -> dict[str, str]:
+        """Return the headers of a new token for the API."""
+        token = new_api_token()
+        name = "-".join(scopes) or "none"
+        new = ApiToken(name, tuple(sorted(scopes)), self.clock.now())
+        await self.tokens.add_api_token(token_digest(token), new)
+        return {"Authorization": f"Bearer {token}"}
+
+
+MakeParts = Callable[[Database], list[RouteGroup]]
+
+
+def installation(database: Database) -> Installation:
+    """What the page of the operation reads beside the queues."""
+    clock = SystemClock()
+    return Installation(
+        NodeRegistry(database, clock),
+        Pauses(database, clock),
+        DeadLetters(database, clock),
+        SqlMessageNotes(database, clock),
+    )
+
+
+NORA: dict[str, object] = {"name": "nora", "role_name": "Nora", "system": "You are Nora."}
+
+
+MARLOWE: dict[str, object] = {"name": "marlowe", "role_name": "Marlowe", "system": "You row."}
+
+
+@dataclass
+class Playground:
+    """The playground as a browser uses it."""
+
+    service: Service
+    client: aiohttp.ClientSession
+    address: str
+    path: str = ""
+    """Of the channel."""
+    csrf: str = ""
+
+    async def open(self, path: str = "/playground", **headers: str) -> str:
+        """Load a page; remember the channel and the token of its forms."""
+        async with self.client.get(self.address + path, headers=headers) as response:
+            page = await response.text()
+            assert response.status == 200, page
+            self.path = response.url.path
+        self.csrf = re.findall(r'name="csrf" value="([^"]+)"', page)[0]
+        return page
+
+    async def send(self, path: str, **fields: str) -> tuple[int, str]:
+        """Send a form; return the status, and where to go or what is shown."""
+        async with self.client.post(
+            self.address + path,
+            data={"csrf": self.csrf, **fields},
+            headers={"Origin": self.address},
+            allow_redirects=False,
+        ) as response:
+            return response.status, response.headers.get("Location") or await response.text()
+
+    async def say(self, text: str, key: str, author: str = "web:alice", **more: str) -> None:
+        status, told = await self.send(
+            f"{self.path}/messages", author=author, text=text, key=key, **more
+        )
+        assert status == 303, told
+
+    @property
+    def channel(self) -> Channel:
+        """The channel in the store."""
+        store = self.service.container.web_channels
+        return Channel(store, self._known)
+
+    async def read_channel(self) -> Channel:
+        found = await self.service.container.web_channels.get(self.path.rpartition("/")[2])
+        assert found is not None
+        self._known = found
+        return self.channel
+
+
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Playground]:
+    """Run a service, and log in to its console."""
+    told: list[str] = []
+    async with running(settings, told.append, [SPEC]) as service:
+        task = asyncio.create_task(service.serve())
+        try:
+            await wait_until(lambda: any("#" in line for line in told))
+            link = next(found[0] for line in told if (found := re.search(r"http\S+#\S+", line)))
+            address, _, rest = link.partition("/login")
+            async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
+                token = rest.partition("#")[2]
+                await client.post(
+                    f"{address}/login", data={"token": token}, headers={"Origin": address}
+                )
+                yield Playground(service, client, address)
+        finally:
+            await cancel_and_wait([task])
+
+
+def hidden_fields(page: str) -> Mapping[str, str]:
+    """Return the hidden fields of a page by name."""
+    return dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
+
+
+async def call(console: Playground, method: str, path: str, body: object = None) -> Any:
+    """Send a request of the API as a page does; return the status and the answer."""
+    async with console.client.request(
+        method,
+        f"{console.address}/api/v1{path}",
+        json=body,
+        headers={"Origin": console.address, "X-CSRF-Token": console.csrf},
+    ) as response:
+        return response.status, await response.json()
+
+
+async def read(console: Playground, path: str) -> str:
+    """Return a part of a page, as its script loads it."""
+    async with console.client.get(console.address + path) as response:
+        assert response.status == 200, await response.text()
+        return await response.text()
+
+
+async def edit(console: Playground, name: str, /, **changes: object) -> str:
+    """Change keys of a preset in its draft; return the text of the draft."""
+    _, found = await call(console, "GET", f"/presets/{quote(name)}")
+    content = json.loads(found["draft"] or found["published"])
+    text = json.dumps({**content, **changes}, indent=2, ensure_ascii=False)
+    status, _ = await call(
+        console,
+        "PUT",
+        f"/presets/{quote(name)}/draft",
+        {"content": text, "revision": found["revision"]},
+    )
+    assert status == 200
+    return text
+
+
+PROVIDERS: dict[str, ProviderSettings] = {
+    "cheap": OpenAISettings(kind="openai", prices={"small": {"input": 1, "output": 2}}),
+    "dear": OpenAISettings(kind="openai", model="big", prices={"*": {"input": 100, "output": 200}}),
+}
+
+
+def answer_pages(database: Database, folder: Path) -> RouteGroup:
+    """Make the pages of answers, without providers."""
+    writer = ExactPromptWriter({}, folder, Renderer(), mask_secret)
+    versions = PresetVersions(database, SystemClock())
+    return AnswerPages(AnswerLog(database), writer, {}, versions, PROVIDERS)
+
+
+async def store_answers(console: ConsoleUnderTest, *receipts: Receipt) -> None:
+    clock = SystemClock()
+    await SqlInbox(console.database, clock).receive([make_incoming()], {})
+    conversations = Conversations(console.database, clock, SenderIdentity("me", 10))
+    claim, message = await begin(conversations)
+    await conversations.finish(claim, message, TurnResult(receipts=receipts))
+
+
+def receipt_of(text: str) -> Receipt:
+    return replace(
+        RECEIPT,
+        preset=text[:100],
+        answer=text,
+        thoughts=text,
+        prompt=replace(
+            RECEIPT.prompt,
+            messages=(Message("system", text), Message("user", text)),
+            parameters={"temperature": text},
+            speakers=(text[:50],),
+        ),
+        layout=(
+            PromptSpan("system", 0),
+            PromptSpan("lore", 1, 1, 1, text),
+            PromptSpan("newest", 1),
+        ),
+        dropped=(DroppedItem("lore", text, text),),
+    )
+
+
+async def nobody_answers(provider: str) -> str:
+    raise BackendUnavailable(f"{provider} is away")
+
+
+def operation_page(
+    database: Database,
+    *,
+    probes: Mapping[str, Probe] | None = None,
+    providers: Sequence[ProviderRow] = (),
+    backends: Mapping[str, Backend] | None = None,
+    waiting: Mapping[str, int] | None = None,
+    rate_limits: RateLimits | None = None,
+    events: RecentEvents | None = None,
+    try_provider: TryProvider = nobody_answers,
+    clock: Clock | None = None,
+) -> RouteGroup:
+    clock = clock or SystemClock()
+    waits = waiting or {}
+    return OperationPage(
+        probes or {},
+        ServiceState(database, clock),
+        providers,
+        backends or {},
+        lambda name: waits.get(name, 0),
+        rate_limits or InProcessRateLimits(clock),
+        events or RecentEvents(),
+        installation(database),
+        try_provider,
+        mask_secret,
+        PageRenderer(()),
+        clock,
+    )
