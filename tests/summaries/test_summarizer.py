@@ -281,7 +281,7 @@ async def test_backend_forgets_the_prompt_of_a_failed_summary(database: Database
 async def test_summary_is_paid_with_what_its_provider_reports(database: Database) -> None:
     finish = Finish(FinishReason.STOP, Usage(100, 0, 9))
     spending = FixedSpending()
-    setup = Setup(database, ["They met.", finish], pay=spending.paid)
+    setup = Setup(database, ["They met.", finish], spending=spending)
     await setup.say(*LINES)
     cheap = NORA.model_copy(update={"summary": SummaryChoice(provider="cheap", model="small")})
     await setup.summarizer.summarize(cheap, CHAT, kept=0, said=SAID)
@@ -292,7 +292,7 @@ async def test_summary_is_paid_with_what_its_provider_reports(database: Database
 
 
 async def test_no_summary_is_made_when_a_budget_is_used_up(database: Database) -> None:
-    setup = Setup(database, ["They met."], pay=FixedSpending(is_used_up=True).paid)
+    setup = Setup(database, ["They met."], spending=FixedSpending(is_used_up=True))
     await setup.say(*LINES)
     with pytest.raises(BudgetUsedUp):
         await setup.summarizer.summarize(NORA, CHAT, kept=0, said=SAID)
