@@ -65,6 +65,11 @@ class OpenAIEmbedder(Embedder):
     async def embed_query(self, text: str) -> PackedVector:
         return (await self.embed_documents([text]))[0]
 
+    @property
+    @override
+    def is_metered(self) -> bool:
+        return True
+
     @override
     def take_tokens(self) -> int:
         tokens, self._tokens = self._tokens, 0

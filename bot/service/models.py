@@ -114,7 +114,7 @@ async def open_story_retriever(
         yield no_stories
         return
     embedder = make_embedder(settings.embedding, settings.data_dir)
-    if settings.embedding.kind == "openai":  # a service that may be paid for
+    if embedder.is_metered:
         usage_log = UsageLog(database, SystemClock())
         embedder = CountedEmbedder(embedder, settings.embedding, usage_log)
     stories: Stories = import_module("bot.storage.stories").SqlStories(database)
