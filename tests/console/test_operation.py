@@ -11,8 +11,7 @@ from sqlalchemy import update
 from typing_extensions import override
 
 from bot.chat.access import Scope
-from bot.chat.operation import ModelInMemory
-from bot.chat.prompt import Prompt, PromptToken
+from bot.chat.operation import ModelHealth, ModelInMemory
 from bot.chat.session import error_id_of
 from bot.console import live_events
 from bot.console.operation import ProviderRow
@@ -45,16 +44,8 @@ PROVIDERS = [
 
 class WatchedBackend(FakeBackend):
     @override
-    def is_sample(self, model: str) -> bool:
-        return False
-
-    @override
-    async def preload(self, model: str) -> None:
-        """Nothing takes time here."""
-
-    @override
-    async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
-        return ()
+    def model_health(self) -> Sequence[ModelHealth]:
+        return [ModelHealth("good", False, 9, 1), ModelHealth("bad", True, 0, 0)]
 
 
 class LocalBackend(FakeBackend):
