@@ -30,8 +30,10 @@ from bot.chat.incoming import (
 )
 from bot.chat.session import HistoryScope, MessagePlace
 from bot.chat.storable import make_storable
-from bot.ports import HistoryIndex, Inbox, Intake
+from bot.ports import Intake
 from bot.runtime.bounded_dict import BoundedDict
+from bot.storage.history_index import SqlHistoryIndex
+from bot.storage.inbox import SqlInbox
 from bot.telemetry.metrics import MESSAGES_RECEIVED
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.telemetry.traces import record_span
@@ -55,7 +57,7 @@ class HistoryRouter:
     def __init__(
         self,
         scope_of: Callable[[Sequence[str], str | None], Awaitable[HistoryScope | None]],
-        index: HistoryIndex,
+        index: SqlHistoryIndex,
     ) -> None:
         self._scope_of = scope_of
         self._index = index
@@ -303,7 +305,7 @@ class InboxIntake(Intake):
 
     def __init__(
         self,
-        inbox: Inbox,
+        inbox: SqlInbox,
         wake: Callable[[Sequence[str]], None],
         announce: Callable[[Sequence[Incoming]], None] = lambda _messages: None,
         router: HistoryRouter | None = None,

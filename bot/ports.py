@@ -3,20 +3,24 @@
 Each has a contract test in tests/contracts/ that runs over all of its implementations.
 """
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence, Set
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
 from bot.chat.operation import ModelHealth, ModelInMemory, RefusedCalls
 from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutboxRow, OutgoingMessage
-from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, TemplateChoice
+from bot.chat.prompt import (
+    GenerationEvent,
+    Prompt,
+    PromptDescription,
+    PromptToken,
+    TemplateChoice,
+    ToolSpec,
+)
 from bot.chat.rate import CallScope, Rate, Waiter
-from bot.chat.session import ChatSetting, MessageNote, MessagePlace, SessionTurns, Summary
+from bot.chat.session import ChatSetting
 from bot.chat.story import PackedVector, Story, StoryVector
-from bot.chat.tool import ToolCall, ToolRecord, ToolSpec
-from bot.chat.usage import AnswerCharge, SpentAmount
-from bot.chat.web_channel import WebChannel, WebMessage
+from bot.chat.usage import EmbeddingPayer
 from bot.errors import BackendUnavailable
 
 # --- platforms -------------------------------------------------------------------------------
@@ -115,36 +119,6 @@ class Intake(Protocol):
         ...
 
 
-class RoleLeases(Protocol):
-    """Decides which of several processes does what only one may do at a time."""
-
-    async def take(self, role: str, seconds: float) -> bool:
-        """Take or renew the lease of a role; return False while another process holds it.
-
-        Raises:
-            StoreError: It is not known whether this process holds it.
-        """
-        ...
-
-    async def release(self, role: str) -> None:
-        """Give back a lease, if this process holds it, so that another one need not wait."""
-        ...
-
-    async def held(self, prefix: str) -> Sequence[str]:
-        """Return the roles with this beginning that any process holds; raises `StoreError`."""
-        ...
-
-    def on_release(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Call `handler` with roles that any process has given back, as far as signals reach.
-
-        It must not block or raise.
-
-        Returns:
-            What ends that.
-        """
-        ...
-
-
 class Platform(Protocol):
     """Receives messages from a chat platform; its `surface` sends the answers."""
 
@@ -205,7 +179,7 @@ class HistoryReader(Protocol):
     """A platform that can list what was said in a channel."""
 
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
-        """Return people's messages just before this one, oldest first; at most so many are read.
+        """Return up to `limit` messages of people just before this one, oldest first.
 
         Raises:
             PlatformError: they cannot be read.
@@ -213,7 +187,7 @@ class HistoryReader(Protocol):
         ...
 
     async def read_start(self, said: Said) -> Said | None:
-        """Return what the thread of a message was opened about, whoever wrote it; None: nothing.
+        """Return the message that the thread of a message was opened about, if any.
 
         Raises:
             PlatformError: it cannot be read.
@@ -239,7 +213,7 @@ class FileSource(Protocol):
     """A platform that keeps the files of messages."""
 
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
-        """Return a file, or so many bytes of its beginning.
+        """Return a file, or its first `max_bytes`.
 
         Raises:
             PlatformError: it cannot be had.
@@ -396,22 +370,6 @@ class Backend(Protocol):
         return ()
 
 
-class Tools(Protocol):
-    """The tools of one answer."""
-
-    @property
-    def specs(self) -> Sequence[ToolSpec]: ...
-
-    @property
-    def records(self) -> Sequence[ToolRecord]:
-        """What was called so far."""
-        ...
-
-    async def run(self, call: ToolCall) -> str:
-        """Run a call and return what the model reads of its result; a mistake is a result, too."""
-        ...
-
-
 class ToolServer(Protocol):
     """A server of tools that an operator has set up; presets name it."""
 
@@ -448,30 +406,6 @@ class ConversationMemory(Protocol):
 
     async def forget(self, conversation: str) -> None:
         """Delete everything that is kept of a conversation."""
-        ...
-
-
-class EmbeddingPayer(Protocol):
-    """Whoever the embedding of a text is for: it counts against their budgets."""
-
-    @property
-    def conversation(self) -> str: ...
-
-    @property
-    def preset(self) -> str: ...
-
-    @property
-    def charge(self) -> AnswerCharge:
-        """The person and the server; the model and the cost are not known yet."""
-        ...
-
-    def paid(self, most: int) -> AbstractAsyncContextManager[SpentAmount]:
-        """Reserve what the block may cost, in millionths of a dollar, and settle what it did.
-
-        Raises:
-            BudgetUsedUp: a budget does not allow it; nothing was reserved.
-            StoreError: the budgets cannot be read.
-        """
         ...
 
 
@@ -522,170 +456,6 @@ class Embedder(Protocol):
 # --- repositories ----------------------------------------------------------------------------
 #
 # All methods raise `StoreError` while the database is unavailable.
-
-
-class Inbox(Intake, Protocol):
-    """Messages that were received and are not answered yet."""
-
-    async def find_in_progress(self, address: Address, external_key: str) -> Sequence[Incoming]:
-        """Return what was received under a key from the bot's platform, and what was gathered.
-
-        Nothing once it is done.
-        """
-        ...
-
-    async def waiting(
-        self, conversations: Collection[str], limit: int, of_each: int
-    ) -> Sequence[Incoming]:
-        """Return what is unanswered in these conversations, the newest of it first.
-
-        Args:
-            conversations: any number of them.
-            limit: the most events in all.
-            of_each: the most events of one conversation.
-        """
-        ...
-
-
-class MessageNotes(Protocol):
-    """What every process may read about messages that one of them has processed."""
-
-    async def add(self, notes: Sequence[MessageNote]) -> None:
-        """Store notes."""
-        ...
-
-    async def newest(self, key: str, limit: int) -> Sequence[str]:
-        """Return the newest notes of a key, oldest first."""
-        ...
-
-    async def forget(self, key: str, person_id: str | None = None) -> None:
-        """Delete the notes of a key, of one person or of all."""
-        ...
-
-
-class HistoryIndex(Protocol):
-    """Where messages stand in the histories of a channel that has several."""
-
-    async def find_received(self, address: Address, external_key: str) -> str | None:
-        """Return the conversation of an event that was received; None: it is not kept any more."""
-        ...
-
-    async def find(
-        self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
-    ) -> Sequence[MessagePlace]:
-        """Return where these messages of the platform stand, people's first, each oldest first.
-
-        Branches have copies of what precedes them; of answers they are found where that is asked.
-        """
-        ...
-
-    async def newest_of(self, address: Address, person_id: str) -> str | None:
-        """Return the conversation of the channel in which the person has said something last."""
-        ...
-
-    async def conversations(self, address: Address) -> Mapping[str, int]:
-        """Return the keys of all conversations of the channel, with the number of their turns."""
-        ...
-
-    async def begin_branch(self, key: str, place: MessagePlace) -> None:
-        """Copy what was said up to a turn to a new conversation; may be repeated."""
-        ...
-
-
-class Outbox(Protocol):
-    """What is to be sent, strictly in order within a lane. `not_before` is in Unix seconds.
-
-    Rows are taken under a lease; whoever reports on a row raises `Fenced` once another has it.
-    """
-
-    async def due_lanes(self, limit: int, sources: Collection[str]) -> Sequence[str]:
-        """Return lanes whose first unsent row is due and held by nobody."""
-        ...
-
-    async def take(self, lanes: Sequence[str]) -> Sequence[OutboxRow]:
-        """Take the first unsent row of each of these lanes that is due.
-
-        A pending row is committed as being sent before it is given (its `state` still says
-        pending); one with an unknown outcome is given as it is, to be reconciled. So is a row whose
-        sender's lease has ended.
-        """
-        ...
-
-    async def mark_sent(self, row: OutboxRow, external_id: str | None) -> OutboxRow | None:
-        """Note that it arrived, and take the next row of its lane.
-
-        `external_id` is the message that it became, None for a change of one.
-        """
-        ...
-
-    async def mark_dead(self, row: OutboxRow, reason: str) -> OutboxRow | None:
-        """Note that the platform refused it for good, and take the next row of its lane."""
-        ...
-
-    async def send_again(self, row: OutboxRow, reason: str, *, is_gone: bool) -> OutboxRow | None:
-        """Give up an edit that was refused, and have its part sent anew as the edit says.
-
-        Args:
-            row: the edit.
-            reason: why it was refused.
-            is_gone: whether its message is gone; else the row of the part keeps that message's id,
-                which it is to replace.
-
-        Returns:
-            The next row of its lane, which is that part unless it was deleted by us.
-        """
-        ...
-
-    async def set_aside(self, row: OutboxRow, reason: str, notice: str) -> OutboxRow | None:
-        """Give up a row whose outcome stays unknown, queue a notice, take the lane's next row.
-
-        A notice that cannot be delivered either is given up without another one.
-        """
-        ...
-
-    async def mark_unknown(self, row: OutboxRow, seconds: float) -> None:
-        """Note that nobody knows whether it arrived: reconcile it after so long."""
-        ...
-
-    async def reschedule(self, row: OutboxRow, seconds: float) -> None:
-        """Note that nothing arrived for certain: send it after so long."""
-        ...
-
-    async def release_all(self) -> None:
-        """Let what this sender held in an earlier life be taken again at once."""
-        ...
-
-    async def has_later(self, row: OutboxRow) -> bool:
-        """Whether more is to be sent in the lane of a row after it."""
-        ...
-
-    async def sent_ids(self, row_ids: Collection[int]) -> Mapping[int, str | None]:
-        """The messages that rows became, by row, and None for one that never will.
-
-        What is still to be sent is not in it.
-        """
-        ...
-
-    async def message_of(self, part: str) -> str | None:
-        """The message that a part was sent as, by its name; None if there is none yet."""
-        ...
-
-    async def known_ids(self, address: Address) -> Set[str]:
-        """The ids of the messages in this chat that are accounted for."""
-        ...
-
-    async def hold_lane(self, lane: str) -> float | None:
-        """Take a lane without a row for the length of a lease, so that nobody sends there.
-
-        Returns:
-            The end of the lease in Unix seconds, which `release_lane` takes; None where somebody
-            sends, or the outcome of a row is unknown.
-        """
-        ...
-
-    async def release_lane(self, lane: str, held: float) -> None:
-        """Let senders take a lane again that is still held until then; else change nothing."""
-        ...
 
 
 class Delivery(Protocol):
@@ -745,78 +515,6 @@ class ChatSettings(Protocol):
         ...
 
 
-class WebChannels(Protocol):
-    """The channels of the web platform with their messages.
-
-    Every change raises the revision of its channel, in whose order changes are read.
-    """
-
-    async def create(self, channel: WebChannel) -> None:
-        """Add a channel without messages."""
-        ...
-
-    async def update(self, channel: WebChannel) -> None:
-        """Replace everything of a channel but its messages."""
-        ...
-
-    async def delete(self, channel_id: str) -> None:
-        """Delete a channel with its messages; one that does not exist is no error."""
-        ...
-
-    async def get(self, channel_id: str) -> WebChannel | None: ...
-
-    async def all(self) -> Sequence[WebChannel]:
-        """Return every channel, the oldest first."""
-        ...
-
-    async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None:
-        """Append messages; one whose id is known is left as it is.
-
-        Raises:
-            Refused: there is no such channel.
-        """
-        ...
-
-    async def replace(self, channel_id: str, message: WebMessage) -> bool:
-        """Replace a message; return False if there is none of its id, or it was deleted."""
-        ...
-
-    async def find(self, channel_id: str, message_id: str) -> WebMessage | None:
-        """Return a message that was not deleted."""
-        ...
-
-    async def newest(self, channel_id: str, limit: int) -> Sequence[WebMessage]:
-        """Return the newest messages that were not deleted, oldest first."""
-        ...
-
-    async def changed(self, channel_id: str, after: int, limit: int) -> Sequence[WebMessage]:
-        """Return what was changed after a revision, in the order of the changes."""
-        ...
-
-    def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Call a handler with the ids of channels that changed; return what ends that.
-
-        A change of another process may be missed. The handler must not block or raise.
-        """
-        ...
-
-
-class Summaries(Protocol):
-    """Summaries of turns that do not fit into prompts any more."""
-
-    async def current(self, conversation: str) -> Summary | None:
-        """Return the summary of the session; a cheap check, which misses edits of equal length."""
-        ...
-
-    async def load_turns(self, conversation: str) -> SessionTurns:
-        """Return the whole session, with its summary if the covered turns are unchanged."""
-        ...
-
-    async def save(self, conversation: str, new: Summary) -> bool:
-        """Replace the summary; return False if turns that it covers were changed since."""
-        ...
-
-
 class Stories(Protocol):
     """The stories of characters, with the vectors that they are retrieved by."""
 
@@ -849,7 +547,7 @@ class Stories(Protocol):
 
 
 class Signals(Protocol):
-    """What one process tells the others and may be lost: which keys are ready, what has changed."""
+    """Publishes keys that are ready or changed to all processes; signals may be lost."""
 
     def subscribe(
         self,
@@ -881,9 +579,9 @@ class Signals(Protocol):
 
 
 class RateLimits(Protocol):
-    """How often something may happen, and how much of it at once, over all processes.
+    """Token buckets, slots and sliding windows, shared by all processes.
 
-    What is kept may be lost at any time: then more is allowed for a moment.
+    Counts may be lost at any time; then more is allowed for a moment.
     """
 
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
@@ -903,23 +601,22 @@ class RateLimits(Protocol):
         lease_seconds: float,
         waiter: Waiter | None = None,
     ) -> int:
-        """Hold one of `limit` places until `release`, or for so long if that never comes.
+        """Hold one of `limit` slots until `release`, or until the lease ends.
 
         Args:
-            key: of what there are so many places.
-            limit: how many.
-            holder: who holds the place.
-            lease_seconds: after which a place is free that was not given back.
-            waiter: takes its turn among those that found no place lately; None: it holds one as
-                soon as one is free.
+            key: names the slots.
+            limit: how many there are.
+            holder: who holds the slot.
+            lease_seconds: after which a slot is free that was not released.
+            waiter: takes its turn among recent waiters; None: it takes any free slot.
 
         Returns:
-            How many places are held now by all processes, this one included; 0: none was free.
+            How many slots all processes hold now, this one included; 0: none was free.
         """
         ...
 
     async def release(self, key: str, holder: str) -> None:
-        """Give a place back; one that is not held is no error."""
+        """Release a slot; one that is not held is ignored."""
         ...
 
     async def take_call(self, scopes: Sequence[CallScope]) -> float:
@@ -935,7 +632,7 @@ class RateLimits(Protocol):
         ...
 
     async def refuse_calls(self, scope: str, seconds: float) -> None:
-        """Allow no call in a scope for so long, since the platform refused one.
+        """Block the calls of a scope, because the platform refused one.
 
         The learned windows of the scope hold for an hour.
         """
@@ -958,5 +655,5 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call a function after so long, without a task; return what calls that off."""
+        """Call a function later, without a task; return what cancels that."""
         ...

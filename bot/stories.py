@@ -8,8 +8,9 @@ from typing import TypeAlias
 import structlog
 
 from bot.chat.story import PackedVector, Story, StoryVector
+from bot.chat.usage import EmbeddingPayer
 from bot.errors import BudgetUsedUp, EmbeddingError, StoreError
-from bot.ports import Clock, Embedder, EmbeddingPayer, Stories
+from bot.ports import Clock, Embedder, Stories
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 

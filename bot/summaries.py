@@ -27,13 +27,14 @@ from bot.chat.prompt import (
 )
 from bot.chat.session import ReadableTurns, StoredTurn, Summary, all_turns, fingerprint_turns
 from bot.errors import BackendError, StoreError, UserError
-from bot.ports import Backend, ConversationMemory, Summaries, TextTokenCounter
+from bot.ports import Backend, ConversationMemory, TextTokenCounter
 from bot.prompting.compose.inputs import lower_limit
 from bot.prompting.draft import PromptPart
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.tokens import counter_for_model
+from bot.storage.summaries import SqlSummaries
 from bot.telemetry.metrics import record_usage
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
@@ -110,7 +111,7 @@ class Summarizer:
 
     def __init__(
         self,
-        summaries: Summaries,
+        summaries: SqlSummaries,
         backends: Mapping[str, Backend],
         pay: PaySummary | None = None,
         readable: ReadableTurns = all_turns,

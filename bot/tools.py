@@ -9,17 +9,25 @@ import json
 import re
 import zoneinfo
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
-from typing_extensions import override
 
+from bot.chat.prompt import (
+    UNKNOWN_TOOL,
+    Finish,
+    Prompt,
+    ToolCall,
+    ToolExchange,
+    ToolRecord,
+    ToolSpec,
+)
 from bot.chat.session import Turn
 from bot.chat.storable import make_storable
 from bot.chat.story import Story
-from bot.chat.tool import UNKNOWN_TOOL, ToolCall, ToolRecord, ToolSpec
 from bot.errors import EmbeddingError, StoreError, ToolServerError, TroupeError
-from bot.ports import Clock, Tools, ToolServer
+from bot.ports import Clock, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.tokens import get_counter
 from bot.telemetry.secret_masker import mask_pasted_tokens
@@ -68,6 +76,8 @@ def text_argument(arguments: Mapping[str, object], name: str) -> str:
 
 
 _log = structlog.get_logger(__name__)
+MAX_TOOL_TOKENS = 12_000
+"""About the most that tools and their results add to a prompt."""
 MAX_RESULT_TOKENS = 1000
 """The most that a result adds to a prompt, in an encoding that estimates any model's."""
 
@@ -76,29 +86,51 @@ _MAX_RESULT_CHARS = 4000
 _MAX_READ_CHARS = 16_000
 _MAX_ARGUMENT_CHARS = 2000
 _MAX_CALLS = 8
+_MAX_ROUNDS = 4  # then the model gets no tools and has to answer
+_MAX_CALLS_A_ROUND = 4
 
 
-class Toolbox(Tools):
-    """The tools of one answer, and what was called of them."""
+class Toolbox:
+    """The tools of one answer, and what was called of them; each round is another request.
+
+    Nothing is stored before the answer is: if the process dies, the tools are called again, which
+    is harmless because they change nothing.
+    """
 
     def __init__(self, tools: Iterable[Tool], clock: Clock) -> None:
         self._tools = {one.spec.name: one for one in tools}
         self._clock = clock
         self._records: list[ToolRecord] = []
+        self._exchanges: list[ToolExchange] = []
         self._seconds = 0.0
 
     @property
-    @override
     def specs(self) -> tuple[ToolSpec, ...]:
         return tuple(one.spec for one in self._tools.values())
 
     @property
-    @override
     def records(self) -> tuple[ToolRecord, ...]:
+        """What was called so far."""
         return tuple(self._records)
 
-    @override
+    @property
+    def may_call(self) -> bool:
+        """Whether the model has a round left."""
+        return len(self._exchanges) < _MAX_ROUNDS
+
+    def offer(self, prompt: Prompt) -> Prompt:
+        """Return the next request: with what was called before, and with tools while they last."""
+        specs = self.specs if self.may_call else ()
+        return replace(prompt, tools=specs, tool_exchanges=tuple(self._exchanges))
+
+    async def run_round(self, text: str, finish: Finish) -> None:
+        """Run the calls of a response that wrote this text; those above the limit are left out."""
+        kept = finish.tool_calls[:_MAX_CALLS_A_ROUND]
+        results = [await self.run(call) for call in kept]
+        self._exchanges.append(ToolExchange(text, kept, tuple(results), finish.attached))
+
     async def run(self, call: ToolCall) -> str:
+        """Run a call and return what the model reads of its result; a mistake is a result, too."""
         started_at = self._clock.monotonic()
         try:
             result, outcome = await self._call(call), "done"

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing_extensions import override
 
 from bot.chat.incoming import Address
+from bot.chat.operation import ModelHealth
 from bot.chat.outgoing import Attachment, Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.chat.prompt import (
     Delta,
@@ -298,6 +299,20 @@ class FakeEmbedder(Embedder):
         counts = [text.lower().count(word) + 0.01 for word in self.WORDS]
         length = sum(count * count for count in counts) ** 0.5
         return struct.pack("<4f", *(count / length for count in counts))
+
+
+class FakeRemoteBackend(FakeBackend):
+    """Continues answers that were cut off, and reports the `health` of its models."""
+
+    health: Sequence[ModelHealth] = ()
+
+    @override
+    def can_continue(self, prompt: Prompt) -> bool:
+        return True
+
+    @override
+    def model_health(self) -> Sequence[ModelHealth]:
+        return self.health
 
 
 class FakeSignals(InProcessSignals):

@@ -22,7 +22,6 @@ from bot.turn.limits.rate_limits import Admission, AnswerLimits
 from tests.attacks import attacks, expanded
 from tests.checkout import CHECKOUT
 from tests.commands import test_authority as authority
-from tests.fakes import FakeBackend
 from tests.media.file_samples import picture
 from tests.turn import test_excessive_input as excessive
 from tests.turn import test_privacy as privacy
@@ -98,7 +97,7 @@ async def test_deleted_words_stay_in_the_file_without_secure_deletion(
     kept = [one for one in connections._PRAGMAS if "secure_delete" not in one]
     monkeypatch.setattr(connections, "_PRAGMAS", (*kept, "PRAGMA secure_delete=OFF"))
     async with open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
-        setup = Setup(database, backend=FakeBackend([f"So your word is {privacy.CANARY}."]))
+        setup = Setup(database, [f"So your word is {privacy.CANARY}."])
         with pytest.raises(AssertionError):
             await privacy.forget_deletes_everything(setup, tmp_path)
 

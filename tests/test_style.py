@@ -23,6 +23,7 @@ TOP_LEVEL_MODULES = {
     "stories",
     "summaries",
     "tools",
+    "setup",
     "value_class",
 }
 MAX_FUNCTION_LINES = 60

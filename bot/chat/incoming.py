@@ -117,7 +117,7 @@ class MediaItem:
     size: int | None = None
     """In bytes, as the platform says."""
     source: str = ""
-    """Where to get it: an address, or a file id of the platform; empty if there is no file."""
+    """The URL or the platform's file id; empty if there is no file."""
 
 
 @value_class
@@ -141,7 +141,7 @@ class Said:
 
     address: Address
     external_key: str
-    """Unique on its platform: recognises a message that is delivered again."""
+    """Unique on its platform: recognizes a message that is delivered again."""
     message_id: str | None
     """The platform's id of the message, to reply to; None for an interaction."""
     author: Person
@@ -178,7 +178,7 @@ class Said:
     has_masked_token: bool = False
     """Whether a token or key was removed from the text before it was stored."""
     is_late: bool = False
-    """Whether it was delivered so long after it was written that nobody waits for an answer."""
+    """Whether it was delivered too late to be answered."""
     album: str | None = None
     """The id that the messages of an album share; each has one picture or file."""
     earlier_files: tuple[MediaItem, ...] = ()
@@ -318,12 +318,12 @@ class Joined:
 
 @value_class
 class ForgetRequested:
-    """A person wants everything forgotten that this person has said in a conversation."""
+    """Forget what a person has said in a conversation."""
 
     address: Address
     external_key: str
     person_id: str | None
-    """None: everything is to be forgotten, whoever said it."""
+    """None: forget what everybody said."""
     at: datetime
     scopes: tuple[str, ...]
     message_id: None = None
@@ -332,7 +332,7 @@ class ForgetRequested:
 
 
 Incoming: TypeAlias = Said | Edited | Deleted | Pressed | Joined | ForgetRequested
-"""Whatever a platform reports. All of it passes the inbox, which recognises repetitions."""
+"""Every event of a platform; the inbox recognizes repetitions."""
 
 Request: TypeAlias = Said | Pressed
-"""What somebody asks for: a command, or the press of a button. Its author may need a right."""
+"""A command or the press of a button, which its author may have no right to."""

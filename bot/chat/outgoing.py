@@ -64,8 +64,8 @@ class Limits:
     repeats_faces: bool = True
     """Whether a message with a face can be sent again like any other."""
     hears_deletions: bool = True
-    """Whether it is told of messages that people delete. Else an answer whose message is gone when
-    it is complete, or given again, is sent anew."""
+    """Whether the platform reports deleted messages. Otherwise an answer whose message is gone when
+    it is complete, or answered again, is sent anew."""
     can_repeat_sends: bool = True
     """Whether a send that is repeated with the same nonce appears once. Else a send whose outcome
     is unknown must be looked up before it is repeated."""
@@ -151,7 +151,7 @@ class Menu:
     data: str
     """What a choice brings back (`Pressed.data`); with a value, at most 64 bytes."""
     title: str
-    """What is to be chosen; in the language of its reader."""
+    """What to choose, in the language of its reader."""
     options: tuple[MenuOption, ...]
     """At most 25."""
 
@@ -309,7 +309,7 @@ class OutboxRow:
     file: Attachment | None = None
     thread: AnswerThread | None = None
     send_before: float = math.inf
-    """By `Clock.monotonic`: a request that has not begun by then is not made any more."""
+    """Deadline by `Clock.monotonic`: no request begins after it."""
 
     problem: str | None = None
     """Why the row cannot be read: there is nothing of it to send."""

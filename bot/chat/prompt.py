@@ -1,12 +1,86 @@
-"""Prompts for a model, and the events that it generates."""
+"""Prompts for a model, the tools it may call, and the events that it generates."""
 
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
 from bot.value_class import value_class
+
+ToolName: TypeAlias = Literal["time", "dice", "history", "stories"]
+"""The tools that a preset may offer; none of them changes anything."""
+
+UNKNOWN_TOOL = "unknown"
+"""The name in a receipt of a call of a tool that was not offered."""
+
+
+@value_class
+class ToolSpec:
+    """A tool as it is described to a model."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, object]
+    """A JSON schema of an object."""
+
+
+@value_class
+class ToolCall:
+    """A call as the model wrote it, untrusted."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON, if the model wrote it well."""
+    attached: Mapping[str, object] = field(default_factory=dict)
+    """Further fields of the provider, such as signatures; they go back with the call."""
+
+
+@value_class
+class ToolExchange:
+    """The calls of one response, with their results: the model reads them in the next request."""
+
+    text: str
+    """What it wrote before them."""
+    calls: tuple[ToolCall, ...]
+    results: tuple[str, ...]
+    """In the order of the calls."""
+    attached: Mapping[str, object] = field(default_factory=dict)
+    """The provider's fields beside the calls, such as reasoning; they go back with the message."""
+
+
+@value_class
+class ToolRecord:
+    """A call in a receipt."""
+
+    name: str
+    arguments: str
+    result: str
+    seconds: float
+
+
+@value_class
+class Capabilities:
+    """The conversations that a template renders without losing a text."""
+
+    accepts_system: bool
+    """A system message at the beginning."""
+
+    accepts_late_system: bool
+    """System messages between the turns."""
+
+    accepts_repeated_roles: bool
+    """Two messages of the same role in a row."""
+
+    accepts_assistant_first: bool
+    """An assistant message before the first user message."""
+
+    accepts_text_content: bool = True
+    """A content that is a string, and not only a list of parts."""
+
+
+ALL_CAPABILITIES: Final = Capabilities(True, True, True, True)
+
 
 Role = Literal["system", "user", "assistant"]
 OUTPUT_LIMIT_PARAMETERS = (
@@ -107,11 +181,11 @@ class Prompt:
     tools: tuple[ToolSpec, ...] = ()
     """What the model may call; a backend offers them where `calls_tools`."""
     tool_exchanges: tuple[ToolExchange, ...] = ()
-    """What it called already for this answer, behind the messages."""
+    """Earlier calls for this answer; they follow the messages."""
     has_fallback: bool = False
-    """Whether another model is tried if this one fails: then nobody waits until it is well."""
+    """Whether another model is tried if this one fails; then it is not waited for."""
     begun: str = ""
-    """The beginning of the answer, which was cut off: the model goes on behind it."""
+    """The beginning of an answer that was cut off; the model continues it."""
 
     @property
     def output_limit(self) -> int | None:
@@ -225,7 +299,7 @@ class PromptDescription:
     """The model that the backend would ask, by its own name."""
 
     details: Mapping[str, str]
-    """What else is worth knowing, by its name, such as the template."""
+    """Further facts by name, such as the template."""
 
     text: str
     """The text that the model reads, or the body of the request."""

@@ -7,13 +7,13 @@ from bot.value_class import value_class
 
 @value_class
 class Rate:
-    """So many events at once, then one whenever the interval has passed."""
+    """Token bucket: burst size and refill time."""
 
     key: str
     """What is counted, such as "person:telegram:5"; events of one key share the rate."""
     count: int
     seconds: float
-    """In which `count` events may happen on average."""
+    """The time in which `count` tokens refill."""
 
     @property
     def interval(self) -> float:
@@ -28,19 +28,19 @@ class Rate:
 
 @value_class
 class Waiter:
-    """Who waits for a place among other processes: the most urgent first, then in turns."""
+    """A process that waits for a slot: the most urgent go first, then processes in turn."""
 
     name: str
-    """Of a process, which tries again with it until it has the place."""
+    """Identifies the process between its tries."""
     urgency: int
     """The lowest value goes first."""
     seconds: float
-    """For so long after a try others leave a place to it."""
+    """How long after a try other processes leave a slot to it."""
 
 
 @value_class
 class CallWindow:
-    """At most so many calls in any so many seconds."""
+    """Sliding window: at most `count` calls in any `seconds`."""
 
     count: int
     seconds: float
@@ -48,7 +48,7 @@ class CallWindow:
     """Whether it is documented as an approximate rate: where rates are learned it holds only in the
     hour after a refused call."""
     reserved: int = 0
-    """How many of these calls are left to others."""
+    """How many of these calls are reserved for others."""
 
 
 @value_class
@@ -61,7 +61,7 @@ class CallScope:
     """Whether every process makes calls in it: a bot's, while a chat's are made by one or two."""
 
     def share_of(self, processes: int) -> "CallScope":
-        """Return what one of so many processes may call while they cannot count together."""
+        """Return the share of one process while the processes cannot count together."""
         if not self.is_of_all or processes <= 1:
             return self
         windows = (

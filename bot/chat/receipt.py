@@ -2,8 +2,7 @@
 
 from dataclasses import field
 
-from bot.chat.prompt import FinishReason, Prompt, Usage
-from bot.chat.tool import ToolRecord
+from bot.chat.prompt import FinishReason, Prompt, ToolRecord, Usage
 from bot.chat.usage import AnswerCharge
 from bot.value_class import value_class
 

@@ -1,15 +1,7 @@
 """Sessions: the stored history of a conversation, and what one processed message adds to it."""
 
 import hashlib
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Hashable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
 from enum import IntEnum, StrEnum
@@ -17,7 +9,7 @@ from itertools import dropwhile
 from typing import Any, TypeAlias
 
 from bot.chat.incoming import Incoming, MediaItem, Person, Said
-from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
+from bot.chat.outgoing import FILE_PARTS, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Role
 from bot.chat.receipt import Receipt
 from bot.value_class import value_class
@@ -44,6 +36,9 @@ class Turn:
     files: tuple[MediaItem, ...] = ()
     """Where the platform has the files of a person's question, for when it is asked again."""
 
+    def is_said_by(self, person: Person) -> bool:
+        return self.speaker is not None and self.speaker.id == person.id
+
 
 @value_class
 class TurnRange:
@@ -69,9 +64,9 @@ class Claim:
 
 
 MAX_OWN_CRASHES = 3
-"""A message that alone has killed the process so often is set aside."""
+"""Deaths of the process that only this message explains before it is set aside."""
 MAX_CRASHES = 24
-"""The last resort against one that dies beside others each time: later than a minute, say."""
+"""The same for deaths beside other messages, as a last resort."""
 
 
 class Attempt(IntEnum):
@@ -139,6 +134,14 @@ class InboxMessage:
         """Name a part of the answer: what is sent for it keeps this name for good."""
         return f"{self.turn}/{part}"
 
+    def part_name_in(self, replaced: Sequence[str], part: int) -> str:
+        """Name a part of an answer that takes the messages of these parts, one by one.
+
+        Files and what stands in a thread are no such messages.
+        """
+        names = [name for name in replaced if int(name.rpartition("/")[2]) < FILE_PARTS]
+        return names[part] if part < len(names) else self.part_name(part)
+
 
 def error_id_of(turn: str) -> str:
     """Return the short id of a failure in a turn."""
@@ -166,7 +169,7 @@ class HistoryChange:
     restored: Collection[int] = ()
     """Versions that were not active and are among the new ones: these rows are not needed more."""
     deleted: Collection[int] = ()
-    """What is deleted for good, and with it whatever was derived from it."""
+    """What is deleted permanently, with everything derived from it."""
     replaced: Collection[int] = ()
     """The turns with a new version that are not kept as versions themselves."""
     observed: Mapping[int, bool] = field(default_factory=dict)
@@ -253,7 +256,7 @@ class Session:
 
 
 ReadableTurns: TypeAlias = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]
-"""Leaves out the turns that no model may read any more."""
+"""Leaves out turns that models may not read."""
 
 
 async def all_turns(turns: Sequence[Turn]) -> Sequence[Turn]:
@@ -342,7 +345,7 @@ class PresetVersion:
     content: str
     """As strict JSON; empty: the preset was deleted."""
     version: int
-    """Its number; for a preset that is to be saved, the lowest number that it may get."""
+    """Its number; of a preset to save, the lowest number that it may get."""
 
 
 class HistoryScope(StrEnum):

@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,6 +31,19 @@ class SpentAmount:
     """What something has cost, in millionths of a US dollar; noted once that is known."""
 
     micros: int = 0
+
+
+@value_class
+class EmbeddingPayer:
+    """Whose budgets the embedding of a text counts against."""
+
+    conversation: str
+    preset: str
+    charge: AnswerCharge
+    """The person and the server; the model and the cost are not known yet."""
+    paid: Callable[[int], AbstractAsyncContextManager[SpentAmount]]
+    """Reserves what a block may cost, in millionths of a dollar, and settles what it did; raises
+    `BudgetUsedUp`, or `StoreError` if the budgets cannot be read."""
 
 
 class Period(StrEnum):

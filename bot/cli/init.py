@@ -115,12 +115,7 @@ def init(
                 "Set-up of Troupe. Enter skips a question; nothing is written until the end."
             )
         with only_warnings_logged():
-            if pull is not None:
-                choice: ModelChoice | None = _download(given or ModelChoice(), pull, settings)
-            elif given is not None:
-                choice = _check_model(given, settings, is_tried=check)
-            else:
-                choice = None if yes else _ask_for_model(settings)
+            choice = _choose_model(given, pull, settings, check=check, yes=yes)
             bots = _choose_bots(tokens, settings, check=check, yes=yes)
             admins += _choose_first_admin(bots, first_admin, settings, asks=not (yes or admins))
         by_kind = {bot.spec.kind: bot.token for bot in bots}
@@ -130,6 +125,16 @@ def init(
         sys.stdout.write("\n")
         sys.stderr.write("troupe: set-up was stopped; nothing was written\n")
         raise typer.Exit(_INTERRUPTED) from None
+
+
+def _choose_model(
+    given: ModelChoice | None, pull: str | None, settings: Settings, *, check: bool, yes: bool
+) -> ModelChoice | None:
+    if pull is not None:
+        return _download(given or ModelChoice(), pull, settings)
+    if given is not None:
+        return _check_model(given, settings, is_tried=check)
+    return None if yes else _ask_for_model(settings)
 
 
 def _write(wanted: Mapping[str, str | None], env_file: Path, *, yes: bool) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -30,32 +31,20 @@ class NoteReaders:
     people: tuple[str, ...] = ()
 
 
+@dataclass(eq=False)
 class AdminNotes:
     """The choice of each server or channel; by default the operators read notes in private."""
 
-    def __init__(
-        self,
-        chat_settings: ChatSettings,
-        surfaces: Mapping[str, Surface],
-        private_chats: Mapping[str, PrivateChats] | None = None,
-        operators: Sequence[str] = (),
-        is_still_admin: Callable[[str, Said], Awaitable[bool | None]] | None = None,
-    ) -> None:
-        """Take the settings, and where notes can be sent.
-
-        Args:
-            chat_settings: the choices.
-            surfaces: by `Address.source`; these must not wait.
-            private_chats: by `Address.source` as well, of the platforms that have some.
-            operators: the ids of the people in TROUPE_ADMINS.
-            is_still_admin: returns whether the person with this id is an admin where something was
-                said, or None if that is unknown; None: nobody is asked about.
-        """
-        self._is_still_admin = is_still_admin
-        self._chat_settings = chat_settings
-        self._surfaces = surfaces
-        self._private_chats = private_chats or {}
-        self._operators = tuple(operators)
+    chat_settings: ChatSettings
+    surfaces: Mapping[str, Surface]
+    """By `Address.source`; these must not wait."""
+    private_chats: Mapping[str, PrivateChats] = field(default_factory=dict)
+    """By `Address.source` as well, of the platforms that have some."""
+    operators: Sequence[str] = ()
+    """The ids of the people in TROUPE_ADMINS."""
+    is_still_admin: Callable[[str, Said], Awaitable[bool | None]] | None = None
+    """Returns whether the person with this id is an admin where something was said, or None if that
+    is unknown; None: nobody is asked about."""
 
     async def choose(self, request: CommandRequest) -> CommandResult:
         """Send the notes of the whole server here or to the author, or none, or inherit.
@@ -108,15 +97,15 @@ class AdminNotes:
 
     async def _set(self, request: CommandRequest, scope: str, value: str | None) -> None:
         by, audited = request.incoming.author.id, request.is_audited
-        await self._chat_settings.set(scope, _KEY, value, by, audited=audited)
+        await self.chat_settings.set(scope, _KEY, value, by, audited=audited)
 
     async def readers(self, said: Said) -> NoteReaders | None:
         """Return who reads notes about a channel; None: everybody does, under the answer.
 
-        Somebody who has them in private and is no admin any more gets none: they go to where they
-        went before that was chosen.
+        Somebody who gets them in private and is no longer an admin gets none: they go where they
+        went before that choice.
         """
-        setting = await self._chat_settings.resolve(said.scopes, _KEY)
+        setting = await self.chat_settings.resolve(said.scopes, _KEY)
         if setting is not None:
             place, _, person = setting.value.partition(" ")
             may_read = await self._may_read(person, said)
@@ -126,12 +115,12 @@ class AdminNotes:
                 address = address_of(place)
                 is_reachable = address.platform == said.address.platform
                 is_elsewhere = place != said.address.channel
-                has_surface = is_reachable and address.source in self._surfaces
+                has_surface = is_reachable and address.source in self.surfaces
                 return NoteReaders(place) if is_elsewhere and has_surface else None
-        if said.is_private and said.author.id in self._operators:
+        if said.is_private and said.author.id in self.operators:
             return None  # nobody else reads what stands under the answer
-        people = [one for one in self._operators if one.startswith(f"{said.address.platform}:")]
-        has_private_chats = said.address.source in self._private_chats
+        people = [one for one in self.operators if one.startswith(f"{said.address.platform}:")]
+        has_private_chats = said.address.source in self.private_chats
         return NoteReaders(people=tuple(people)) if people and has_private_chats else None
 
     async def send(self, readers: NoteReaders, said: Said, note: Text) -> bool:
@@ -149,9 +138,9 @@ class AdminNotes:
 
     async def _may_read(self, person: str, said: Said) -> bool | None:
         """Return whether who reads the notes of a channel in private still may; None: unknown."""
-        if self._is_still_admin is None or not person or said.is_private:
+        if self.is_still_admin is None or not person or said.is_private:
             return True
-        may = await self._is_still_admin(person, said)
+        may = await self.is_still_admin(person, said)
         if not may:
             _log.warning("admin_note_not_sent", person=person, reason="not known to be an admin")
         return may
@@ -162,7 +151,7 @@ class AdminNotes:
         Raises:
             UserError: the author cannot be written to.
         """
-        source, chats = incoming.address.source, self._private_chats
+        source, chats = incoming.address.source, self.private_chats
         try:
             if source not in chats:
                 raise UserError(translatable("There are no private chats here."))
@@ -172,7 +161,7 @@ class AdminNotes:
                     "Notes for admins of {channel}, such as of a model that fails, come here.",
                     channel=incoming.address.channel,
                 )
-                await self._surfaces[source].send(
+                await self.surfaces[source].send(
                     _message(address, translate(text, language_of(incoming.locale)))
                 )
         except (PlatformError, TimeoutError) as error:
@@ -188,7 +177,7 @@ class AdminNotes:
     async def _write_to(self, person: str, source: str, text: str) -> bool:
         try:
             async with asyncio.timeout(_SEND_SECONDS):
-                address = await self._private_chats[source].private_chat(person)
+                address = await self.private_chats[source].private_chat(person)
         except (PlatformError, TimeoutError) as error:
             _log.warning("admin_note_not_sent", person=person, reason=str(error))
             return False
@@ -197,7 +186,7 @@ class AdminNotes:
     async def _try_to_send(self, address: Address, text: str) -> bool:
         try:
             async with asyncio.timeout(_SEND_SECONDS):
-                await self._surfaces[address.source].send(_message(address, text))
+                await self.surfaces[address.source].send(_message(address, text))
         except (PlatformError, TimeoutError) as error:
             _log.warning("admin_note_not_sent", channel=address.channel, reason=str(error))
             return False

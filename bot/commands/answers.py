@@ -1,7 +1,7 @@
 """Commands and buttons that act on an answer: retry, continue, stop, delete, undo."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from bot.chat.attachments import with_kept_files
@@ -34,9 +34,9 @@ from bot.commands.authority import (
 )
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
-from bot.ports import Inbox
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.storage.conversations import Conversations
+from bot.storage.inbox import SqlInbox
 from bot.texts.text import Text, language_of, marked, translatable, translate
 from bot.value_class import value_class
 
@@ -62,18 +62,19 @@ class NewestExchange:
     """The ids of the turns that are kept of such a question."""
 
 
+@dataclass(eq=False)
 class NewestQuestionHandlers:
     """The handlers of /retry and /undo; only who asked may use them, and admins."""
 
-    def __init__(self, admins: AdminCheck) -> None:
-        self._admins = admins
+    admins: AdminCheck
 
     @command("retry", marked("answer the newest question again"))
     async def _retry(self, request: CommandRequest) -> CommandResult:
         """Answer the newest question again; the old answers leave the history."""
         exchange = _newest_exchange(request)
         question, before = exchange.question, exchange.earlier
-        await self._check_author(request, question.speaker)
+        if not question.is_said_by(request.incoming.author):
+            await self.admins.require(request.incoming, RETRY_OTHERS, audited_as=RETRY_QUESTION)
         if exchange.turns is not None:
             newer = exchange.turns.newer + exchange.turns.count
             before = tuple(request.recent[: len(request.recent) - newer])
@@ -96,7 +97,7 @@ class NewestQuestionHandlers:
     async def _undo(self, request: CommandRequest) -> CommandResult:
         """Take the newest question and its answers out of the history."""
         exchange = _newest_exchange(request)
-        await self._check_removal(request, exchange.question.speaker)
+        await self._check_removal(request, exchange.question)
         text = _quoted(exchange.question.text)
         return CommandResult(
             translatable("Removed from the conversation: “{text}” and its answer.", text=text)
@@ -107,18 +108,14 @@ class NewestQuestionHandlers:
             changes_channel=True,
         )
 
-    async def _check_author(self, request: CommandRequest, author: Person | None) -> None:
-        if author is None or author.id != request.incoming.author.id:
-            await self._admins.require(request.incoming, RETRY_OTHERS, audited_as=RETRY_QUESTION)
-
-    async def _check_removal(self, request: CommandRequest, author: Person | None) -> None:
+    async def _check_removal(self, request: CommandRequest, question: Turn) -> None:
         """Refuse to delete others' questions, and to who writes as the group any at all.
 
         Which of the anonymous admins asked is not known, and what is removed does not come back.
         """
-        is_own = author is not None and author.id == request.incoming.author.id
+        is_own = question.is_said_by(request.incoming.author)
         if not is_own or writes_as_the_group(request.incoming):
-            await self._admins.require(
+            await self.admins.require(
                 request.incoming, RETRY_OTHERS, needs_name=True, audited_as="undo question"
             )
 
@@ -228,35 +225,20 @@ _AUDITED_AS = {
 """What it is in the audit log that an admin presses a button of somebody else's question."""
 
 
+@dataclass(eq=False)
 class AnswerButtons:
     """Finds the answer of a button in the store; only who asked may press, and admins."""
 
-    def __init__(
-        self,
-        conversations: Conversations,
-        inbox: Inbox,
-        admins: AdminCheck,
-        route: Callable[[Pressed], Awaitable[Pressed]],
-        asks_by_replies: Callable[[Address], bool] = lambda _: False,
-        limit: Callable[[Pressed], Awaitable[Text | None]] | None = None,
-    ) -> None:
-        """Take where answers are, and what tells of a press by whom and where it was made.
-
-        Args:
-            conversations: answers.
-            inbox: questions.
-            admins: who is an admin.
-            route: tells the history of a press.
-            asks_by_replies: whether people write free values in replies (`Limits`).
-            limit: counts a press, and returns why it is refused if there were too many;
-                None: any number is followed.
-        """
-        self._limit = limit
-        self._asks_by_replies = asks_by_replies
-        self._route = route
-        self._conversations = conversations
-        self._inbox = inbox
-        self._admins = admins
+    conversations: Conversations
+    inbox: SqlInbox
+    admins: AdminCheck
+    route: Callable[[Pressed], Awaitable[Pressed]]
+    """Tells the history of a press."""
+    asks_by_replies: Callable[[Address], bool] = lambda _: False
+    """Whether people write free values in replies (`Limits`)."""
+    limit: Callable[[Pressed], Awaitable[Text | None]] | None = None
+    """Counts a press, and returns why it is refused if there were too many; None: any number is
+    followed."""
 
     async def refusal(self, pressed: Pressed) -> str | None:
         """Return what the person is told, instead of doing what the button says; None: it is done.
@@ -265,7 +247,7 @@ class AnswerButtons:
         """
         data = read_button(pressed)
         try:
-            excess = await self._limit(pressed) if self._limit is not None else None
+            excess = await self.limit(pressed) if self.limit is not None else None
             if excess is not None:
                 return translate(excess, language_of(pressed.locale))
             if data is not None and data.action is ButtonAction.STOP:
@@ -273,7 +255,7 @@ class AnswerButtons:
             elif data is not None:
                 await self.find(pressed, data)
                 is_typed = data.action in FORM_ACTIONS and not pressed.values  # there is no form
-                if is_typed and not self._asks_by_replies(pressed.address):
+                if is_typed and not self.asks_by_replies(pressed.address):
                     return translate(_HOW_TO_TYPE[data.action], language_of(pressed.locale))
         except UserError as error:
             return translate(error.text, language_of(pressed.locale))
@@ -287,8 +269,8 @@ class AnswerButtons:
         Raises:
             UserError: it is not known any more, or the person may not press it; the text says so.
         """
-        pressed = await self._route(pressed)
-        exchange = await self._conversations.load_answered(
+        pressed = await self.route(pressed)
+        exchange = await self.conversations.load_answered(
             pressed.address.conversation, data.part, _MAX_TURNS_BEFORE
         )
         if exchange is None:
@@ -319,9 +301,9 @@ class AnswerButtons:
             UserError: as `find` does.
         """
         exchange = await self.find(pressed, data)
-        author, audited_as = exchange.question.turn.speaker, _AUDITED_AS.get(data.action)
-        if audited_as is not None and (author is None or author.id != pressed.author.id):
-            await self._admins.note(pressed, audited_as)
+        audited_as = _AUDITED_AS.get(data.action)
+        if audited_as is not None and not exchange.question.turn.is_said_by(pressed.author):
+            await self.admins.note(pressed, audited_as)
         return exchange
 
     async def find_quoted(self, said: Said) -> tuple[StoredTurn, Exchange]:
@@ -335,14 +317,12 @@ class AnswerButtons:
         conversation, exchange = said.address.conversation, None
         reader = Claim(conversation, 0, "")  # nothing is written for it
         message_id = (said.quote.message_id if said.quote is not None else None) or ""
-        turns = await self._conversations.find_turns(reader, [message_id])
+        turns = await self.conversations.find_turns(reader, [message_id])
         found = next((one for one in turns if not _is_menu(one.turn)), None)
         if found is not None and found.turn.role == "user" and not found.turn.sent_as:
-            exchange = await self._conversations.load_exchange(
-                reader, message_id, _MAX_TURNS_BEFORE
-            )
+            exchange = await self.conversations.load_exchange(reader, message_id, _MAX_TURNS_BEFORE)
         elif found is not None:
-            exchange = await self._conversations.load_answered(
+            exchange = await self.conversations.load_answered(
                 conversation, found.turn.sent_as[-1], _MAX_TURNS_BEFORE
             )
         if found is None or exchange is None:
@@ -374,16 +354,15 @@ class AnswerButtons:
         Raises:
             UserError: the author may not.
         """
-        author = exchange.question.turn.speaker
-        if found.turn.role == "user" and found.turn.sent_as:
-            raise UserError(NOT_REMEMBERED)
         is_said = found.turn.role == "user"
-        is_own = author is not None and author.id == said.author.id
+        if is_said and found.turn.sent_as:
+            raise UserError(NOT_REMEMBERED)
+        is_own = exchange.question.turn.is_said_by(said.author)
         if is_own and not (is_said and writes_as_the_group(said)):
             return
         if is_said:  # by which of the admins who write anonymously is not known
             raise UserError(translatable("Only the person who said it can change it."))
-        await self._admins.require(said, _CHANGE_OTHERS, audited_as=audited_as)
+        await self.admins.require(said, _CHANGE_OTHERS, audited_as=audited_as)
 
     async def is_asker(self, said: Said) -> bool:
         """Return whether a command replies to the answer to a question of its own author."""
@@ -391,14 +370,12 @@ class AnswerButtons:
             found, exchange = await self.find_quoted(said)
         except UserError:
             return False
-        author = exchange.question.turn.speaker
-        return found.turn.role != "user" and author is not None and author.id == said.author.id
+        return found.turn.role != "user" and exchange.question.turn.is_said_by(said.author)
 
     async def check_asker(self, said: Said, exchange: Exchange) -> None:
         """Refuse to ask others' questions again, except for admins; raises `UserError`."""
-        author = exchange.question.turn.speaker
-        if author is None or author.id != said.author.id:
-            await self._admins.require(said, RETRY_OTHERS, audited_as=RETRY_QUESTION)
+        if not exchange.question.turn.is_said_by(said.author):
+            await self.admins.require(said, RETRY_OTHERS, audited_as=RETRY_QUESTION)
 
     async def check_reader(self, said: Said, exchange: Exchange) -> None:
         """Refuse to tell what was read of another person's own history, except to admins.
@@ -406,15 +383,14 @@ class AnswerButtons:
         Raises:
             UserError: each person has a history here, and the author is another one.
         """
-        author = exchange.question.turn.speaker
-        is_own = author is not None and author.id == said.author.id
+        is_own = exchange.question.turn.is_said_by(said.author)
         if said.address.is_of_one_person and not is_own:
-            await self._admins.require(said, _SEE_OTHERS, audited_as="read context")
+            await self.admins.require(said, _SEE_OTHERS, audited_as="read context")
 
     async def _check_stop(self, pressed: Pressed, data: ButtonData) -> None:
         address = pressed.address
         key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
-        asked = await self._inbox.find_in_progress(address, key)
+        asked = await self.inbox.find_in_progress(address, key)
         if not asked:
             raise UserError(translatable("No answer is being written here."))
         authors = [_author(one) for one in asked]
@@ -423,7 +399,7 @@ class AnswerButtons:
     async def _check_author(self, pressed: Pressed, author_ids: Collection[str]) -> None:
         if pressed.author.id in author_ids:
             return
-        is_admin = await self._admins.is_known_admin(pressed)
+        is_admin = await self.admins.is_known_admin(pressed)
         if is_admin is None:
             raise UserError(unknown_admin_notice(pressed, _PRESS_OTHERS))
         if not is_admin:

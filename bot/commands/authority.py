@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 import structlog
 
@@ -21,15 +21,15 @@ _KEY = "anonymous_admins"
 _VALUES = {"on": "on", "off": None}
 
 
+@dataclass(eq=False)
 class AnonymousAdmins:
     """The choice of each group; by default they do not count."""
 
-    def __init__(self, chat_settings: ChatSettings) -> None:
-        self._chat_settings = chat_settings
+    chat_settings: ChatSettings
 
     async def are_accepted(self, scopes: Sequence[str]) -> bool:
         """Return whether they count in a channel with these scopes, narrowest first."""
-        return await self._chat_settings.resolve(scopes, _KEY) is not None
+        return await self.chat_settings.resolve(scopes, _KEY) is not None
 
     async def choose(self, request: CommandRequest) -> CommandResult:
         """Let them count here, or not any more; the author is an admin with a name.
@@ -41,7 +41,7 @@ class AnonymousAdmins:
         if value not in _VALUES:
             raise UserError(translatable("Use /settings anonymous on or /settings anonymous off."))
         by, audited = request.incoming.author.id, request.is_audited
-        await self._chat_settings.set(request.scope, _KEY, _VALUES[value], by, audited=audited)
+        await self.chat_settings.set(request.scope, _KEY, _VALUES[value], by, audited=audited)
         if await self.are_accepted(request.incoming.scopes):
             text = translatable(
                 "Admins who write anonymously now count as admins here, but for what cannot be"
@@ -72,47 +72,32 @@ _ANONYMOUS = translatable(
 )
 
 
+@dataclass(eq=False)
 class AdminCheck:
-    """Asks when the command runs: whoever was an admin a minute ago may not be one now.
+    """Asks the platform when a command runs, because rights change.
 
-    That somebody is no admin holds for 30 s. That somebody is one is asked each time: who is not
-    an admin any more changes nothing.
+    A refusal is cached for 30 s. A grant never is, so that a former admin changes nothing.
     """
 
-    def __init__(
-        self,
-        admin_ids: Collection[str],
-        is_platform_admin: Callable[[Request], Awaitable[bool]],
-        clock: Clock,
-        anonymous: AnonymousAdmins,
-        *,
-        shows_prompts_in_private: bool = True,
-        shows_prompts_in_groups: bool = True,
-        press_seconds: float = _PRESS_SECONDS,
-        audit: AuditLog | None = None,
-    ) -> None:
-        """Take who decides.
+    admin_ids: Collection[str]
+    """The admins of the service."""
+    is_platform_admin: Callable[[Request], Awaitable[bool]]
+    """Asks the platform about all others."""
+    clock: Clock
+    anonymous: AnonymousAdmins
+    _: KW_ONLY
+    shows_prompts_in_private: bool = True
+    """Whether everybody sees prompts in a private chat."""
+    shows_prompts_in_groups: bool = True
+    """Whether the admins of a server or group see them there: whoever adds the bot to a group of
+    their own is one."""
+    press_seconds: float = _PRESS_SECONDS
+    """How long the platform may take to say whether who pressed a button, or reads notes in
+    private, is one."""
+    audit: AuditLog | None = None
+    """Keeps what admins do to what others asked or said; None: nothing is kept."""
 
-        Args:
-            admin_ids: the admins of the service.
-            is_platform_admin: asks the platform about all others.
-            clock: time.
-            anonymous: the groups where admins who write anonymously count.
-            shows_prompts_in_private: whether everybody sees prompts in a private chat.
-            shows_prompts_in_groups: whether the admins of a server or group see them there: whoever
-                adds the bot to a group of their own is one.
-            press_seconds: how long the platform may take to say whether who pressed a button, or
-                reads notes in private, is one.
-            audit: keeps what admins do to what others asked or said; None: nothing is kept.
-        """
-        self._audit = audit
-        self._press_seconds = press_seconds
-        self._shows_prompts_in_private = shows_prompts_in_private
-        self._shows_prompts_in_groups = shows_prompts_in_groups
-        self._admin_ids = admin_ids
-        self._is_platform_admin = is_platform_admin
-        self._clock = clock
-        self._anonymous = anonymous
+    def __post_init__(self) -> None:
         self._still_admins: OrderedDict[tuple[str, str], tuple[bool | None, float]] = OrderedDict()
         self._refused_until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
@@ -123,7 +108,7 @@ class AdminCheck:
     async def is_known_admin(self, incoming: Request) -> bool | None:
         """Return whether the author is an admin; None if the platform could not be asked."""
         # Who pressed a button waits, and so does what was received together with the press.
-        seconds = self._press_seconds if isinstance(incoming, Pressed) else None
+        seconds = self.press_seconds if isinstance(incoming, Pressed) else None
         try:
             async with asyncio.timeout(seconds):
                 return await self._ask(incoming)
@@ -137,13 +122,13 @@ class AdminCheck:
 
         None: the platform could not be asked, or did not answer in time.
         """
-        key, now = (person_id, said.address.lane), self._clock.monotonic()
+        key, now = (person_id, said.address.lane), self.clock.monotonic()
         found, until = self._still_admins.get(key, (None, now))
         if until > now:
             return found
         found = None
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._press_seconds):
+            async with asyncio.timeout(self.press_seconds):
                 asked = replace(said, author=Person(person_id, ""), author_is_admin=None)
                 found = await self.is_known_admin(asked)
         self._still_admins[key] = found, now + _CACHE_SECONDS
@@ -153,17 +138,17 @@ class AdminCheck:
         return found
 
     async def _ask(self, incoming: Request) -> bool:
-        if incoming.author.id in self._admin_ids:
+        if incoming.author.id in self.admin_ids:
             return True
         if writes_as_the_group(incoming):
-            is_one = await self._is_platform_admin(incoming)
-            return is_one and await self._anonymous.are_accepted(incoming.scopes)
+            is_one = await self.is_platform_admin(incoming)
+            return is_one and await self.anonymous.are_accepted(incoming.scopes)
         if incoming.author_is_admin is not None:  # the message itself tells
-            return await self._is_platform_admin(incoming)
-        key, now = (incoming.author.id, incoming.address.lane), self._clock.monotonic()
+            return await self.is_platform_admin(incoming)
+        key, now = (incoming.author.id, incoming.address.lane), self.clock.monotonic()
         if self._refused_until.get(key, now) > now:
             return False
-        allowed = await self._is_platform_admin(incoming)
+        allowed = await self.is_platform_admin(incoming)
         if not allowed:
             self._refused_until[key] = now + _CACHE_SECONDS
             self._refused_until.move_to_end(key)
@@ -173,8 +158,8 @@ class AdminCheck:
 
     async def may_see_prompts(self, said: Said) -> bool:
         """Return whether the author may see the instructions of presets: strangers may not."""
-        shows = self._shows_prompts_in_private if said.is_private else self._shows_prompts_in_groups
-        return said.author.id in self._admin_ids or (shows and await self.is_admin(said))
+        shows = self.shows_prompts_in_private if said.is_private else self.shows_prompts_in_groups
+        return said.author.id in self.admin_ids or (shows and await self.is_admin(said))
 
     async def require_prompts(self, said: Said, action: str) -> None:
         """Refuse a prompt to who may not see it; raises `UserError`."""
@@ -195,10 +180,10 @@ class AdminCheck:
         Raises:
             StoreError: it cannot be noted.
         """
-        if self._audit is not None and not incoming.is_private:
+        if self.audit is not None and not incoming.is_private:
             # Where each person has a conversation, its key names that person; a channel's does not.
             where, by = incoming.address.channel, incoming.author.id
-            await self._audit.record(AuditEntry(self._clock.now(), by, audited_as, where))
+            await self.audit.record(AuditEntry(self.clock.now(), by, audited_as, where))
 
     async def require(
         self,

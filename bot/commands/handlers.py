@@ -3,7 +3,7 @@
 import difflib
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Joined, Said
@@ -47,57 +47,48 @@ _SEE_WHY = translatable("see why I answer messages here")
 _STOP_OTHERS = translatable("stop the answer to somebody else's question")
 
 
+@dataclass(eq=False)
 class CommandHandlers:
     """Dispatches a command to its handler."""
 
-    def __init__(
-        self,
-        resolver: PresetResolver,
-        admins: AdminCheck,
-        context: ContextView,
-        personas: UserPersonas,
-        personal_data: PersonalData,
-        history_scopes: HistoryScopes,
-        anonymous: AnonymousAdmins,
-        platform_commands: Mapping[str, Sequence[CommandSpec]] | None = None,
-        dice: random.Random | None = None,
-        *,
-        notes: AdminNotes,
-        usage: UsageView | None = None,
-        private_commands: PrivateCommands | None = None,
-        dead_letters: DeadLetters | None = None,
-    ) -> None:
-        """Take what the handlers work with.
+    resolver: PresetResolver
+    admins: AdminCheck
+    context: ContextView
+    personas: UserPersonas
+    personal_data: PersonalData
+    history_scopes: HistoryScopes
+    anonymous: AnonymousAdmins
+    platform_commands: Mapping[str, Sequence[CommandSpec]] = field(default_factory=dict)
+    """What platforms run themselves, by their name; /help lists it."""
+    dice: random.Random = field(default_factory=random.Random)
+    """Selects greetings."""
+    _: KW_ONLY
+    notes: AdminNotes
+    usage: UsageView | None = None
+    """Shows what answers cost."""
+    private_commands: PrivateCommands | None = None
+    """Has commands run where people are alone with the bot."""
+    dead_letters: DeadLetters | None = None
+    """Know what the platform refused."""
 
-        Args:
-            resolver: the presets of each channel.
-            admins: who may change what others see.
-            context: shows what an answer was made of.
-            personas: how people describe themselves.
-            personal_data: what is stored of each person.
-            history_scopes: who shares a history in each channel.
-            anonymous: the groups where admins who write anonymously count.
-            platform_commands: what platforms run themselves, by their name; /help lists it.
-            dice: selects greetings.
-            usage: shows what answers cost.
-            notes: where notes for admins stand.
-            private_commands: has commands run where people are alone with the bot.
-            dead_letters: know what the platform refused.
-        """
-        self._admins = admins
-        self._platform_commands = platform_commands or {}
-        self._context = context
-        self._notes = notes
-        self._dead_letters = dead_letters
-        self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
-        self._privacy = PrivacyHandlers(personal_data, admins, resolver, private_commands)
-        self._anonymous = anonymous
-        self._history_scope = HistoryScopeHandlers(history_scopes, admins)
-        self.menus = SettingMenus(resolver, history_scopes, personas)
-        presets = PresetHandlers(resolver, admins, self.menus, self._dice)
-        questions = NewestQuestionHandlers(admins)
+    def __post_init__(self) -> None:
+        self._privacy = PrivacyHandlers(
+            self.personal_data, self.admins, self.resolver, self.private_commands
+        )
+        self._history_scope = HistoryScopeHandlers(self.history_scopes, self.admins)
+        self.menus = SettingMenus(self.resolver, self.history_scopes, self.personas)
+        presets = PresetHandlers(self.resolver, self.admins, self.menus, self.dice)
+        questions = NewestQuestionHandlers(self.admins)
         self._handlers = handlers_of(
-            *(self, presets, questions, personas, self._privacy, self._history_scope, usage)
+            *(
+                self,
+                presets,
+                questions,
+                self.personas,
+                self._privacy,
+                self._history_scope,
+                self.usage,
+            )
         )
 
     async def handle(self, request: CommandRequest) -> CommandResult:
@@ -121,7 +112,7 @@ class CommandHandlers:
     def greet(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
         """Greet the group that the bot was added to: as its character does, or by its name."""
         preset, characters = active.first.preset, len(active.presets)
-        greeting = choose_greeting(preset, arrival, rng=self._dice, characters=characters)
+        greeting = choose_greeting(preset, arrival, rng=self.dice, characters=characters)
         if greeting is None:
             return CommandResult(_introduction(preset, is_private=arrival.opens_chat))
         return CommandResult(greeting, greeting=greeting, greeter=preset.name)
@@ -132,7 +123,7 @@ class CommandHandlers:
 
     @command("settings why", marked("tell why the newest messages were answered or not (admins)"))
     async def _why(self, request: CommandRequest) -> CommandResult:
-        await self._admins.require(request.incoming, _SEE_WHY, audited_as="read decisions")
+        await self.admins.require(request.incoming, _SEE_WHY, audited_as="read decisions")
         refusals = await self._refusals(request.incoming.address.lane)
         if not (request.decisions or refusals):
             raise UserError(translatable("I have seen no messages here lately."))
@@ -147,8 +138,8 @@ class CommandHandlers:
         needs_admin=True,
     )
     async def _choose_anonymous(self, request: CommandRequest) -> CommandResult:
-        await self._admins.require(request.incoming, ALLOW, needs_name=True)
-        return await self._anonymous.choose(request)
+        await self.admins.require(request.incoming, ALLOW, needs_name=True)
+        return await self.anonymous.choose(request)
 
     @command(
         "settings notes",
@@ -163,12 +154,12 @@ class CommandHandlers:
     )
     async def _choose_notes(self, request: CommandRequest) -> CommandResult:
         needs_name = request.argument.lower() == "private"  # to whom else?
-        await self._admins.require(request.incoming, CHOOSE, needs_name=needs_name)
-        return await self._notes.choose(request)
+        await self.admins.require(request.incoming, CHOOSE, needs_name=needs_name)
+        return await self.notes.choose(request)
 
     async def _refusals(self, lane: str) -> list[Text]:
         """Return a line for each reason why something that was said here did not arrive."""
-        reasons = await self._dead_letters.refusals(lane) if self._dead_letters else ()
+        reasons = await self.dead_letters.refusals(lane) if self.dead_letters else ()
         return [
             translatable("⚠ Not delivered here: “{reason}”", reason=one)
             for one in reversed(reasons)
@@ -187,7 +178,7 @@ class CommandHandlers:
         characters = len(request.active.presets)
         number = _greeting_number(request.argument, preset, characters)
         greeting = choose_greeting(
-            preset, request.incoming, rng=self._dice, number=number, characters=characters
+            preset, request.incoming, rng=self.dice, number=number, characters=characters
         )
         text = translatable("A new conversation begins.")
         result = CommandResult(text, new_session=True, changes_channel=True)
@@ -240,12 +231,12 @@ class CommandHandlers:
 
     async def _forget_channel(self, request: CommandRequest) -> CommandResult:
         action = translatable("delete the conversation of this channel")
-        await self._admins.require(
+        await self.admins.require(
             request.incoming, action, needs_name=True, audited_as="forget channel"
         )
         preset = request.active.first.preset
         characters = len(request.active.presets)
-        greeting = choose_greeting(preset, request.incoming, rng=self._dice, characters=characters)
+        greeting = choose_greeting(preset, request.incoming, rng=self.dice, characters=characters)
         result = CommandResult(
             translatable("A new conversation begins."),
             new_session=True,
@@ -272,13 +263,13 @@ class CommandHandlers:
         conversation = incoming.address.conversation
         match request.argument.lower():
             case "":
-                for_admin = await self._admins.may_see_prompts(incoming)
-                shown = await self._context.show(
+                for_admin = await self.admins.may_see_prompts(incoming)
+                shown = await self.context.show(
                     conversation, for_admin=for_admin, answered_at=request.answered_at
                 )
                 return CommandResult(shown)
             case "prompt":
-                await self._admins.require_prompts(
+                await self.admins.require_prompts(
                     incoming,
                     translatable("see the exact prompt, because it contains my instructions"),
                 )
@@ -289,8 +280,8 @@ class CommandHandlers:
                             " here would see the prompt. Please use /context prompt again."
                         )
                     )
-                text, file = await self._context.prompts(conversation)
-                await self._admins.note(incoming, "read prompt")
+                text, file = await self.context.prompts(conversation)
+                await self.admins.note(incoming, "read prompt")
                 return CommandResult(text, file=file)
             case _:
                 raise UserError(
@@ -308,13 +299,13 @@ class CommandHandlers:
         result = CommandResult(joined([introduction, how, *_form_usage(preset)]))
         if not all(turn.observed for turn in request.recent):
             return result
-        greeting = choose_greeting(preset, request.incoming, rng=self._dice, characters=characters)
+        greeting = choose_greeting(preset, request.incoming, rng=self.dice, characters=characters)
         return with_greeting(result, preset, greeting)
 
     @command("help", marked("list all commands"))
     async def _help(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset
-        commands = [*COMMANDS, *self._platform_commands.get(request.incoming.address.platform, ())]
+        commands = [*COMMANDS, *self.platform_commands.get(request.incoming.address.platform, ())]
         lines = [
             _introduction(preset, is_private=request.incoming.is_private),
             *(

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from bot.chat.command import ButtonAction, ButtonData, CommandOption
 from bot.chat.incoming import Pressed
@@ -32,7 +33,7 @@ _OF_SETTINGS = frozenset(
 """What is done in the menu of settings, which is shown again then."""
 FORM_TEXTS = {
     ButtonAction.NAME: (
-        translatable("Who is to answer here?"),
+        translatable("Who should answer here?"),
         translatable("The name of the preset"),
     ),
     ButtonAction.ABOUT: (
@@ -40,22 +41,20 @@ FORM_TEXTS = {
         translatable("How you describe yourself here"),
     ),
 }
-"""The title of each form, and what is to be written."""
+"""The title and the input label of each form."""
 
 
+@dataclass(eq=False)
 class SettingMenus:
     """The menus of a channel; each shows what holds and where that was set."""
 
-    def __init__(
-        self, resolver: PresetResolver, history_scopes: HistoryScopes, personas: UserPersonas
-    ) -> None:
-        self._resolver = resolver
-        self._history_scopes = history_scopes
-        self._personas = personas
+    resolver: PresetResolver
+    history_scopes: HistoryScopes
+    personas: UserPersonas
 
     async def presets(self, request: CommandRequest, page: int = 1) -> CommandResult:
         """Show who answers, and a page of the presets to choose from."""
-        title = translatable("Choose who is to answer here")
+        title = translatable("Choose who should answer here")
         menu, page_buttons = self._preset_page(
             request, page, title, ButtonAction.USE, ButtonAction.PRESETS
         )
@@ -95,7 +94,7 @@ class SettingMenus:
         turn_page: ButtonAction,
     ) -> tuple[Menu, list[Button]]:
         """Return a page of the presets as a menu, and the buttons that lead to other pages."""
-        presets = sorted(self._resolver.presets.values(), key=lambda one: one.name)
+        presets = sorted(self.resolver.presets.values(), key=lambda one: one.name)
         pages = max(1, -(-len(presets) // _PAGE_SIZE))
         page = min(max(1, page), pages)
         shown = presets[(page - 1) * _PAGE_SIZE : page * _PAGE_SIZE]
@@ -107,7 +106,7 @@ class SettingMenus:
     async def settings(self, request: CommandRequest) -> CommandResult:
         """Show what holds in this channel, and what can be changed by a choice."""
         scopes = request.incoming.scopes
-        setting = await self._resolver.observing_setting(scopes)
+        setting = await self.resolver.observing_setting(scopes)
         value = "on" if setting is None else setting.value
         language = language_of(request.incoming.locale)
         own = setting.value if setting is not None and setting.scope == scopes[0] else "inherit"
@@ -144,7 +143,7 @@ class SettingMenus:
     async def _description(self, request: CommandRequest) -> Text:
         """Say where the author has described themselves; how, only where nobody else reads it."""
         said = request.incoming
-        found = await self._personas.find(said.author.id, said.scopes)
+        found = await self.personas.find(said.author.id, said.scopes)
         if found is None:
             return translatable("How you describe yourself: not at all")
         text, scope = found
@@ -159,15 +158,15 @@ class SettingMenus:
         """Return a line with what would hold if nothing was set in this channel itself."""
         if setting is None or setting.scope != scopes[0]:
             return []
-        around = await self._resolver.observing_setting(scopes[1:])
+        around = await self.resolver.observing_setting(scopes[1:])
         label = _OBSERVE_LABELS["on" if around is None else around.value]
         return [_inherited(label, around.scope if around is not None else None, scopes)]
 
     async def _scope(self, request: CommandRequest) -> tuple[list[Text], Menu]:
         """Return who shares a history here, in lines and as a menu."""
         scopes, language = request.incoming.scopes, language_of(request.incoming.locale)
-        setting = await self._history_scopes.setting(scopes)
-        holds = await self._history_scopes.find(scopes) or HistoryScope.SHARED
+        setting = await self.history_scopes.setting(scopes)
+        holds = await self.history_scopes.find(scopes) or HistoryScope.SHARED
         line = translatable(
             "Who shares a conversation here: {scope}, {description} ({origin})",
             scope=holds,
@@ -177,8 +176,8 @@ class SettingMenus:
         lines, own = [line], INHERIT
         if setting is not None and setting.scope == scopes[0]:
             own = setting.value
-            around = await self._history_scopes.setting(scopes[1:])
-            shared = await self._history_scopes.find(scopes[1:]) or HistoryScope.SHARED
+            around = await self.history_scopes.setting(scopes[1:])
+            shared = await self.history_scopes.find(scopes[1:]) or HistoryScope.SHARED
             described = looked_up(SCOPE_DESCRIPTIONS[shared])
             where = around.scope if around is not None else None
             lines.append(_inherited(described, where, scopes))
@@ -195,7 +194,7 @@ class SettingMenus:
     def command_line(
         self, data: ButtonData, pressed: Pressed, active: Collection[str]
     ) -> str | None:
-        """Return the command that a choice stands for; None: another menu is to be shown.
+        """Return the command that a choice stands for; None: it shows another menu.
 
         Args:
             data: of the button or menu.
@@ -234,7 +233,7 @@ class SettingMenus:
         return await self.presets(request, data.number)
 
     def _chosen_preset(self, values: Sequence[str]) -> Preset:
-        by_value = {_value_of(name): one for name, one in self._resolver.presets.items()}
+        by_value = {_value_of(name): one for name, one in self.resolver.presets.items()}
         for value in values:
             if value in by_value:
                 return by_value[value]
@@ -250,7 +249,7 @@ class SettingMenus:
         )
         if active.first.scope != scopes[0]:
             return [line]
-        around = await self._resolver.resolve(scopes[1:])
+        around = await self.resolver.resolve(scopes[1:])
         names = joined([one.name for one in around.presets], _NAMES_SEPARATOR)
         return [line, _inherited(names, around.first.scope, scopes)]
 
@@ -303,12 +302,12 @@ INHERIT = "inherit"
 _CHANGE_SCOPE = translatable("change who shares a conversation here")
 
 
+@dataclass(eq=False)
 class HistoryScopeHandlers:
     """Everybody may see the scope of a channel; an admin may change it."""
 
-    def __init__(self, scopes: HistoryScopes, admins: AdminCheck) -> None:
-        self._scopes = scopes
-        self._admins = admins
+    scopes: HistoryScopes
+    admins: AdminCheck
 
     @command(
         "settings scope",
@@ -333,11 +332,11 @@ class HistoryScopeHandlers:
         if name not in {*HistoryScope, INHERIT}:
             names = " | ".join([*HistoryScope, INHERIT])
             raise UserError(translatable("Use /settings scope {names}.", names=names))
-        await self._admins.require(request.incoming, _CHANGE_SCOPE)
+        await self.admins.require(request.incoming, _CHANGE_SCOPE)
         chosen = None if name == INHERIT else HistoryScope(name)
         by, audited = request.incoming.author.id, request.is_audited
-        await self._scopes.set(request.scope, chosen, by, audited=audited)
-        holds = await self._scopes.find(request.incoming.scopes) or HistoryScope.SHARED
+        await self.scopes.set(request.scope, chosen, by, audited=audited)
+        holds = await self.scopes.find(request.incoming.scopes) or HistoryScope.SHARED
         described = looked_up(SCOPE_DESCRIPTIONS[holds])
         return CommandResult(
             translatable(
@@ -350,7 +349,7 @@ class HistoryScopeHandlers:
 
     async def describe(self, scopes: Sequence[str]) -> Text:
         """Return a line that says whose messages share one history in a channel."""
-        scope = await self._scopes.find(scopes) or HistoryScope.SHARED
+        scope = await self.scopes.find(scopes) or HistoryScope.SHARED
         return translatable("Scope: {scope}", scope=_described(scope, scope))
 
 

@@ -1,6 +1,7 @@
 """Keep how people describe themselves, for one channel or everywhere, by their platform's id."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from bot.chat.command import CommandOption
 from bot.chat.incoming import Said
@@ -20,11 +21,11 @@ _NOBODY_ALONE = translatable(
 )
 
 
+@dataclass(eq=False)
 class UserPersonas:
     """The narrower scope wins: thread or topic > channel > guild > everywhere."""
 
-    def __init__(self, chat_settings: ChatSettings) -> None:
-        self._chat_settings = chat_settings
+    chat_settings: ChatSettings
 
     async def resolve(self, user_ids: Iterable[str], scopes: Sequence[str]) -> dict[str, str]:
         """Return the personas that hold in a channel with these scopes, by user id."""
@@ -33,7 +34,7 @@ class UserPersonas:
             for user_id in dict.fromkeys(user_ids)
             for key in scopes_of_person(user_id, scopes)
         }
-        values = await self._chat_settings.get_all(list(keys), _KEY)
+        values = await self.chat_settings.get_all(list(keys), _KEY)
         personas: dict[str, str] = {}
         if not values:
             return personas
@@ -49,7 +50,7 @@ class UserPersonas:
         """
         keys: dict[str, str | None] = {f"{user_id}@{scope}": scope for scope in scopes}
         keys[user_id] = None
-        values = await self._chat_settings.get_all(list(keys), _KEY)
+        values = await self.chat_settings.get_all(list(keys), _KEY)
         return next(((values[key], scope) for key, scope in keys.items() if key in values), None)
 
     async def of_speakers(self, session: Session, incoming: Said) -> dict[str, str]:
@@ -65,7 +66,7 @@ class UserPersonas:
     async def forget(self, user_id: str, scopes: Iterable[str]) -> None:
         """Delete the descriptions of a person in these scopes."""
         for scope in scopes:
-            await self._chat_settings.set(scope, _KEY, None, user_id)
+            await self.chat_settings.set(scope, _KEY, None, user_id)
 
     @command(
         "me",
@@ -92,13 +93,13 @@ class UserPersonas:
         if not text:
             return await self._show(incoming)
         if text.lower() == "clear":
-            await self._chat_settings.set(key, _KEY, None, user_id)
+            await self.chat_settings.set(key, _KEY, None, user_id)
             if everywhere:
                 return translatable("Your description for all channels was deleted.")
             return translatable("Your description for this channel was deleted.")
         if writes_as_the_group(incoming):
             raise UserError(_NOBODY_ALONE)
-        await self._chat_settings.set(key, _KEY, text, user_id)
+        await self.chat_settings.set(key, _KEY, text, user_id)
         if everywhere:
             return translatable("Your description for all channels was saved: {text}", text=text)
         return translatable("Your description for this channel was saved: {text}", text=text)

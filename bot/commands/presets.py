@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec
 from bot.chat.incoming import Said, WakeReason
@@ -28,20 +28,14 @@ PRESET = CommandSpec(
 )
 
 
+@dataclass(eq=False)
 class PresetHandlers:
     """The handlers of the actions of /preset."""
 
-    def __init__(
-        self,
-        resolver: PresetResolver,
-        admins: AdminCheck,
-        menus: SettingMenus,
-        dice: random.Random,
-    ) -> None:
-        self._resolver = resolver
-        self._admins = admins
-        self._menus = menus
-        self._dice = dice
+    resolver: PresetResolver
+    admins: AdminCheck
+    menus: SettingMenus
+    dice: random.Random
 
     @command(
         "preset use",
@@ -52,7 +46,7 @@ class PresetHandlers:
     )
     async def _use(self, request: CommandRequest) -> CommandResult:
         preset = self._named_preset(request, example="/preset use assistant")
-        await self._admins.require(request.incoming, _CHANGE)
+        await self.admins.require(request.incoming, _CHANGE)
         await self._activate(request, [preset])
         text = translatable("{name} answers here from now on.", name=preset.name)
         return self._begin(text, preset, request)
@@ -66,15 +60,13 @@ class PresetHandlers:
     )
     async def _add(self, request: CommandRequest) -> CommandResult:
         preset = self._named_preset(request, example="/preset add assistant")
-        await self._admins.require(request.incoming, _CHANGE)
+        await self.admins.require(request.incoming, _CHANGE)
         presets = request.active.with_added(preset)
         await self._activate(request, presets)
         text = translatable(
             "{name} was added. Active here: {names}.", name=preset.name, names=_names(presets)
         )
-        greeting = choose_greeting(
-            preset, request.incoming, rng=self._dice, characters=len(presets)
-        )
+        greeting = choose_greeting(preset, request.incoming, rng=self.dice, characters=len(presets))
         return with_greeting(CommandResult(text, changes_channel=True), preset, greeting)
 
     @command(
@@ -86,7 +78,7 @@ class PresetHandlers:
     )
     async def _remove(self, request: CommandRequest) -> CommandResult:
         preset = self._named_preset(request, example="/preset remove assistant")
-        await self._admins.require(request.incoming, _CHANGE)
+        await self.admins.require(request.incoming, _CHANGE)
         presets = request.active.with_removed(preset)
         await self._activate(request, presets)
         return CommandResult(
@@ -103,10 +95,10 @@ class PresetHandlers:
         needs_admin=True,
     )
     async def _reset(self, request: CommandRequest) -> CommandResult:
-        await self._admins.require(request.incoming, _CHANGE)
+        await self.admins.require(request.incoming, _CHANGE)
         by = request.incoming.author.id
-        await self._resolver.reset(request.scope, by, audited=request.is_audited)
-        active = (await self._resolver.resolve(request.incoming.scopes)).first
+        await self.resolver.reset(request.scope, by, audited=request.is_audited)
+        active = (await self.resolver.resolve(request.incoming.scopes)).first
         text = translatable(
             "Back to {name} ({origin}).",
             name=active.preset.name,
@@ -116,7 +108,7 @@ class PresetHandlers:
 
     async def _activate(self, request: CommandRequest, presets: Sequence[Preset]) -> None:
         by, audited = request.incoming.author.id, request.is_audited
-        await self._resolver.set_active(request.scope, presets, by, audited=audited)
+        await self.resolver.set_active(request.scope, presets, by, audited=audited)
 
     @command(
         "preset show",
@@ -126,7 +118,7 @@ class PresetHandlers:
     async def _show(self, request: CommandRequest) -> CommandResult:
         first = request.active.first
         origin = None if request.argument else _origin(first, request.incoming)
-        preset = self._resolver.find(request.argument) if request.argument else first.preset
+        preset = self.resolver.find(request.argument) if request.argument else first.preset
         if origin and request.active.is_group:
             lines = [_listed("→", one) for one in request.active.presets]
             more = translatable("/preset show NAME shows one of them.")
@@ -135,12 +127,12 @@ class PresetHandlers:
             "model: {provider} / {model}", provider=preset.provider, model=preset.model
         )
         lines = [preset.name, preset.description, model]
-        if version := self._resolver.versions.get(preset.name):
+        if version := self.resolver.versions.get(preset.name):
             lines.append(translatable("version: {number}", number=version))
         if origin:
             lines.append(_active_here(origin))
-        if preset.system and await self._admins.may_see_prompts(request.incoming):
-            await self._admins.note(request.incoming, "read instructions")
+        if preset.system and await self.admins.may_see_prompts(request.incoming):
+            await self.admins.note(request.incoming, "read instructions")
             lines.append(translatable("instructions: {text}", text=preset.system))
         return CommandResult(joined(line for line in lines if line))
 
@@ -161,7 +153,7 @@ class PresetHandlers:
             request.incoming, text=request.argument, wake=WakeReason.MENTION, quote=None
         )
         decision = decide(
-            message, request.active, request.recent, dice=self._dice.random, now=request.now
+            message, request.active, request.recent, dice=self.dice.random, now=request.now
         )
         if isinstance(decision, Command | Unreadable):
             return CommandResult(translatable("That is a command: no character answers it."))
@@ -172,11 +164,11 @@ class PresetHandlers:
         active = request.active
         lines = [
             _listed("→" if preset.name in active.names else "·", preset)
-            for preset in sorted(self._resolver.presets.values(), key=lambda one: one.name)
+            for preset in sorted(self.resolver.presets.values(), key=lambda one: one.name)
         ]
         lines += [
             translatable("· {name} is disabled: {reason}", name=name, reason=reason)
-            for name, reason in sorted(self._resolver.disabled.items())
+            for name, reason in sorted(self.resolver.disabled.items())
         ]
         return CommandResult(
             joined([*lines, _active_here(_origin(active.first, request.incoming))])
@@ -184,15 +176,15 @@ class PresetHandlers:
 
     @command("preset menu", marked("show who answers here, and choose from a list"))
     async def _menu(self, request: CommandRequest) -> CommandResult:
-        return await self._menus.presets(request)
+        return await self.menus.presets(request)
 
     def _named_preset(self, request: CommandRequest, *, example: str) -> Preset:
         if not request.argument:
             raise UserError(translatable("Which preset? For example: {example}", example=example))
-        return self._resolver.find(request.argument)
+        return self.resolver.find(request.argument)
 
     def _begin(self, text: str, preset: Preset, request: CommandRequest) -> CommandResult:
-        greeting = choose_greeting(preset, request.incoming, rng=self._dice, number=None)
+        greeting = choose_greeting(preset, request.incoming, rng=self.dice, number=None)
         result = CommandResult(text, new_session=True, keeps_unanswered=True, changes_channel=True)
         return with_greeting(result, preset, greeting)
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
@@ -15,6 +15,7 @@ from bot.chat.incoming import (
     ForgetRequested,
     Incoming,
     Pressed,
+    Request,
     Said,
     WakeReason,
     address_of,
@@ -25,9 +26,10 @@ from bot.commands.authority import AdminCheck, writes_as_the_group
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PlatformError, StoreError, UserError
-from bot.ports import Clock, ConversationMemory, HistoryIndex, PrivateChats, Signals
+from bot.ports import Clock, ConversationMemory, PrivateChats, Signals
 from bot.routing.presets import PresetResolver
 from bot.storage.forgetting import ForgottenConversations, PersonalData
+from bot.storage.history_index import SqlHistoryIndex
 from bot.texts.caches import clear_text_caches
 from bot.texts.text import marked, translatable, translatable_count
 from bot.value_class import value_class
@@ -105,116 +107,91 @@ _OVERLAP_SECONDS = 600.0  # between two looks: clocks differ, and transactions t
 
 
 @value_class
-class PersonForgetting:
-    """Has each conversation forget a person in its turn: only its worker may change a history."""
+class Forgetting:
+    """Has each conversation forget in its turn: only its worker may change a history."""
 
     data: PersonalData
     personas: UserPersonas
+    index: SqlHistoryIndex
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
-    async def request(self, pressed: Pressed) -> None:
-        """Ask for it once for every conversation; may be repeated."""
+    async def request_person(self, pressed: Pressed) -> None:
+        """Have everything forgotten that a person said, in every conversation; repeatable."""
         person = pressed.author.id
-        keys = await self.data.conversations(person)
-        await self.receive(
-            [
-                ForgetRequested(
-                    address=address_of(key),
-                    external_key=f"{pressed.external_key}:forget:{key}",
-                    person_id=person,
-                    at=pressed.at,
-                    scopes=(key,),
-                )
-                for key in keys
-            ]
-        )
+        await self._request(await self.data.conversations(person), pressed, person)
         await self.data.drop_set_aside(person)
         await self.data.note_forgotten(person)
         await self.personas.forget(person, await self.data.descriptions(person))
 
+    async def request_channel(self, said: Said) -> int:
+        """Have all other conversations of the channel deleted; return how many turns they have.
 
-@value_class
-class ChannelForgetting:
-    """Reaches the other histories of a channel; a channel with one history has no others."""
-
-    index: HistoryIndex
-    receive: Callable[[Sequence[Incoming]], Awaitable[None]]
-
-    async def request(self, said: Said) -> int:
-        """Have all other conversations of the channel deleted; return how many turns they have."""
+        A channel with one history has no others.
+        """
         others = dict(await self.index.conversations(said.address))
         others.pop(said.address.conversation, None)
-        if others:
-            await self.receive(
-                [
-                    ForgetRequested(
-                        address=address_of(key),
-                        external_key=f"{said.external_key}:forget:{key}",
-                        person_id=None,
-                        at=said.at,
-                        scopes=(key,),
-                    )
-                    for key in others
-                ]
-            )
+        await self._request(others, said, None)
         return sum(others.values())
+
+    async def _request(self, keys: Iterable[str], asked: Request, person: str | None) -> None:
+        requests = [
+            ForgetRequested(
+                address=address_of(key),
+                external_key=f"{asked.external_key}:forget:{key}",
+                person_id=person,
+                at=asked.at,
+                scopes=(key,),
+            )
+            for key in keys
+        ]
+        if requests:
+            await self.receive(requests)
 
     async def request_copies(self, said: Said, message_id: str) -> None:
         """Have the copies of a message deleted that branches have."""
         if said.address.history:
-            await self.receive(
-                [
-                    Deleted(
-                        address=said.address,
-                        external_key=f"{said.external_key}:copies",
-                        message_ids=(message_id,),
-                        at=said.at,
-                        scopes=said.scopes,
-                    )
-                ]
+            deleted = Deleted(
+                address=said.address,
+                external_key=f"{said.external_key}:copies",
+                message_ids=(message_id,),
+                at=said.at,
+                scopes=said.scopes,
             )
+            await self.receive([deleted])
 
 
+@dataclass(eq=False)
 class SharedMemories(ConversationMemory):
     """What the processes of an installation keep of conversations: all of them forget together.
 
     A signal tells the others at once, and a row of the database those that missed it.
-
-    Args:
-        memories: return what this process keeps: a preset that is published may add a model.
-        signals: tell this process and the others.
-        forgotten: the rows.
-        kept_seconds: how old a row may be that was not seen before; older ones are deleted.
     """
 
-    def __init__(
-        self,
-        memories: Callable[[], Sequence[ConversationMemory]],
-        signals: Signals,
-        forgotten: ForgottenConversations,
-        clock: Clock,
-        kept_seconds: float,
-    ) -> None:
-        self._memories = memories
-        self._signals = signals
-        self._forgotten = forgotten
-        self._clock = clock
-        self._looked_at = clock.now() - kept_seconds
+    memories: Callable[[], Sequence[ConversationMemory]]
+    """Return what this process keeps: a preset that is published may add a model."""
+    signals: Signals
+    forgotten: ForgottenConversations
+    clock: Clock
+    kept_seconds: float
+    """How old a row may be that was not seen before; older ones are deleted."""
+
+    def __post_init__(self) -> None:
+        self._looked_at = self.clock.now() - self.kept_seconds
         self._seen: Set[int] = frozenset()
         self._to_forget: asyncio.Queue[str] = asyncio.Queue()
         self._forgetting_here = ""
-        signals.subscribe(_TOPIC, self._receive)
+        self.signals.subscribe(_TOPIC, self._receive)
 
     @override
     async def end_session(self, conversation: str) -> None:
         clear_text_caches()
-        for memory in self._memories():
+        for memory in self.memories():
             await memory.end_session(conversation)
 
     @override
     async def forget(self, conversation: str) -> None:
         self._forgetting_here = conversation
-        self._signals.publish(_TOPIC, [conversation])
+        self.signals.publish(_TOPIC, [conversation])
         self._forgetting_here = ""
         await self._forget_here(conversation)
 
@@ -235,9 +212,9 @@ class SharedMemories(ConversationMemory):
 
     async def _forget_noted(self) -> None:
         while True:
-            started = self._clock.now()
+            started = self.clock.now()
             try:
-                noted = await self._forgotten.since(self._looked_at)
+                noted = await self.forgotten.since(self._looked_at)
             except StoreError as error:
                 _log.warning("store_failed", reason=str(error))
             else:
@@ -245,11 +222,11 @@ class SharedMemories(ConversationMemory):
                 for key in sorted(new):
                     await self._forget_here(key)
                 self._seen, self._looked_at = noted.keys(), started - _OVERLAP_SECONDS
-            await self._clock.sleep(_LOOK_SECONDS)
+            await self.clock.sleep(_LOOK_SECONDS)
 
     async def _forget_here(self, conversation: str) -> None:
         clear_text_caches()
-        for memory in self._memories():
+        for memory in self.memories():
             await memory.forget(conversation)
 
 
@@ -281,20 +258,14 @@ _WRITE_AS_YOURSELF = translatable(
 )
 
 
+@dataclass(eq=False)
 class PrivacyHandlers:
     """The handlers; everybody may use them for what they said themselves."""
 
-    def __init__(
-        self,
-        data: PersonalData,
-        admins: AdminCheck,
-        resolver: PresetResolver,
-        private_commands: PrivateCommands | None,
-    ) -> None:
-        self._data = data
-        self._admins = admins
-        self._resolver = resolver
-        self._private_commands = private_commands
+    data: PersonalData
+    admins: AdminCheck
+    resolver: PresetResolver
+    private_commands: PrivateCommands | None
 
     def forget_me(self) -> CommandResult:
         """Ask whether everything is meant that the person said."""
@@ -322,14 +293,13 @@ class PrivacyHandlers:
         exchange = find_exchange(request)
         if exchange is None or exchange.question.message_id is None:
             raise UserError(translatable("There is no question in this conversation yet."))
-        author = exchange.question.speaker
-        is_own = author is not None and author.id == request.incoming.author.id
+        is_own = exchange.question.is_said_by(request.incoming.author)
         if not is_own or writes_as_the_group(request.incoming):  # which of the admins asked it?
             await self._require_deletion(request)
         return CommandResult("", forgets=exchange.question.message_id, forgets_answers=True)
 
     async def _require_deletion(self, request: CommandRequest) -> None:
-        await self._admins.require(
+        await self.admins.require(
             request.incoming, _FORGET_OTHERS, needs_name=True, audited_as="forget message"
         )
 
@@ -345,7 +315,7 @@ class PrivacyHandlers:
         """
         incoming = request.incoming
         if not incoming.is_private:
-            if self._private_commands is not None and await self._private_commands.repeat(incoming):
+            if self.private_commands is not None and await self.private_commands.repeat(incoming):
                 return CommandResult(_SENT_IN_PRIVATE)
             if incoming.interaction is None:
                 raise UserError(
@@ -354,7 +324,7 @@ class PrivacyHandlers:
                         " chat."
                     )
                 )
-        exported = await export_words(self._data, incoming.author.id, incoming.at)
+        exported = await export_words(self.data, incoming.author.id, incoming.at)
         text = translatable_count(
             "What you have said to me: {count} message.",
             "What you have said to me: {count} messages.",
@@ -379,8 +349,8 @@ class PrivacyHandlers:
         if value:
             if writes_as_the_group(request.incoming):
                 raise UserError(_WRITE_AS_YOURSELF)
-            await self._resolver.set_observing_person(author, on=value == "on")
-        is_off = bool(await self._resolver.unobserved([author]))
+            await self.resolver.set_observing_person(author, on=value == "on")
+        is_off = bool(await self.resolver.unobserved([author]))
         return CommandResult(_AUTHOR_UNOBSERVED if is_off else _AUTHOR_OBSERVED)
 
     @command(
@@ -404,10 +374,10 @@ class PrivacyHandlers:
                     " inherit."
                 )
             )
-        await self._admins.require(request.incoming, _CHANGE_OBSERVING)
+        await self.admins.require(request.incoming, _CHANGE_OBSERVING)
         by, audited = request.incoming.author.id, request.is_audited
-        await self._resolver.set_observing(
+        await self.resolver.set_observing(
             request.scope, on=_OBSERVED[value], by=by, audited=audited
         )
-        observes = await self._resolver.observes(request.incoming.scopes)
+        observes = await self.resolver.observes(request.incoming.scopes)
         return CommandResult(_OBSERVES if observes else _ONLY_SAID_TO_ME, changes_channel=True)

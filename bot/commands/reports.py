@@ -1,6 +1,7 @@
 """What /context and /usage show."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
@@ -30,28 +31,16 @@ def _no_address(_number: int) -> None:
     return None
 
 
+@dataclass(eq=False)
 class ContextView:
     """Shows the receipts of the last answer."""
 
-    def __init__(
-        self,
-        receipts: Receipts,
-        write_prompt: WritePrompt,
-        mask: Callable[[str], str],
-        answer_address: Callable[[int], str | None] = _no_address,
-    ) -> None:
-        """Take what is shown.
-
-        Args:
-            receipts: the receipts of answers.
-            write_prompt: writes the exact prompt.
-            mask: removes secrets.
-            answer_address: the page of a receipt in the console; None if nobody serves one.
-        """
-        self._receipts = receipts
-        self._write_prompt = write_prompt
-        self._mask = mask
-        self._answer_address = answer_address
+    receipts: Receipts
+    write_prompt: WritePrompt
+    mask: Callable[[str], str]
+    """Removes secrets."""
+    answer_address: Callable[[int], str | None] = _no_address
+    """The page of a receipt in the console; None if nobody serves one."""
 
     async def show(
         self, conversation: str, *, for_admin: bool, answered_at: datetime | None = None
@@ -70,13 +59,13 @@ class ContextView:
         shown = [show_context(*one) for one in found]
         if for_admin:
             shown.append(translatable("/context prompt sends the exact prompt as a file."))
-            addresses = [self._answer_address(number) for number, _ in found]
+            addresses = [self.answer_address(number) for number, _ in found]
             shown += [
                 translatable("In the console: {address}", address=address)
                 for address in addresses
                 if address is not None
             ]
-        return joined(shown, "\n\n").with_values(self._mask)
+        return joined(shown, "\n\n").with_values(self.mask)
 
     async def prompts(self, conversation: str) -> tuple[Text, Attachment]:
         """Return a line for the chat, and a file with the exact prompts of all speakers.
@@ -86,7 +75,7 @@ class ContextView:
         """
         found = await self._newest(conversation)
         numbers = [str(number) for number, _ in found]
-        written = [await self._write_prompt(*one) for one in found]
+        written = [await self.write_prompt(*one) for one in found]
         file = Attachment(f"prompt-{'-'.join(numbers)}.txt", _RULER.join(written))
         text = translatable_count(
             "The exact prompt of receipt {numbers}, secrets removed.",
@@ -101,13 +90,13 @@ class ContextView:
     ) -> Sequence[tuple[int, Receipt]]:
         if answered_at is None:
             return await self._newest(conversation)
-        found = await self._receipts.of_answer(conversation, answered_at.timestamp())
+        found = await self.receipts.of_answer(conversation, answered_at.timestamp())
         if not found:
             raise UserError(translatable("It is not known any more what I read for that answer."))
         return found
 
     async def _newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
-        found = await self._receipts.newest(conversation)
+        found = await self.receipts.newest(conversation)
         if not found:
             raise UserError(
                 translatable(
@@ -273,24 +262,14 @@ _TITLES = {
 _PERIODS = {Period.DAY: translatable("Today"), Period.MONTH: translatable("This month")}
 
 
+@dataclass(eq=False)
 class UsageView:
-    """Reads what was used; days and months are those of UTC.
+    """Reads what was used; days and months are those of UTC."""
 
-    Args:
-        totals: what answers cost.
-        budgets: what was spent of budgets.
-        caps: the budgets that an answer counts against.
-    """
-
-    def __init__(
-        self,
-        totals: UsageTotals,
-        budgets: Budgets,
-        caps: Callable[[Said, Preset], Sequence[BudgetCap]],
-    ) -> None:
-        self._totals = totals
-        self._budgets = budgets
-        self._caps = caps
+    totals: UsageTotals
+    budgets: Budgets
+    caps: Callable[[Said, Preset], Sequence[BudgetCap]]
+    """The budgets that an answer counts against."""
 
     @command("settings usage", marked("tell what your answers cost, and what is left of budgets"))
     async def show(self, request: CommandRequest) -> CommandResult:
@@ -310,13 +289,13 @@ class UsageView:
         midnight = request.now.replace(hour=0, minute=0, second=0, microsecond=0)
         begins = {Period.DAY: midnight, Period.MONTH: midnight.replace(day=1)}
         lines = [await self._line(said, period, since) for period, since in begins.items()]
-        caps = self._caps(said, request.active.first.preset)
-        spent = await self._budgets.spent(caps) if caps else {}
+        caps = self.caps(said, request.active.first.preset)
+        spent = await self.budgets.spent(caps) if caps else {}
         lines += [_budget_line(cap, spent.get(cap.key, 0)) for cap in caps]
         return CommandResult(joined(lines))
 
     async def _line(self, said: Said, period: Period, since: datetime) -> Text:
-        total = await self._totals.of_person(said.author.id, since)
+        total = await self.totals.of_person(said.author.id, since)
         return translatable(
             "{period}: {answers}, {prompt} tokens read ({cached} from a cache), {output} written,"
             " {cost}",

@@ -94,7 +94,7 @@ class CommandResult:
     forgets_answers: bool = False
     """Whether the answers to that message are deleted as well."""
     asks_to_forget: bool = False
-    """Whether the text asks the person, who is to be forgotten, if that is meant."""
+    """Whether the text asks for a confirmation of /forget me."""
     removes: TurnRange | None = None
     """What is deleted from the history."""
     deletes: tuple[int, ...] = ()

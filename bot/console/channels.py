@@ -17,22 +17,16 @@ from bot.chat.operation import KnownChannel, KnownSession, MadeSetting
 from bot.chat.session import HistoryScope, Turn
 from bot.chat.usage import MICROS, BudgetCap, format_cost
 from bot.chat.web_channel import WEB_PLATFORM
-from bot.console.routes import (
-    ConsoleRequest,
-    NavigationItem,
-    Page,
-    RouteGroup,
-    download,
-    route,
-)
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
 from bot.errors import RequestRefused
-from bot.ports import Clock, WebChannels
+from bot.ports import Clock
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.routing.presets import SCOPE_DESCRIPTIONS, ActiveCharacters, HistoryScopes, PresetResolver
 from bot.storage.operation import AuditLog
 from bot.storage.reports import AnswerLog, ChannelHistories, ServiceState
 from bot.storage.usage import Budgets
+from bot.storage.web_channels import SqlWebChannels
 from bot.texts.text import looked_up, translatable
 from bot.value_class import value_class
 
@@ -176,7 +170,7 @@ class ChannelPage(RouteGroup):
     history_scopes: HistoryScopes
     budgets: Budgets
     caps: Callable[[Sequence[str], Preset], Sequence[BudgetCap]]
-    web_channels: WebChannels
+    web_channels: SqlWebChannels
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
     audit: AuditLog
     clock: Clock

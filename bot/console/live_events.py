@@ -11,7 +11,8 @@ from aiohttp import web
 from bot.chat.web_channel import WebMessage
 from bot.console.routes import ConsoleRequest, protected
 from bot.errors import StoreError
-from bot.ports import Clock, WebChannels
+from bot.ports import Clock
+from bot.storage.web_channels import SqlWebChannels
 
 RenderChanges = Callable[[Sequence[WebMessage]], Awaitable[Sequence[str]]]
 """Returns the HTML of each message; empty for one that is not shown."""
@@ -55,7 +56,7 @@ async def stream_events(
 
 
 async def channel_events(
-    channels: WebChannels, channel_id: str, after: int, render: RenderChanges
+    channels: SqlWebChannels, channel_id: str, after: int, render: RenderChanges
 ) -> AsyncGenerator[str, None]:
     """Yield what changes in a channel after a revision.
 

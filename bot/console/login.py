@@ -9,9 +9,7 @@ import structlog
 
 from bot.chat.access import Scope
 from bot.chat.rate import Rate
-from bot.console.routes import (
-    Caller,
-)
+from bot.console.routes import Caller
 from bot.errors import RequestRefused
 from bot.ports import Clock, RateLimits
 from bot.runtime.secret_file import SecretFile

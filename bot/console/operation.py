@@ -25,9 +25,9 @@ from bot.console.live_events import fragment_events, stream_events
 from bot.console.pages import PageRenderer, line_chart
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, route
 from bot.errors import BackendError, RequestRefused, UserError
-from bot.ports import Backend, Clock, MessageNotes, RateLimits
+from bot.ports import Backend, Clock, RateLimits
 from bot.storage.dead_letters import DeadLetters
-from bot.storage.operation import NodeRegistry, Pauses
+from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
 from bot.storage.reports import ServiceState
 from bot.telemetry.logs import RecentEvents, find_failure
 from bot.texts.text import translatable, translate
@@ -176,7 +176,7 @@ class Installation:
     nodes: NodeRegistry
     pauses: Pauses
     dead_letters: DeadLetters
-    notes: MessageNotes
+    notes: SqlMessageNotes
     owner: str = ""
     """The name of this process."""
 
@@ -365,7 +365,7 @@ class OperationPage(RouteGroup):
 
     async def _find_failed(self, error_id: str) -> FailedMessage | None:
         found = self.events.failure(error_id)
-        found = found or await find_failure(self.installation.notes, error_id)
+        found = found or await find_failure(self.installation.notes.newest, error_id)
         if found is not None:
             return found
         others = await self._others(await self.installation.nodes.nodes())

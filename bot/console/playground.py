@@ -36,10 +36,10 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused, UserError
-from bot.ports import Clock, WebChannels
+from bot.ports import Clock
 from bot.routing.presets import PresetResolver
 from bot.storage.receipts import Receipts
-from bot.storage.web_channels import HistoryCopies
+from bot.storage.web_channels import HistoryCopies, SqlWebChannels
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import looked_up, marked, translatable, translate
 from bot.value_class import value_class
@@ -136,7 +136,7 @@ class PlaygroundPages(RouteGroup):
 
     navigation = (NavigationItem(_PATH, translatable("Playground"), "playground"),)
 
-    channels: WebChannels
+    channels: SqlWebChannels
     copies: HistoryCopies
     resolver: PresetResolver
     clock: Clock

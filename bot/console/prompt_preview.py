@@ -12,6 +12,7 @@ from bot.chat.prompt import Usage
 from bot.chat.receipt import ConsideredCharacter, NextAnswer, Receipt
 from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
+from bot.commands.request import AskedQuestion
 from bot.errors import BackendError, UserError
 from bot.intake import storable_said
 from bot.ports import Clock
@@ -24,7 +25,8 @@ from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.routing.speakers import Dice, SpeakerCandidate
 from bot.storage.conversations import Conversations
 from bot.texts.text import translatable
-from bot.turn.limits.spending import NoEmbeddingSpending, Spending
+from bot.turn.limits.spending import Spending, no_embedding_payer
+from bot.turn.message_groups import MessageGroup
 from bot.turn.prompt_inputs import PromptSources, TurnContext
 from bot.turn.worker import TURNS_FOR_ROUTING
 from bot.value_class import value_class
@@ -79,13 +81,13 @@ class PromptPreview:
         claim: Claim,
         said: Said,
         active: ActiveCharacters,
-        speakers: Sequence[ActivePreset],
+        speakers: tuple[ActivePreset, ...],
         candidates: Sequence[SpeakerCandidate],
     ) -> NextAnswer:
         """Compose the prompt of the first speaker whose prompt can be composed."""
         characters, problem = _considered(candidates, active), None
-        message = InboxMessage(0, said, 0)
-        context = await self.sources.load(claim, message, said, active, speakers)
+        group = MessageGroup(claim, InboxMessage(0, said, 0))
+        context = await self.sources.load(group, AskedQuestion(said, speakers), active)
         for speaker in speakers:
             try:
                 receipt = await self._prompt(speaker, context)
@@ -144,13 +146,11 @@ class DraftComposer:
         claim = Claim(said.address.conversation, _NO_EPOCH, "preview")
         sources = self.sources
         if not may_spend:
-            sources = replace(sources, embedding_payer=NoEmbeddingSpending)
+            sources = replace(sources, embedding_payer=no_embedding_payer)
         context = await sources.load(
-            claim,
-            InboxMessage(0, said, 0),
-            said,
+            MessageGroup(claim, InboxMessage(0, said, 0)),
+            AskedQuestion(said, (speaker,)),
             await self._active(speaker, scene),
-            [speaker],
             before=scene.before,
         )
         context.turns.extend(scene.answers)

@@ -10,14 +10,7 @@ from pydantic import BaseModel, Field
 from bot.chat.access import Scope
 from bot.chat.usage import MICROS, UsageRow, UsageTotal, format_cost, format_usage_table
 from bot.console.pages import line_chart
-from bot.console.routes import (
-    ConsoleRequest,
-    NavigationItem,
-    Page,
-    RouteGroup,
-    download,
-    route,
-)
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
 from bot.ports import Clock
 from bot.storage.usage import UsageTotals
 from bot.texts.text import translatable

@@ -14,9 +14,10 @@ import structlog
 
 from bot.chat.outgoing import OutboxRow
 from bot.errors import PlatformError, RateLimited, Refused, StoreError
-from bot.ports import Clock, Outbox, Surface
+from bot.ports import Clock, Surface
 from bot.runtime.bounded_dict import BoundedDict
 from bot.runtime.http_client import write_only_if
+from bot.storage.outbox import SqlOutbox
 from bot.telemetry.logs import BoundTurn
 from bot.value_class import value_class
 
@@ -61,7 +62,7 @@ class LateDuplicates:
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: SqlOutbox,
         surfaces: Mapping[str, Surface],
         clock: Clock,
         find: Callable[[OutboxRow, str | None], Awaitable[str | None]],

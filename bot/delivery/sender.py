@@ -42,10 +42,11 @@ from bot.errors import (
     Unreachable,
     WordsRefused,
 )
-from bot.ports import Clock, Delivery, Outbox, Surface
+from bot.ports import Clock, Delivery, Surface
 from bot.runtime.bounded_dict import BoundedDict
 from bot.runtime.http_client import write_only_if
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.storage.outbox import SqlOutbox
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS
 from bot.telemetry.traces import record_span
@@ -93,7 +94,7 @@ class Sender:
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: SqlOutbox,
         surfaces: Mapping[str, Surface],
         clock: Clock,
         *,

@@ -5,7 +5,8 @@ import math
 from collections.abc import Sequence
 
 from bot.errors import AnswerRefused
-from bot.ports import Outbox, Signals
+from bot.ports import Signals
+from bot.storage.outbox import SqlOutbox
 
 _TOPIC = "sent_rows"
 _POLL_SECONDS = 1.0  # a signal may be lost
@@ -17,7 +18,7 @@ class SentRows:
     The outbox is asked for all of them in one query a second, so a thousand cost as much as one.
     """
 
-    def __init__(self, outbox: Outbox, poll_seconds: float = _POLL_SECONDS) -> None:
+    def __init__(self, outbox: SqlOutbox, poll_seconds: float = _POLL_SECONDS) -> None:
         self._outbox = outbox
         self._poll_seconds = poll_seconds
         self._arrivals: dict[int, asyncio.Future[str | None]] = {}

@@ -15,9 +15,9 @@ from typing_extensions import override
 
 from bot.chat.prompt import Usage
 from bot.chat.story import PackedVector
-from bot.chat.usage import AnswerCharge
+from bot.chat.usage import AnswerCharge, EmbeddingPayer
 from bot.errors import StoreError
-from bot.ports import Embedder, EmbeddingPayer
+from bot.ports import Embedder
 from bot.settings import EmbeddingSettings
 from bot.storage.usage import UsageLog
 

@@ -3,14 +3,15 @@
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
 from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Pressed, Said
 from bot.chat.outgoing import Limits
-from bot.ports import Clock, Intake, RoleLeases, WebChannels
+from bot.chat.web_channel import WebChannel, WebMessage
+from bot.ports import Clock, Intake
 from bot.runtime.clock import SystemClock
 from bot.texts.text import Text
 from bot.value_class import value_class
@@ -96,6 +97,27 @@ async def _do_nothing(*_given: object) -> None:
     return
 
 
+class WebChannels(Protocol):
+    """`SqlWebChannels` as the web platform uses it.
+
+    Settings load this module, and must not load a database library.
+    """
+
+    async def all(self) -> Sequence[WebChannel]: ...
+    async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None: ...
+    async def find(self, channel_id: str, message_id: str) -> WebMessage | None: ...
+    async def replace(self, channel_id: str, message: WebMessage) -> bool: ...
+    async def changed(self, channel_id: str, after: int, limit: int) -> Sequence[WebMessage]: ...
+    def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]: ...
+
+
+TakeLease: TypeAlias = Callable[[str, float], Awaitable[bool]]
+"""Takes or renews the lease of a role for some seconds; False while another process holds it.
+
+Raises `StoreError` if that is not known.
+"""
+
+
 @value_class(kw_only=True)
 class PlatformContext:
     """What the service offers to a platform."""
@@ -148,8 +170,8 @@ class PlatformContext:
     answerable_seconds: float = 300
     """The age up to which missed messages are answered."""
 
-    leases: RoleLeases | None = None
-    """The leases that processes take turns with; None: there is no other process."""
+    take_lease: TakeLease | None = None
+    """None: there is no other process."""
 
     bot_id: str = ""
     """Part of its addresses; empty for the platform's first bot on this database."""

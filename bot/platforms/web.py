@@ -29,8 +29,8 @@ from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import MessageNotFound, PlatformFatal
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.receiving import read_cursors, to_number
-from bot.platforms.spec import PlatformContext, PlatformSpec
-from bot.ports import Clock, Intake, SilenceExplainer, Surface, WebChannels
+from bot.platforms.spec import PlatformContext, PlatformSpec, WebChannels
+from bot.ports import Clock, Intake, SilenceExplainer, Surface
 
 _BOT_MENTION = re.compile(r"@(?:bot|troupe)\b[,:]?\s*", re.IGNORECASE)
 PLAIN = Limits(

@@ -6,12 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Literal, TypeAlias
 
-from bot.chat.attachments import (
-    MAX_TEXT_BYTES,
-    AttachedFiles,
-    UnreadFile,
-    clean_file_name,
-)
+from bot.chat.attachments import MAX_TEXT_BYTES, AttachedFiles, UnreadFile, clean_file_name
 from bot.chat.command import ButtonAction, encode_button
 from bot.chat.incoming import MediaItem, MediaKind, Said
 from bot.chat.outgoing import (
@@ -47,7 +42,7 @@ def retry_button(part: str, locale: str | None) -> tuple[Button, ...]:
 
 
 def forget_buttons(part: str, locale: str | None) -> tuple[Button, ...]:
-    """Return the buttons under the question whether a person is to be forgotten."""
+    """Return the buttons that confirm or cancel forgetting a person."""
     return (
         _button(_FORGET, ButtonAction.FORGET, part, locale, ButtonStyle.DANGER),
         _button(_KEEP, ButtonAction.KEEP, part, locale),
@@ -151,7 +146,7 @@ def _unit_counter(limits: Limits) -> Callable[[str], int]:
 
 
 def _cut(text: str, most: int, units: Callable[[str], int]) -> str:
-    """Return a text of at most so many units, with a sign where it was cut off."""
+    """Cut a text to at most `most` units, and mark the cut."""
     if units(text) <= most:
         return text
     most -= len(_CUT)
@@ -240,14 +235,6 @@ def shorten(
 def count_messages(parts: Iterable[OutgoingPart]) -> int:
     """Return how many of these parts are messages of the channel, and no files."""
     return len(messages_of(one.part for one in parts))
-
-
-def message_names(names: Iterable[str]) -> list[str]:
-    """Return those of these names of parts whose messages others may replace.
-
-    Files and what stands in a thread are no such messages.
-    """
-    return [name for name in names if int(name.rpartition("/")[2]) < FILE_PARTS]
 
 
 def messages_of(numbers: Iterable[int]) -> list[int]:

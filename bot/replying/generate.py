@@ -1,12 +1,13 @@
-"""Generate one answer: stream it from a backend, filter what readers must not see, time it."""
+"""Generate one answer: stream it from a backend, run tools, filter what readers must not see."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
 from bot.chat.prompt import (
+    UNKNOWN_TOOL,
     Delta,
     Finish,
     FinishReason,
@@ -16,11 +17,11 @@ from bot.chat.prompt import (
     RateLimitWait,
     ReasoningDelta,
     Retraction,
+    ToolRecord,
     Usage,
     Waiting,
 )
 from bot.chat.receipt import Receipt, Timings
-from bot.chat.tool import ToolRecord
 from bot.chat.usage import AnswerCharge
 from bot.errors import (
     BackendError,
@@ -35,12 +36,31 @@ from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.filters import OutputFilter, RepeatedBeginning, RepetitionDetector, ends_in_loop
 from bot.replying.stop_flag import StopFlag
-from bot.replying.tool_rounds import ToolRounds, total_usage
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
 from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
 from bot.telemetry.traces import record_span
 from bot.texts.text import EMPTY, Text, joined, translatable
+from bot.tools import Toolbox
 from bot.value_class import value_class
+
+
+def used_tools(records: Sequence[ToolRecord]) -> Text:
+    """Return what readers see of the calls; empty where there were none."""
+    names = ", ".join(dict.fromkeys(one.name for one in records if one.name != UNKNOWN_TOOL))
+    if not names:
+        return EMPTY
+    return joined(["\n\n", translatable("🔧 tools used: {tools}", tools=names)], "")
+
+
+def total_usage(usages: Sequence[Usage]) -> Usage:
+    """Return the tokens of several requests for one answer."""
+    return Usage(
+        sum(one.prompt_tokens for one in usages),
+        sum(one.cached_tokens for one in usages),
+        sum(one.output_tokens for one in usages),
+        sum(one.written_tokens for one in usages),
+    )
+
 
 _log = structlog.get_logger(__name__)
 _END_MARKS = {
@@ -125,7 +145,7 @@ async def generate_answer(
     clock: Clock,
     stop: StopFlag | None = None,
     may_continue: Callable[[], Awaitable[bool]] = always,
-    tools: ToolRounds | None = None,
+    tools: Toolbox | None = None,
     limit: VisibleLimit | None = None,
     provider: str = "",
     replace_shown: Callable[[str], None] = lambda _: None,
@@ -175,7 +195,7 @@ async def _stream(
     prompt: Prompt,
     answer: "_AnswerBuilder",
     may_continue: Callable[[], Awaitable[bool]],
-    tools: ToolRounds | None,
+    tools: Toolbox | None,
 ) -> None:
     """Add the events of an answer, and of the requests that follow on calls of tools.
 
@@ -192,7 +212,7 @@ async def _stream(
         if not await may_continue():
             _log.warning("tools_not_paid", calls=len(finish.tool_calls))
             return
-        await tools.run(answer.begin_request(), finish)
+        await tools.run_round(answer.begin_request(), finish)
         request = tools.offer(prompt)
         try:
             await _add_events(backend, request, answer)
@@ -291,27 +311,20 @@ def _without_pictures(fitted: FittedPrompt) -> Prompt:
     return replace(prompt, messages=tuple(messages))
 
 
+@dataclass(eq=False)
 class _AnswerBuilder:
     """Collects the events of one generation."""
 
-    def __init__(
-        self,
-        prompt: Prompt,
-        shows: Sequence[Callable[[str], None]],
-        replace_shown: Callable[[str], None],
-        show_wait: Callable[[Waiting], None],
-        clock: Clock,
-        limit: VisibleLimit | None,
-        provider: str,
-    ) -> None:
-        self._prompt = prompt
-        self._shows = shows
-        self._provider = provider
-        self._replace_shown = replace_shown
-        self._limit = limit
+    prompt: Prompt
+    shows: Sequence[Callable[[str], None]]
+    replace_shown: Callable[[str], None]
+    show_wait: Callable[[Waiting], None]
+    clock: Clock
+    limit: VisibleLimit | None
+    provider: str
+
+    def __post_init__(self) -> None:
         self._visible_tokens = 0
-        self._show_wait = show_wait
-        self._clock = clock
         self._begin_filters()
         self._repeated_thought = RepetitionDetector()
         self._chunks: list[str] = []
@@ -319,26 +332,18 @@ class _AnswerBuilder:
         self._begun = ""
         self._beginning: RepeatedBeginning | None = None
         self._reasoning: list[str] = []
-        self._finish = Finish(FinishReason.STOP)
+        self.finish = Finish(FinishReason.STOP)
+        """The end of the newest request, with what the model called."""
         self._usages: list[Usage] = []
         self._written_before = self._chunks_before = 0
-        self._started_at = clock.monotonic()
-        self._first_word_seconds: float | None = None
-
-    @property
-    def first_word_seconds(self) -> float | None:
+        self._started_at = self.clock.monotonic()
+        self.first_word_seconds: float | None = None
         """From the request to the first text; None: there is none yet."""
-        return self._first_word_seconds
 
     @property
     def has_text(self) -> bool:
         """Whether there is anything that a reader can see."""
         return bool("".join(self._chunks).strip())
-
-    @property
-    def finish(self) -> Finish:
-        """The end of the newest request, with what the model called."""
-        return self._finish
 
     def begin_request(self) -> str:
         """Take the following events as those of another request; return what this one wrote."""
@@ -346,8 +351,8 @@ class _AnswerBuilder:
             self._feed(self._beginning.finish())
             self._beginning = None
         written = self.written[self._written_before :]
-        self._usages.append(self._finish.usage)
-        self._finish = Finish(FinishReason.STOP)
+        self._usages.append(self.finish.usage)
+        self.finish = Finish(FinishReason.STOP)
         if written.strip():
             self._feed("\n\n")
         self._written_before, self._chunks_before = len(self.written), len(self._chunks)
@@ -366,9 +371,9 @@ class _AnswerBuilder:
     def add(self, event: GenerationEvent) -> None:
         match event:
             case Delta(text):
-                if self._first_word_seconds is None:
-                    self._first_word_seconds = self._clock.monotonic() - self._started_at
-                    SECONDS_TO_FIRST_TOKEN.observe(self._first_word_seconds)
+                if self.first_word_seconds is None:
+                    self.first_word_seconds = self.clock.monotonic() - self._started_at
+                    SECONDS_TO_FIRST_TOKEN.observe(self.first_word_seconds)
                 self._add_text(text.replace("\0", ""))  # PostgreSQL stores no NUL
             case ReasoningDelta(text):
                 self._reasoning.append(text.replace("\0", ""))
@@ -376,37 +381,37 @@ class _AnswerBuilder:
             case Retraction():
                 self._retract()
             case Finish():
-                self._finish = event
+                self.finish = event
                 record_usage(event.usage)
             case QueuePosition() | RateLimitWait():
-                self._show_wait(event)
+                self.show_wait(event)
 
     @contextmanager
     def traced(self, prompt: Prompt) -> Iterator[None]:
         """Record the request within the block as a span of the message."""
-        began, error = self._clock.now(), None
+        began, error = self.clock.now(), None
         try:
             yield
         except BackendError as failed:
             error = type(failed).__name__
             raise
         finally:
-            usage = self._finish.usage
+            usage = self.finish.usage
             attributes = {
                 "gen_ai.operation.name": "chat",
-                "gen_ai.provider.name": self._provider,
+                "gen_ai.provider.name": self.provider,
                 "gen_ai.request.model": prompt.model,
-                "gen_ai.response.finish_reasons": [str(self._finish.reason)],
+                "gen_ai.response.finish_reasons": [str(self.finish.reason)],
                 "gen_ai.usage.input_tokens": usage.prompt_tokens,
                 "gen_ai.usage.output_tokens": usage.output_tokens,
             }
-            name, ended = f"chat {prompt.model}", self._clock.now()
+            name, ended = f"chat {prompt.model}", self.clock.now()
             span = {"attributes": attributes, "error": error, "is_remote_call": True}
             record_span(name, None, began, ended, **span)
 
     def _begin_filters(self) -> None:
-        self._echo_filter = EchoFilter(self._prompt.answers_as, self._prompt.speakers)
-        self._output_filter = OutputFilter(self._prompt.filtered)
+        self._echo_filter = EchoFilter(self.prompt.answers_as, self.prompt.speakers)
+        self._output_filter = OutputFilter(self.prompt.filtered)
         self._token_filter = TokenFilter()
         self._repetition = RepetitionDetector()
 
@@ -417,7 +422,7 @@ class _AnswerBuilder:
         self._written = [self.written[: self._written_before]]
         self._visible_tokens = 0
         self._begin_filters()
-        self._replace_shown("".join(self._chunks))
+        self.replace_shown("".join(self._chunks))
 
     def begin_continuation(self) -> None:
         """Take the following text as the rest of what was written before."""
@@ -431,7 +436,7 @@ class _AnswerBuilder:
         self._append(rest + self._output_filter.finish())
         self._show_safe(self._token_filter.finish())
         text = self._repetition.keep_once("".join(self._chunks)).strip()
-        reason = None if interrupted else self._finish.reason
+        reason = None if interrupted else self.finish.reason
         if self._is_too_long:
             reason = FinishReason.LENGTH
         is_loop = reason is FinishReason.LENGTH and ends_in_loop(text)
@@ -440,9 +445,9 @@ class _AnswerBuilder:
         return GeneratedAnswer(
             text=text,
             reason=FinishReason.CANCELLED if cancelled else reason,
-            usage=total_usage([*self._usages, self._finish.usage]),
-            first_word_seconds=self._first_word_seconds,
-            seconds=self._clock.monotonic() - self._started_at,
+            usage=total_usage([*self._usages, self.finish.usage]),
+            first_word_seconds=self.first_word_seconds,
+            seconds=self.clock.monotonic() - self._started_at,
             thoughts=mask_pasted_tokens("".join(self._reasoning).strip()),
             begun=self._begun,
         )
@@ -453,11 +458,11 @@ class _AnswerBuilder:
 
     @property
     def _is_too_long(self) -> bool:
-        return self._limit is not None and self._visible_tokens >= self._limit.tokens
+        return self.limit is not None and self._visible_tokens >= self.limit.tokens
 
     def _add_text(self, text: str) -> None:
-        if self._limit is not None:
-            self._visible_tokens += sum(self._limit.count([text]))
+        if self.limit is not None:
+            self._visible_tokens += sum(self.limit.count([text]))
         self._feed(text if self._beginning is None else self._beginning.feed(text))
 
     def _feed(self, text: str) -> None:
@@ -471,5 +476,5 @@ class _AnswerBuilder:
         """Add text without secrets to the answer."""
         self._chunks.append(text)
         self._repetition.feed(text)
-        for show in self._shows:
+        for show in self.shows:
             show(text)

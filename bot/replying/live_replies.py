@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self, TypeAlias
 
 import structlog
@@ -16,7 +16,8 @@ from bot.ports import Clock, Delivery, Surface
 from bot.replying.answer_parts import PartPlaces, stop_button
 from bot.replying.live_reply import LiveReply
 from bot.replying.split import split
-from bot.texts.text import language_of
+from bot.storage.conversations import Conversations
+from bot.texts.text import Text, language_of, translate
 
 _log = structlog.get_logger(__name__)
 _SECONDS_BEFORE_TYPING = 0.5  # an answer that is shown by then costs no call for the indicator
@@ -29,41 +30,40 @@ def _always(_claim: Claim) -> bool:
     return True
 
 
+@dataclass(eq=False)
 class LiveReplies:
     """Knows the surfaces of all platforms, and how what is queued gets delivered."""
 
-    def __init__(
-        self,
-        open_part: OpenPart,
-        surfaces: Mapping[str, Surface],
-        delivery: Delivery,
-        clock: Clock,
-        is_held: Callable[[Claim], bool] = _always,
-    ) -> None:
-        """Take the ways out.
-
-        Args:
-            open_part: queues the first message of a part.
-            surfaces: by `Address.source`; best-effort ones, whose edits never delay deliveries.
-            delivery: sends rows, and says which message a row became.
-            clock: time.
-            is_held: whether nobody else can hold a claim by now, so that its answer may be shown.
-        """
-        self._open_part = open_part
-        self._is_held = is_held
-        self._surfaces = surfaces
-        self._delivery = delivery
-        self._clock = clock
+    conversations: Conversations
+    surfaces: Mapping[str, Surface]
+    """By `Address.source`; best-effort ones, whose edits never delay deliveries."""
+    delivery: Delivery
+    clock: Clock
+    is_held: Callable[[Claim], bool] = _always
+    """Whether nobody else can hold a claim by now, so that its answer may be shown."""
 
     def limits(self, address: Address) -> Limits:
         """Return what the channel's platform supports."""
-        return self._surfaces[address.source].limits(address)
+        return self.surfaces[address.source].limits(address)
 
     def final_parts(
         self, address: Address, text: str, first_part: int = 0, face: Face | None = None
     ) -> tuple[OutgoingPart, ...]:
         """Split a final text into the parts of an answer; none if nothing of it is visible."""
         return final_parts(text, self.limits(address), first_part, face)
+
+    def notice_parts(
+        self, address: Address, text: Text, locale: str | None, first_part: int = 0
+    ) -> tuple[OutgoingPart, ...]:
+        """Translate a text of the service and split it into parts."""
+        return self.final_parts(address, translate(text, language_of(locale)), first_part)
+
+    async def open_notice(self, claim: Claim, message: InboxMessage, text: Text) -> None:
+        """Reply to a message that waits, before it is its turn; raises `Fenced`, `StoreError`."""
+        address = message.incoming.address
+        for part in self.notice_parts(address, text, message.incoming.locale):
+            opened = await self.conversations.open(claim, message, part)
+            self.deliver(address, opened.row)
 
     def with_buttons(
         self,
@@ -93,7 +93,7 @@ class LiveReplies:
             is_response: whether it responds to a native command or a press.
         """
         is_urgent = is_response and not self.limits(address).counts_responses
-        self._delivery.deliver(address.lane, row, is_urgent=is_urgent)
+        self.delivery.deliver(address.lane, row, is_urgent=is_urgent)
 
     @asynccontextmanager
     async def live(
@@ -117,18 +117,18 @@ class LiveReplies:
             can_stop: whether a button under the growing answer ends it.
         """
         address, locale = message.incoming.address, message.incoming.locale
-        surface = self._surfaces[address.source]
+        surface = self.surfaces[address.source]
         has_button = can_stop and self.limits(address).has_buttons
         buttons = stop_button(message.part_name(places.first_part), locale) if has_button else ()
-        typing = TypingIndicator(surface, address, self._clock)
+        typing = TypingIndicator(surface, address, self.clock)
 
         async def open_part(part: OutgoingPart) -> OpenedPart:
-            opened = await self._open_part(claim, message, part)
+            opened = await self.conversations.open(claim, message, part)
             self.deliver(address, opened.row)
             return opened
 
         async def wait_until_sent(row_id: int) -> str:
-            message_id = await self._delivery.wait_until_sent(row_id)
+            message_id = await self.delivery.wait_until_sent(row_id)
             typing.stop()
             return message_id
 
@@ -139,33 +139,35 @@ class LiveReplies:
                 address,
                 open_part,
                 wait_until_sent,
-                self._clock,
+                self.clock,
                 places,
                 typing.stop,
                 language_of(locale),
                 buttons,
                 earlier,
                 face,
-                may_edit=lambda: self._is_held(claim),
+                may_edit=lambda: self.is_held(claim),
             ) as live_reply,
         ):
             yield live_reply
 
 
+@dataclass(eq=False)
 class TypingIndicator:
     """Shows in a channel that an answer is coming, until `stop` or the end of the block."""
 
-    def __init__(self, surface: Surface, address: Address, clock: Clock) -> None:
-        self._surface = surface
-        self._address = address
-        self._clock = clock
-        self._seconds = surface.limits(address).typing_seconds * _TYPING_SHARE
+    surface: Surface
+    address: Address
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self._seconds = self.surface.limits(self.address).typing_seconds * _TYPING_SHARE
         self._cancel_start: Callable[[], None] | None = None
         self._typing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         if self._seconds > 0:
-            self._cancel_start = self._clock.call_later(_SECONDS_BEFORE_TYPING, self._start)
+            self._cancel_start = self.clock.call_later(_SECONDS_BEFORE_TYPING, self._start)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -174,26 +176,26 @@ class TypingIndicator:
             await asyncio.wait([self._typing])
 
     def stop(self) -> None:
-        """Do not send the indicator any more."""
+        """Stop sending the indicator."""
         if self._cancel_start is not None:
             self._cancel_start()
         if self._typing is not None:
             self._typing.cancel()
 
     def _start(self) -> None:
-        self._typing = asyncio.create_task(self._repeat(), name=f"type {self._address.lane}")
+        self._typing = asyncio.create_task(self._repeat(), name=f"type {self.address.lane}")
 
     async def _repeat(self) -> None:
         """Send the indicator until cancelled, whatever the platform refuses."""
         while True:
             pause = self._seconds
             try:
-                await self._surface.typing(self._address)
+                await self.surface.typing(self.address)
             except RateLimited as error:
                 pause = max(pause, error.retry_after_seconds)
             except PlatformError as error:
-                _log.debug("typing_not_shown", lane=self._address.lane, reason=str(error))
-            await self._clock.sleep(pause)
+                _log.debug("typing_not_shown", lane=self.address.lane, reason=str(error))
+            await self.clock.sleep(pause)
 
 
 def final_parts(

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from types import TracebackType
 from typing import Self
 
@@ -26,66 +27,44 @@ _IN_CHANNEL = PartPlaces()
 _SLOW_START = translatable("⏳ The model is still loading or thinking …")
 
 
+@dataclass(eq=False)
 class LiveReply:
     """Updates the messages of one answer until the block ends; then no request is in flight."""
 
-    def __init__(
-        self,
-        surface: Surface,
-        address: Address,
-        open_part: Callable[[OutgoingPart], Awaitable[OpenedPart]],
-        wait_until_sent: Callable[[int], Awaitable[str]],
-        clock: Clock,
-        places: PartPlaces = _IN_CHANNEL,
-        on_first_text: Callable[[], None] = lambda: None,
-        language: str = "en",
-        buttons: tuple[Button, ...] = (),
-        earlier: "LiveReply | None" = None,
-        face: Face | None = None,
-        *,
-        may_edit: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Prepare the updates.
+    surface: Surface
+    address: Address
+    open_part: Callable[[OutgoingPart], Awaitable[OpenedPart]]
+    """Queues the first message of a part."""
+    wait_until_sent: Callable[[int], Awaitable[str]]
+    """Waits for an outbox row and returns the id of its message."""
+    clock: Clock
+    places: PartPlaces = _IN_CHANNEL
+    on_first_text: Callable[[], None] | None = None
+    """Is called when the model begins to write."""
+    language: str = "en"
+    """Of the service's own texts."""
+    buttons: tuple[Button, ...] = ()
+    """What stands under the first part while the answer grows."""
+    earlier: "LiveReply | None" = None
+    """The answer of the speaker before, which has to stand above this one."""
+    face: Face | None = None
+    """The character that answers."""
+    _: KW_ONLY
+    may_edit: Callable[[], bool] = lambda: True
+    """Whether no other worker can have given the whole answer by now."""
 
-        `AnswerRefused` for the first message, and any error of the callables that is no
-        `PlatformError` or `StoreError`, is raised by `feed` or at the end of the block.
-
-        Args:
-            surface: where the messages are edited.
-            address: the channel.
-            open_part: queues the first message of a part.
-            wait_until_sent: waits for an outbox row and returns the id of its message.
-            clock: time.
-            places: where the parts are sent, and how many are shown while the answer grows.
-            on_first_text: is called when the model begins to write.
-            language: of the service's own texts.
-            buttons: what stands under the first part while the answer grows.
-            earlier: the answer of the speaker before, which has to stand above this one.
-            face: the character that answers.
-            may_edit: whether no other worker can have given the whole answer by now.
-        """
-        self._earlier = earlier
-        self._may_edit = may_edit
-        self._places = places
-        self._face = face
+    def __post_init__(self) -> None:
         self._final: Sequence[str] = ()
-        self._on_first_text: Callable[[], None] | None = on_first_text
-        self._language = language
-        self._buttons = buttons
-        self._surface = surface
-        self._address = address
-        self._open_part = open_part
-        self._wait_until_sent = wait_until_sent
-        self._clock = clock
-        self._limits = surface.limits(address).below_name(face)
+        self._limits = self.surface.limits(self.address).below_name(self.face)
         self._buffer = StreamBuffer(self._limits)
         self._openings: list[tuple[OpenedPart, OutgoingPart]] = []
         self._message_ids, self._shown = list[str](), list[str]()  # by the index of the part
-        self._shown_at: list[float] = []
+        self.shown_at: list[float] = []
+        """When a message was sent or edited while the answer grew, in Unix seconds."""
         self._known: dict[int, MessageContent] = {}  # by index, what its message shows for certain
         self._changed = asyncio.Event()
-        # Held during a request, which must not be cancelled, also for the answer before.
-        self._in_flight: asyncio.Lock = asyncio.Lock() if earlier is None else earlier._in_flight  # noqa: SLF001
+        before = self.earlier
+        self._in_flight: asyncio.Lock = before._in_flight if before else asyncio.Lock()  # noqa: SLF001
         self._updates: asyncio.Task[None] | None = None
         self._starts_at = math.inf
         self._cancel_start: Callable[[], None] | None = None
@@ -95,19 +74,14 @@ class LiveReply:
         """The numbers of the parts that were queued to be opened."""
         return [one.part for _, one in self._openings]
 
-    @property
-    def shown_at(self) -> Sequence[float]:
-        """When a message was sent or edited while the answer grew, in Unix seconds."""
-        return self._shown_at
-
     def feed(self, text: str) -> None:
         """Append text of the model; only buffers it."""
         if not text:
             return
-        if self._on_first_text is not None:
-            self._on_first_text()
-            self._on_first_text = None
-        self._buffer.feed(text, self._clock.monotonic())
+        if self.on_first_text is not None:
+            self.on_first_text()
+            self.on_first_text = None
+        self._buffer.feed(text, self.clock.monotonic())
         self._on_change()
 
     def replace(self, text: str) -> None:
@@ -136,13 +110,13 @@ class LiveReply:
 
     def show_wait(self, waiting: Waiting) -> None:
         """Show what the answer waits for until the first text replaces it."""
-        self._buffer.set_notice(translate(waiting_notice(waiting), self._language))
+        self._buffer.set_notice(translate(waiting_notice(waiting), self.language))
         self._on_change()
 
     def show_slow_start(self) -> None:
         """Show that the model has not begun yet, unless something is shown."""
         if self._buffer.is_empty:
-            self._buffer.set_notice(translate(_SLOW_START, self._language))
+            self._buffer.set_notice(translate(_SLOW_START, self.language))
             self._on_change()
 
     async def __aenter__(self) -> Self:
@@ -180,22 +154,22 @@ class LiveReply:
             if self._cancel_start is not None:
                 self._cancel_start()
             self._starts_at = self._buffer.due_at
-            wait = self._buffer.seconds_until_due(self._clock.monotonic())
-            self._cancel_start = self._clock.call_later(wait, self._start)
+            wait = self._buffer.seconds_until_due(self.clock.monotonic())
+            self._cancel_start = self.clock.call_later(wait, self._start)
 
     def _start(self) -> None:
         self._changed.set()
         self._updates = asyncio.create_task(
-            self._update_until_cancelled(), name=f"show {self._address.lane}"
+            self._update_until_cancelled(), name=f"show {self.address.lane}"
         )
 
     async def _update_until_cancelled(self) -> None:
         failures = 0
         while failures < _MAX_FAILURES_IN_A_ROW:
             await self._changed.wait()
-            wait = self._buffer.seconds_until_due(self._clock.monotonic())
+            wait = self._buffer.seconds_until_due(self.clock.monotonic())
             if wait > 0:
-                await self._clock.sleep(wait)
+                await self.clock.sleep(wait)
                 continue
             try:
                 await self._update_parts()
@@ -205,38 +179,38 @@ class LiveReply:
                 if isinstance(error, AnswerRefused) and not self._message_ids:
                     raise  # nothing of the answer will ever be shown
                 failures += 1
-                _log.warning("live_edit_failed", lane=self._address.lane, reason=str(error))
+                _log.warning("live_edit_failed", lane=self.address.lane, reason=str(error))
                 self._slow_down()
             else:
                 failures = 0
                 self._buffer.recover()
-        _log.warning("live_edits_stopped", lane=self._address.lane)
+        _log.warning("live_edits_stopped", lane=self.address.lane)
 
     def _slow_down(self, retry_after_seconds: float = 0.0) -> None:
-        self._buffer.slow_down(self._clock.monotonic(), retry_after_seconds)
+        self._buffer.slow_down(self.clock.monotonic(), retry_after_seconds)
         self._changed.set()
 
     async def _update_parts(self) -> None:
         """Open or edit every part whose text has changed, in order."""
         parts = self._take_parts()
-        if self._limits.has_drafts and isinstance(self._surface, DraftingSurface):
-            await self._show_draft(self._surface, parts)
+        if self._limits.has_drafts and isinstance(self.surface, DraftingSurface):
+            await self._show_draft(self.surface, parts)
             return
         for part, text in enumerate(parts):
             await self._show_part(part, text)
 
     async def _show_draft(self, surface: DraftingSurface, parts: Sequence[str]) -> None:
         """Show the newest part as a draft; the answer itself is sent when it is complete."""
-        if self._earlier is not None:
-            await self._earlier.show_whole()
+        if self.earlier is not None:
+            await self.earlier.show_whole()
         if parts:
             async with self._in_flight:
-                if not self._may_edit():
+                if not self.may_edit():
                     return
-                content = MessageContent(parts[-1], self._face)
-                with write_only_if(self._may_edit):
-                    await surface.draft(self._address, self._places.first_part + 1, content)
-                self._shown_at.append(self._clock.now())
+                content = MessageContent(parts[-1], self.face)
+                with write_only_if(self.may_edit):
+                    await surface.draft(self.address, self.places.first_part + 1, content)
+                self.shown_at.append(self.clock.now())
 
     async def _show_part(self, part: int, text: str) -> None:
         """Open or edit a part, so that it shows its text."""
@@ -245,34 +219,34 @@ class LiveReply:
         elif self._shown[part] != text:
             self._known.pop(part, None)
             async with self._in_flight:
-                if not self._may_edit():
+                if not self.may_edit():
                     return
                 content = self._content(part, text)
-                with write_only_if(self._may_edit):
-                    await self._surface.edit(self._address, self._message_ids[part], content)
-            self._shown_at.append(self._clock.now())
-            self._buffer.restart_pause_if_over(self._clock.monotonic())
+                with write_only_if(self.may_edit):
+                    await self.surface.edit(self.address, self._message_ids[part], content)
+            self.shown_at.append(self.clock.now())
+            self._buffer.restart_pause_if_over(self.clock.monotonic())
             self._shown[part] = text
             self._known[part] = content
 
     def _take_parts(self) -> list[str]:
         self._changed.clear()
-        return self._buffer.take_parts(self._clock.monotonic())[: self._places.most_live]
+        return self._buffer.take_parts(self.clock.monotonic())[: self.places.most_live]
 
     def _content(self, part: int, text: str) -> MessageContent:
-        return MessageContent(text, self._face, buttons=() if part else self._buttons)
+        return MessageContent(text, self.face, buttons=() if part else self.buttons)
 
     async def _open(self, part: int, text: str) -> None:
-        if part == 0 and self._earlier is not None:
-            await self._earlier.show_whole()
+        if part == 0 and self.earlier is not None:
+            await self.earlier.show_whole()
         if part == len(self._openings):
             async with self._in_flight:
-                opening = self._places.place(part, self._content(part, text))
-                self._openings.append((await self._open_part(opening), opening))
+                opening = self.places.place(part, self._content(part, text))
+                self._openings.append((await self.open_part(opening), opening))
         opened, opening = self._openings[part]
-        self._message_ids.append(await self._wait_until_sent(opened.row_id))
-        self._shown_at.append(self._clock.now())
-        self._buffer.restart_pause(self._clock.monotonic())
+        self._message_ids.append(await self.wait_until_sent(opened.row_id))
+        self.shown_at.append(self.clock.now())
+        self._buffer.restart_pause(self.clock.monotonic())
         self._shown.append(text)
         if opened.sends(opening.content):
             self._known[part] = opening.content

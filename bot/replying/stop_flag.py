@@ -9,14 +9,14 @@ _FIRST_WORDS_CHARS = 30
 
 
 class StopFlag:
-    """Says that an answer is to be stopped, and ends the block that generates it."""
+    """Signals that an answer must stop, and ends the block that generates it."""
 
     def __init__(self) -> None:
         self.requested = False
         self.is_superseded = False
-        """Whether another answer is to be made instead of the one that was stopped."""
+        """Whether another answer replaces the one that was stopped."""
         self.is_withdrawn = False
-        """Whether nobody asks any more: nothing of the answer is kept."""
+        """Whether the question was deleted: nothing of the answer is kept."""
         self._shown_to: int | None = None
         self._part = self._chars = 0
         self._task: asyncio.Task[object] | None = None

@@ -42,7 +42,7 @@ class Ignore:
 
 @value_class
 class Unreadable:
-    """The message is for the bot, but has no text: its author is told so."""
+    """The message is for the bot, but nothing in it can be read; its author is told."""
 
     attachments: tuple[MediaItem, ...]
 
@@ -107,7 +107,7 @@ def _command(incoming: Said, presets: Sequence[Preset]) -> Command | None:
 
 QUESTIONS: Mapping[ButtonAction, Text] = {
     ButtonAction.NAME: translatable(
-        "Who is to answer here? Reply to this message with the name of the preset."
+        "Who should answer here? Reply to this message with the name of the preset."
     ),
     ButtonAction.ABOUT: translatable(
         "How do you describe yourself here? Reply to this message; clear deletes it."

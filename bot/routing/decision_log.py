@@ -7,6 +7,7 @@ kill, leaves it.
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 import structlog
@@ -15,10 +16,11 @@ from bot.chat.incoming import Said
 from bot.chat.receipt import Receipt
 from bot.chat.session import MessageNote
 from bot.errors import StoreError
-from bot.ports import Clock, MessageNotes
+from bot.ports import Clock
 from bot.routing.decide import Answer, Decision, Ignore, Observe
 from bot.routing.presets import ActivePreset
 from bot.routing.speakers import SpeakerCandidate
+from bot.storage.operation import SqlMessageNotes
 from bot.texts.text import StoredPattern, Text, joined, looked_up, marked, translatable
 from bot.value_class import value_class
 
@@ -62,12 +64,14 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_NotedDecision).decode
 
 
+@dataclass(eq=False)
 class DecisionLog:
     """Stores decisions a moment after they were made, many at once."""
 
-    def __init__(self, notes: MessageNotes, clock: Clock) -> None:
-        self._notes = notes
-        self._clock = clock
+    notes: SqlMessageNotes
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._pending: list[MessageNote] = []
         self._has_pending = asyncio.Event()
 
@@ -76,7 +80,7 @@ class DecisionLog:
         try:
             while True:
                 await self._has_pending.wait()
-                await self._clock.sleep(_STORE_SECONDS)
+                await self.clock.sleep(_STORE_SECONDS)
                 await self._store()
         finally:
             await self._store()
@@ -104,7 +108,7 @@ class DecisionLog:
         """Return a line for each of the newest messages, oldest first; raises `StoreError`."""
         await self._store()
         lines = []
-        for note in await self._notes.newest(_key(channel), _MAX_MESSAGES):
+        for note in await self.notes.newest(_key(channel), _MAX_MESSAGES):
             with contextlib.suppress(msgspec.DecodeError):  # of another version of Troupe
                 lines.append(_decode(note).describe())
         return tuple(lines)
@@ -115,7 +119,7 @@ class DecisionLog:
         self._pending = [
             one for one in self._pending if one.key != key or person_id not in {None, one.person}
         ]
-        await self._notes.forget(key, person_id)
+        await self.notes.forget(key, person_id)
 
     def _add(self, channel: str, noted: _NotedDecision, person_id: str | None = None) -> None:
         if len(self._pending) < _MAX_PENDING:
@@ -129,7 +133,7 @@ class DecisionLog:
         if not pending:
             return
         try:
-            await self._notes.add(pending)
+            await self.notes.add(pending)
         except StoreError as error:
             _log.warning("decisions_not_stored", reason=str(error))
 

@@ -1,6 +1,7 @@
 """Which presets and which history scope hold in a channel."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import structlog
@@ -145,20 +146,11 @@ class PresetResolver:
         versions: Mapping[str, int] | None = None,
         disabled: Mapping[str, str] | None = None,
     ) -> None:
-        """Check that the default preset can be used.
-
-        Args:
-            presets: those that can be used, by name.
-            default: the name of the default preset.
-            chat_settings: which presets were chosen where.
-            versions: the numbers of the presets' current editions.
-            disabled: why other presets cannot be used, by name.
-
-        Raises:
-            SettingsError: there is no such preset, or it is disabled.
-        """
-        self._presets = dict(presets)
-        self._versions = dict(versions or {})
+        """Take the presets; raises `SettingsError` if the default one is missing or disabled."""
+        self.presets = dict(presets)
+        """By name, as they are now."""
+        self.versions = dict(versions or {})
+        """By the name of the preset; empty if versions are not numbered."""
         self.disabled = dict(disabled or {})
         """Why a preset cannot be used, by its name."""
         self._chat_settings = chat_settings
@@ -170,31 +162,21 @@ class PresetResolver:
             raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
         self._default_alone = ActiveCharacters((self._activate(self.default, None),))
 
-    @property
-    def presets(self) -> Mapping[str, Preset]:
-        """By name, as they are now."""
-        return self._presets
-
-    @property
-    def versions(self) -> Mapping[str, int]:
-        """By the name of the preset; empty if versions are not numbered."""
-        return self._versions
-
     def publish(self, preset: Preset, version: int) -> None:
-        """Let a preset answer from now on, in place of the one of its name if there is one."""
-        self._presets[preset.name] = preset
+        """Add a preset, or replace the one of its name."""
+        self.presets[preset.name] = preset
         self.disabled.pop(preset.name, None)
-        self._versions[preset.name] = version
+        self.versions[preset.name] = version
         if preset.name == self.default.name:
             self.default = preset
             self._default_alone = ActiveCharacters((self._activate(preset, None),))
 
     def remove(self, name: str) -> None:
-        """Let a preset answer nowhere any more; the default preset stays."""
+        """Remove a preset; the default preset stays."""
         self.disabled.pop(name, None)
         if name != self.default.name:
-            self._presets.pop(name, None)
-            self._versions.pop(name, None)
+            self.presets.pop(name, None)
+            self.versions.pop(name, None)
 
     def follow(self, load: LoadPublished) -> None:
         """Read presets that another process has published before the next answer."""
@@ -276,7 +258,7 @@ class PresetResolver:
         return not is_said_to_bot and bool(await self.unobserved([said.author.id]))
 
     async def readable(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        """Leave out what people said to each other who have forbidden to remember it."""
+        """Leave out background of people who do not want to be overheard."""
         people = [one.speaker.id for one in turns if one.observed and one.speaker]
         unobserved = await self.unobserved(people) if people else frozenset()
         if not unobserved:
@@ -333,17 +315,12 @@ SCOPE_DESCRIPTIONS: Mapping[HistoryScope, str] = {
 }
 
 
+@dataclass(eq=False)
 class HistoryScopes:
-    """What an admin chose for the channel, else what its first preset says.
+    """What an admin chose for the channel, else what its first preset says."""
 
-    Args:
-        chat_settings: where the choices of admins are.
-        resolver: the presets of each channel.
-    """
-
-    def __init__(self, chat_settings: ChatSettings, resolver: PresetResolver) -> None:
-        self._chat_settings = chat_settings
-        self._resolver = resolver
+    chat_settings: ChatSettings
+    resolver: PresetResolver
 
     async def find(
         self, scopes: Sequence[str], person_id: str | None = None
@@ -354,18 +331,18 @@ class HistoryScopes:
         the first message of a chat does not read them on its own.
         """
         own = scopes_of_person(person_id, scopes) if person_id else ()
-        found = await self._chat_settings.get_scopes([*scopes, *own])
+        found = await self.chat_settings.get_scopes([*scopes, *own])
         chosen = [found[one][_SCOPE_KEY] for one in scopes if _SCOPE_KEY in found.get(one, ())]
         if chosen and chosen[0] in list(HistoryScope):  # a newer version may know others
             return HistoryScope(chosen[0])
-        if all(one.scope == "channel" for one in self._resolver.presets.values()):
+        if all(one.scope == "channel" for one in self.resolver.presets.values()):
             return None
-        active = await self._resolver.resolve(scopes)
+        active = await self.resolver.resolve(scopes)
         return _SCOPES[active.first.preset.scope]
 
     async def setting(self, scopes: Sequence[str]) -> ChatSetting | None:
         """Return what an admin chose for a channel or around it."""
-        return await self._chat_settings.resolve(scopes, _SCOPE_KEY)
+        return await self.chat_settings.resolve(scopes, _SCOPE_KEY)
 
     async def set(
         self, scope: str, value: HistoryScope | None, by: str, *, audited: bool = False
@@ -374,4 +351,4 @@ class HistoryScopes:
 
         What was said keeps its history.
         """
-        await self._chat_settings.set(scope, _SCOPE_KEY, value, by, audited=audited)
+        await self.chat_settings.set(scope, _SCOPE_KEY, value, by, audited=audited)

@@ -10,12 +10,7 @@ from bot.chat.incoming import source_of
 from bot.chat.session import ClaimedMessage
 from bot.commands.admin_notes import AdminNotes
 from bot.commands.handlers import CommandHandlers
-from bot.commands.privacy import (
-    ChannelForgetting,
-    PersonForgetting,
-    PrivateCommands,
-    SharedMemories,
-)
+from bot.commands.privacy import Forgetting, PrivateCommands, SharedMemories
 from bot.commands.reports import ContextView, UsageView
 from bot.console.login import ConsoleLinks
 from bot.media.attachment_reader import AttachmentReader
@@ -37,8 +32,7 @@ from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS
 from bot.turn.limits.admin_notices import RefusedChats
 from bot.turn.limits.queue_limit import QueueLimit
-from bot.turn.limits.spending import BudgetedSummaries, EmbeddingSpending
-from bot.turn.message_groups import MessageGatherer
+from bot.turn.limits.spending import BudgetedSummaries, embedding_payer
 from bot.turn.prompt_inputs import AnswerTools, ChannelReader, PromptSources
 from bot.turn.stages import TurnStages
 from bot.turn.worker import ConversationWorker
@@ -95,16 +89,22 @@ class AnsweringContainer(MessagingContainer, ABC):
     @cached_property
     def stages(self) -> TurnStages:
         answer_limits = self.answer_limits
+        settings = self.chat_settings  # tells the other processes itself
+        kept = [settings] if isinstance(settings, ConversationMemory) else []
+        web = ForgottenWebMessages(
+            self.web_channels, self.conversations, self.history_index, self.inbox
+        )
         return TurnStages(
+            self.conversations,
+            [*kept, web, self.shared_memories],
+            self.clock,
             self.resolver,
             self.command_handlers,
             self.pipeline,
             self.replies,
             self.stops,
             self.answer_buttons,
-            PersonForgetting(self.personal_data, self.personas, self.receive),
-            ChannelForgetting(self.history_index, self.receive),
-            MessageGatherer(self.conversations, self.arrivals, self.clock),
+            Forgetting(self.personal_data, self.personas, self.history_index, self.receive),
             self.arrivals,
             VoiceMessages(
                 self.platform_calls.download,
@@ -136,9 +136,9 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def summarizer(self) -> Summarizer:
-        spending = BudgetedSummaries(self.spending, self.usage_log, self.provider_slots)
+        pay = BudgetedSummaries(self.spending, self.usage_log, self.provider_slots).paid
         summaries = SqlSummaries(self.database)
-        return Summarizer(summaries, self.backends, spending.paid, self.resolver.readable)
+        return Summarizer(summaries, self.backends, pay, self.resolver.readable)
 
     @cached_property
     def prompt_sources(self) -> PromptSources:
@@ -155,7 +155,7 @@ class AnsweringContainer(MessagingContainer, ABC):
                 calls.download, PublicFetcher().fetch if settings.fetch_links else None
             ),
             self.backends,
-            partial(EmbeddingSpending, spending=self.spending),
+            partial(embedding_payer, spending=self.spending),
         )
 
     @cached_property
@@ -175,7 +175,7 @@ class AnsweringContainer(MessagingContainer, ABC):
                 self.clock,
                 random.random,
                 self.models.tool_servers,
-                partial(EmbeddingSpending, spending=self.spending),
+                partial(embedding_payer, spending=self.spending),
                 self.resolver.readable,
             ),
             admin_notes=self.admin_notes,
@@ -185,15 +185,7 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def worker(self) -> ConversationWorker:
-        settings = self.chat_settings  # tells the other processes itself
-        kept = [settings] if isinstance(settings, ConversationMemory) else []
-        web = ForgottenWebMessages(
-            self.web_channels, self.conversations, self.history_index, self.inbox
-        )
-        memories = [*kept, web, self.shared_memories]
-        return ConversationWorker(
-            self.conversations, memories, self.stages, self.owner, self.clock, self.leases
-        )
+        return ConversationWorker(self.stages, self.owner, self.leases)
 
     @cached_property
     def shared_memories(self) -> SharedMemories:

@@ -68,7 +68,7 @@ class Container(AnsweringContainer):
             web_channels=self.web_channels,
             chat=self.resolver.default.id if self.options.preset else "",
             locale=terminal_locale(),
-            leases=None if self.is_alone else self.role_leases,
+            take_lease=None if self.is_alone else self.role_leases.take,
         )
         platforms = {}
         for spec in self.specs:

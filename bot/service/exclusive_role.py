@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 
 from bot.errors import StoreError
-from bot.ports import Clock, Intake, Platform, RoleLeases, ShardedPlatform
+from bot.ports import Clock, Intake, Platform, ShardedPlatform
 from bot.runtime.tasks import cancel_and_wait
+from bot.storage.leases import SqlRoleLeases
 from bot.telemetry.metrics import HELD_ROLES
 
 _log = structlog.get_logger(__name__)
@@ -31,7 +32,7 @@ class ExclusiveRole:
     def __init__(
         self,
         name: str,
-        leases: RoleLeases,
+        leases: SqlRoleLeases,
         clock: Clock,
         may_take: Callable[[], bool] = lambda: True,
         *,
@@ -170,7 +171,12 @@ class ShardReceiver:
     """
 
     def __init__(
-        self, platform: ShardedPlatform, source: str, owner: str, leases: RoleLeases, clock: Clock
+        self,
+        platform: ShardedPlatform,
+        source: str,
+        owner: str,
+        leases: SqlRoleLeases,
+        clock: Clock,
     ) -> None:
         """Create the receiver; `run` joins the processes that share the platform.
 

@@ -46,19 +46,16 @@ class Service:
         for part in role_parts:
             await part.start()
         async with self._http_server():
-            working: list[Job] = [job for part in role_parts for job in part.jobs]
-            if not container.is_alone:
-                working.append(self._presets.watch)
-            jobs = [
-                asyncio.ensure_future(job())
-                for job in (
-                    container.supervisor.until_stopped,
-                    self._keep_reloading,
-                    partial(log_outages, self._look_at_parts, container.clock),
-                    self._presets.watch_files,
-                    *working,
-                )
+            work: list[Job] = [
+                container.supervisor.until_stopped,
+                self._keep_reloading,
+                partial(log_outages, self._look_at_parts, container.clock),
+                self._presets.watch_files,
+                *(job for part in role_parts for job in part.jobs),
             ]
+            if not container.is_alone:
+                work.append(self._presets.watch)
+            jobs = [asyncio.ensure_future(job()) for job in work]
             try:
                 ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
                 for job in ended:

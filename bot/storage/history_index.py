@@ -3,11 +3,8 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 
-from typing_extensions import override
-
 from bot.chat.incoming import HISTORY_MARK, Address
 from bot.chat.session import MessagePlace
-from bot.ports import HistoryIndex
 from bot.storage.conversation_sql import APPEND, TURN_ROW
 from bot.storage.database import Database, reading, transaction
 from bot.storage.histories import PARTS
@@ -56,22 +53,25 @@ ORDER BY id DESC LIMIT {_MAX_TURNS}
 """)
 
 
-class SqlHistoryIndex(HistoryIndex):
+class SqlHistoryIndex:
     """Asked only about channels whose histories are not shared by everybody."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @override
     @reading
     def find_received(self, address: Address, external_key: str) -> Unit[str | None]:
+        """Return the conversation of an event that was received; None: it is not kept any more."""
         return (yield from _received(address, external_key))
 
-    @override
     @reading
     def find(
         self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
     ) -> Unit[Sequence[MessagePlace]]:
+        """Return where these messages of the platform stand, people's first, each oldest first.
+
+        Branches have copies of what precedes them; of answers they are found where that is asked.
+        """
         ids = {"ids": json.dumps(list(message_ids))}
         places = []
         for turn, key, session, is_active in (yield _SAID.query({**_branches(address), **ids})):
@@ -82,18 +82,17 @@ class SqlHistoryIndex(HistoryIndex):
             places += yield from _places_of_part(address, name, f"{name}/{part}", with_copies)
         return places
 
-    @override
     @reading
     def newest_of(self, address: Address, person_id: str) -> Unit[str | None]:
+        """Return the conversation of the channel in which the person has said something last."""
         rows = yield _NEWEST_OF.query({**_branches(address), "person": person_id})
         return rows[0][0] if rows else None
 
-    @override
     @reading
     def conversations(self, address: Address) -> Unit[Mapping[str, int]]:
+        """Return the keys of all conversations of the channel, with the number of their turns."""
         return pairs((yield _CONVERSATIONS.query(_branches(address))))
 
-    @override
     @transaction
     def begin_branch(self, key: str, place: MessagePlace) -> Unit[None]:
         """Give a new conversation what was said up to a turn; one that has turns keeps them."""

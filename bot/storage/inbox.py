@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming
 from bot.chat.session import Attempt
-from bot.ports import Clock, Inbox
+from bot.ports import Clock, Intake
 from bot.storage import conversation_sql as sql
 from bot.storage import functions
 from bot.storage.database import Database, reading, transaction
@@ -47,7 +47,7 @@ ORDER BY inbox.id DESC LIMIT :most
 """The newest unanswered rows of conversations, a few of each."""
 
 
-class SqlInbox(Inbox):
+class SqlInbox(Intake):
     """Stores messages, makes their conversations ready and advances cursors, all in one unit."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
@@ -77,17 +77,26 @@ class SqlInbox(Inbox):
     def cursors(self, prefix: str) -> Unit[Mapping[str, str]]:
         return pairs((yield _CURSORS.query_alone({"prefix": prefix})))
 
-    @override
     @reading
     def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:
+        """Return what was received under a key from the bot's platform, and what was gathered.
+
+        Nothing once it is done.
+        """
         bot = {"platform": address.platform, "bot_id": address.bot_id}
         return _events((yield _IN_PROGRESS.query_alone({**bot, "external_key": external_key})))
 
-    @override
     @transaction
     def waiting(
         self, conversations: Collection[str], limit: int, of_each: int
     ) -> Unit[Sequence[Incoming]]:
+        """Return what is unanswered in these conversations, the newest of it first.
+
+        Args:
+            conversations: any number of them.
+            limit: the most events in all.
+            of_each: the most events of one conversation.
+        """
         asked = {"conversations": json.dumps(sorted(conversations)), "of_each": of_each}
         return _events((yield _WAITING.query_alone({**asked, "most": limit})))
 

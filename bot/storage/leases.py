@@ -7,9 +7,7 @@ either, so it stays that of the first bot.
 import secrets
 from collections.abc import Callable, Sequence
 
-from typing_extensions import override
-
-from bot.ports import Clock, RoleLeases, Signals
+from bot.ports import Clock, Signals
 from bot.storage.database import Database, reading, transaction
 from bot.storage.statements import Statement, Unit
 
@@ -36,7 +34,7 @@ SELECT role FROM role_lease WHERE strpos(role, :prefix) = 1 AND lease_until >= :
 """)
 
 
-class SqlRoleLeases(RoleLeases):
+class SqlRoleLeases:
     """A row for each role; retention deletes those of processes that ended long ago."""
 
     def __init__(
@@ -58,14 +56,18 @@ class SqlRoleLeases(RoleLeases):
         if signals is not None:
             signals.subscribe(_TOPIC, self._tell_handlers)
 
-    @override
     @transaction
     def take(self, role: str, seconds: float) -> Unit[bool]:
+        """Take or renew the lease of a role; return False while another process holds it.
+
+        Raises:
+            StoreError: It is not known whether this process holds it.
+        """
         asked = {"role": role, "owner": self._owner, "seconds": seconds}
         return bool((yield _TAKE.query({**asked, "now": self._clock.now()})))
 
-    @override
     async def release(self, role: str) -> None:
+        """Give back a lease, if this process holds it, so that another one need not wait."""
         if await self._release(role) and self._signals is not None:
             self._signals.publish(_TOPIC, [role])
 
@@ -73,14 +75,20 @@ class SqlRoleLeases(RoleLeases):
     def _release(self, role: str) -> Unit[bool]:
         return bool((yield _RELEASE.query({"role": role, "owner": self._owner})))
 
-    @override
     @reading
     def held(self, prefix: str) -> Unit[Sequence[str]]:
+        """Return the roles with this beginning that any process holds; raises `StoreError`."""
         rows = yield _HELD.query_alone({"prefix": prefix, "now": self._clock.now()})
         return [row[0] for row in rows]
 
-    @override
     def on_release(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+        """Call `handler` with roles that any process has given back, as far as signals reach.
+
+        It must not block or raise.
+
+        Returns:
+            What ends that.
+        """
         key = object()
         self._handlers[key] = handler
 

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 
 import msgspec
-from typing_extensions import override
 
 from bot.chat.access import AuditEntry
 from bot.chat.operation import BackgroundWork, HeldJob, Node, Pause, ProcessReport
 from bot.chat.session import MessageNote
-from bot.ports import Clock, MessageNotes
+from bot.ports import Clock
 from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import decode, decode_all
 from bot.storage.statements import Statement, Unit, insert_into, pairs
@@ -169,27 +168,27 @@ _FORGET = Statement("DELETE FROM message_note WHERE key = :key")
 _FORGET_PERSON = Statement("DELETE FROM message_note WHERE key = :key AND person = :person")
 
 
-class SqlMessageNotes(MessageNotes):
+class SqlMessageNotes:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    @override
     @transaction
     def add(self, notes: Sequence[MessageNote]) -> Unit[None]:
+        """Store notes."""
         at = {"at": self._clock.now()}
         rows = [{"key": one.key, "content": one.content, "person": one.person} for one in notes]
         yield _ADD.query_many([{**row, **at} for row in rows])
 
-    @override
     @reading
     def newest(self, key: str, limit: int) -> Unit[Sequence[str]]:
+        """Return the newest notes of a key, oldest first."""
         rows = yield _NEWEST.query_alone({"key": key, "most": limit})
         return [decode(lambda row: str(row[0]), row) for row in reversed(rows)]
 
-    @override
     @transaction
     def forget(self, key: str, person_id: str | None = None) -> Unit[None]:
+        """Delete the notes of a key, of one person or of all."""
         statement = _FORGET if person_id is None else _FORGET_PERSON
         yield statement.query({"key": key, "person": person_id})
 

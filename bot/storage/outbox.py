@@ -11,8 +11,6 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from typing_extensions import override
-
 from bot.chat.incoming import Address
 from bot.chat.outgoing import (
     Attachment,
@@ -22,7 +20,7 @@ from bot.chat.outgoing import (
     OutboxState,
 )
 from bot.errors import Fenced, Undecodable
-from bot.ports import Clock, Outbox
+from bot.ports import Clock
 from bot.storage import functions, histories, lane_sql
 from bot.storage.database import Database, reading, transaction
 from bot.storage.lane_sql import SENDING_SECONDS
@@ -53,22 +51,27 @@ class SenderIdentity:
     settle_seconds: float
 
 
-class SqlOutbox(Outbox):
+class SqlOutbox:
     def __init__(self, database: Database, clock: Clock, sender: SenderIdentity) -> None:
         self._database = database
         self._clock = clock
         self._sender = sender
 
-    @override
     @transaction
     def due_lanes(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
+        """Return lanes whose first unsent row is due and held by nobody."""
         asked = {"served": served_text(sources), "most": limit, "now": self._clock.now()}
         rows = yield lane_sql.DUE.query_alone(asked)
         return [row[0] for row in rows]
 
-    @override
     @transaction
     def take(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
+        """Take the first unsent row of each of these lanes that is due.
+
+        A pending row is committed as being sent before it is given (its `state` still says
+        pending); one with an unknown outcome is given as it is, to be reconciled. So is a row whose
+        sender's lease has ended.
+        """
         at = self._moment()
         ordered = sorted(lanes)  # in one order, so that nobody deadlocks
         if not self._database.is_sqlite:
@@ -83,9 +86,12 @@ class SqlOutbox(Outbox):
                 taken.append(row)
         return taken
 
-    @override
     @transaction
     def mark_sent(self, row: OutboxRow, external_id: str | None) -> Unit[OutboxRow | None]:
+        """Note that it arrived, and take the next row of its lane.
+
+        `external_id` is the message that it became, None for a change of one.
+        """
         values, at = self._held(row, arrived_as=external_id), self._moment()
         if not self._database.is_sqlite:
             lane = {"lane": row.address.lane}
@@ -99,16 +105,26 @@ class SqlOutbox(Outbox):
             raise self._fenced(row)
         return (yield from _take_next_alone(changed[0][0], self._sender, at))
 
-    @override
     @transaction
     def mark_dead(self, row: OutboxRow, reason: str) -> Unit[OutboxRow | None]:
+        """Note that the platform refused it for good, and take the next row of its lane."""
         at = self._moment()
         key = yield from self._give_up(row, reason)
         return (yield from _take_next(key, self._sender, at))
 
-    @override
     @transaction
     def send_again(self, row: OutboxRow, reason: str, *, is_gone: bool) -> Unit[OutboxRow | None]:
+        """Give up an edit that was refused, and have its part sent anew as the edit says.
+
+        Args:
+            row: the edit.
+            reason: why it was refused.
+            is_gone: whether its message is gone; else the row of the part keeps that message's id,
+                which it is to replace.
+
+        Returns:
+            The next row of its lane, which is that part unless it was deleted by us.
+        """
         at = self._moment()
         key = yield from self._give_up(row, reason)
         if (yield lane_sql.DELETION.query({"of": key, "message": row.external_id})):
@@ -119,64 +135,75 @@ class SqlOutbox(Outbox):
         yield lane_sql.SEND_AGAIN.query({"of_turn": turn, "of_part": part, **replaced, **content})
         return (yield from _take_next(key, self._sender, at))
 
-    @override
     @transaction
     def set_aside(self, row: OutboxRow, reason: str, notice: str) -> Unit[OutboxRow | None]:
+        """Give up a row whose outcome stays unknown, queue a notice, take the lane's next row.
+
+        A notice that cannot be delivered either is given up without another one.
+        """
         at = self._moment()
         key = yield from self._give_up(row, reason)
         if row.part < _NOTICE_PART:
             yield lane_sql.QUEUE_ONCE.query(_notice(row, notice))
         return (yield from _take_next(key, self._sender, at))
 
-    @override
     @transaction
     def mark_unknown(self, row: OutboxRow, seconds: float) -> Unit[None]:
+        """Note that nobody knows whether it arrived: reconcile it after so long."""
         yield from self._later(row, OutboxState.UNKNOWN, seconds)
 
-    @override
     @transaction
     def reschedule(self, row: OutboxRow, seconds: float) -> Unit[None]:
+        """Note that nothing arrived for certain: send it after so long."""
         yield from self._later(row, OutboxState.PENDING, seconds)
 
-    @override
     @transaction
     def release_all(self) -> Unit[None]:
+        """Let what this sender held in an earlier life be taken again at once."""
         yield lane_sql.RELEASE_ALL.query({"sender": self._sender.owner, "now": self._clock.now()})
 
-    @override
     @reading
     def has_later(self, row: OutboxRow) -> Unit[bool]:
+        """Whether more is to be sent in the lane of a row after it."""
         asked = {"of": row.address.lane, "row": row.id}
         return bool((yield lane_sql.LATER_ROWS.query_alone(asked)))
 
-    @override
     @transaction
     def sent_ids(self, row_ids: Collection[int]) -> Unit[Mapping[int, str | None]]:
+        """The messages that rows became, by row, and None for one that never will.
+
+        What is still to be sent is not in it.
+        """
         rows = yield lane_sql.SENT_IDS.query_alone({"ids": json.dumps(sorted(row_ids))})
         return {row: None if state == OutboxState.DEAD else sent for row, state, sent in rows}
 
-    @override
     @transaction
     def message_of(self, part: str) -> Unit[str | None]:
+        """The message that a part was sent as, by its name; None if there is none yet."""
         return (yield from histories.find_parts([part])).get(part)
 
-    @override
     @reading
     def known_ids(self, address: Address) -> Unit[Set[str]]:
+        """The ids of the messages in this chat that are accounted for."""
         asked = {"of": address.lane, "most": _MAX_KNOWN_IDS}
         rows = yield lane_sql.KNOWN_IDS.query_alone(asked)
         return {row[0] for row in rows}
 
-    @override
     @transaction
     def hold_lane(self, lane: str) -> Unit[float | None]:
+        """Take a lane without a row for the length of a lease, so that nobody sends there.
+
+        Returns:
+            The end of the lease in Unix seconds, which `release_lane` takes; None where somebody
+            sends, or the outcome of a row is unknown.
+        """
         leased = yield lane_sql.HOLD_SETTLED.query({"of": lane, "now": self._clock.now()})
         return leased[0][0] if leased else None
 
-    @override
     @transaction
     def release_lane(self, lane: str, held: float) -> Unit[None]:
         # Rows queued from now on wait for this unit.
+        """Let senders take a lane again that is still held until then; else change nothing."""
         if not (yield lane_sql.EMPTY_HELD.query({"of": lane, "held": held})):
             return
         if (yield lane_sql.UNSENT.query({"of": lane})):

@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from typing_extensions import override
-
 from bot.chat.session import SessionTurns, StoredTurn, Summary
 from bot.chat.storable import make_storable
-from bot.ports import Summaries
 from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import TURN_COLUMNS, decode, decode_all, to_turn
 from bot.storage.statements import Statement, Unit
@@ -43,25 +40,25 @@ ON CONFLICT (conversation, session) DO UPDATE SET covers_to = excluded.covers_to
 """)
 
 
-class SqlSummaries(Summaries):
+class SqlSummaries:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @override
     @reading
     def load_turns(self, conversation_key: str) -> Unit[SessionTurns]:
+        """Return the whole session, with its summary if the covered turns are unchanged."""
         found = yield from _load_turns(conversation_key)
         return replace(found, summary=None) if found.has_stale_summary else found
 
-    @override
     @reading
     def current(self, conversation_key: str) -> Unit[Summary | None]:
+        """Return the summary of the session; a cheap check, which misses edits of equal length."""
         rows = yield _CURRENT.query_alone({"of": conversation_key})
         return decode(_to_summary, rows[0]) if rows else None
 
-    @override
     @transaction
     def save(self, conversation_key: str, new: Summary) -> Unit[bool]:
+        """Replace the summary; return False if turns that it covers were changed since."""
         yield _LOCK.query({"of": conversation_key})  # else a turn may be changed meanwhile
         current = yield from _load_turns(conversation_key)
         if replace(current, summary=new).has_stale_summary:

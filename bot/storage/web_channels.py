@@ -19,10 +19,12 @@ from bot.chat.session import Claim, Turn
 from bot.chat.storable import make_storable
 from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import Refused
-from bot.ports import ConversationMemory, HistoryIndex, Inbox, Signals, WebChannels
+from bot.ports import ConversationMemory, Signals
 from bot.storage.conversation_sql import APPEND
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database, reading, transaction
+from bot.storage.history_index import SqlHistoryIndex
+from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode_all, to_turn_row
 from bot.storage.statements import Rows, Statement, Unit, Values
 
@@ -57,7 +59,7 @@ WHERE channel = :of AND id = :id AND NOT is_deleted RETURNING id
 """)
 
 
-class SqlWebChannels(WebChannels):
+class SqlWebChannels:
     """Channels in SQL; other processes hear of a change by a signal."""
 
     def __init__(self, database: Database, signals: Signals) -> None:
@@ -66,20 +68,20 @@ class SqlWebChannels(WebChannels):
         self._handlers: dict[object, Callable[[Sequence[str]], None]] = {}
         signals.subscribe(_TOPIC, self._tell_handlers)
 
-    @override
     @transaction
     def create(self, channel: WebChannel) -> Unit[None]:
+        """Add a channel without messages."""
         created_at = channel.created_at.timestamp()
         row = {"of": channel.id, "content": _encode(channel), "created_at": created_at}
         yield _CREATE.query(row)
 
-    @override
     async def update(self, channel: WebChannel) -> None:
+        """Replace everything of a channel but its messages."""
         await self._execute([_UPDATE], {"of": channel.id, "content": _encode(channel)})
         self._signals.publish(_TOPIC, [channel.id])
 
-    @override
     async def delete(self, channel_id: str) -> None:
+        """Delete a channel with its messages; one that does not exist is no error."""
         await self._execute([_DELETE_MESSAGES, _DELETE], {"of": channel_id})
         self._signals.publish(_TOPIC, [channel_id])
 
@@ -88,19 +90,22 @@ class SqlWebChannels(WebChannels):
         for statement in statements:
             yield statement.query(values)
 
-    @override
     @reading
     def get(self, channel_id: str) -> Unit[WebChannel | None]:
         rows = yield _CHANNEL.query_alone({"of": channel_id})
         return next(iter(decode_all("web_channel", rows, _to_channel)), None)
 
-    @override
     @reading
     def all(self) -> Unit[Sequence[WebChannel]]:
+        """Return every channel, the oldest first."""
         return decode_all("web_channel", (yield _CHANNELS.query_alone()), _to_channel)
 
-    @override
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None:
+        """Append messages; one whose id is known is left as it is.
+
+        Raises:
+            Refused: there is no such channel.
+        """
         if not await self._add(channel_id, messages):
             raise Refused(f"there is no channel {channel_id!r}")
         self._signals.publish(_TOPIC, [channel_id])
@@ -114,8 +119,8 @@ class SqlWebChannels(WebChannels):
             yield _ADD.query(_to_row(channel_id, one, revisions[0][0]))
         return True
 
-    @override
     async def replace(self, channel_id: str, message: WebMessage) -> bool:
+        """Replace a message; return False if there is none of its id, or it was deleted."""
         is_replaced = await self._replace(channel_id, message)
         self._signals.publish(_TOPIC, [channel_id])
         return is_replaced
@@ -127,26 +132,29 @@ class SqlWebChannels(WebChannels):
             return False
         return bool((yield _REPLACE.query(_to_row(channel_id, message, revisions[0][0]))))
 
-    @override
     @reading
     def find(self, channel_id: str, message_id: str) -> Unit[WebMessage | None]:
+        """Return a message that was not deleted."""
         rows = yield _BY_ID.query_alone({"of": channel_id, "id": message_id})
         return next(iter(_to_messages(rows)), None)
 
-    @override
     @reading
     def newest(self, channel_id: str, limit: int) -> Unit[Sequence[WebMessage]]:
+        """Return the newest messages that were not deleted, oldest first."""
         rows = yield _NEWEST.query_alone({"of": channel_id, "most": limit})
         return _to_messages(rows)[::-1]
 
-    @override
     @reading
     def changed(self, channel_id: str, after: int, limit: int) -> Unit[Sequence[WebMessage]]:
+        """Return what was changed after a revision, in the order of the changes."""
         asked = {"of": channel_id, "newer_than": after, "most": limit}
         return _to_messages((yield _CHANGED.query_alone(asked)))
 
-    @override
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+        """Call a handler with the ids of channels that changed; return what ends that.
+
+        A change of another process may be missed. The handler must not block or raise.
+        """
         key = object()
         self._handlers[key] = handler
 
@@ -236,10 +244,10 @@ class ForgottenWebMessages(ConversationMemory):
 
     def __init__(
         self,
-        channels: WebChannels,
+        channels: SqlWebChannels,
         conversations: Conversations,
-        index: HistoryIndex,
-        inbox: Inbox,
+        index: SqlHistoryIndex,
+        inbox: SqlInbox,
     ) -> None:
         self._channels = channels
         self._conversations = conversations

@@ -5,7 +5,7 @@ import math
 import re
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,6 @@ from typing_extensions import override
 from bot.chat.operation import FailedMessage, LoggedStep
 from bot.chat.session import MessageNote, error_id_of
 from bot.errors import SettingsError
-from bot.ports import MessageNotes
 from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.secret_masker import SecretMasker
 
@@ -280,9 +279,11 @@ def describe_failure(events: RecentEvents, turn: str) -> MessageNote:
     return MessageNote(_key(error_id), _encode(failed).decode())
 
 
-async def find_failure(notes: MessageNotes, error_id: str) -> FailedMessage | None:
-    """Return a message that failed in any process, by its error id; raises `StoreError`."""
-    found = await notes.newest(_key(error_id), 1)
+async def find_failure(
+    read_notes: Callable[[str, int], Awaitable[Sequence[str]]], error_id: str
+) -> FailedMessage | None:
+    """Return a message that failed in any process; raises `StoreError`."""
+    found = await read_notes(_key(error_id), 1)
     try:
         return _decode(found[0]) if found else None
     except msgspec.DecodeError:  # of another version of Troupe

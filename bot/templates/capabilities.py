@@ -14,7 +14,7 @@ never at the model's name:
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from bot.chat.template_capabilities import Capabilities
+from bot.chat.prompt import Capabilities
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates.jinja_template import Message
 

@@ -13,9 +13,14 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
-from bot.chat.prompt import Message, TemplateChoice, TemplateNames
-from bot.chat.template_capabilities import Capabilities
-from bot.chat.tool import ToolExchange, ToolSpec
+from bot.chat.prompt import (
+    Capabilities,
+    Message,
+    TemplateChoice,
+    TemplateNames,
+    ToolExchange,
+    ToolSpec,
+)
 from bot.errors import TemplateError
 from bot.templates.capabilities import (
     adapt_messages,

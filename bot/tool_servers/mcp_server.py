@@ -23,7 +23,7 @@ from mcp.client import Transport
 from mcp.client.streamable_http import streamable_http_client
 from typing_extensions import override
 
-from bot.chat.tool import ToolSpec
+from bot.chat.prompt import ToolSpec
 from bot.errors import ToolServerError
 from bot.ports import Clock, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import structlog
@@ -11,8 +11,9 @@ from bot.chat.incoming import Said
 from bot.chat.outgoing import Limits
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt, Timings
-from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
+from bot.chat.session import Session, Turn, TurnRange, TurnResult
 from bot.commands.admin_notes import AdminNotes
+from bot.commands.request import AskedQuestion
 from bot.errors import AnswerRefused, BackendError, ToldAlready, UserError
 from bot.ports import Backend, Clock
 from bot.prompting.compose.card_macros import choose_greeting, seeded_random
@@ -30,19 +31,20 @@ from bot.replying.answer_parts import (
     shorten,
     supported_form,
 )
-from bot.replying.generate import end_mark
+from bot.replying.generate import end_mark, used_tools
 from bot.replying.live_replies import LiveReplies, final_parts
 from bot.replying.live_reply import LiveReply
 from bot.replying.stop_flag import StopFlag
-from bot.replying.tool_rounds import used_tools
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
+from bot.runtime.in_process import InProcessRateLimits
 from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.limits.admin_notices import FallbackNotes
-from bot.turn.limits.rate_limits import ADMITTED, Admission, AnswerLimits, RareNotices
+from bot.turn.limits.rate_limits import ADMITTED, AnswerLimits, RareNotices
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import Spending
-from bot.turn.model_requests import ModelRequests
+from bot.turn.message_groups import MessageGroup
+from bot.turn.model_requests import AnswerRequest, ModelRequests
 from bot.turn.prompt_inputs import AnswerTools, PromptSources, TurnContext
 
 _log = structlog.get_logger(__name__)
@@ -55,59 +57,46 @@ _SAMPLE_MODEL = translatable(
 )
 
 
+@dataclass(eq=False)
 class AnswerPipeline:
     """Lets characters answer one after the other; each reads the answers before its own."""
 
-    def __init__(
-        self,
-        sources: PromptSources,
-        backends: Mapping[str, Backend],
-        replies: LiveReplies,
-        clock: Clock,
-        dice: Dice = random.random,
-        limits: AnswerLimits | None = None,
-        slots: ProviderSlots | None = None,
-        spending: Spending | None = None,
-        notices: RareNotices | None = None,
-        tools: AnswerTools | None = None,
-        admin_notes: AdminNotes | None = None,
-    ) -> None:
-        self._sources = sources
-        self._replies = replies
-        self._clock = clock
-        self._dice = dice
-        self._limits = limits
-        self._backends = backends
-        self._notices = notices or RareNotices()
+    sources: PromptSources
+    backends: Mapping[str, Backend]
+    replies: LiveReplies
+    clock: Clock
+    dice: Dice = random.random
+    limits: AnswerLimits | None = None
+    slots: ProviderSlots | None = None
+    spending: Spending | None = None
+    notices: RareNotices = field(default_factory=RareNotices)
+    tools: AnswerTools | None = None
+    admin_notes: AdminNotes | None = None
+
+    def __post_init__(self) -> None:
+        sources, resolver = self.sources, self.sources.resolver
         self._models = ModelRequests(
             sources,
-            backends,
-            clock,
-            spending or Spending({}, clock),
-            tools
+            self.backends,
+            self.clock,
+            self.spending or Spending({}, self.clock),
+            self.tools
             or AnswerTools(
-                sources.conversations,
-                sources.retrieve_stories,
-                clock,
-                dice,
-                readable=sources.resolver.readable,
+                *(sources.conversations, sources.retrieve_stories, self.clock, self.dice),
+                readable=resolver.readable,
             ),
-            FallbackNotes(self._notices, admin_notes),
-            slots,
+            FallbackNotes(self.notices, self.admin_notes),
+            self.slots or ProviderSlots(InProcessRateLimits(self.clock), self.clock, {}, 0),
         )
 
     async def answer(
         self,
-        claim: Claim,
-        message: InboxMessage,
-        said: Said,
+        group: MessageGroup,
+        asked: AskedQuestion,
         active: ActiveCharacters,
-        speakers: Sequence[ActivePreset],
         stop: StopFlag,
         removed: TurnRange | None = None,
         before: Session | None = None,
-        in_place_of: Sequence[str] = (),
-        gathered: Sequence[Turn] = (),
         first_part: int = 0,
     ) -> TurnResult:
         """Let the speakers answer, then whoever reacts to that, until they are stopped.
@@ -115,17 +104,13 @@ class AnswerPipeline:
         A speaker that fails is skipped if another one answers. Who asks for too much waits first.
 
         Args:
-            claim: the conversation.
-            message: the row of the inbox that it is answered for.
-            said: what is answered.
+            group: what is answered.
+            asked: what it says, who answers in this order, and which messages the answer gets: it
+                is shown when it is complete then. What was said earlier is not stored yet.
             active: the characters of the channel.
-            speakers: who answers, in this order.
             stop: keeps what was said when it is requested.
             removed: turns that nobody reads any more, because they are about to be deleted.
             before: the only turns that the speakers know; None: those of the current session.
-            in_place_of: names of parts whose messages the answer gets; it is shown when it is
-                complete then.
-            gathered: what was said before and is not stored yet.
             first_part: the number of its first part.
 
         Returns:
@@ -137,24 +122,31 @@ class AnswerPipeline:
             UserError: where the author can fix it, or there were too many messages.
             ToldAlready: there were too many, and the author knows.
         """
-        admission = await self._limits.admit(said, stop) if self._limits else ADMITTED
+        said, speakers = asked.incoming, asked.speakers
+        admission = await self.limits.admit(said, stop) if self.limits else ADMITTED
         if admission.is_refused:
             return self._refuse(said, admission.notice, first_part, is_new=removed is None)
-        context = await self._sources.load(
-            *(claim, message, said, active, speakers, removed, before),
-            *(in_place_of, gathered, first_part),
-        )
+        context = await self.sources.load(group, asked, active, removed, before, first_part)
         if is_unreadable(said, context.files):
             return self._refuse(said, explain_unread(context.files.unread), first_part)
-        if removed is None and before is None and not in_place_of:
-            context = await self._greet(context, len(gathered))
+        if removed is None and before is None and not asked.in_place_of:
+            context = await self._greet(context, len(asked.earlier))
         await self._let_speak(speakers, context, stop)
         if stop.requested and not context.turns:
             await self._write_again_if_shown(speakers, context, stop)
         if context.turns and active.first.preset.buttons:
-            self._add_buttons(context)
-        self._tell_notices(context, admission)
-        _mark_shown(context)
+            buttons = answer_buttons(context.part_name(context.parts[-1].part), said.locale)
+            context.parts[:] = self.replies.with_buttons(said.address, context.parts, buttons)
+        for notice in (admission.notice, *context.notices):
+            if notice is not None:
+                number = context.next_part
+                context.parts.extend(
+                    self.replies.notice_parts(said.address, notice, said.locale, number)
+                )
+        context.parts[:] = [  # those that need no edit any more
+            replace(one, is_shown=True) if any(reply.shows(one) for reply in context.shown) else one
+            for one in context.parts
+        ]
         return context.to_result(was_stopped=stop.requested)
 
     async def _greet(self, context: TurnContext, gathered: int) -> TurnContext:
@@ -168,12 +160,12 @@ class AnswerPipeline:
         )
         if not greeting or speaker.preset.prompter or not all(turn.observed for turn in before):
             return context
-        limits = self._replies.limits(context.said.address)
+        limits = self.replies.limits(context.said.address)
         face = active.face(speaker, context.character_names, limits)
         line = active.speaker_line(speaker, context.character_names, limits)
         parts = final_parts(line + greeting, limits, first_part, face)
         places = PartPlaces(first_part, most_live=len(parts))
-        async with self._replies.live(context.claim, context.message, places, face=face) as live:
+        async with self.replies.live(context.claim, context.message, places, face=face) as live:
             live.set_final([one.text for one in parts])
         turn = Turn(
             "assistant",
@@ -223,7 +215,7 @@ class AnswerPipeline:
         """
         if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
             return
-        opened = await self._sources.conversations.opened_parts(context.message)
+        opened = await self.sources.conversations.opened_parts(context.message)
         of_answer = {one for one in messages_of(opened) if one >= context.first_part}
         shown = of_answer.difference(context.opened)
         if shown:
@@ -241,36 +233,21 @@ class AnswerPipeline:
         """
         if not is_new:
             raise UserError(notice) if notice is not None else ToldAlready
-        shown = translate(notice, language_of(said.locale)) if notice is not None else ""
-        return TurnResult(outgoing=self._replies.final_parts(said.address, shown, first_part))
-
-    def _add_buttons(self, context: TurnContext) -> None:
-        name = context.part_name(context.parts[-1].part)
-        buttons = answer_buttons(name, context.said.locale)
-        address = context.said.address
-        context.parts[:] = self._replies.with_buttons(address, context.parts, buttons)
-
-    def _tell_notices(self, context: TurnContext, admission: Admission) -> None:
-        for notice in (admission.notice, *context.notices):
-            if notice is not None:
-                self._tell(context, notice)
-
-    def _tell(self, context: TurnContext, notice: Text) -> None:
-        """Append a notice of the service to what is sent."""
-        shown = translate(notice, language_of(context.said.locale))
-        address = context.said.address
-        context.parts.extend(self._replies.final_parts(address, shown, context.next_part))
+        if notice is None:
+            return TurnResult()
+        parts = self.replies.notice_parts(said.address, notice, said.locale, first_part)
+        return TurnResult(outgoing=parts)
 
     async def _speak(self, speaker: ActivePreset, context: TurnContext, stop: StopFlag) -> None:
         """Let one character answer, live, and append its answer to the context."""
         preset, address = speaker.preset, context.said.address
-        limits, active = self._replies.limits(address), context.active
+        limits, active = self.replies.limits(address), context.active
         first_part = context.next_part
         earlier = context.shown[-1] if context.shown else None
         face = active.face(speaker, context.character_names, limits)
         form = _form(preset, context.said, limits)
         line = active.speaker_line(speaker, context.character_names, limits)
-        async with self._replies.live(
+        async with self.replies.live(
             context.claim,
             context.message,
             find_places(form, first_part, context.said.locale, context.part_name),
@@ -279,7 +256,8 @@ class AnswerPipeline:
             can_stop=preset.buttons,
         ) as live_reply:
             stop.begin_part(first_part)
-            receipt = await self._models.generate(speaker, line, context, live_reply, stop)
+            request = AnswerRequest(speaker, line, context, live_reply, stop)
+            receipt = await self._models.generate(request)
         context.opened.extend(live_reply.opened)
         if not receipt.answer:  # it was stopped before its first word
             return
@@ -311,7 +289,7 @@ class AnswerPipeline:
 
     async def _is_beyond_model(self, receipt: Receipt, context: TurnContext) -> bool:
         """Whether the model that comes with Troupe failed; true once in a conversation."""
-        backend = self._backends.get(receipt.provider)
+        backend = self.backends.get(receipt.provider)
         model = receipt.prompt.model
         if backend is None or not backend.is_sample(model):
             return False
@@ -319,7 +297,7 @@ class AnswerPipeline:
         if receipt.reason is not FinishReason.REPETITION and not is_foreign:
             return False
         name = f"sample model {context.claim.conversation}"
-        return await self._notices.is_due(name, _SECONDS_UNTIL_TOLD_AGAIN)
+        return await self.notices.is_due(name, _SECONDS_UNTIL_TOLD_AGAIN)
 
     def _reaction(self, context: TurnContext) -> tuple[ActivePreset, ...]:
         if not context.active.is_group and context.speaks_last(context.active.first):
@@ -328,13 +306,13 @@ class AnswerPipeline:
             context.active.presets,
             context.turns,
             [*context.session.turns, *context.turns],
-            dice=self._dice,
+            dice=self.dice,
             now=self._now(),
         )
         return context.active.pick([one.preset for one in candidates if one.chosen])
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.now(), UTC)
+        return datetime.fromtimestamp(self.clock.now(), UTC)
 
 
 def _is_foreign(text: str) -> bool:
@@ -364,14 +342,6 @@ def _form(preset: Preset, said: Said, limits: Limits) -> LongAnswer:
     if preset.long_answer == "thread" and (said.in_thread or said.is_private):
         return "parts"
     return supported_form(preset.long_answer, limits)
-
-
-def _mark_shown(context: TurnContext) -> None:
-    """Mark the parts that need no edit any more."""
-    context.parts[:] = [
-        replace(one, is_shown=True) if any(reply.shows(one) for reply in context.shown) else one
-        for one in context.parts
-    ]
 
 
 def _files_notice(context: TurnContext) -> str:

@@ -2,12 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import structlog
 
 from bot.chat.incoming import Incoming
 from bot.errors import StoreError
-from bot.ports import Clock, Inbox, Signals
+from bot.ports import Clock, Signals
+from bot.storage.inbox import SqlInbox
 from bot.turn.stops import StopRequests
 
 CONVERSATIONS = "conversations"
@@ -23,12 +25,12 @@ class ArrivalSignals:
         signals.subscribe(CONVERSATIONS, self.note)
 
     def watch(self, conversations: Collection[str]) -> None:
-        """Watch from now on, before what is there is read from the database."""
+        """Watch from now on; called before the database is read."""
         for key in conversations:
             self._watched[key] = False
 
     def unwatch(self, conversations: Collection[str]) -> None:
-        """Do not watch any more."""
+        """Stop watching."""
         for key in conversations:
             self._watched.pop(key, None)
 
@@ -72,22 +74,22 @@ _MAX_OF_CONVERSATION = 20
 """A long queue in one of them hides no stop in another one."""
 
 
+@dataclass(eq=False)
 class MissedSignals:
     """Reads the inbox of all answers in progress, every two seconds, in one query."""
 
-    def __init__(
-        self, inbox: Inbox, stops: StopRequests, arrivals: ArrivalSignals, clock: Clock
-    ) -> None:
-        self._inbox = inbox
-        self._stops = stops
-        self._arrivals = arrivals
-        self._clock = clock
+    inbox: SqlInbox
+    stops: StopRequests
+    arrivals: ArrivalSignals
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._seen: frozenset[tuple[str, str]] = frozenset()
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await self._clock.sleep(_LOOK_SECONDS)
+            await self.clock.sleep(_LOOK_SECONDS)
             try:
                 await self.look()
             except StoreError as error:
@@ -95,18 +97,18 @@ class MissedSignals:
 
     async def look(self) -> None:
         """Act on stops, edits and further messages that nobody told this process of."""
-        conversations = list(self._stops.in_progress)
+        conversations = list(self.stops.in_progress)
         events: Sequence[Incoming] = ()
         if conversations:
-            events = await self._inbox.waiting(conversations, _MAX_EVENTS, _MAX_OF_CONVERSATION)
+            events = await self.inbox.waiting(conversations, _MAX_EVENTS, _MAX_OF_CONVERSATION)
         missed = [
             one
             for one in events
-            if _key(one) not in self._seen and not self._stops.is_being_answered(one)
+            if _key(one) not in self._seen and not self.stops.is_being_answered(one)
         ]
         self._seen = frozenset(map(_key, events))
-        self._stops.consider(missed)
-        self._arrivals.note([one.address.conversation for one in missed])
+        self.stops.consider(missed)
+        self.arrivals.note([one.address.conversation for one in missed])
 
 
 def _key(event: Incoming) -> tuple[str, str]:

@@ -18,20 +18,22 @@ from bot.storage.conversations import Conversations
 LEASE_SECONDS = 15.0
 
 
+@dataclass(eq=False)
 class LeaseKeeper:
     """Renews every claim that is held here: one unit of work for all, every third of a lease."""
 
-    def __init__(self, conversations: Conversations, clock: Clock) -> None:
-        self._conversations = conversations
-        self._clock = clock
+    conversations: Conversations
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._workers: dict[Claim, asyncio.Task[object]] = {}
-        self._held_since: dict[Claim, float] = {}  # the newest proof, by the monotonic clock
+        self._held_since: dict[Claim, float] = {}  # the newest proof, by the monotonic self.clock
         self._lost: set[Claim] = set()
 
     async def run(self) -> None:
         """Renew the leases until cancelled."""
         while True:
-            await self._clock.sleep(LEASE_SECONDS / 3)
+            await self.clock.sleep(LEASE_SECONDS / 3)
             with contextlib.suppress(StoreError):  # if it lasts, `finish` raises it
                 await self._renew()
 
@@ -45,7 +47,7 @@ class LeaseKeeper:
         A worker that stood still has to ask before it changes what people see.
         """
         since = self._held_since.get(claim)
-        return since is not None and self._clock.monotonic() < since + LEASE_SECONDS / 2
+        return since is not None and self.clock.monotonic() < since + LEASE_SECONDS / 2
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
@@ -68,8 +70,8 @@ class LeaseKeeper:
         held = [claim for claim in self._workers if claim not in self._lost]
         if not held:
             return
-        asked_at = self._clock.monotonic()
-        lost = await self._conversations.renew(held, LEASE_SECONDS)
+        asked_at = self.clock.monotonic()
+        lost = await self.conversations.renew(held, LEASE_SECONDS)
         self.note([one for one in held if one in self._workers and one not in lost], asked_at)
         for claim in lost:
             worker = self._workers.get(claim)
@@ -81,13 +83,13 @@ class LeaseKeeper:
 RecordAttempt = Callable[[Attempt], Awaitable[None]]
 
 CRASHES_OF_A_SUSPECT = 2
-"""So many processes died while they worked on the message."""
+"""Deaths during a message that make it a suspect."""
 _MAX_WAIT_SECONDS = 4.0  # of a suspect for its turn; four times as long after each further death
 _LONGEST_WAIT_SECONDS = 60.0
 _DEFERRED_SECONDS = 10.0
 _MAX_SHARE_IN_FLIGHT = 1 / 3
 _ALWAYS_IN_FLIGHT = 2
-"""So many suspects may be in flight at once, whatever the share: one may take very long."""
+"""Suspects that may be in flight whatever the share: one may take very long."""
 
 
 def is_set_aside(message: InboxMessage) -> bool:

@@ -1,111 +1,93 @@
-"""Run commands, and refuse to stop what is not running."""
+"""Run commands, and finish with what they say and change: settings, the session, the history.
 
+A change that is answered to one person alone, such as a choice from a menu on Discord, is told to
+everybody by a message of its own that names who made it; everybody reads other replies anyway.
+"""
+
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
-from bot.chat.incoming import Said
-from bot.chat.session import Claim, HistoryChange, InboxMessage, TurnResult
-from bot.commands.answers import NOT_REMEMBERED
-from bot.commands.handlers import CommandHandlers, describe_stop
-from bot.commands.privacy import ChannelForgetting
-from bot.commands.request import CommandRequest, CommandResult, StopOutcome
-from bot.replying.live_replies import LiveReplies
-from bot.storage.conversations import Conversations
-from bot.texts.text import (
-    Text,
-    joined,
-    language_of,
-    translatable,
-    translatable_count,
-    translate,
+from bot.chat.attachments import with_kept_files
+from bot.chat.incoming import Address, Edited, Said, WakeReason
+from bot.chat.outgoing import Face, MessageContent, OutgoingPart
+from bot.chat.session import (
+    Claim,
+    Exchange,
+    HistoryChange,
+    InboxMessage,
+    StoredTurn,
+    Turn,
+    TurnRange,
+    TurnResult,
 )
-from bot.turn.finishing import CommandReplies, QuestionAnswers, TurnFinisher
-from bot.turn.message_groups import MessageGroup
-from bot.turn.presses import QuotedMessages
+from bot.commands.answers import NOT_REMEMBERED, pick_speakers
+from bot.commands.handlers import describe_stop
+from bot.commands.request import AskedQuestion, CommandRequest, CommandResult, StopOutcome
+from bot.errors import UserError
+from bot.replying.answer_parts import answer_buttons, forget_buttons
+from bot.texts.text import Text, joined, language_of, translatable, translatable_count, translate
+from bot.turn.edits import Edits
+from bot.turn.finishing import QuestionAnswers, TurnFinisher, with_response
+from bot.turn.message_groups import MessageGroup, user_turn
+from bot.turn.stages import TurnStages
 from bot.value_class import value_class
-
-_MAX_WAITING = 200
-"""A command further behind is told in its turn."""
-
-
-@value_class
-class StopRefusals:
-    """Opens the reply to a /stop while the answer in progress goes on."""
-
-    conversations: Conversations
-    replies: LiveReplies
-
-    async def tell(self, claim: Claim, command: Said, outcome: StopOutcome) -> bool:
-        """Queue the reply; return whether the command was found among those that wait.
-
-        Raises:
-            Fenced: a later claim exists.
-            StoreError: the database failed.
-        """
-        waiting = await self.conversations.waiting(claim, _MAX_WAITING)
-        key = command.external_key
-        message = next((one for one in waiting if one.incoming.external_key == key), None)
-        if message is None:
-            return False
-        text = translatable("⚠ {problem}", problem=describe_stop(outcome, command))
-        shown = translate(text, language_of(command.locale))
-        for part in self.replies.final_parts(command.address, shown):
-            opened = await self.conversations.open(claim, message, part)
-            self.replies.deliver(command.address, opened.row)
-        return True
-
 
 _FORGOTTEN = translatable("I have forgotten that message and everything that was stored about it.")
 _CHANGED = translatable("Changed.")
 _MAX_TURNS = 400
+_MAX_WAITING = 200
+"""A refused /stop further back is answered when its turn comes."""
 
 
 @value_class
-class CommandRuns:
+class Greeting:
+    """What a character says when a conversation begins; without a turn: nothing."""
+
+    turn: Turn | None = None
+    address: Address | None = None
+    line: str = ""
+    face: Face | None = None
+
+
+@value_class
+class Commands:
     """Runs the commands of people, whether typed, chosen in a menu or pressed."""
 
-    commands: CommandHandlers
-    conversations: Conversations
-    replies: LiveReplies
-    channel_forgetting: ChannelForgetting
-    quoted_messages: QuotedMessages
+    stages: TurnStages
+    edits: Edits
     answers: QuestionAnswers
     finisher: TurnFinisher
-    replies_to_commands: CommandReplies
 
     async def run(
-        self, claim: Claim, group: MessageGroup, request: CommandRequest
+        self, group: MessageGroup, request: CommandRequest
     ) -> tuple[str, InboxMessage | None]:
         """Run a command; return the outcome for the metrics, and the next message."""
-        message, quote = group.message, request.incoming.quote
-        is_on_message = quote is not None and quote.message_id is not None
+        said, finisher = request.incoming, self.finisher
+        is_on_message = said.quote is not None and said.quote.message_id is not None
         match request.command.name:
             case "retry" if is_on_message:
-                asked, newer = await self.quoted_messages.retry_from(claim, request)
-                gathering = self.answers.repeat(claim, group, asked)
-                return await self.answers.answer(claim, group, gathering, request.active, newer)
+                asked, newer = await self._retry_from(group.claim, request)
+                return await self.answers.answer(group, asked, request.active, newer)
             case "edit" if is_on_message:
-                changed = await self.quoted_messages.edit(claim, message, request)
-                shown = self.replies_to_commands.with_response(message, changed, _CHANGED)
-                return "command", await self.finisher.finish(claim, message, shown)
+                changed = await self._edit(group, request)
+                return "command", await finisher.finish(
+                    group, with_response(group.message, changed, _CHANGED)
+                )
             case "forget" if is_on_message:
-                is_asker = await self.quoted_messages.buttons.is_asker(request.incoming)
-                request = replace(request, is_asker=is_asker)
+                request = replace(request, is_asker=await self.stages.buttons.is_asker(said))
             case "context" if is_on_message:
-                answered_at = await self.quoted_messages.answered_at(request.incoming)
-                request = replace(request, answered_at=answered_at)
-        result = await self.commands.handle(request)
+                request = replace(request, answered_at=await self._answered_at(said))
+        result = await self.stages.commands.handle(request)
         if result.repeats is not None:
-            gathering = self.answers.repeat(claim, group, result.repeats)
-            removed = result.removes
-            return await self.answers.answer(claim, group, gathering, request.active, removed)
+            return await self.answers.answer(group, result.repeats, request.active, result.removes)
         if result.forgets is not None:
-            return "command", await self._forget_message(claim, message, result)
-        return "command", await self.finish(claim, message, request, result)
+            return "command", await self._forget_message(group, result)
+        return "command", await self.finish(group, request, result)
 
     async def finish(
         self,
-        claim: Claim,
-        message: InboxMessage,
+        group: MessageGroup,
         request: CommandRequest,
         result: CommandResult,
         menu: CommandResult | None = None,
@@ -113,62 +95,269 @@ class CommandRuns:
         """Store the result of a command and reply; return the next message.
 
         Args:
-            claim: of the conversation.
-            message: the command, or the press that stands for one.
+            group: the command, or the press that stands for one.
             request: the command.
             result: what it has brought about.
             menu: what the author reads instead of its text, in place of the menu that was used.
         """
+        stages, finisher, claim = self.stages, self.finisher, group.claim
         if result.keeps_unanswered:
-            session = await self.conversations.load_session(claim, _MAX_TURNS)
+            session = await stages.conversations.load_session(claim, _MAX_TURNS)
             is_begun = session.is_answered or len(session.turns) >= _MAX_TURNS
             result = replace(result, new_session=is_begun)
         if result.deletes_history:
-            others = await self.channel_forgetting.request(request.incoming)
-            deleted = _deleted(others + await self.finisher.delete_history(claim))
+            others = await stages.forgetting.request_channel(request.incoming)
+            deleted = _deleted(others + await finisher.delete_history(claim))
             result = _with_first_words(result, deleted)
-        stored = await self.replies_to_commands.compose(message, request, result, menu)
-        finish = self.finisher.finish_forgetting if result.deletes else self.finisher.finish
-        following = await finish(claim, message, stored)
+        stored = await self._compose(group.message, request, result, menu)
+        finish = finisher.finish_forgetting if result.deletes else finisher.finish
+        following = await finish(group, stored)
         if result.new_session:
-            await self.finisher.end_session(claim.conversation)
+            for memory in stages.memories:
+                await memory.end_session(claim.conversation)
         return following
 
+    async def greet(
+        self, group: MessageGroup, scopes: Sequence[str], result: CommandResult
+    ) -> InboxMessage | None:
+        """Have a character greet a group that the bot was added to."""
+        address, now = group.message.incoming.address, self.stages.now()
+        greeting = await self._greeting(address, scopes, result, now)
+        return await self.finisher.finish(group, self._say(group.message, greeting, 0))
+
     async def forget_person(
-        self, claim: Claim, message: InboxMessage, person_id: str | None
+        self, group: MessageGroup, person_id: str | None
     ) -> InboxMessage | None:
         """Delete what a person said here, the answers to it, and what was derived from them.
 
         Args:
-            claim: of the conversation.
-            message: the request, which is finished by this.
+            group: the request, which is finished by this.
             person_id: of the person; None: what everybody said.
         """
         if person_id is None:
-            await self.finisher.delete_history(claim)
-            return await self.finisher.finish(claim, message, TurnResult(new_session=True))
-        ids = await self.conversations.find_said_by(claim, person_id)
-        change = HistoryChange(deleted=ids)
-        result = TurnResult(change=change)
-        return await self.finisher.finish_forgetting(claim, message, result, person_id)
+            await self.finisher.delete_history(group.claim)
+            return await self.finisher.finish(group, TurnResult(new_session=True))
+        ids = await self.stages.conversations.find_said_by(group.claim, person_id)
+        result = TurnResult(change=HistoryChange(deleted=ids))
+        return await self.finisher.finish_forgetting(group, result, person_id)
+
+    async def tell_refusal(self, claim: Claim, command: Said, outcome: StopOutcome) -> bool:
+        """Tell the author of a /stop at once, while the answer goes on, that it does not stop.
+
+        Returns:
+            Whether the command was found among those that wait.
+        """
+        waiting = await self.stages.conversations.waiting(claim, _MAX_WAITING)
+        key = command.external_key
+        message = next((one for one in waiting if one.incoming.external_key == key), None)
+        if message is None:
+            return False
+        text = translatable("⚠ {problem}", problem=describe_stop(outcome, command))
+        await self.stages.replies.open_notice(claim, message, text)
+        return True
+
+    # commands that reply to one message
+
+    async def _answered_at(self, said: Said) -> datetime:
+        """Return when the answer was given that a command replies to; raises `UserError`."""
+        found, exchange = await self.stages.buttons.find_quoted(said)
+        await self.stages.buttons.check_reader(said, exchange)
+        answers = exchange.answers if found.turn.role == "user" else (found,)
+        if not answers:
+            raise UserError(translatable("I have not answered that message."))
+        return answers[0].turn.at
+
+    async def _retry_from(
+        self, claim: Claim, request: CommandRequest
+    ) -> tuple[AskedQuestion, TurnRange | None]:
+        """Return the question to answer again, and what leaves the history with its old answer.
+
+        A question whose answer failed is answered in place of the notice; nothing leaves.
+
+        Raises:
+            UserError: it is not in the session any more, or somebody else asked.
+        """
+        said, buttons = request.incoming, self.stages.buttons
+        found, exchange = await buttons.find_quoted(said)
+        await buttons.check_asker(said, exchange)
+        question = exchange.question.turn
+        asked = replace(
+            said,
+            text=question.text,
+            author=question.speaker or said.author,
+            asked_again_by=said.author.id,
+            message_id=question.message_id,
+            quote=None,
+            wake=WakeReason.DM,
+        )
+        asked = with_kept_files(asked, question, exchange.before.turns)
+        speakers = pick_speakers(request.active, [one.turn for one in exchange.answers])
+        if found.turn.role == "user" and found.turn.sent_as:
+            earlier = tuple(exchange.before.turns)
+            return AskedQuestion(asked, speakers, exchange.parts, earlier), None
+        session = await self.stages.conversations.load_session(claim, _MAX_TURNS)
+        newer = _turns_since(question, session.turns)
+        return AskedQuestion(asked, speakers), TurnRange(0, newer)
+
+    async def _edit(self, group: MessageGroup, request: CommandRequest) -> TurnResult:
+        """Change what a message says in the history, and an answer in the channel as well.
+
+        Raises:
+            UserError: there is no text, it is not in the history, or it is somebody else's.
+        """
+        said, text, buttons = request.incoming, request.argument, self.stages.buttons
+        if not text:
+            example = "/edit It was a dark night."
+            raise UserError(translatable("Which text? For example: {example}", example=example))
+        found, exchange = await buttons.find_quoted(said)
+        await buttons.check_editor(said, found, exchange, audited_as="edit answer")
+        if found.turn.role != "user":
+            return self._edit_answer(group.message, request, found, exchange)
+        question = exchange.question.turn
+        changed = replace(
+            said,
+            text=text,
+            attachments=question.files,
+            message_id=question.message_id,
+            quote=None,
+            wake=WakeReason.REPLY if exchange.answers else None,
+            interaction=None,
+        )
+        result = await self.edits.follow(group, Edited(said.external_key, changed, said.at))
+        return result if isinstance(result, TurnResult) else TurnResult()
+
+    def _edit_answer(
+        self,
+        message: InboxMessage,
+        request: CommandRequest,
+        found: StoredTurn,
+        exchange: Exchange,
+    ) -> TurnResult:
+        """Let a new version take the place of an answer, in the same messages."""
+        said, active, replies = request.incoming, request.active, self.stages.replies
+        answer = _active_version(found, exchange)
+        parts = tuple(name for name in answer.turn.sent_as if name in exchange.parts)
+        line, face = self.stages.find_speaker(answer.turn, said.address, active)
+        outgoing = replies.final_parts(said.address, line + request.argument, 0, face)
+        names = tuple(message.part_name_in(parts, one.part) for one in outgoing)
+        version = replace(answer.turn, text=request.argument, at=said.at, sent_as=names)
+        if answer == exchange.answers[-1] and active.first.preset.buttons:
+            count = len(exchange.versions[-1]) + 1
+            buttons = answer_buttons(names[-1], said.locale, count, count)
+            outgoing = replies.with_buttons(said.address, outgoing, buttons)
+        change = HistoryChange(versions={answer.id: version})
+        return TurnResult(outgoing=outgoing, change=change, in_place_of=parts)
 
     async def _forget_message(
-        self, claim: Claim, message: InboxMessage, result: CommandResult
+        self, group: MessageGroup, result: CommandResult
     ) -> InboxMessage | None:
+        stages, incoming = self.stages, group.message.incoming
         message_id = result.forgets or ""
-        turns = [*await self.conversations.find_turns(claim, [message_id])]
+        turns = [*await stages.conversations.find_turns(group.claim, [message_id])]
         if result.forgets_answers:
-            exchange = await self.conversations.load_exchange(claim, message_id, 0)
+            exchange = await stages.conversations.load_exchange(group.claim, message_id, 0)
             turns += [one for each in (exchange.versions if exchange else ()) for one in each]
         if not turns:
-            return await self.finisher.finish_with_text(claim, message, NOT_REMEMBERED)
-        if isinstance(message.incoming, Said):
-            await self.channel_forgetting.request_copies(message.incoming, message_id)
-        shown = translate(_FORGOTTEN, language_of(message.incoming.locale))
-        outgoing = self.replies.final_parts(message.incoming.address, shown)
+            return await self.finisher.finish_with_text(group, NOT_REMEMBERED)
+        if isinstance(incoming, Said):
+            await stages.forgetting.request_copies(incoming, message_id)
+        outgoing = stages.replies.notice_parts(incoming.address, _FORGOTTEN, incoming.locale)
         change = HistoryChange(deleted=[one.id for one in turns])
-        forgotten = TurnResult(outgoing=outgoing, change=change)
-        return await self.finisher.finish_forgetting(claim, message, forgotten)
+        return await self.finisher.finish_forgetting(group, TurnResult((), outgoing, change=change))
+
+    # replies
+
+    async def _compose(
+        self,
+        message: InboxMessage,
+        request: CommandRequest,
+        result: CommandResult,
+        menu: CommandResult | None,
+    ) -> TurnResult:
+        """Return what is sent and stored; see `finish`."""
+        said = request.incoming
+        is_alone = message.incoming.interaction is not None and not said.has_public_response
+        greeting = await self._greeting(said.address, said.scopes, result, request.now)
+        is_apart = is_alone or bool(greeting.line) or greeting.face is not None
+        own = result.text_before_greeting if result.greeting and is_apart else result.text
+        shown = self._own_parts(message, said, menu or replace(result, text=own))
+        outgoing = list(shown.outgoing)
+        if is_alone and result.changes_channel and not said.is_private:
+            told, number = _change(result, said), len(outgoing)
+            outgoing += self.stages.replies.notice_parts(said.address, told, said.locale, number)
+        spoken = TurnResult([greeting.turn] if greeting.turn else [])
+        if is_apart:
+            spoken = self._say(message, greeting, len(outgoing))
+        return replace(
+            shown,
+            turns=spoken.turns,
+            outgoing=[*outgoing, *spoken.outgoing],
+            new_session=result.new_session,
+            removes=result.removes,
+            change=HistoryChange(deleted=result.deletes) if result.deletes else None,
+        )
+
+    async def _greeting(
+        self, address: Address, scopes: Sequence[str], result: CommandResult, now: datetime
+    ) -> Greeting:
+        """Return how the character says the greeting of a result, if it has one."""
+        if not result.greeting:
+            return Greeting()
+        turn = Turn("assistant", result.greeting, None, now, result.greeter)
+        # The command may have changed who answers.
+        active = await self.stages.resolver.resolve(scopes)
+        return Greeting(turn, address, *self.stages.find_speaker(turn, address, active))
+
+    def _say(self, message: InboxMessage, greeting: Greeting, first_part: int) -> TurnResult:
+        """Let a character greet everybody, in messages of its own from this part on."""
+        if greeting.turn is None or greeting.address is None:
+            return TurnResult()
+        text = greeting.line + greeting.turn.text
+        spoken = self.stages.replies.final_parts(greeting.address, text, first_part, greeting.face)
+        names = tuple(message.part_name(one.part) for one in spoken)
+        return TurnResult([replace(greeting.turn, sent_as=names)], spoken)
+
+    def _own_parts(self, message: InboxMessage, said: Said, shown: CommandResult) -> TurnResult:
+        """Return the reply to the author, with its menus; who may use them is kept with it."""
+        replies, address = self.stages.replies, said.address
+        text = translate(shown.text, language_of(said.locale))
+        outgoing: Sequence[OutgoingPart] = replies.final_parts(address, text)
+        if shown.file is not None:
+            outgoing = (OutgoingPart(0, MessageContent(text), file=shown.file),)
+        names = tuple(message.part_name(one.part) for one in outgoing)
+        buttons = shown.buttons
+        if shown.asks_to_forget:
+            buttons = forget_buttons(names[-1], said.locale)
+        outgoing = replies.with_buttons(address, outgoing, buttons, shown.menus)
+        if shown.in_place_of:
+            first, *others = outgoing
+            outgoing = (replace(first, is_response=True), *others)
+            return TurnResult(outgoing=outgoing, in_place_of=shown.in_place_of)
+        has_buttons = bool(shown.menus) or shown.asks_to_forget
+        asked = [replace(user_turn(said), sent_as=names)] if has_buttons else []
+        return TurnResult(outgoing=outgoing, unanswered=asked)
+
+
+def _turns_since(question: Turn, turns: Sequence[Turn]) -> int:
+    """Count the turns from a question on; raises `UserError` if it is not among them."""
+    for number, turn in enumerate(reversed(turns), 1):
+        if (turn.role, turn.at, turn.text) == (question.role, question.at, question.text):
+            return number
+    raise UserError(NOT_REMEMBERED)
+
+
+def _active_version(found: StoredTurn, exchange: Exchange) -> StoredTurn:
+    """Return the answer that is shown in the messages of a turn."""
+    sent_as = set(found.turn.sent_as)
+    shown = (one for one in exchange.answers if sent_as & set(one.turn.sent_as))
+    return next(shown, exchange.answers[-1])
+
+
+def _change(result: CommandResult, said: Said) -> Text:
+    """Say who changed what."""
+    change = result.text if result.greeting is None else result.text_before_greeting
+    name = " ".join(said.author.name.split())
+    return translatable("Changed by {name}: {change}", name=name, change=change)
 
 
 def _with_first_words(result: CommandResult, words: Text) -> CommandResult:

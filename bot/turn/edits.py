@@ -1,6 +1,10 @@
-"""Changed messages: answer again in place."""
+"""Follow the edit of a message: answer it again in place, withdraw it, or change the history.
 
-from collections.abc import Collection, Mapping, Sequence
+The old answer is kept as a version. What an edit of the question cut is no version: nobody asks for
+the rest of it.
+"""
+
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -11,46 +15,111 @@ from bot.chat.command import parse
 from bot.chat.incoming import Edited, Said, WakeReason
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnRange, TurnResult
 from bot.commands.answers import pick_speakers
+from bot.commands.request import AskedQuestion
 from bot.errors import BackendError, ToldAlready, UserError
-from bot.ports import Clock
 from bot.replying.answer_parts import answer_buttons
-from bot.replying.live_replies import LiveReplies
 from bot.routing.decide import Answer, Decision, Observe, decide
-from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
-from bot.routing.speakers import Dice
+from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.storage.conversations import Conversations
-from bot.texts.text import language_of, translatable, translate
-from bot.turn.answer import AnswerPipeline
-from bot.turn.stops import StopRequests
+from bot.texts.text import translatable
+from bot.turn.message_groups import MessageGroup
+from bot.turn.stages import TurnStages
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
+_MAX_TURNS_BEFORE = 400
+_MAX_AGE = timedelta(minutes=5)
+"""An edit of an older message that is not in the history does not make it a question."""
 
 
 @value_class
-class AnswersInPlace:
-    """Has the answer of an exchange written again."""
+class Edits:
+    """Works out what an edit changes; nothing is stored before the result is finished."""
 
-    pipeline: AnswerPipeline
-    replies: LiveReplies
-    stops: StopRequests
+    stages: TurnStages
 
-    async def answer(
+    async def follow(self, group: MessageGroup, edited: Edited) -> TurnResult | Said:
+        """Return what the edit changes, or a message that was no question before and is one now.
+
+        The newest question is answered again, in the messages of its old answer; if it does not
+        address anybody any more, its answer is deleted and it is background. Of older messages the
+        text is replaced.
+        """
+        stages, claim = self.stages, group.claim
+        said = await recognize_reply(stages.conversations, claim, edited.said)
+        exchange = None
+        if said.message_id is not None:
+            exchange = await stages.conversations.load_exchange(
+                claim, said.message_id, _MAX_TURNS_BEFORE
+            )
+        if exchange is None:
+            is_question = said.wake is not None and parse(said.text) is None
+            is_new = edited.at - said.at < _MAX_AGE and not said.is_late
+            return said if is_question and is_new else TurnResult()
+        if exchange.question.turn.observed and await stages.resolver.is_unobserved(said):
+            return TurnResult()
+        said = replace(said, earlier_files=files_of_gathered(exchange.before.turns))
+        result = await self._follow_known(group, said, edited.at, exchange)
+        return _with_files(said, exchange, result)
+
+    async def _follow_known(
+        self, group: MessageGroup, said: Said, at: datetime, exchange: Exchange
+    ) -> TurnResult:
+        """Return what the edit of a message in the history changes."""
+        text = described_text(said)
+        change = HistoryChange({exchange.question.id: text})
+        is_same_text = text == exchange.question.turn.text
+        if said.is_late or not exchange.is_newest:
+            return TurnResult() if is_same_text else TurnResult(change=change)
+        if is_same_text and not _may_call_others(said, exchange):
+            return TurnResult()  # only a preview has changed
+        active = await self.stages.resolver.resolve(said.scopes)
+        decision = self._decide(said, active, exchange)
+        match decision:
+            case Answer() if (
+                is_same_text and exchange.answers and not _cut_answers(group.message, exchange)
+            ):
+                return TurnResult()  # its name calls it, say
+            # A line that nobody answered is not drawn for a second time.
+            case Answer() if exchange.answers or said.wake is not None:
+                result = await self.answer_in_place(
+                    group, said, at, exchange, active, decision.speakers, change.texts
+                )
+                return _asked(exchange, result)
+            case Answer():
+                return TurnResult(change=change)
+            case Observe():
+                observed = {exchange.question.id: True}
+                return _withdrawn(exchange, replace(change, observed=observed))
+            case _:
+                return _withdrawn(exchange, HistoryChange(superseded=(exchange.question.id,)))
+
+    def _decide(self, said: Said, active: ActiveCharacters, exchange: Exchange) -> Decision:
+        """Decide about a message as it reads now; what chance has answered stays answered."""
+        now, before = self.stages.now(), exchange.before.turns
+        decision = decide(said, active, before, dice=self.stages.dice, now=now)
+        if isinstance(decision, Answer) or not exchange.answers:
+            return decision
+        luckiest = decide(said, active, before, dice=lambda: 0.0, now=now)
+        if not isinstance(luckiest, Answer):
+            return decision
+        answers = [one.turn for one in exchange.answers]
+        return replace(luckiest, speakers=pick_speakers(active, answers))
+
+    async def answer_in_place(
         self,
-        claim: Claim,
-        message: InboxMessage,
+        group: MessageGroup,
         said: Said,
         at: datetime,
         exchange: Exchange,
         active: ActiveCharacters,
-        speakers: Sequence[ActivePreset],
+        speakers: tuple[ActivePreset, ...],
         texts: Mapping[int, str],
     ) -> TurnResult:
-        """Return the new answer; the old one stays if that fails.
+        """Answer a question again in the messages of its old answer, which stays if that fails.
 
         Args:
-            claim: the conversation.
-            message: the row of the inbox that asks for it.
+            group: asks for it.
             said: the question as it reads now.
             at: when another answer was asked for.
             exchange: the question as it was, with its answers.
@@ -59,19 +128,13 @@ class AnswersInPlace:
             texts: what people's messages read now; without any, the same question is answered in
                 other words.
         """
+        stages, message = self.stages, group.message
         removed = None if texts else TurnRange(0, 0)  # nothing is deleted, but variety is wanted
+        asked = AskedQuestion(said, speakers, exchange.parts)
         try:
-            async with self.stops.answering(claim, message, said, at) as stop:
-                result = await self.pipeline.answer(
-                    claim,
-                    message,
-                    said,
-                    active,
-                    speakers,
-                    stop,
-                    removed,
-                    before=exchange.before,
-                    in_place_of=exchange.parts,
+            async with stages.stops.answering(group.claim, message, said, at) as stop:
+                result = await stages.pipeline.answer(
+                    group, asked, active, stop, removed, before=exchange.before
                 )
         except ToldAlready:
             return TurnResult(change=HistoryChange(texts))
@@ -79,12 +142,11 @@ class AnswersInPlace:
             _log.warning("not_answered_again", turn=message.turn, reason=str(error))
             notice = error.notice if isinstance(error, BackendError) else error.text
             text = translatable("⚠ {problem}", problem=notice)
-            shown = translate(text, language_of(said.locale))
-            outgoing = self.replies.final_parts(said.address, shown)
+            outgoing = stages.replies.notice_parts(said.address, text, said.locale)
             return TurnResult(outgoing=outgoing, change=HistoryChange(texts))
         if not result.turns:  # stopped before the first word
             return TurnResult(change=HistoryChange(texts))
-        cut = cut_answers(message, exchange) if texts else set()
+        cut = _cut_answers(message, exchange) if texts else set()
         if active.first.preset.buttons:
             result = self._with_versions(said, exchange, result, cut)
         return _in_place(exchange, result, texts, cut)
@@ -95,14 +157,27 @@ class AnswersInPlace:
         """Return the result with buttons that lead back to the older versions."""
         if not exchange.versions:
             return result
-        older = [one for one in exchange.versions[-1] if one.id not in cut]
-        count = len(older) + 1
+        count = 1 + sum(one.id not in cut for one in exchange.versions[-1])
         buttons = answer_buttons(result.turns[-1].sent_as[-1], said.locale, count, count)
-        outgoing = self.replies.with_buttons(said.address, result.outgoing, buttons)
+        outgoing = self.stages.replies.with_buttons(said.address, result.outgoing, buttons)
         return replace(result, outgoing=outgoing)
 
 
-def cut_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
+async def recognize_reply(conversations: Conversations, claim: Claim, said: Said) -> Said:
+    """Return a message as a reply to the bot if it replies to a character of ours.
+
+    What a webhook wrote does not tell whose webhook that is, but the history knows.
+    """
+    quote = said.quote
+    if quote is None or not quote.by_webhook or quote.message_id is None:
+        return said
+    turns = await conversations.find_turns(claim, [quote.message_id])
+    if not any(one.turn.role == "assistant" for one in turns):
+        return said
+    return replace(said, wake=said.wake or WakeReason.REPLY, quote=replace(quote, is_ours=True))
+
+
+def _cut_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
     """Return the ids of the answers that were being written when the edit was received."""
     received = datetime.fromtimestamp(message.received_at, UTC)
     return {one.id for one in exchange.answers if one.turn.at >= received}
@@ -126,108 +201,6 @@ def _in_place(
     return replace(result, turns=turns, change=change, in_place_of=exchange.parts)
 
 
-async def recognize_reply(conversations: Conversations, claim: Claim, said: Said) -> Said:
-    """Return a message as a reply to the bot if it replies to a character of ours.
-
-    What a webhook wrote does not tell whose webhook that is, but the history knows.
-    """
-    quote = said.quote
-    if quote is None or not quote.by_webhook or quote.message_id is None:
-        return said
-    turns = await conversations.find_turns(claim, [quote.message_id])
-    if not any(one.turn.role == "assistant" for one in turns):
-        return said
-    return replace(said, wake=said.wake or WakeReason.REPLY, quote=replace(quote, is_ours=True))
-
-
-_MAX_TURNS_BEFORE = 400
-_MAX_AGE = timedelta(minutes=5)
-"""An edit of an older message that is not in the history does not make it a question."""
-
-
-@value_class
-class EditedMessages:
-    """Works out what an edit changes; nothing is stored before the result is finished."""
-
-    conversations: Conversations
-    resolver: PresetResolver
-    in_place: AnswersInPlace
-    clock: Clock
-    dice: Dice
-
-    async def follow(
-        self, claim: Claim, message: InboxMessage, edited: Edited
-    ) -> TurnResult | Said:
-        """Return what the edit changes, or a message that was no question before and is one now.
-
-        The newest question is answered again, in the messages of its old answer; if it does not
-        address anybody any more, its answer is deleted and it is background. Of older messages the
-        text is replaced.
-        """
-        said = await recognize_reply(self.conversations, claim, edited.said)
-        exchange = await self._load_exchange(claim, said)
-        if exchange is None:
-            is_question = said.wake is not None and parse(said.text) is None
-            is_new = edited.at - said.at < _MAX_AGE and not said.is_late
-            return said if is_question and is_new else TurnResult()
-        if exchange.question.turn.observed and await self.resolver.is_unobserved(said):
-            return TurnResult()
-        said = replace(said, earlier_files=files_of_gathered(exchange.before.turns))
-        result = await self._follow_known(claim, message, replace(edited, said=said), exchange)
-        return _with_files(said, exchange, result)
-
-    async def _follow_known(
-        self, claim: Claim, message: InboxMessage, edited: Edited, exchange: Exchange
-    ) -> TurnResult:
-        """Return what the edit of a message in the history changes."""
-        said = edited.said
-        text = described_text(said)
-        change = HistoryChange({exchange.question.id: text})
-        is_same_text = text == exchange.question.turn.text
-        if said.is_late or not exchange.is_newest:
-            return TurnResult() if is_same_text else TurnResult(change=change)
-        if is_same_text and not _may_call_others(said, exchange):
-            return TurnResult()  # only a preview has changed
-        active = await self.resolver.resolve(said.scopes)
-        decision = self._decide(said, active, exchange)
-        match decision:
-            case Answer() if (
-                is_same_text and exchange.answers and not cut_answers(message, exchange)
-            ):
-                return TurnResult()  # its name calls it, say
-            # A line that nobody answered is not drawn for a second time.
-            case Answer() if exchange.answers or said.wake is not None:
-                texts = {exchange.question.id: text}
-                result = await self.in_place.answer(
-                    claim, message, said, edited.at, exchange, active, decision.speakers, texts
-                )
-                return _asked(exchange, result)
-            case Answer():
-                return TurnResult(change=change)
-            case Observe():
-                observed = {exchange.question.id: True}
-                return _withdrawn(exchange, replace(change, observed=observed))
-            case _:
-                return _withdrawn(exchange, HistoryChange(superseded=(exchange.question.id,)))
-
-    def _decide(self, said: Said, active: ActiveCharacters, exchange: Exchange) -> Decision:
-        """Decide about a message as it reads now; what chance has answered stays answered."""
-        now, before = datetime.fromtimestamp(self.clock.now(), UTC), exchange.before.turns
-        decision = decide(said, active, before, dice=self.dice, now=now)
-        if isinstance(decision, Answer) or not exchange.answers:
-            return decision
-        luckiest = decide(said, active, before, dice=lambda: 0.0, now=now)
-        if not isinstance(luckiest, Answer):
-            return decision
-        answers = [one.turn for one in exchange.answers]
-        return replace(luckiest, speakers=pick_speakers(active, answers))
-
-    async def _load_exchange(self, claim: Claim, said: Said) -> Exchange | None:
-        if said.message_id is None:
-            return None
-        return await self.conversations.load_exchange(claim, said.message_id, _MAX_TURNS_BEFORE)
-
-
 def _may_call_others(said: Said, exchange: Exchange) -> bool:
     """Return whether an edit that left the text as it was may change who is asked.
 
@@ -246,7 +219,7 @@ def _asked(exchange: Exchange, result: TurnResult) -> TurnResult:
 
 
 def _with_files(said: Said, exchange: Exchange, result: TurnResult) -> TurnResult:
-    """Keep where the files of a question are now."""
+    """Update where the files of a question are."""
     question, change = exchange.question, result.change or HistoryChange()
     is_observed = change.observed.get(question.id, question.turn.observed)
     files = () if is_observed else files_to_keep(said)
@@ -257,6 +230,5 @@ def _with_files(said: Said, exchange: Exchange, result: TurnResult) -> TurnResul
 
 def _withdrawn(exchange: Exchange, change: HistoryChange) -> TurnResult:
     """Take the answers back, from the channel and from the history."""
-    answers = tuple(one.id for one in exchange.answers)
-    superseded = (*change.superseded, *answers)
+    superseded = (*change.superseded, *(one.id for one in exchange.answers))
     return TurnResult(change=replace(change, superseded=superseded), in_place_of=exchange.parts)

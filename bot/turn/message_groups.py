@@ -1,4 +1,7 @@
-"""Gather messages that are answered together."""
+"""Group the messages that one answer covers: parts of one message, and those that come meanwhile.
+
+What is gathered stays in the inbox until the answer is finished (docs/delivery.md#busy-channels).
+"""
 
 import asyncio
 import contextlib
@@ -25,17 +28,20 @@ from bot.turn.arrivals import ArrivalSignals
 from bot.turn.claims import CRASHES_OF_A_SUSPECT
 from bot.value_class import value_class
 
+_log = structlog.get_logger(__name__)
 _FULL_SHARE = 0.98  # clients cut a long text at a space near the limit
 _MOST_UNITS = 2  # of one character, whatever the platform counts
 _MAX_PARTS = 20
-_MAX_WAIT_SECONDS = 5.0
+_MAX_WAIT_SECONDS = 5.0  # for the next part, or where people never stop writing
 _LOOK_SECONDS = 0.2  # between two looks for the next part
+_MAX_COUNTED = 100
 
 
 @dataclass(slots=True)
 class MessageGroup:
-    """What is being processed of a conversation; more may be gathered with it."""
+    """What is being processed of a claimed conversation; more may be gathered with it."""
 
+    claim: Claim
     message: InboxMessage
     between: list[InboxMessage] = field(default_factory=list)
     """What others said between the parts of the message; not gathered yet."""
@@ -45,7 +51,7 @@ class MessageGroup:
 
 @value_class
 class MessageParts:
-    """What belongs to one message in a channel; an ordinary message has no further parts."""
+    """Which messages a client has cut one message into, in a channel: an album, or a long paste."""
 
     limits: Limits
     rules: BusyRules
@@ -62,30 +68,31 @@ class MessageParts:
         is_cut = longest * _FULL_SHARE <= self._units(said.text) <= longest
         return self.rules.paste_seconds if is_cut else 0.0
 
-    def continues(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> bool:
-        """Return whether a message is the next part of another one.
+    def join(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> Said | None:
+        """Return what the parts of a message say together; it is named after the first one.
 
         Args:
             whole: what the parts so far say.
             newest: the newest of them.
             later: the message that came after it.
+
+        Returns:
+            None: the later message is no part of it.
         """
         said, last = later.incoming, newest.incoming
         if not (isinstance(said, Said) and isinstance(last, Said)):
-            return False
+            return None
         if said.author.id != whole.author.id or said.interaction is not None:
-            return False
+            return None
         if whole.album is not None or said.album is not None:
-            return said.album == whole.album
-        wait = self.seconds_to_wait(last)
-        is_text = bool(said.text) and not said.attachments and said.quote is None
-        return wait > 0 and is_text and later.received_at - newest.received_at <= wait
+            is_part = said.album == whole.album
+        else:
+            wait = self.seconds_to_wait(last)
+            is_text = bool(said.text) and not said.attachments and said.quote is None
+            is_part = wait > 0 and is_text and later.received_at - newest.received_at <= wait
+        return self._joined(whole, last, said) if is_part else None
 
-    def join(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> Said:
-        """Return what the parts say together; the message is named after the first one."""
-        said, last = later.incoming, newest.incoming
-        if not (isinstance(said, Said) and isinstance(last, Said)):
-            return whole
+    def _joined(self, whole: Said, last: Said, said: Said) -> Said:
         is_cut_in_a_word = self._units(last.text) >= self.limits.max_units
         texts = [one for one in (whole.text, said.text) if one]
         text = ("" if is_cut_in_a_word else "\n").join(texts)
@@ -105,52 +112,44 @@ class MessageParts:
         return len(text.encode("utf-16-le")) // 2 if in_utf16 else len(text)
 
 
-class PartJoiner:
-    """Waits for the parts of a message, in its inbox."""
+async def join_parts(
+    group: MessageGroup,
+    said: Said,
+    parts: MessageParts,
+    conversations: Conversations,
+    clock: Clock,
+) -> Said:
+    """Return a message with its further parts, for which it waits; most have none.
 
-    def __init__(self, conversations: Conversations, clock: Clock) -> None:
-        self._conversations = conversations
-        self._clock = clock
-
-    async def join(
-        self, claim: Claim, group: MessageGroup, said: Said, parts: MessageParts
-    ) -> Said:
-        """Return a message with its further parts, for which it waits; most have none.
-
-        What was in flight when two processes died is processed alone.
-        """
-        newest, until = group.message, self._clock.monotonic() + _MAX_WAIT_SECONDS
-        if group.message.crashes >= CRASHES_OF_A_SUSPECT:
-            return said
-        while isinstance(newest.incoming, Said) and parts.seconds_to_wait(newest.incoming) > 0:
-            others: list[InboxMessage] = []
-            for message in await self._conversations.following(claim, group.message, _MAX_PARTS):
-                if not parts.continues(said, newest, message):
-                    others.append(message)
-                else:
-                    group.between += others
-                    others = []
-                    said, newest = parts.join(said, newest, message), message
-                    gathered = (*group.message.gathered, message)
-                    group.message = replace(group.message, gathered=gathered)
-            if not isinstance(newest.incoming, Said):
-                break
-            wait = newest.received_at + parts.seconds_to_wait(newest.incoming) - self._clock.now()
-            wait = min(wait, until - self._clock.monotonic())
-            if wait <= 0:
-                break
-            await self._clock.sleep(min(wait, _LOOK_SECONDS))
-        first = group.message.incoming
-        if said.has_masked_token and isinstance(first, Said):  # so that its author is told
-            told = replace(first, has_masked_token=True)
-            group.message = replace(group.message, incoming=told)
-        if group.message.gathered:
-            await self._conversations.record_attempt(claim, group.message, Attempt.BESIDE_OTHERS)
+    What was in flight when two processes died is processed alone.
+    """
+    newest, until = group.message, clock.monotonic() + _MAX_WAIT_SECONDS
+    if group.message.crashes >= CRASHES_OF_A_SUSPECT:
         return said
-
-
-_log = structlog.get_logger(__name__)
-_MAX_COUNTED = 100
+    while isinstance(newest.incoming, Said) and parts.seconds_to_wait(newest.incoming) > 0:
+        others: list[InboxMessage] = []
+        for message in await conversations.following(group.claim, group.message, _MAX_PARTS):
+            joined = parts.join(said, newest, message)
+            if joined is None:
+                others.append(message)
+            else:
+                group.between += others
+                others = []
+                said, newest = joined, message
+                group.message = replace(group.message, gathered=(*group.message.gathered, message))
+        if not isinstance(newest.incoming, Said):
+            break
+        wait = newest.received_at + parts.seconds_to_wait(newest.incoming) - clock.now()
+        wait = min(wait, until - clock.monotonic())
+        if wait <= 0:
+            break
+        await clock.sleep(min(wait, _LOOK_SECONDS))
+    first = group.message.incoming
+    if said.has_masked_token and isinstance(first, Said):  # so that its author is told
+        group.message = replace(group.message, incoming=replace(first, has_masked_token=True))
+    if group.message.gathered:
+        await conversations.record_attempt(group.claim, group.message, Attempt.BESIDE_OTHERS)
+    return said
 
 
 @value_class
@@ -161,139 +160,70 @@ class _SeenMessage:
     decision: Decision
 
 
-def busy_mode(rules: BusyRules, said: Said, limits: Limits) -> BusyMode:
-    """Return what happens to messages that come while this one is answered."""
-    if rules.mode is not None:
-        return rules.mode
-    if limits.answers_each_message:
-        return "queue"
-    return "interrupt" if said.wake is WakeReason.DM else "collect"
-
-
-class MessageGatherer:
-    """Begins to gather: what it takes is the same for all conversations."""
-
-    def __init__(
-        self, conversations: Conversations, arrivals: ArrivalSignals, clock: Clock
-    ) -> None:
-        self._conversations = conversations
-        self._arrivals = arrivals
-        self._clock = clock
-
-    def begin(
-        self,
-        claim: Claim,
-        group: MessageGroup,
-        asked: AskedQuestion,
-        limits: Limits,
-        decide_next: Callable[[Said], Awaitable[Decision]],
-    ) -> "Gathering":
-        """Begin with a message that is to be answered; nothing is gathered yet.
-
-        A native command has a response of its own, and what was in flight when a process died is
-        answered alone: nothing is gathered with those.
-
-        Args:
-            claim: the conversation.
-            group: the message; gets those that are gathered with it.
-            asked: what it says, and who answers; the first one's preset says what is gathered.
-            limits: of the channel.
-            decide_next: decides what happens to a later message.
-        """
-        rules, message, said = asked.speakers[0].preset.busy, group.message, asked.incoming
-        can_gather = isinstance(message.incoming, Said) and said.interaction is None
-        mode: BusyMode = "queue"
-        if can_gather and not message.crashes:
-            mode = busy_mode(rules, said, limits)
-        return self._make(claim, group, asked, mode, decide_next, MessageParts(limits, rules))
-
-    def repeat(
-        self,
-        claim: Claim,
-        group: MessageGroup,
-        asked: AskedQuestion,
-        limits: Limits,
-    ) -> "Gathering":
-        """Answer a question again, with what was gathered before it; nothing is added."""
-        parts = MessageParts(limits, asked.speakers[0].preset.busy)
-        return self._make(claim, group, asked, "queue", _ignore, parts)
-
-    def _make(
-        self,
-        claim: Claim,
-        group: MessageGroup,
-        asked: AskedQuestion,
-        mode: BusyMode,
-        decide_next: Callable[[Said], Awaitable[Decision]],
-        parts: MessageParts,
-    ) -> "Gathering":
-        return Gathering(
-            claim,
-            group,
-            asked,
-            mode,
-            decide_next,
-            parts,
-            self._conversations,
-            self._arrivals,
-            self._clock,
-        )
-
-
+@dataclass(eq=False)
 class Gathering:
-    """The messages that one answer covers, until it is finished."""
+    """The messages that one answer covers, until it is finished.
 
-    def __init__(
-        self,
-        claim: Claim,
-        group: MessageGroup,
-        asked: AskedQuestion,
-        mode: BusyMode,
-        decide_next: Callable[[Said], Awaitable[Decision]],
-        parts: MessageParts,
-        conversations: Conversations,
-        arrivals: ArrivalSignals,
-        clock: Clock,
-    ) -> None:
-        """Begin with one message; see `MessageGatherer.begin`."""
-        self.asked = asked
-        """What the answer replies to, and who answers."""
-        self.askers = {asked.incoming.author.id}
+    A native command has a response of its own, and what was in flight when a process died is
+    answered alone: nothing is gathered with those.
+    """
+
+    group: MessageGroup
+    asked: AskedQuestion
+    """What the answer replies to, and who answers; the first one's preset says what is gathered."""
+    limits: Limits
+    """Of the channel."""
+    conversations: Conversations
+    arrivals: ArrivalSignals
+    clock: Clock
+    decide_next: Callable[[Said], Awaitable[Decision]] | None = None
+    """Decides what happens to a later message; None: nothing is added to this question."""
+
+    def __post_init__(self) -> None:
+        self.askers = {self.asked.incoming.author.id}
         """Whose messages are gathered into the answer: they may stop it."""
         self.decided: list[tuple[Said, Decision]] = []
         """What was decided on everything that was gathered."""
         self.left_over = 0
         """How many more messages wait that this answer does not cover."""
-        self._claim = claim
-        self._group = group
-        self._mode, self._rules, self._parts = mode, asked.speakers[0].preset.busy, parts
-        self._decide_next = decide_next
-        self._conversations = conversations
-        self._arrivals = arrivals
-        self._clock = clock
+        self._rules = self.asked.speakers[0].preset.busy
+        self._parts = MessageParts(self.limits, self._rules)
+        self._mode = self._busy_mode()
         self._seen: list[_SeenMessage] = []  # not gathered yet
         self._is_ended = self._mode == "queue"
         self._has_arrived = False
         self._was_interrupted = False
-        self._received_at = group.message.received_at  # of the newest
+        self._received_at = self.group.message.received_at  # of the newest
         self._quiet_seconds = self._rules.quiet_seconds  # longer while a message is not whole
+
+    def _busy_mode(self) -> BusyMode:
+        """Return what happens to messages that come while this one is answered."""
+        message, said = self.group.message, self.asked.incoming
+        can_gather = isinstance(message.incoming, Said) and said.interaction is None
+        if self.decide_next is None or not can_gather or message.crashes:
+            return "queue"
+        if self._rules.mode is not None:
+            return self._rules.mode
+        if self.limits.answers_each_message:
+            return "queue"
+        return "interrupt" if said.wake is WakeReason.DM else "collect"
 
     async def gather_waiting(self) -> None:
         """Gather what waits behind the message, once the channel has been quiet for a moment."""
-        if self._group.message.is_followed:
+        if self.group.message.is_followed:
             await self.gather_until_quiet()
 
     async def gather_until_quiet(self) -> None:
         """Gather what has come and still comes, until the channel is quiet for a moment."""
-        until = self._clock.monotonic() + _MAX_WAIT_SECONDS
+        until = self.clock.monotonic() + _MAX_WAIT_SECONDS
         while not self._is_ended:
             await self._look()
             quiet = self._quiet_seconds
-            wait = min(self._received_at + quiet - self._clock.now(), quiet)
-            wait = min(wait, until - self._clock.monotonic())
+            wait = min(self._received_at + quiet - self.clock.now(), quiet)
+            wait = min(wait, until - self.clock.monotonic())
             if wait <= 0 or self._free == 0:
                 break
-            await self._clock.sleep(wait)
+            await self.clock.sleep(wait)
         await self._take()
 
     @contextlib.asynccontextmanager
@@ -302,19 +232,19 @@ class Gathering:
 
         With `collect` that is only while nobody has read anything of it: in the first moment.
         """
-        began = self._clock.monotonic()
+        began, conversation = self.clock.monotonic(), self.group.claim.conversation
         checks: list[asyncio.Task[None]] = []
 
         def on_arrival() -> None:
             self._has_arrived = self._may_interrupt(began)
             if self._has_arrived and not (checks and not checks[-1].done()):
-                name = f"look for messages: {self._claim.conversation}"
+                name = f"look for messages: {conversation}"
                 checks[:] = [asyncio.create_task(self._interrupt(stop), name=name)]
 
         if self._is_ended or self._free == 0:
             yield
             return
-        unsubscribe = self._arrivals.subscribe(self._claim.conversation, on_arrival)
+        unsubscribe = self.arrivals.subscribe(conversation, on_arrival)
         try:
             yield
         finally:
@@ -325,7 +255,7 @@ class Gathering:
     def _may_interrupt(self, began: float) -> bool:
         if self._mode == "interrupt":
             return True
-        is_first_moment = self._clock.monotonic() - began < self._rules.quiet_seconds
+        is_first_moment = self.clock.monotonic() - began < self._rules.quiet_seconds
         return is_first_moment and not self._was_interrupted
 
     async def _interrupt(self, stop: StopFlag) -> None:
@@ -348,29 +278,29 @@ class Gathering:
     @property
     def _free(self) -> int:
         """How many more messages the answer may cover."""
-        covered = 1 + len(self._group.message.gathered) + sum(len(one.parts) for one in self._seen)
+        covered = 1 + len(self.group.message.gathered) + sum(len(one.parts) for one in self._seen)
         return max(0, self._rules.at_most - covered)
 
     @property
     def _newest(self) -> InboxMessage:
         """The newest message that was gathered or seen."""
         seen = (part for one in self._seen for part in one.parts)
-        return max((self._group.message.newest, *seen), key=lambda one: one.id)
+        return max((self.group.message.newest, *seen), key=lambda one: one.id)
 
     async def _look(self) -> None:
         """Read what has come since; a command, or what needs its own answer, ends the group."""
-        if self._is_ended or self._free == 0:
+        if self._is_ended or self._free == 0 or self.decide_next is None:
             return
-        after, between = self._newest, self._group.between
-        following = await self._conversations.following(self._claim, after, self._free)
-        self._group.between = []
+        after, between = self._newest, self.group.between
+        following = await self.conversations.following(self.group.claim, after, self._free)
+        self.group.between = []
         for message in [*between, *following]:
             said = message.incoming
             if not isinstance(said, Said) or said.interaction is not None:
                 self._is_ended = True
                 return
             seen = self._with_part(message) or _SeenMessage((message,), said, Ignore())
-            decision = await self._decide_next(seen.said)
+            decision = await self.decide_next(seen.said)
             if isinstance(decision, Command | Unreadable):
                 self._is_ended = True
                 return
@@ -382,10 +312,9 @@ class Gathering:
     def _with_part(self, message: InboxMessage) -> _SeenMessage | None:
         """Take a message that was seen and is continued by this one, and add it."""
         for index, one in enumerate(self._seen):
-            newest = one.parts[-1]
-            if self._parts.continues(one.said, newest, message):
+            said = self._parts.join(one.said, one.parts[-1], message)
+            if said is not None:
                 del self._seen[index]
-                said = self._parts.join(one.said, newest, message)
                 return _SeenMessage((*one.parts, message), said, one.decision)
         return None
 
@@ -398,45 +327,36 @@ class Gathering:
             return
         taken = self._seen[: answered[-1] + 1]
         del self._seen[: len(taken)]
-        message = self._group.message
+        message = self.group.message
         parts = [part for one in taken for part in one.parts]
         gathered = sorted((*message.gathered, *parts), key=lambda one: one.id)
-        self._group.message = replace(message, gathered=tuple(gathered))
+        self.group.message = replace(message, gathered=tuple(gathered))
         # Recorded before anything is done with them: if the process dies, each is tried alone.
-        await self._conversations.record_attempt(
-            self._claim, self._group.message, Attempt.BESIDE_OTHERS
+        await self.conversations.record_attempt(
+            self.group.claim, self.group.message, Attempt.BESIDE_OTHERS
         )
-        speakers = list(self.asked.speakers)
-        turns = [
-            user_turn(self.asked.incoming),
-            *(turn for one in taken[:-1] for turn in _kept(one)),
-        ]
+        asked, speakers = self.asked, list(self.asked.speakers)
+        turns = [user_turn(asked.incoming), *(turn for one in taken[:-1] for turn in _kept(one))]
         self.decided += [(one.said, one.decision) for one in taken]
         self.askers.update(one.said.author.id for one in taken)
         for one in taken:
             if isinstance(one.decision, Answer):
                 speakers += [each for each in one.decision.speakers if each not in speakers]
-        before = [self.asked.incoming, *(one.said for one in taken[:-1])]
+        before = [asked.incoming, *(one.said for one in taken[:-1])]
         files = [file for said in before for file in (*said.earlier_files, *said.attachments)]
         askers = [one.said.author.id for one in taken if isinstance(one.decision, Answer)]
         newest = replace(
             taken[-1].said,
             earlier_files=tuple(files),
-            asked_with=(*reversed(askers), *self.asked.incoming.charged_people),
+            asked_with=(*reversed(askers), *asked.incoming.charged_people),
         )
-        earlier = (*self.asked.earlier, *turns)
-        self.asked = replace(self.asked, incoming=newest, speakers=tuple(speakers), earlier=earlier)
+        earlier = (*asked.earlier, *turns)
+        self.asked = replace(asked, incoming=newest, speakers=tuple(speakers), earlier=earlier)
         if self._free == 0 and not self._is_ended:
-            await self._count_left_over()
-
-    async def _count_left_over(self) -> None:
-        more = await self._conversations.following(self._claim, self._newest, _MAX_COUNTED)
-        waiting = (one.incoming for one in more)
-        self.left_over = sum(isinstance(one, Said) and one.wake is not None for one in waiting)
-
-
-async def _ignore(_said: Said) -> Decision:
-    return Ignore()
+            claim, newest_seen = self.group.claim, self._newest
+            more = await self.conversations.following(claim, newest_seen, _MAX_COUNTED)
+            waiting = (one.incoming for one in more)
+            self.left_over = sum(isinstance(one, Said) and one.wake is not None for one in waiting)
 
 
 def _kept(seen: _SeenMessage) -> tuple[Turn, ...]:

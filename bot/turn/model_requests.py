@@ -1,8 +1,8 @@
 """Ask the models of a preset for an answer, within its budgets, and account for it."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
@@ -29,13 +29,14 @@ from bot.replying.generate import (
 )
 from bot.replying.live_reply import LiveReply
 from bot.replying.stop_flag import StopFlag
-from bot.replying.tool_rounds import MAX_TOOL_TOKENS
 from bot.routing.presets import ActivePreset
 from bot.texts.text import translatable
+from bot.tools import MAX_TOOL_TOKENS
 from bot.turn.limits.admin_notices import FallbackNotes
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.turn.limits.spending import Spending, usages_of
 from bot.turn.prompt_inputs import AnswerTools, PromptSources, TurnContext
+from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _SECONDS_BEFORE_NOTICE = 10.0  # that a model has not begun yet
@@ -56,45 +57,44 @@ class _LimitSpentOnThinking(BackendError):
     """An answer without a word, because thoughts took all tokens that the preset allows it."""
 
 
+@value_class
+class AnswerRequest:
+    """An answer of one character, to be generated and shown."""
+
+    speaker: ActivePreset
+    line: str
+    """Shown before the first text, as it says who speaks; may be empty."""
+    context: TurnContext
+    """What is known of the turn; gets the notices."""
+    live_reply: LiveReply
+    """Shows the answer while it is generated."""
+    stop: StopFlag
+    """Keeps what was said when it is requested."""
+    has_fallback: bool = False
+    """Whether another model is tried if this one fails."""
+
+    def of_preset(self, preset: Preset) -> "AnswerRequest":
+        return replace(self, speaker=replace(self.speaker, preset=preset))
+
+
+@dataclass(eq=False)
 class ModelRequests:
     """Asks a preset's own model, its fallbacks when it fails, a cheaper one without money."""
 
-    def __init__(
-        self,
-        sources: PromptSources,
-        backends: Mapping[str, Backend],
-        clock: Clock,
-        spending: Spending,
-        tools: AnswerTools,
-        fallback_notes: FallbackNotes,
-        slots: ProviderSlots | None,
-    ) -> None:
-        self._sources = sources
-        self._backends = backends
-        self._clock = clock
-        self._spending = spending
-        self._tools = tools
-        self._fallback_notes = fallback_notes
-        self._slots = slots
+    sources: PromptSources
+    backends: Mapping[str, Backend]
+    clock: Clock
+    spending: Spending
+    tools: AnswerTools
+    fallback_notes: FallbackNotes
+    slots: ProviderSlots
+
+    def __post_init__(self) -> None:
         self._thinking_models: set[tuple[str, str]] = set()
         """By provider and name, learned from their answers: the preset's limit is not sent."""
 
-    async def generate(
-        self,
-        speaker: ActivePreset,
-        line: str,
-        context: TurnContext,
-        live_reply: LiveReply,
-        stop: StopFlag,
-    ) -> Receipt:
+    async def generate(self, request: AnswerRequest) -> Receipt:
         """Ask the preset's model, or a cheaper one where a budget is used up for it.
-
-        Args:
-            speaker: who answers.
-            line: shown before the first text, as it says who speaks; may be empty.
-            context: what is known of the turn; gets the notices.
-            live_reply: shows the answer while it is generated.
-            stop: keeps what was said when it is requested.
 
         Returns:
             What was sent, and the answer; it is empty if it was stopped before its first word.
@@ -104,117 +104,94 @@ class ModelRequests:
             UserError: the author can fix it, or a budget is used up.
         """
         try:
-            return await self._try_models(speaker, line, context, live_reply, stop)
+            return await self._try_models(request)
         except BudgetUsedUp:
-            cheaper = self._spending.cheaper(speaker.preset)
+            cheaper = self.spending.cheaper(request.speaker.preset)
             if cheaper is None:
                 raise
             _log.info("cheaper_model", preset=cheaper.name, provider=cheaper.provider)
-            speaker = replace(speaker, preset=cheaper)
-            receipt = await self._try_models(speaker, line, context, live_reply, stop)
-        if notice := await self._spending.notice_of_cheaper(context.said):
+            receipt = await self._try_models(request.of_preset(cheaper))
+        context = request.context
+        if notice := await self.spending.notice_of_cheaper(context.said):
             context.notices.append(notice)
         return receipt
 
-    async def _try_models(
-        self,
-        speaker: ActivePreset,
-        line: str,
-        context: TurnContext,
-        live_reply: LiveReply,
-        stop: StopFlag,
-    ) -> Receipt:
+    async def _try_models(self, request: AnswerRequest) -> Receipt:
         """Ask the preset's model; each fallback is tried when the one before gave no answer."""
-        _, *fallbacks = speaker.preset.with_fallbacks
-        *others, last = (speaker, *(replace(speaker, preset=one) for one in fallbacks))
+        own, context = request.speaker.preset, request.context
+        *others, last = (request.of_preset(one) for one in own.with_fallbacks)
         failures: list[BackendError] = []
         for one in others:
             try:
-                receipt = await self._generate(
-                    one, line, context, live_reply, stop, has_fallback=True
-                )
+                receipt = await self._generate(replace(one, has_fallback=True))
                 break
             except BackendError as error:
-                provider, reason = one.preset.provider, str(error)
-                _log.warning("fell_back", preset=one.preset.name, provider=provider, reason=reason)
+                failed, reason = one.speaker.preset, str(error)
+                provider = failed.provider
+                _log.warning("fell_back", preset=failed.name, provider=provider, reason=reason)
                 failures.append(error)
         else:
-            receipt = await self._generate(last, line, context, live_reply, stop)
+            receipt = await self._generate(last)
         if not receipt.answer:
             return receipt
         if not failures:
-            self._fallback_notes.end_outage(speaker.preset)
-        elif note := await self._fallback_notes.tell(speaker.preset, failures[0], context.said):
+            self.fallback_notes.end_outage(own)
+        elif note := await self.fallback_notes.tell(own, failures[0], context.said):
             context.notices.append(note)
         return receipt
 
-    async def _generate(
-        self,
-        speaker: ActivePreset,
-        line: str,
-        context: TurnContext,
-        live_reply: LiveReply,
-        stop: StopFlag,
-        *,
-        has_fallback: bool = False,
-    ) -> Receipt:
+    async def _generate(self, request: AnswerRequest) -> Receipt:
         """Ask one model, and again where the first request has shown what it takes.
 
         Thoughts took all that the preset allows an answer, or the prompt was too long.
         """
-        given = (speaker, line, context, live_reply, stop)
+        preset = request.speaker.preset
         try:
-            return await self._generate_once(*given, has_fallback=has_fallback)
+            return await self._generate_once(request)
         except _LimitSpentOnThinking:
-            _log.info("output_limit_spent_on_thinking", preset=speaker.preset.name)
+            _log.info("output_limit_spent_on_thinking", preset=preset.name)
         except (ContextExceeded, ToolResultsTooLong) as error:
-            _log.info("prompt_too_long", preset=speaker.preset.name, reason=str(error))
-        return await self._generate_once(*given, has_fallback=has_fallback)
+            _log.info("prompt_too_long", preset=preset.name, reason=str(error))
+        return await self._generate_once(request)
 
-    async def _generate_once(
-        self,
-        speaker: ActivePreset,
-        line: str,
-        context: TurnContext,
-        live_reply: LiveReply,
-        stop: StopFlag,
-        *,
-        has_fallback: bool,
-    ) -> Receipt:
-        preset, backend = speaker.preset, self._backends[speaker.preset.provider]
+    async def _generate_once(self, request: AnswerRequest) -> Receipt:
+        preset, context, live_reply = request.speaker.preset, request.context, request.live_reply
+        said, stop, backend = context.said, request.stop, self.backends[preset.provider]
         visible_limit = await self._visible_limit(preset)
         if visible_limit is not None:
             preset = preset.without_output_limit
-        begun_at = self._clock.monotonic()
-        tools = await self._tools.for_answer(preset, backend, context)
-        fitted = await self._sources.fit(preset, context, tools.specs if tools else ())
-        composed = self._clock.monotonic() - begun_at
+        begun_at = self.clock.monotonic()
+        tools = await self.tools.for_answer(preset, backend, context)
+        fitted = await self.sources.fit(preset, context, tools.specs if tools else ())
+        composed = self.clock.monotonic() - begun_at
         is_shown = preset.stream and not (context.in_place_of or preset.answer_scripts)
+        line = request.line
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
         replace_shown = (lambda text: live_reply.replace(line + text)) if is_shown else _discard
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
+        urgency = Urgency.REACTION if said.wake is None else Urgency.QUESTION
         most_tokens = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
-        async with self._spending.reserved(
-            preset, context.said, fitted.prompt, most_tokens
-        ) as reservation:
-            async with self._slot(preset.provider, context.said, stop, show_wait):
+        async with self.spending.reserved(preset, said, fitted.prompt, most_tokens) as reservation:
+            async with self.slots.hold(
+                preset.provider, stop, show_wait, chat=said.address.lane, urgency=urgency
+            ):
                 prompt = reservation.prompt
-                if has_fallback:
+                if request.has_fallback:
                     prompt = replace(prompt, has_fallback=True)
-                queued = self._clock.now() - context.said.at.timestamp()
+                queued = self.clock.now() - said.at.timestamp()
                 waited = WaitedSeconds(max(composed, queued), composed)
-                with logged_steps(waited, fitted.tokens, self._clock), ExitStack() as stack:
-                    if not context.in_place_of and context.said.wake is not None:
+                with logged_steps(waited, fitted.tokens, self.clock), ExitStack() as stack:
+                    if not context.in_place_of and said.wake is not None:
                         notice = live_reply.show_slow_start
-                        stack.callback(self._clock.call_later(_SECONDS_BEFORE_NOTICE, notice))
+                        stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, notice))
                     answer = await generate_answer(
-                        *(backend, prompt, show, show_wait, self._clock, stop),
-                        partial(self._spending.reserve_continuation, reservation),
+                        *(backend, prompt, show, show_wait, self.clock, stop),
+                        partial(self.spending.reserve_continuation, reservation),
                         *(tools, visible_limit, preset.provider, replace_shown),
                     )
-                    answer = _run_scripts(answer, preset, context.said)
+                    answer = _run_scripts(answer, preset, said)
             usages = usages_of(answer, fitted.tokens)
-            charge = self._spending.charged(reservation, preset, usages)
+            charge = self.spending.charged(reservation, preset, usages)
         if answer.thoughts:
             self._thinking_models.add((preset.provider, preset.model))
         if not stop.requested:
@@ -222,8 +199,8 @@ class ModelRequests:
         self._request_summary(preset, context, fitted)
         if reservation.prompt is not fitted.prompt:
             fitted = replace(fitted, prompt=reservation.prompt)
-        scopes = context.said.scopes
-        return build_receipt(answer, fitted, preset, speaker.version, waited, charge, scopes)
+        version = request.speaker.version
+        return build_receipt(answer, fitted, preset, version, waited, charge, said.scopes)
 
     async def _visible_limit(self, preset: Preset) -> VisibleLimit | None:
         """Return the limit that is not sent to a model that thinks; None for any other."""
@@ -234,27 +211,13 @@ class ModelRequests:
         await token_counter.load()
         return VisibleLimit(limit, token_counter)
 
-    def _slot(
-        self,
-        provider: str,
-        said: Said,
-        stop: StopFlag,
-        show_position: Callable[[Waiting], None],
-    ) -> AbstractAsyncContextManager[None]:
-        if self._slots is None:
-            return nullcontext()
-        urgency = Urgency.REACTION if said.wake is None else Urgency.QUESTION
-        return self._slots.hold(
-            provider, stop, show_position, chat=said.address.lane, urgency=urgency
-        )
-
     def _request_summary(self, preset: Preset, context: TurnContext, fitted: FittedPrompt) -> None:
         """Have the turns summarized that no longer fit into the history."""
         if any(one.section == "history" for one in fitted.dropped):
             _, observed = split_observed(context.session.turns)
             kept = len(observed) + sum(len(unit.messages) for unit in fitted.draft.history)
             conversation = context.claim.conversation
-            self._sources.summarizer.request(preset, conversation, kept, context.said)
+            self.sources.summarizer.request(preset, conversation, kept, context.said)
 
 
 def _prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[str], None]:

@@ -3,16 +3,17 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import structlog
 
 from bot.chat.attachments import NO_FILES, AttachedFiles, described_text
 from bot.chat.incoming import Said, WakeReason
 from bot.chat.outgoing import OutgoingPart
+from bot.chat.prompt import ToolName, ToolSpec
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
     Claim,
@@ -25,30 +26,31 @@ from bot.chat.session import (
     all_turns,
 )
 from bot.chat.story import Story
-from bot.chat.tool import ToolName, ToolSpec
+from bot.chat.usage import EmbeddingPayer
 from bot.commands.personas import UserPersonas
+from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError
 from bot.intake import storable_said
 from bot.media.attachment_reader import AttachmentReader
-from bot.ports import Backend, Clock, EmbeddingPayer, ToolServer
+from bot.ports import Backend, Clock, ToolServer
 from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend, template_of
 from bot.prompting.draft import Draft
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
-from bot.replying.answer_parts import count_messages, message_names, messages_of
+from bot.replying.answer_parts import count_messages, messages_of
 from bot.replying.live_reply import LiveReply
-from bot.replying.tool_rounds import ToolRounds
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.storage.conversations import Conversations
 from bot.stories import RetrieveStories
 from bot.summaries import Summarizer
 from bot.texts.text import Text
 from bot.tools import Tool, Toolbox, dice_tool, history_tool, server_tools, story_tool, time_tool
+from bot.turn.message_groups import MessageGroup
 from bot.value_class import value_class
 
 ReadBefore: TypeAlias = Callable[[Said, int], Awaitable[Sequence[Said]]]
-"""Lists at most so many messages before one, oldest first; raises `PlatformError`."""
+"""Lists the newest messages before one, up to a limit, oldest first; raises `PlatformError`."""
 
 ReadStart: TypeAlias = Callable[[Said], Awaitable[Said | None]]
 """Returns what a thread was opened about; raises `PlatformError`."""
@@ -57,6 +59,7 @@ KeptSince: TypeAlias = Callable[[], float]
 """Returns from which moment on this installation keeps what is said, in Unix seconds."""
 
 _log = structlog.get_logger(__name__)
+_Read = TypeVar("_Read")
 _MAX_MESSAGES = 50
 _READ_SECONDS = 3.0  # the answer waits for it
 
@@ -65,21 +68,16 @@ def _keep_all() -> float:
     return -math.inf
 
 
+@dataclass(eq=False)
 class ChannelReader:
     """Makes observed turns of what people said before the first message that wakes the bot.
 
     What is older than the installation keeps histories is left where it is: it would come back.
     """
 
-    def __init__(
-        self,
-        read_before: ReadBefore,
-        read_start: ReadStart | None = None,
-        kept_since: KeptSince = _keep_all,
-    ) -> None:
-        self._read_before = read_before
-        self._read_start = read_start
-        self._kept_since = kept_since
+    read_before: ReadBefore
+    read_thread_start: ReadStart | None = None
+    kept_since: KeptSince = _keep_all
 
     async def read(
         self, said: Said, active: ActiveCharacters, known: Sequence[Turn] = ()
@@ -94,13 +92,7 @@ class ChannelReader:
             return ()
         if said.address.history:  # what was said in the channel belongs to others
             return ()
-        try:
-            async with asyncio.timeout(_READ_SECONDS):
-                found = await self._read_before(said, _MAX_MESSAGES)
-        except (PlatformError, TimeoutError) as error:
-            conversation, reason = said.address.conversation, str(error) or "no answer"
-            _log.info("channel_not_read", conversation=conversation, reason=reason)
-            return ()
+        found = await _read(said, self.read_before(said, _MAX_MESSAGES)) or ()
         ids = {turn.message_id for turn in known}
         return self._observed_turns([one for one in found if one.message_id not in ids])
 
@@ -112,25 +104,30 @@ class ChannelReader:
         That message is in another channel, or older than what was read; nothing where it is known.
         """
         is_new_thread = said.in_thread and not any(turn.role == "assistant" for turn in known)
-        if self._read_start is None or not (is_new_thread and active.reads_all):
+        if self.read_thread_start is None or not (is_new_thread and active.reads_all):
             return ()
         if said.address.history or said.opened_from is not None:
             return ()
         start = said.address.chat  # Discord gives a thread the id of this message
         if start in {said.message_id, *(turn.message_id for turn in known)}:
             return ()
-        try:
-            async with asyncio.timeout(_READ_SECONDS):
-                found = await self._read_start(said)
-        except (PlatformError, TimeoutError) as error:
-            _log.info("thread_start_not_read", reason=str(error) or "no answer")
-            return ()
+        found = await _read(said, self.read_thread_start(said))
         return self._observed_turns([found] if found is not None else [])
 
     def _observed_turns(self, found: Sequence[Said]) -> tuple[Turn, ...]:
-        since = self._kept_since()
+        since = self.kept_since()
         kept = (one for one in found if one.at.timestamp() >= since and described_text(one))
         return tuple(_observed_turn(storable_said(one)) for one in kept)
+
+
+async def _read(said: Said, reading: Awaitable[_Read]) -> _Read | None:
+    try:
+        async with asyncio.timeout(_READ_SECONDS):
+            return await reading
+    except (PlatformError, TimeoutError) as error:
+        conversation, reason = said.address.conversation, str(error) or "no answer"
+        _log.info("channel_not_read", conversation=conversation, reason=reason)
+        return None
 
 
 def _observed_turn(said: Said) -> Turn:
@@ -208,11 +205,7 @@ class TurnContext:
 
     def part_name(self, part: int) -> str:
         """Name what a part of the answer is sent as."""
-        if self.in_place_of:
-            replaced = message_names(self.in_place_of)
-            if part < len(replaced):
-                return replaced[part]
-        return self.message.part_name(part)
+        return self.message.part_name_in(self.in_place_of, part)
 
 
 @value_class
@@ -233,22 +226,19 @@ class PromptSources:
 
     async def load(
         self,
-        claim: Claim,
-        message: InboxMessage,
-        said: Said,
+        group: MessageGroup,
+        asked: AskedQuestion,
         active: ActiveCharacters,
-        speakers: Sequence[ActivePreset],
         removed: TurnRange | None = None,
         before: Session | None = None,
-        in_place_of: Sequence[str] = (),
-        gathered: Sequence[Turn] = (),
         first_part: int = 0,
     ) -> TurnContext:
-        """Load what does not depend on the speaker; nobody reads the removed turns.
+        """Load what does not depend on the speaker; see `AnswerPipeline.answer`.
 
-        With `before`, the speakers know these turns only. The `gathered` ones are not stored yet.
         Pictures are read if anybody sees them.
         """
+        said, speakers, gathered = asked.incoming, asked.speakers, asked.earlier
+        claim, message = group.claim, group.message
         max_turns = _turns_to_load(speakers)
         session = before or await self._load_session(claim, max_turns, removed)
         session = replace(session, turns=session.turns[-max_turns:])
@@ -264,7 +254,10 @@ class PromptSources:
         known = session.turns
         if earlier:
             known = tuple(sorted((*earlier, *known), key=lambda one: one.at))
-        start = await self._read_start(oldest, active, known) if is_new_question else ()
+        start: tuple[Turn, ...] = ()
+        if is_new_question:
+            found = await self.channel_reader.read_start(oldest, active, known)
+            start = await self.resolver.readable(found)
         if start or earlier or gathered:
             session = replace(session, turns=(*start, *known, *gathered))
         files = NO_FILES
@@ -283,7 +276,7 @@ class PromptSources:
             files,
             (*start, *earlier),
             first_part,
-            tuple(in_place_of),
+            asked.in_place_of,
             replaces_answers=removed is not None,
         )
 
@@ -302,12 +295,6 @@ class PromptSources:
         if not await self.resolver.observes(oldest.scopes):
             return ()
         found = await self.channel_reader.read(oldest, active, session.turns)
-        return await self.resolver.readable(found)
-
-    async def _read_start(
-        self, oldest: Said, active: ActiveCharacters, known: Sequence[Turn]
-    ) -> tuple[Turn, ...]:
-        found = await self.channel_reader.read_start(oldest, active, known)
         return await self.resolver.readable(found)
 
     async def _with_readable_quote(self, said: Said, session: Session) -> Said:
@@ -408,11 +395,11 @@ class AnswerTools:
     embedding_payer: PayerOf | None = None
     """Who pays for the embedding of a search; None: nobody."""
     readable: ReadableTurns = all_turns
-    """Leaves out what people said to each other who do not want that to be remembered."""
+    """Leaves out background of people who do not want to be overheard."""
 
     async def for_answer(
         self, preset: Preset, backend: Backend, context: TurnContext
-    ) -> ToolRounds | None:
+    ) -> Toolbox | None:
         """Return the tools of an answer; None if it has none, or the backend offers none."""
         if not preset.calls_tools:
             return None
@@ -432,7 +419,7 @@ class AnswerTools:
             await server.wait_until_tried()
         tools += server_tools(servers)
         # Without any, a model may still call one that it remembers: it is told that there is none.
-        return ToolRounds(Toolbox(tools, self.clock))
+        return Toolbox(tools, self.clock)
 
     def _history_tool(self, preset: Preset, context: TurnContext) -> Tool:
         async def load_turns() -> Sequence[Turn]:

@@ -34,13 +34,12 @@ _PRESSES = "stop_presses"
 _EDITS = "edits"
 _DELETIONS = "deletions"
 _COMMAND = "stop"
-_MAX_OUTCOMES = 1000
-_MAX_DELETED = 1000
+_MAX_KEPT = 1000
 _Kept = TypeVar("_Kept")
+_Signal = TypeVar("_Signal")
+_OUTCOMES = {None: StopOutcome.UNKNOWN, True: StopOutcome.STOPPED, False: StopOutcome.REFUSED}
+"""By whether the author is an admin."""
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Said).decode
-_decode_press = msgspec.json.Decoder(Pressed).decode
-_decode_deletion = msgspec.json.Decoder(Deleted).decode
 
 
 @dataclass(slots=True)
@@ -67,7 +66,6 @@ class _EditSignal:
     """Of what the message says and to whom; empty: of a version that does not tell."""
 
 
-_decode_edit = msgspec.json.Decoder(_EditSignal).decode
 TellRefusal: TypeAlias = Callable[[Claim, Said, StopOutcome], Awaitable[bool]]
 """Tells the author of a /stop, while the answer goes on, that it has not stopped it; returns
 whether that was done."""
@@ -85,26 +83,17 @@ async def _tell_nobody(_claim: Claim, _command: Said, _outcome: StopOutcome) -> 
     return False
 
 
+@dataclass(eq=False)
 class StopRequests:
     """Finds the answer that a /stop means, and stops it for who asked, and for admins."""
 
-    def __init__(
-        self,
-        signals: Signals,
-        is_admin: Callable[[Request], Awaitable[bool | None]],
-        note: Callable[[Request, str], Awaitable[None]] | None = None,
-    ) -> None:
-        """Listen to the signals of all processes.
+    signals: Signals
+    is_admin: Callable[[Request], Awaitable[bool | None]]
+    """Decides about others' answers; returns None if the platform could not be asked."""
+    note: Callable[[Request, str], Awaitable[None]] | None = None
+    """Notes in the audit log what an admin has done; None: nothing is noted."""
 
-        Args:
-            signals: tell what others receive.
-            is_admin: decides about others' answers; returns None if the platform could not be
-                asked.
-            note: notes in the audit log what an admin has done; None: nothing is noted.
-        """
-        self._signals = signals
-        self._is_admin = is_admin
-        self._note = note
+    def __post_init__(self) -> None:
         self._answers: dict[str, _AnswerInProgress] = {}
         self._outcomes: OrderedDict[tuple[str, str], StopOutcome] = OrderedDict()
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -113,10 +102,21 @@ class StopRequests:
         self._edited: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._deleted: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._to_decide: asyncio.Queue[Request] = asyncio.Queue()
-        signals.subscribe(_TOPIC, self._receive)
-        signals.subscribe(_PRESSES, self._receive_presses)
-        signals.subscribe(_EDITS, self._receive_edits)
-        signals.subscribe(_DELETIONS, self._receive_deletions)
+        self._subscribe(_TOPIC, Said, self._consider)
+        self._subscribe(_PRESSES, Pressed, self._consider_press)
+        self._subscribe(_EDITS, _EditSignal, self._note_edit)
+        self._subscribe(_DELETIONS, Deleted, self._consider_deletion)
+
+    def _subscribe(
+        self, topic: str, kind: type[_Signal], handle: Callable[[_Signal], object]
+    ) -> None:
+        decode = msgspec.json.Decoder(kind).decode
+
+        def receive(signals: Sequence[str]) -> None:
+            for one in decode_all("signal", signals, decode):
+                handle(one)
+
+        self.signals.subscribe(topic, receive)
 
     def announce(self, messages: Sequence[Incoming]) -> None:
         """Tell every process of the stops, edits and deletions among these messages."""
@@ -127,7 +127,7 @@ class StopRequests:
         topics = ((_TOPIC, stops), (_PRESSES, presses), (_EDITS, edits), (_DELETIONS, deletions))
         for topic, signals in topics:
             if signals:
-                self._signals.publish(topic, [_encode(one).decode() for one in signals])
+                self.signals.publish(topic, [_encode(one).decode() for one in signals])
 
     @contextlib.asynccontextmanager
     async def answering(
@@ -171,7 +171,7 @@ class StopRequests:
     def outcome_of(self, command: Said) -> StopOutcome:
         """Return what a /stop has brought about, once it is answered itself.
 
-        It stops nothing any more: what is answered from now on was asked after it.
+        From then on it stops nothing: later answers were asked for after it.
         """
         outcome = self._outcomes.get(_key(command), StopOutcome.NOTHING)
         _keep(self._outcomes, _key(command), outcome)
@@ -215,7 +215,7 @@ class StopRequests:
         """Decide about the commands of people who did not ask the question, until cancelled."""
         while True:
             command = await self._to_decide.get()
-            outcome = _outcome(await self._is_admin(command))
+            outcome = _OUTCOMES[await self.is_admin(command)]
             if self._decide(command, outcome):
                 await self._note_stop(command)
             if outcome is not StopOutcome.STOPPED and isinstance(command, Said):
@@ -223,10 +223,10 @@ class StopRequests:
 
     async def _note_stop(self, command: Request) -> None:
         """Note that an admin has stopped the answer to somebody else's question."""
-        if self._note is None:
+        if self.note is None:
             return
         try:
-            await self._note(command, "stop answer")
+            await self.note(command, "stop answer")
         except StoreError as error:  # the answer has ended: that is not taken back
             _log.warning("stop_not_noted", by=command.author.id, reason=str(error))
 
@@ -240,14 +240,6 @@ class StopRequests:
                 _keep(self._told, _key(command), None)
         except (Fenced, StoreError) as error:  # it is told in its turn
             _log.warning("stop_refusal_not_told", reason=str(error))
-
-    def _receive(self, commands: Sequence[str]) -> None:
-        for command in decode_all("signal", commands, _decode):
-            self._consider(command)
-
-    def _receive_presses(self, presses: Sequence[str]) -> None:
-        for pressed in decode_all("signal", presses, _decode_press):
-            self._consider_press(pressed)
 
     def _consider_press(self, pressed: Pressed) -> None:
         answer = self._answers.get(pressed.address.conversation)
@@ -264,10 +256,9 @@ class StopRequests:
         else:
             self._to_decide.put_nowait(request)
 
-    def _receive_edits(self, signals: Sequence[str]) -> None:
-        for edit in decode_all("signal", signals, _decode_edit):
-            if self._consider_edit(edit):
-                _keep(self._edited, (edit.conversation, edit.message_id), None)
+    def _note_edit(self, edit: _EditSignal) -> None:
+        if self._consider_edit(edit):
+            _keep(self._edited, (edit.conversation, edit.message_id), None)
 
     def _consider_edit(self, edit: _EditSignal) -> bool:
         """Return whether an answer in progress ends by this."""
@@ -281,15 +272,9 @@ class StopRequests:
             answer.flag.request()
         return ends
 
-    def _receive_deletions(self, deletions: Sequence[str]) -> None:
-        for deleted in decode_all("signal", deletions, _decode_deletion):
-            self._consider_deletion(deleted)
-
     def _consider_deletion(self, deleted: Deleted) -> None:
         for message_id in deleted.message_ids:
-            self._deleted[deleted.address.lane, message_id] = None  # each chat counts its own
-        while len(self._deleted) > _MAX_DELETED:
-            self._deleted.popitem(last=False)
+            _keep(self._deleted, (deleted.address.lane, message_id), None)  # each chat has its ids
         answer = self._answers.get(deleted.address.conversation)
         if answer and answer.is_alone and answer.asked.message_id in deleted.message_ids:
             answer.flag.withdraw()
@@ -307,16 +292,10 @@ class StopRequests:
 
 
 def _keep(kept: OrderedDict[tuple[str, str], _Kept], key: tuple[str, str], value: _Kept) -> None:
-    """Keep a value for a command, and those of the newest commands."""
+    """Keep a value, and those of the newest keys."""
     kept[key] = value
-    if len(kept) > _MAX_OUTCOMES:
+    if len(kept) > _MAX_KEPT:
         kept.popitem(last=False)
-
-
-def _outcome(is_admin: bool | None) -> StopOutcome:
-    if is_admin is None:
-        return StopOutcome.UNKNOWN
-    return StopOutcome.STOPPED if is_admin else StopOutcome.REFUSED
 
 
 def _edit_signal(event: Incoming) -> _EditSignal | None:

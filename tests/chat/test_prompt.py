@@ -2,8 +2,7 @@
 
 from dataclasses import fields, replace
 
-from bot.chat.prompt import Message, Prompt, TemplateChoice
-from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
+from bot.chat.prompt import Message, Prompt, TemplateChoice, ToolCall, ToolExchange, ToolSpec
 
 WHOLE = Prompt(
     (),

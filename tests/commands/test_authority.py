@@ -131,6 +131,7 @@ async def test_command_is_refused_to_who_may_not_use_it(
     setup.admin = False
     assert ("Only an admin can" in await refusal(setup, use, platform, BOB)) is (who != ANYONE)
     assert ("Only an admin can" in await refusal(setup, use, platform, ALICE)) is (who == ADMIN)
+    assert await setup.active((f"{platform}:5",)) == ["assistant"]
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from bot.chat.command import Command
 from bot.chat.incoming import Said, WakeReason
-from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageRow, UsageTotal
+from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal
 from bot.commands.reports import UsageView
 from bot.commands.request import CommandRequest
 from bot.errors import UserError
@@ -35,13 +35,9 @@ class FakeTotals(UsageTotals):
         assert person == "telegram:1"
         return self._by_day_of_month[since.day]
 
-    @override
-    async def by_day(self, since: datetime, until: datetime) -> Sequence[UsageRow]:
-        return ()
-
 
 class FakeBudgets(Budgets):
-    """Nothing is reserved; some is spent of the person's budget."""
+    """Some is spent of the person's budget."""
 
     def __init__(self) -> None:
         """Use no database."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet
 
-from bot.ports import Signals, Stories
+from bot.ports import Signals
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.chat_settings import SqlChatSettings
@@ -44,7 +44,7 @@ class Store:
     """That of a sender whose platforms accept a request up to a minute late."""
     chat_settings: SqlChatSettings
     preset_versions: PresetVersions
-    stories: Stories
+    stories: SqlStories
 
 
 DIALECTS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.service))

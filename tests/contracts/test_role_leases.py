@@ -2,7 +2,6 @@
 
 import asyncio
 
-from bot.ports import RoleLeases
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.leases import SqlRoleLeases
@@ -12,7 +11,7 @@ from tests.fakes import FakeClock
 ROLE = "receive telegram"
 
 
-def leases(store: Store, owner: str) -> RoleLeases:
+def leases(store: Store, owner: str) -> SqlRoleLeases:
     return SqlRoleLeases(store.database, owner, SystemClock())
 
 

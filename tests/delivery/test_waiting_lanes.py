@@ -15,9 +15,9 @@ from bot.chat.outgoing import MessageContent, OutboxOperation, OutboxRow, Outbox
 from bot.chat.rate import CallWindow
 from bot.delivery.pacing import RateLimitedSurface, WaitingCalls
 from bot.delivery.sender import Sender
-from bot.ports import Outbox
 from bot.runtime.in_process import InProcessRateLimits, InProcessSignals
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.storage.outbox import SqlOutbox
 from tests.fakes import LIMITS, FakeClock, FakeSurface
 
 TELEGRAM, OTHER = "telegram", "telegram@77"
@@ -93,7 +93,7 @@ class Process:
         waiting = WaitingCalls(clock)
         surface = RateLimitedSurface(FakeSurface(THIRTY), rates, clock, waiting=waiting)
         sender = Sender(
-            cast(Outbox, outbox),
+            cast(SqlOutbox, outbox),
             {TELEGRAM: surface, OTHER: surface},
             clock,
             settle_seconds=10,

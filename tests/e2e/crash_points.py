@@ -44,8 +44,9 @@ from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.statements import Statement
 from bot.turn.claims import is_set_aside
-from bot.turn.edits import EditedMessages
-from bot.turn.presses import PressedButtons
+from bot.turn.edits import Edits
+from bot.turn.message_groups import MessageGroup
+from bot.turn.presses import Presses
 
 FATAL_WORD = "abracadabra"
 
@@ -214,12 +215,10 @@ def _acknowledge_first() -> None:
 def _answer_edits_anew() -> None:
     """An edited question is taken for another one."""
 
-    async def follow(
-        _: EditedMessages, _claim: Claim, _message: InboxMessage, edited: Edited
-    ) -> TurnResult | Said:
+    async def follow(_: Edits, _group: MessageGroup, edited: Edited) -> TurnResult | Said:
         return edited.said
 
-    EditedMessages.follow = follow  # type: ignore[assignment] # on purpose
+    Edits.follow = follow  # type: ignore[assignment] # on purpose
 
 
 def _ignore_changes() -> None:
@@ -228,8 +227,8 @@ def _ignore_changes() -> None:
     async def follow(*_: object) -> TurnResult:
         return TurnResult()
 
-    EditedMessages.follow = follow  # type: ignore[assignment] # on purpose
-    PressedButtons.follow = follow  # type: ignore[assignment] # on purpose
+    Edits.follow = follow  # type: ignore[assignment] # on purpose
+    Presses.follow = follow  # type: ignore[assignment] # on purpose
 
 
 def _forget_gathered() -> None:

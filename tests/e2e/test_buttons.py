@@ -189,7 +189,7 @@ async def test_free_values_are_written_in_replies_on_telegram(deployment: Deploy
     wire.fault("sendMessage", drop=True, after=True, match={"chat_id": chat})
     pressed = await shown.press(where, "✏ By name")
     assert await shown.words_alone(where, pressed) == ""
-    question = "Who is to answer here? Reply to this message with the name of the preset."
+    question = "Who should answer here? Reply to this message with the name of the preset."
     await wait_until(lambda: shown.texts(where)[1:] == [question])
     [call] = [one["params"] for one in wire.log[before:] if one["method"] == "sendMessage"]
     assert call["reply_markup"] == {

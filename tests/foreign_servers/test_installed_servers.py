@@ -16,7 +16,6 @@ from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.errors import BackendError
 from bot.ports import Backend
 from bot.replying.generate import generate_answer
-from bot.replying.tool_rounds import ToolRounds
 from bot.tools import Toolbox, dice_tool
 from tests.backends.asking import ask, prompt
 from tests.fakes import FakeClock
@@ -87,7 +86,7 @@ def anthropic(port: int, key: str = KEY) -> AnthropicBackend:
 async def check_answers_and_tools(backend: Backend, model: str) -> None:
     answer = await ask(backend, prompt("hello", model=model))
     assert (answer.error, answer.text) == (None, "Hello there, how are you?")
-    tools = ToolRounds(Toolbox([dice_tool(lambda: 0.5)], FakeClock()))
+    tools = Toolbox([dice_tool(lambda: 0.5)], FakeClock())
     rolled = await generate_answer(
         *(backend, prompt("roll", model=model), lambda _: None, lambda _: None, FakeClock()),
         tools=tools,

@@ -10,8 +10,7 @@ import pytest_asyncio
 
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.chat.prompt import Finish, FinishReason
-from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
+from bot.chat.prompt import Finish, FinishReason, ToolCall, ToolExchange, ToolSpec
 from tests.backends.asking import ask, prompt
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT

@@ -1,27 +1,18 @@
 """A stream that is cut goes on behind what was written, where the model can do that."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import pytest
-from typing_extensions import override
 
-from bot.chat.prompt import Finish, FinishReason, Message, Prompt
-from bot.chat.tool import ToolCall, ToolRecord, ToolSpec
+from bot.chat.prompt import Finish, FinishReason, Message, Prompt, ToolCall, ToolSpec
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.ports import Tools
 from bot.replying.filters import RepeatedBeginning
 from bot.replying.generate import GeneratedAnswer, generate_answer
-from bot.replying.tool_rounds import ToolRounds
-from tests.fakes import FakeBackend, FakeClock, ScriptStep
+from bot.tools import Tool, Toolbox
+from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend, ScriptStep
 
 PROMPT = Prompt((Message("user", "a story"),), "m", "channel")
 CUT = BackendInterrupted("reset", can_continue=True)
-
-
-class FakeContinuingBackend(FakeBackend):
-    @override
-    def can_continue(self, prompt: Prompt) -> bool:
-        return True
 
 
 async def never() -> bool:
@@ -52,7 +43,7 @@ async def generate(backend: FakeBackend, **options: object) -> tuple[GeneratedAn
     ],
 )
 async def test_cut_stream_goes_on_behind_what_was_written(rest: list[str]) -> None:
-    backend = FakeContinuingBackend(["Once ", "upon ", CUT], rest)
+    backend = FakeRemoteBackend(["Once ", "upon ", CUT], rest)
     answer, shown = await generate(backend)
     assert (answer.text, shown) == ("Once upon a time.",) * 2
     assert answer.reason == "stop"
@@ -64,7 +55,7 @@ async def test_cut_stream_goes_on_behind_what_was_written(rest: list[str]) -> No
     "second", [[CUT], ["a ", CUT], [BackendUnavailable("no budget")]], ids=["cut", "text", "none"]
 )
 async def test_second_cut_is_final_and_keeps_what_was_written(second: list[ScriptStep]) -> None:
-    backend = FakeContinuingBackend(["Once upon ", CUT], second)
+    backend = FakeRemoteBackend(["Once upon ", CUT], second)
     answer, shown = await generate(backend)
     assert answer.reason is None
     assert shown.strip() == answer.text
@@ -76,8 +67,8 @@ async def test_second_cut_is_final_and_keeps_what_was_written(second: list[Scrip
     ("backend", "options"),
     [
         (FakeBackend(["Once", CUT]), {}),
-        (FakeContinuingBackend(["Once", BackendInterrupted("too slow")]), {}),
-        (FakeContinuingBackend(["Once", CUT]), {"may_continue": never}),
+        (FakeRemoteBackend(["Once", BackendInterrupted("too slow")]), {}),
+        (FakeRemoteBackend(["Once", CUT]), {"may_continue": never}),
     ],
     ids=["the model cannot", "it timed out", "the budget is used up"],
 )
@@ -96,19 +87,15 @@ def test_beginning_that_ends_early_is_kept_unless_it_is_all_repeated(text: str) 
     assert shown == ("" if text == "Aha. A" else text)
 
 
-class OneTool(Tools):
-    """A tool that adds, and what was called of it."""
+async def add(_arguments: Mapping[str, object]) -> str:
+    return "4"
 
-    specs = (ToolSpec("add", "Add numbers.", {}),)
-    records: Sequence[ToolRecord] = ()
 
-    @override
-    async def run(self, call: ToolCall) -> str:
-        return "4"
+ADD = Tool(ToolSpec("add", "Add numbers.", {}), add)
 
 
 async def test_answer_to_a_tool_may_begin_as_the_text_that_was_cut() -> None:
     calls = Finish(FinishReason.STOP, tool_calls=(ToolCall("1", "add", "{}"),))
-    backend = FakeContinuingBackend(["Let me see", CUT], [calls], ["Let me see: 4."])
-    answer, _ = await generate(backend, tools=ToolRounds(OneTool()))
+    backend = FakeRemoteBackend(["Let me see", CUT], [calls], ["Let me see: 4."])
+    answer, _ = await generate(backend, tools=Toolbox([ADD], FakeClock()))
     assert answer.text == "Let me see\n\nLet me see: 4."

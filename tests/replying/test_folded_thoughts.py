@@ -14,7 +14,7 @@ from bot.platforms.telegram.markup import with_folded
 from bot.replying.answer_parts import fold_thoughts
 from bot.replying.split import split
 from bot.storage.database import Database
-from tests.fakes import LIMITS, FakeBackend, ScriptStep
+from tests.fakes import LIMITS, ScriptStep
 from tests.turn.setup import Setup
 
 FOLDING = replace(LIMITS, folds_thoughts=True)
@@ -91,7 +91,7 @@ async def test_thoughts_are_shown_only_where_a_preset_folds_them(
     database: Database, chosen: str, limits: Limits, shown: str
 ) -> None:
     script: list[ScriptStep] = [ReasoningDelta("Hm. "), ReasoningDelta("Hello?"), "Hi."]
-    setup = Setup(database, backend=FakeBackend(script), limits=limits, preset={"thoughts": chosen})
+    setup = Setup(database, script, limits=limits, preset={"thoughts": chosen})
     await setup.say("hello")
     assert setup.texts == ["Hi."]
     assert [one.thoughts for one in setup.surface.contents] == [shown]

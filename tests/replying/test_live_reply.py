@@ -422,11 +422,14 @@ async def test_typing_is_repeated_before_it_expires_whatever_is_refused() -> Non
     assert len(surface.calls) == 4  # at 0.5, 8.5, 28.5 and 36.5 seconds
 
 
-async def test_typing_is_not_sent_for_an_answer_within_half_a_second() -> None:
-    surface, clock = FakeSurface(), FakeClock()
+@pytest.mark.parametrize(("typing_seconds", "answer_seconds"), [(10, 0.4), (0, 10)])
+async def test_typing_is_not_sent_for_a_quick_answer_or_where_there_is_no_indicator(
+    typing_seconds: float, answer_seconds: float
+) -> None:
+    surface, clock = FakeSurface(replace(LIMITS, typing_seconds=typing_seconds)), FakeClock()
 
     async with TypingIndicator(surface, CHAT, clock):
-        await clock.advance(0.4)
+        await clock.advance(answer_seconds)
     await clock.advance(10)
 
     assert surface.calls == []
@@ -441,17 +444,6 @@ async def test_typing_ends_when_it_is_stopped() -> None:
         await clock.advance(40)
 
     assert surface.calls == [("typing", "")]
-
-
-async def test_platform_without_typing_indicator_is_not_called() -> None:
-    surface = FakeSurface(replace(LIMITS, typing_seconds=0))
-
-    clock = FakeClock()
-
-    async with TypingIndicator(surface, CHAT, clock):
-        await clock.advance(10)
-
-    assert surface.calls == []
 
 
 def test_final_parts_are_numbered() -> None:

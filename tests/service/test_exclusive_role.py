@@ -8,9 +8,10 @@ from prometheus_client import REGISTRY
 from typing_extensions import override
 
 from bot.errors import StoreError
-from bot.ports import Intake, RoleLeases, ShardedPlatform
+from bot.ports import Intake, ShardedPlatform
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.exclusive_role import ExclusiveReceiver, ExclusiveRole, ShardReceiver
+from bot.storage.leases import SqlRoleLeases
 from tests.fakes import FakeClock
 from tests.service.test_platform_supervisor import FakePlatform
 from tests.support.intake import FakeIntake
@@ -37,7 +38,7 @@ class Leases:
         return ProcessLeases(self, owner)
 
 
-class ProcessLeases(RoleLeases):
+class ProcessLeases(SqlRoleLeases):
     def __init__(self, leases: Leases, owner: str) -> None:
         self.has_database = True
         self._leases = leases

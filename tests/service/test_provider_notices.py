@@ -1,31 +1,25 @@
 """What /readyz says of providers that do not answer this worker."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pytest
-from typing_extensions import override
 
 from bot.chat.operation import ModelHealth
 from bot.ports import Backend
 from bot.prompting.presets.preset import Preset
 from bot.service.jobs import ProviderNotices
 from bot.service.options import ALL_ROLES, Role
-from tests.fakes import FakeBackend
+from tests.fakes import FakeRemoteBackend
 
 _WORKER = frozenset({Role.WORKER})
 _PRESETS = [Preset(name=name, provider=name, model="m") for name in ("cloud", "local")]
 
 
-class WatchedBackend(FakeBackend):
-    """Its models have open circuit breakers, or not."""
-
-    def __init__(self, **is_paused: bool) -> None:
-        super().__init__()
-        self._is_paused = is_paused
-
-    @override
-    def model_health(self) -> Sequence[ModelHealth]:
-        return [ModelHealth(name, paused, 5, 5) for name, paused in self._is_paused.items()]
+def watched(**is_paused: bool) -> Backend:
+    """Return a backend whose models have open circuit breakers, or not."""
+    backend = FakeRemoteBackend()
+    backend.health = [ModelHealth(name, paused, 5, 5) for name, paused in is_paused.items()]
+    return backend
 
 
 def notices(backends: Mapping[str, Backend], roles: frozenset[Role] = _WORKER) -> ProviderNotices:
@@ -43,13 +37,13 @@ def notices(backends: Mapping[str, Backend], roles: frozenset[Role] = _WORKER) -
 def test_provider_that_does_not_answer_is_named_by_its_workers(
     local: bool, roles: frozenset[Role], found: list[str], problem: str | None
 ) -> None:
-    backends = {"cloud": WatchedBackend(big=True, small=True), "local": WatchedBackend(a=local)}
+    backends = {"cloud": watched(big=True, small=True), "local": watched(a=local)}
     worker = notices(backends, roles)
     assert worker.find() == [f"provider {name!r} does not answer this worker" for name in found]
     assert worker.worker_problem() == problem
 
 
 def test_provider_with_one_model_that_answers_is_not_named() -> None:
-    worker = notices({"cloud": WatchedBackend(big=True, small=False), "local": WatchedBackend()})
+    worker = notices({"cloud": watched(big=True, small=False), "local": watched()})
     assert worker.find() == []
     assert worker.worker_problem() is None

@@ -21,7 +21,7 @@ from bot.commands.answers import AnswerButtons
 from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
-from bot.commands.privacy import ChannelForgetting, PersonForgetting
+from bot.commands.privacy import Forgetting
 from bot.commands.reports import ContextView
 from bot.delivery.sender import LaneDelivery, Sender
 from bot.errors import StoreError, Unreachable
@@ -53,7 +53,6 @@ from bot.summaries import Summarizer
 from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals, MissedSignals
 from bot.turn.claims import LeaseKeeper
-from bot.turn.message_groups import MessageGatherer
 from bot.turn.prompt_inputs import ChannelReader, PromptSources
 from bot.turn.stages import TurnStages
 from bot.turn.stops import StopRequests
@@ -203,9 +202,7 @@ class SimulatedProcess:
         )
         delivery = LaneDelivery(self._sender, self.lane_pool)
         leases = LeaseKeeper(self.conversations, clock)
-        replies = LiveReplies(
-            self.conversations.open, platforms, delivery, clock, leases.is_certain
-        )
+        replies = LiveReplies(self.conversations, platforms, delivery, clock, leases.is_certain)
         chat_settings = SqlChatSettings(database, clock)
         preset = Preset.model_validate(
             {"name": "tester", "provider": "test", "model": "m", "busy": {"at_most": 100}}
@@ -246,22 +243,23 @@ class SimulatedProcess:
         arrivals = ArrivalSignals(signals)
         notes = SqlMessageNotes(database, clock)
         stages = TurnStages(
+            self.conversations,
+            (),
+            clock,
             resolver,
             commands,
             AnswerPipeline(sources, backends, replies, clock, rng.random),
             replies,
             self._stops,
             AnswerButtons(self.conversations, inbox, admins, router.route_press),
-            PersonForgetting(personal_data, personas, self._receive),
-            ChannelForgetting(index, self._receive),
-            MessageGatherer(self.conversations, arrivals, clock),
+            Forgetting(personal_data, personas, index, self._receive),
             arrivals,
             VoiceMessages(_download_nothing, backends),
             DecisionLog(notes, clock),
             notes,
             rng.random,
         )
-        self.worker = ConversationWorker(self.conversations, (), stages, name, clock, leases)
+        self.worker = ConversationWorker(stages, name, leases)
         self.conversation_pool = KeyedWorkerPool[ClaimedMessage](
             CONVERSATIONS,
             signals=signals,

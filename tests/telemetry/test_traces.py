@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 
-from bot.chat.prompt import Finish, FinishReason, Usage
-from bot.chat.tool import ToolCall
+from bot.chat.prompt import Finish, FinishReason, ToolCall, Usage
 from bot.errors import BackendUnavailable, SettingsError
 from bot.intake import InboxIntake
 from bot.runtime.clock import SystemClock

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 
-from bot.chat.template_capabilities import Capabilities
+from bot.chat.prompt import Capabilities
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate
 from bot.templates.capabilities import detect_capabilities, has_parts

@@ -6,12 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.chat.template_capabilities import ALL_CAPABILITIES, Capabilities
+from bot.chat.prompt import ALL_CAPABILITIES, Capabilities
 from bot.templates import JinjaTemplate, StringTemplate, get
-from bot.templates.capabilities import (
-    PLACEHOLDER_USER_TEXT,
-    adapt_messages,
-)
+from bot.templates.capabilities import PLACEHOLDER_USER_TEXT, adapt_messages
 from bot.templates.control_tokens import render_messages
 from tests.templates.published_templates import capabilities_of, published_templates
 

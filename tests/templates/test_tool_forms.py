@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.prompt import Message, TemplateChoice
-from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
+from bot.chat.prompt import Message, TemplateChoice, ToolCall, ToolExchange, ToolSpec
 from bot.templates.renderer import ModelTemplate, Renderer, ToolUse
 from bot.templates.tool_forms import ToolForm
 from tests.templates.published_templates import published_templates

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bot.chat.prompt import Finish, FinishReason, Usage
-from bot.chat.tool import ToolCall
+from bot.chat.prompt import Finish, FinishReason, ToolCall, Usage
 from bot.errors import ToolServerError
 from bot.prompting.text.tokens import count_tokens
 from bot.runtime.clock import SystemClock

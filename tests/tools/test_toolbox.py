@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bot.chat.prompt import ToolCall, ToolSpec
 from bot.chat.session import Turn
 from bot.chat.story import Story
-from bot.chat.tool import ToolCall, ToolSpec
 from bot.errors import EmbeddingError
 from bot.prompting.text.tokens import count_tokens
 from bot.tools import (

@@ -4,19 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from sqlalchemy import select, update
 from typing_extensions import override
 
-from bot.chat.incoming import (
-    Address,
-    Incoming,
-    MediaItem,
-    Request,
-    Said,
-)
+from bot.chat.command import ButtonAction, ButtonData
+from bot.chat.incoming import Address, Incoming, MediaItem, Person, Pressed, Quote, Request, Said
 from bot.chat.outgoing import Limits, OutboxRow
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
 from bot.commands.admin_notes import AdminNotes
@@ -24,15 +20,11 @@ from bot.commands.answers import AnswerButtons
 from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
-from bot.commands.privacy import ChannelForgetting, PersonForgetting
+from bot.commands.privacy import Forgetting
 from bot.commands.reports import ContextView
 from bot.console.prompt_preview import PromptPreview
 from bot.delivery.sender import Sender
-from bot.errors import (
-    PlatformError,
-    StoreError,
-    Unreachable,
-)
+from bot.errors import PlatformError, StoreError, Unreachable
 from bot.intake import HistoryRouter
 from bot.media.attachment_reader import AttachmentReader, Download
 from bot.media.voice_messages import VoiceMessages
@@ -64,13 +56,12 @@ from bot.turn.limits.pauses import AnsweringPauses
 from bot.turn.limits.queue_limit import QueueLimit
 from bot.turn.limits.rate_limits import CommandLimits, RareNotices
 from bot.turn.limits.spending import Spending
-from bot.turn.message_groups import MessageGatherer
 from bot.turn.prompt_inputs import ChannelReader, PromptSources, ReadBefore, ReadStart
 from bot.turn.stages import TurnStages
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker
-from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface
-from tests.samples import BOB, format_receipt, make_incoming, mask_secret, read_session
+from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, ScriptStep
+from tests.samples import ALICE, BOB, format_receipt, make_incoming, mask_secret, read_session
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 CHAT = "telegram:5"
@@ -124,13 +115,13 @@ class FakeMemory(ConversationMemory):
 
 
 class Setup(Delivery):
-    """A worker whose answers are delivered at once to a fake channel."""
+    """A worker whose answers are delivered at once to a fake channel; the model plays `scripts`."""
 
     def __init__(
         self,
         database: Database,
-        *,
-        backend: FakeBackend,
+        *scripts: Sequence[ScriptStep],
+        backend: FakeBackend | None = None,
         limits: Limits = LIMITS,
         preset: Mapping[str, object] | None = None,
         owner: str = "me",
@@ -151,7 +142,7 @@ class Setup(Delivery):
         admin_notes: AdminNotes | None = None,
     ) -> None:
         self.database = database
-        self.backend = backend
+        self.backend = backend = backend or FakeBackend(*scripts)
         self.platform_error: PlatformError | None = None
         """What the platform answers when it is asked who is an admin."""
         self.surface = surface or FakeSurface(limits)
@@ -178,7 +169,7 @@ class Setup(Delivery):
         self.memory = FakeMemory()
         self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
         replies = LiveReplies(
-            self.conversations.open,
+            self.conversations,
             surfaces,
             self,
             self.clock,
@@ -234,18 +225,28 @@ class Setup(Delivery):
         self.pauses = AnsweringPauses(Pauses(database, self.clock), self.signals)
         self.stops = StopRequests(self.signals, admins.is_known_admin, admins.note)
         self.arrivals = arrivals = ArrivalSignals(self.signals)
-        gatherer = MessageGatherer(self.conversations, arrivals, self.clock)
-        forgetting = PersonForgetting(
-            PersonalData(database, self.clock), personas, self._receive_events
+        forgetting = Forgetting(
+            PersonalData(database, self.clock), personas, index, self._receive_events
         )
         notices = RareNotices(InProcessRateLimits(self.clock))
         self.notes = SqlMessageNotes(database, self.clock)
         self.decisions = DecisionLog(self.notes, self.clock)
         setups = TurnStages(
-            *(resolver, commands, pipeline, replies, self.stops, self.buttons),
-            *(forgetting, ChannelForgetting(index, self._receive_events), gatherer),
-            *(arrivals, VoiceMessages(download, backends), self.decisions),
-            *(self.notes, dice),
+            self.conversations,
+            [self.memory],
+            self.clock,
+            resolver,
+            commands,
+            pipeline,
+            replies,
+            self.stops,
+            self.buttons,
+            forgetting,
+            arrivals,
+            VoiceMessages(download, backends),
+            self.decisions,
+            self.notes,
+            dice,
             is_paused=self.pauses.covers,
             notices=notices,
             queue_limit=QueueLimit(
@@ -256,9 +257,7 @@ class Setup(Delivery):
             command_limits=command_limits,
             refused_chats=RefusedChats(self.clock, self.signals, notices, admin_notes),
         )
-        self.worker = ConversationWorker(
-            self.conversations, [self.memory], setups, owner, self.clock
-        )
+        self.worker = ConversationWorker(setups, owner)
 
     async def _receive_events(self, events: Sequence[Incoming]) -> None:
         async with self.router.routed(events) as routed:
@@ -374,3 +373,29 @@ async def texts_before(
         go_on.set()
         await worker
     return before
+
+
+FIRST = "telegram:5:1/0"
+"""The first part of the answer to the first message."""
+
+
+def pressed(
+    action: ButtonAction, part: str = FIRST, *, by: Person = ALICE, number: int = 0, key: str = "1"
+) -> Pressed:
+    address = Address("telegram", "5")
+    return Pressed(
+        address=address,
+        external_key=f"cb{key}",
+        message_id="900",
+        author=by,
+        data=ButtonData(action, part, number).encode(),
+        at=datetime(2026, 11, 21, 12, 5, tzinfo=UTC),
+        scopes=(address.lane,),
+        interaction="77",
+    )
+
+
+def on(message_id: str, text: str, *, key: str, by: Person = ALICE) -> Said:
+    """Return a command that replies to a message."""
+    said = make_incoming(text, key=key, author=by)
+    return replace(said, quote=Quote(None, message_id, ""))

@@ -14,8 +14,7 @@ from bot.storage.database import Database
 from bot.storage.tables import audit
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import Setup, running_worker
-from tests.turn.test_pressed_buttons import pressed
+from tests.turn.setup import Setup, pressed, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 ADMIN = ALICE
@@ -77,7 +76,7 @@ async def test_act_of_an_admin_on_what_others_asked_is_noted(
 
 @pytest.mark.parametrize("act", ACTS)
 async def test_what_is_refused_or_ones_own_is_not_noted(database: Database, act: str) -> None:
-    setup = Setup(database, backend=FakeBackend(["One.", CUT], ["Two."]))
+    setup = Setup(database, ["One.", CUT], ["Two."])
     event, _ = ACTS[act]
     await say(setup, question(ADMIN))
     await say(setup, replace(event, author=BOB, external_key="5:79"))
@@ -90,14 +89,14 @@ async def test_what_is_refused_or_ones_own_is_not_noted(database: Database, act:
 async def test_preset_without_its_instructions_is_not_noted(
     database: Database, by: Person, system: str
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(), preset={"system": system})
+    setup = Setup(database, preset={"system": system})
     await say(setup, replace(command("/preset show"), author=by))
     assert "instructions" not in setup.texts[-1]
     assert await read_audit(setup) == []
 
 
 async def test_retry_of_a_question_whose_answer_failed_is_noted(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend([AWAY], ["Two."]))
+    setup = Setup(database, [AWAY], ["Two."])
     await say(setup, question(BOB))
     await say(setup, command("/retry"))
     assert await actions(setup) == ["retry question"]
@@ -106,7 +105,7 @@ async def test_retry_of_a_question_whose_answer_failed_is_noted(database: Databa
 @pytest.mark.parametrize("by", [ADMIN, BOB])
 @pytest.mark.parametrize("form", ["/stop", "Stop"])
 async def test_stop_by_an_admin_is_noted_once(database: Database, form: str, by: Person) -> None:
-    setup = Setup(database, backend=FakeBackend(["Once", asyncio.Event()]))
+    setup = Setup(database, ["Once", asyncio.Event()])
     first, again = (
         (replace(command("/stop"), author=by, external_key=f"5:9{number}") for number in (1, 2))
         if form == "/stop"
@@ -117,7 +116,7 @@ async def test_stop_by_an_admin_is_noted_once(database: Database, form: str, by:
 
 
 async def test_answer_is_stopped_also_where_that_cannot_be_noted(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Once", asyncio.Event()]))
+    setup = Setup(database, ["Once", asyncio.Event()])
     await database.write(lambda connection: connection.execute(DropTable(audit)).rowcount)
     await stop_while_answering(setup, command("/stop"))
     assert setup.texts[-1] == "Stopped. /retry answers again."

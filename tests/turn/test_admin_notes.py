@@ -33,7 +33,7 @@ async def test_note_about_a_fallback_stands_where_it_is_wanted(
     await settings.set("telegram:5", "admin_notes", value, "telegram:1")
     setup = Setup(
         database,
-        backend=FakeBackend([BackendUnavailable("away", notice="The key is wrong.")]),
+        [BackendUnavailable("away", notice="The key is wrong.")],
         fallback=FakeBackend(["Hi."]),
         preset={"fallbacks": [{"provider": "q", "model": "small"}]},
         clock=clock,

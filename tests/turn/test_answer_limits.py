@@ -140,9 +140,7 @@ async def test_person_is_counted_over_all_channels(database: Database) -> None:
     clock = FakeClock()
     rates = RecordingRateLimits(clock)
     limits = AnswerLimits(rates, clock, per_person=15, per_channel=15, seconds=30)
-    setup = Setup(
-        database, backend=FakeBackend(["Hi."]), clock=clock, pipeline_parts={"limits": limits}
-    )
+    setup = Setup(database, ["Hi."], clock=clock, pipeline_parts={"limits": limits})
     await setup.say("hello")
     assert rates.taken == [Rate("person:telegram:1", 15, 30), Rate("channel:telegram:5", 15, 30)]
 
@@ -165,12 +163,7 @@ async def test_request_waits_until_another_one_has_ended(
 ) -> None:
     go_on = asyncio.Event()
     scripts: list[list[ScriptStep]] = [[go_on, "one"], ["two"]]
-    setup = Setup(
-        database,
-        backend=FakeBackend(*scripts),
-        clock=clock,
-        pipeline_parts={"slots": slots},
-    )
+    setup = Setup(database, *scripts, clock=clock, pipeline_parts={"slots": slots})
     await setup.receive("a", make_incoming("b", key="6:1", chat="6"))
     async with asyncio.TaskGroup() as group:
         first = group.create_task(setup.work())
@@ -194,7 +187,6 @@ async def test_fallback_answers_when_no_slot_becomes_free(
     fallback = FakeBackend(["Hi."])
     setup = Setup(
         database,
-        backend=FakeBackend(),
         fallback=fallback,
         preset={"fallbacks": [{"provider": "q"}]},
         clock=clock,

@@ -47,7 +47,7 @@ async def test_picture_is_in_the_prompt_and_in_nothing_that_is_kept(database: Da
 
 
 async def test_model_that_does_not_see_gets_the_description(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hm."]), download=download)
+    setup = Setup(database, ["Hm."], download=download)
     await setup.say(replace(make_incoming("what is it?"), attachments=(PICTURE, NOTES)))
     [prompt] = setup.backend.prompts
     assert newest(prompt) == (
@@ -63,7 +63,7 @@ async def test_guessed_encoding_of_a_file_is_told_behind_the_answer(database: Da
     words = "Привет! Завтра мы встречаемся у входа в парк в семь вечера."
     FILES["russian"] = words.encode("cp1251")
     letter = MediaItem(MediaKind.FILE, "letter.txt", None, "russian")
-    setup = Setup(database, backend=FakeBackend(["At seven."]), download=download)
+    setup = Setup(database, ["At seven."], download=download)
     await setup.say(replace(make_incoming("when?"), attachments=(letter,)))
     assert f"> {words}\n" in newest(setup.backend.prompts[0])
     assert setup.texts == [
@@ -75,7 +75,7 @@ async def test_guessed_encoding_of_a_file_is_told_behind_the_answer(database: Da
 async def test_what_cannot_be_read_is_told_once_although_the_question_is_edited(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hm."], ["Oh."]), download=download)
+    setup = Setup(database, ["Hm."], ["Oh."], download=download)
     asked = replace(make_incoming("what is it?", key="5:1"), attachments=(PICTURE,))
     await setup.say(asked)
     edited = Edited("5:1:e1", replace(asked, text="who is it?"), asked.at)
@@ -86,7 +86,7 @@ async def test_what_cannot_be_read_is_told_once_although_the_question_is_edited(
 
 
 async def test_picture_alone_for_a_model_that_does_not_see_gets_a_word(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hm."]), download=download)
+    setup = Setup(database, ["Hm."], download=download)
     await setup.say(replace(make_incoming(""), attachments=(PICTURE,)))
     blind = "I cannot look at pictures here. Please tell me in words what it is about."
     assert (setup.texts, setup.backend.prompts) == ([blind], [])

@@ -10,7 +10,7 @@ from bot.chat.incoming import Deleted, Edited, Quote, Said, WakeReason
 from bot.errors import PlatformError, Refused, Unreachable
 from bot.storage.database import Database
 from bot.storage.retention import delete_expired_turns
-from tests.fakes import FakeBackend, FakeClock
+from tests.fakes import FakeClock
 from tests.samples import BOB, make_incoming
 from tests.turn.setup import Setup
 
@@ -36,7 +36,7 @@ class Channel:
 
 
 async def test_observed_line_is_background_of_the_next_question(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hm."]))
+    setup = Setup(database, ["Hm."])
     await setup.say(make_incoming("nice weather", key="5:1", author=BOB, wake=None), QUESTION)
     [prompt] = setup.backend.prompts
     assert "> Bob:nice weather\n\nAlice:well?" in prompt.messages[-1].content
@@ -51,7 +51,7 @@ async def test_observed_line_is_background_of_the_next_question(database: Databa
 async def test_late_message_is_remembered_and_not_answered(
     database: Database, wake: WakeReason | None
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Late, sorry."]))
+    setup = Setup(database, ["Late, sorry."])
     await setup.say(replace(make_incoming("how late is it?", wake=wake), is_late=True))
     assert (setup.texts, setup.backend.prompts) == ([], [])
     assert await setup.history() == [("user", "how late is it?")]
@@ -61,21 +61,21 @@ async def test_late_message_is_remembered_and_not_answered(
 
 
 async def test_late_command_is_not_carried_out(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     await setup.say("hello", replace(make_incoming("/new", key="5:7"), is_late=True))
     assert (await setup.session()).number == 1
     assert setup.texts == ["Hi."]
 
 
 async def test_late_forget_is_carried_out(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     late = make_incoming("/forget", key="5:7", admin=True)
     await setup.say("hello", replace(late, is_late=True))
     assert await setup.history() == []
 
 
 async def test_late_edit_changes_the_history_alone(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."], ["Ho."]))
+    setup = Setup(database, ["Hi."], ["Ho."])
     await setup.say("hello")
     edited = replace(make_incoming("good morning"), is_late=True)
     await setup.inbox.receive([Edited("5:1:e1", edited, edited.at)], {})
@@ -89,7 +89,7 @@ async def test_late_edit_changes_the_history_alone(database: Database) -> None:
 
 async def test_new_channel_is_read_once_before_the_first_answer(database: Database) -> None:
     channel = Channel(*(f"line {number}" for number in range(60)))
-    setup = Setup(database, backend=FakeBackend(["Hm.", "Ho."]), read_before=channel.read_before)
+    setup = Setup(database, ["Hm.", "Ho."], read_before=channel.read_before)
     await setup.say(QUESTION, make_incoming("more", key="5:10", wake=WakeReason.MENTION))
     first, second = setup.backend.prompts
     newest = first.messages[-1].content
@@ -112,7 +112,7 @@ async def test_channel_stays_new_while_presets_are_chosen(
     channel = Channel("old news")
     setup = Setup(
         database,
-        backend=FakeBackend(["Hm.", "Ho."]),
+        ["Hm.", "Ho."],
         preset={"name": "tester", "greeting": "tester says hi"},
         others=[{"name": "nova", "greeting": "nova says hi"}],
         read_before=channel.read_before,
@@ -132,11 +132,7 @@ async def test_channel_with_background_is_new_until_its_first_answer(
     database: Database,
 ) -> None:
     channel = Channel("before", "heard")
-    setup = Setup(
-        database,
-        backend=FakeBackend([Unreachable("away")], ["Ho."]),
-        read_before=channel.read_before,
-    )
+    setup = Setup(database, [Unreachable("away")], ["Ho."], read_before=channel.read_before)
     known = replace(make_incoming("heard", key="5:2", author=BOB, wake=None), message_id="2")
     await setup.say(known, QUESTION, make_incoming("more", key="5:10", wake=WakeReason.MENTION))
     newest = setup.backend.prompts[-1].messages
@@ -152,7 +148,7 @@ async def test_thread_begins_with_what_it_was_opened_about(database: Database) -
         asked.append(said.message_id)
         return start
 
-    setup = Setup(database, backend=FakeBackend(["Hm.", "Ho."]), read_start=read_start)
+    setup = Setup(database, ["Hm.", "Ho."], read_start=read_start)
     line, *questions = (
         replace(one, in_thread=True, thread_title="Ferns\n[Help]")
         for one in (
@@ -191,13 +187,7 @@ async def test_what_is_older_than_histories_are_kept_is_not_read_again(database:
         return [old, young]
 
     clock = FakeClock(QUESTION.at.timestamp())
-    setup = Setup(
-        database,
-        backend=FakeBackend(["Hm."]),
-        clock=clock,
-        read_before=read_before,
-        history_days=30,
-    )
+    setup = Setup(database, ["Hm."], clock=clock, read_before=read_before, history_days=30)
     await setup.say(QUESTION)
     assert "a month and a second" not in str(setup.backend.prompts)
     expected = [("user", "a month"), ("user", "well?"), ("assistant", "Hm.")]
@@ -215,7 +205,7 @@ async def test_old_message_that_a_thread_was_opened_about_is_not_read_again(
 
     setup = Setup(
         database,
-        backend=FakeBackend(["Hm."]),
+        ["Hm."],
         clock=FakeClock(QUESTION.at.timestamp()),
         read_start=read_start,
         history_days=days,
@@ -230,7 +220,7 @@ async def test_channel_that_cannot_be_read_is_answered(
     database: Database, error: PlatformError
 ) -> None:
     channel = Channel("old", error=error)
-    setup = Setup(database, backend=FakeBackend(["Hm."]), read_before=channel.read_before)
+    setup = Setup(database, ["Hm."], read_before=channel.read_before)
     await setup.say(QUESTION)
     assert setup.texts == ["Hm."]
     assert await setup.history() == [("user", "well?"), ("assistant", "Hm.")]
@@ -239,7 +229,7 @@ async def test_channel_that_cannot_be_read_is_answered(
 async def test_pasted_token_in_a_new_channel_is_masked(database: Database) -> None:
     token = "sk-" + "a1B2" * 12
     channel = Channel(f"my key is {token}")
-    setup = Setup(database, backend=FakeBackend(["Hm."]), read_before=channel.read_before)
+    setup = Setup(database, ["Hm."], read_before=channel.read_before)
     await setup.say(QUESTION)
     assert token not in str(setup.backend.prompts)
 
@@ -251,9 +241,7 @@ async def test_channel_is_not_read_where_only_questions_count(
     database: Database, preset: dict[str, object], wake: WakeReason
 ) -> None:
     channel = Channel("old")
-    setup = Setup(
-        database, backend=FakeBackend(["Hm."]), preset=preset, read_before=channel.read_before
-    )
+    setup = Setup(database, ["Hm."], preset=preset, read_before=channel.read_before)
     await setup.say(replace(QUESTION, wake=wake))
     assert channel.reads == 0
 
@@ -262,7 +250,7 @@ async def test_line_that_is_forgotten_before_the_first_answer_is_not_read_again(
     database: Database,
 ) -> None:
     channel = Channel("secret", "kept")
-    setup = Setup(database, backend=FakeBackend(["Hm."]), read_before=channel.read_before)
+    setup = Setup(database, ["Hm."], read_before=channel.read_before)
     secret, kept = (
         make_incoming(text, key=f"5:{number}", wake=None)
         for number, text in enumerate(("secret", "kept"), 1)
@@ -278,7 +266,7 @@ async def test_line_that_is_forgotten_before_the_first_answer_is_not_read_again(
 @pytest.mark.parametrize("command", ["/new", "/forget", "deleted"])
 async def test_what_was_put_away_is_not_read_again(database: Database, command: str) -> None:
     channel = Channel("old")
-    setup = Setup(database, backend=FakeBackend(["Hm.", "Ho."]), read_before=channel.read_before)
+    setup = Setup(database, ["Hm.", "Ho."], read_before=channel.read_before)
     if command == "deleted":
         line = make_incoming("secret", key="5:1", wake=None)
         await setup.say(line)
@@ -297,7 +285,7 @@ async def test_what_a_thread_was_opened_about_is_not_read_again(
     async def read_start(said: Said) -> Said:
         return replace(make_incoming("my secret fern", author=BOB, wake=None), message_id="5")
 
-    setup = Setup(database, backend=FakeBackend(["Hm.", "Ho."]), read_start=read_start)
+    setup = Setup(database, ["Hm.", "Ho."], read_start=read_start)
     asked, put_away, again = (
         replace(one, in_thread=True)
         for one in (

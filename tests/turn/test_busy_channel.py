@@ -1,35 +1,32 @@
 """Test what happens to messages that come while an answer is being made."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 from sqlalchemy import select, update
 
 from bot.chat.command import ButtonAction, ButtonData
-from bot.chat.incoming import Address, Incoming, Person, Pressed, Said, WakeReason
+from bot.chat.incoming import Address, Incoming, Pressed, Said, WakeReason
 from bot.chat.prompt import RateLimitWait
 from bot.chat.session import Attempt
 from bot.errors import BackendUnavailable
 from bot.storage.database import Database
 from bot.storage.tables import conversation, inbox, outbox
-from tests.fakes import LIMITS, FakeBackend
-from tests.samples import ALICE, BOB, make_incoming
+from tests.fakes import FakeBackend
+from tests.samples import ALICE, BOB
+from tests.turn.busy_channel import (
+    LIMITS_OF_CHATS,
+    MENTION,
+    answering,
+    asked,
+    contents,
+    end,
+    pass_time_until,
+)
 from tests.turn.setup import CHAT, Setup, running_worker
-from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
+from tests.waiting import advance_in_steps, wait_until
 
-LIMITS_OF_CHATS = replace(LIMITS, answers_each_message=False)
 FIRST_WORDS = "These words are long enough for a first message. "
-MENTION = WakeReason.MENTION
-
-
-def asked(
-    number: int, author: Person = ALICE, wake: WakeReason | None = MENTION, text: str = ""
-) -> Said:
-    """Return a message of a group, or of a private chat."""
-    return make_incoming(text or f"q{number}", key=f"5:{number}", author=author, wake=wake)
 
 
 def private(number: int) -> Said:
@@ -39,35 +36,6 @@ def private(number: int) -> Said:
 def make_setup(database: Database, backend: FakeBackend, **busy: object) -> Setup:
     preset = {"context": "all", "busy": busy}
     return Setup(database, backend=backend, limits=LIMITS_OF_CHATS, preset=preset)
-
-
-@asynccontextmanager
-async def answering(setup: Setup, first: Said) -> AsyncIterator[asyncio.Task[None]]:
-    """Ask in an idle channel; the block runs once the model was asked."""
-    before = len(setup.backend.prompts)
-    await setup.receive(first)
-    deciding = asyncio.create_task(setup.stops.run())
-    async with running_worker(setup) as worker:
-        await wait_until(lambda: len(setup.backend.prompts) > before)
-        yield worker
-    deciding.cancel()
-
-
-async def pass_time_until(setup: Setup, condition: Callable[[], bool]) -> None:
-    """Let time pass, as long as the database takes, until the condition is true."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():
-            await advance_in_steps(setup.clock, 1)
-
-
-async def end(setup: Setup, worker: asyncio.Task[None]) -> None:
-    """Let time pass until everything is answered."""
-    await pass_time_until(setup, worker.done)
-    await worker
-
-
-def contents(setup: Setup, number: int = -1) -> Sequence[str]:
-    return [one.content for one in setup.backend.prompts[number].messages]
 
 
 async def test_first_message_of_an_idle_channel_waits_for_nothing(database: Database) -> None:

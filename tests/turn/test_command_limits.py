@@ -10,10 +10,9 @@ from bot.commands.answers import NOT_YOURS
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.turn.limits.rate_limits import CommandLimits
-from tests.fakes import FakeBackend, FakeClock
+from tests.fakes import FakeClock
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import Setup
-from tests.turn.test_pressed_buttons import pressed
+from tests.turn.setup import Setup, pressed
 
 EXCESS = "That is more than 2 commands or buttons in 3600 s. Please try again in {wait} s."
 TOLD = f"⚠ {EXCESS.format(wait=1800)}"
@@ -27,12 +26,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 def setup(database: Database, clock: FakeClock) -> Setup:
     limits = CommandLimits(InProcessRateLimits(clock), per_person=2, seconds=3600)
-    return Setup(
-        database,
-        backend=FakeBackend(["one"], ["two"], ["three"]),
-        clock=clock,
-        command_limits=limits,
-    )
+    return Setup(database, ["one"], ["two"], ["three"], clock=clock, command_limits=limits)
 
 
 async def test_many_stickers_in_a_row_are_told_once_to_be_unreadable(setup: Setup) -> None:

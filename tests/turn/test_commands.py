@@ -5,9 +5,7 @@ from dataclasses import replace
 
 from sqlalchemy import select
 
-from bot.chat.incoming import (
-    WakeReason,
-)
+from bot.chat.incoming import WakeReason
 from bot.chat.outgoing import Attachment
 from bot.chat.session import MessageNote
 from bot.errors import Refused
@@ -15,14 +13,14 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
 from bot.storage.tables import turn
 from bot.turn.limits.admin_notices import REFUSED_SECONDS
-from tests.fakes import LIMITS, FakeBackend
+from tests.fakes import LIMITS
 from tests.samples import BOB, make_incoming
 from tests.turn.setup import CHAT, WITHOUT_NONCES, Setup
 from tests.waiting import advance_in_steps
 
 
 async def test_context_shows_the_receipt_of_the_last_answer(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     await setup.say("/context", "hello", "/context")
     assert (
         setup.texts[0]
@@ -32,7 +30,7 @@ async def test_context_shows_the_receipt_of_the_last_answer(database: Database) 
 
 
 async def test_context_prompt_sends_an_admin_one_file(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]), limits=WITHOUT_NONCES)
+    setup = Setup(database, ["Hi."], limits=WITHOUT_NONCES)
     await setup.say("/context prompt", "hello")
     setup.surface.responses_to_lose = 1
     await setup.say(make_incoming("/context prompt", key="5:0"), "and you?")
@@ -52,7 +50,7 @@ async def test_context_prompt_sends_an_admin_one_file(database: Database) -> Non
 
 
 async def test_context_prompt_is_refused_to_others(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     await setup.say("hello", make_incoming("/context prompt", key="5:2", author=BOB))
     assert setup.texts[-1] == (
         "⚠ Only an admin can see the exact prompt, because it contains my instructions."
@@ -63,7 +61,7 @@ async def test_context_prompt_is_refused_to_others(database: Database) -> None:
 async def test_context_mentions_the_file_to_admins_only_and_masks_secrets(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]), preset={"name": "nora sk-canary"})
+    setup = Setup(database, ["Hi."], preset={"name": "nora sk-canary"})
     await setup.say("hello", "/context", make_incoming("/context", key="5:3", author=BOB))
     to_admin, to_bob = setup.texts[1:]
     assert to_admin == to_bob + "\n\n/context prompt sends the exact prompt as a file."
@@ -71,7 +69,7 @@ async def test_context_mentions_the_file_to_admins_only_and_masks_secrets(
 
 
 async def test_command_is_not_part_of_the_history(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.say("/help")
     assert setup.texts[0].startswith("I am nora.")
     assert setup.backend.prompts == []
@@ -82,14 +80,14 @@ async def test_response_to_a_native_command_is_urgent_where_it_counts_for_no_rat
     database: Database,
 ) -> None:
     limits = replace(LIMITS, counts_responses=False)
-    setup = Setup(database, backend=FakeBackend(), limits=limits)
+    setup = Setup(database, limits=limits)
     native = make_incoming("/help", key="5:2", wake=WakeReason.COMMAND)
     await setup.say("/help", replace(native, message_id=None, interaction="1:token"))
     assert setup.urgent_deliveries == [False, True]
 
 
 async def test_new_begins_a_session_with_the_greeting(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(), preset={"greeting": "Come in!"})
+    setup = Setup(database, preset={"greeting": "Come in!"})
     await setup.say("hello", "/new")
     assert setup.texts[-1] == "A new conversation begins.\n\nCome in!"
     assert await setup.history() == [("assistant", "Come in!")]
@@ -97,14 +95,14 @@ async def test_new_begins_a_session_with_the_greeting(database: Database) -> Non
 
 
 async def test_new_ends_the_session_of_conversation_memories(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.say("/new")
 
     assert setup.memory.calls == [f"end_session {CHAT}"]
 
 
 async def test_forget_deletes_all_sessions_and_reports_it(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    setup = Setup(database, ["one"], ["two"])
     await setup.say("CANARY 1", "/new", "CANARY 2")
     setup.memory.calls.clear()
     await setup.say("/forget")
@@ -119,15 +117,13 @@ async def test_forget_deletes_all_sessions_and_reports_it(database: Database) ->
 
 
 async def test_unknown_command_is_answered_with_a_hint(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.say(make_incoming("/abracadabra", wake=WakeReason.COMMAND))
     assert setup.texts == ["⚠ There is no command /abracadabra; /help lists them all."]
 
 
 async def test_settings_why_names_the_reason_of_each_message(database: Database) -> None:
-    setup = Setup(
-        database, backend=FakeBackend(["Hi."]), preset={"role_name": "Nora", "context": "addressed"}
-    )
+    setup = Setup(database, ["Hi."], preset={"role_name": "Nora", "context": "addressed"})
     await setup.say(
         make_incoming("good morning all", key="5:1", wake=None),
         make_incoming("hi Nora", key="5:2", wake=None),
@@ -144,7 +140,7 @@ async def test_settings_why_names_the_reason_of_each_message(database: Database)
 async def test_settings_why_tells_what_other_processes_decided_until_it_is_forgotten(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."], ["Hello."]))
+    setup = Setup(database, ["Hi."], ["Hello."])
     storing = asyncio.create_task(setup.decisions.run())
     await setup.say("hello")
     await advance_in_steps(setup.clock, 0.2)
@@ -161,7 +157,7 @@ async def test_settings_why_tells_what_other_processes_decided_until_it_is_forgo
 
 
 async def test_settings_why_names_what_the_platform_refused(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."], ["Hm."], ["Ho."]))
+    setup = Setup(database, ["Hi."], ["Hm."], ["Ho."])
     no_right = Refused("Telegram refuses: Bad Request: not enough rights to send text messages")
     closed = Refused("Telegram refuses: Bad Request: TOPIC_CLOSED")
     setup.surface.fail_next("send", no_right, no_right, closed)

@@ -14,8 +14,8 @@ from bot.storage.database import Database
 from bot.storage.tables import receipt, turn
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.busy_channel import end
 from tests.turn.setup import WITHOUT_NONCES, Setup, running_worker
-from tests.turn.test_busy_channel import end
 from tests.waiting import advance_in_steps, wait_until
 
 CHAT = make_incoming().address
@@ -126,7 +126,7 @@ async def test_edit_before_the_first_word_leaves_no_empty_message(database: Data
 
 async def test_only_the_newest_of_many_edits_asks_the_model(database: Database) -> None:
     hundred = [edit(f"capital of {number}?", "5:1", number) for number in range(1, 101)]
-    setup = Setup(database, backend=FakeBackend(["Paris."], ["Rome."], ["Oslo."]))
+    setup = Setup(database, ["Paris."], ["Rome."], ["Oslo."])
     await handle(setup, said("capital of France?", "5:1"))
     await receive(setup, *hundred)
     await Setup(database, backend=setup.backend, surface=setup.surface).work()  # restarted
@@ -170,7 +170,7 @@ async def test_edit_of_an_older_message_changes_the_history_only(database: Datab
 async def test_lost_mention_withdraws_the_question(
     database: Database, context: str, left: list[tuple[str, str]]
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Yes?"]), preset={"context": context})
+    setup = Setup(database, ["Yes?"], preset={"context": context})
     await handle(setup, said("nora?", "5:1", WakeReason.MENTION))
     await handle(setup, edit("never mind", "5:1", wake=None))
     assert setup.texts == []
@@ -233,7 +233,7 @@ async def test_edit_that_changes_no_text_does_not_end_the_answer(database: Datab
 async def test_question_that_loses_its_mention_stays_where_something_else_calls(
     database: Database, wake: dict[str, object], answers: list[str]
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Yes."]), preset={"wake": wake})
+    setup = Setup(database, ["Yes."], preset={"wake": wake})
     await handle(setup, said("tea?", "5:1", WakeReason.MENTION))
     await setup.clock.advance(1)
     await handle(setup, edit("tea?", "5:1", wake=None))
@@ -266,7 +266,7 @@ async def test_edited_reply_to_a_character_is_answered_again(database: Database)
 
 
 async def test_mention_that_is_added_by_an_edit_asks(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Yes?"]))
+    setup = Setup(database, ["Yes?"])
     await handle(setup, said("hello?", "5:1", None))
     assert setup.texts == []
     await handle(setup, edit("hello, nora?", "5:1", wake=WakeReason.MENTION))
@@ -277,7 +277,7 @@ async def test_mention_that_is_added_by_an_edit_asks(database: Database) -> None
 async def test_leading_mention_that_is_added_asks_although_the_text_reads_the_same(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Yes?"]))
+    setup = Setup(database, ["Yes?"])
     await handle(setup, said("hello?", "5:1", None))
     await handle(setup, edit("hello?", "5:1", wake=WakeReason.MENTION))
     assert setup.texts == ["Yes?"]
@@ -288,7 +288,7 @@ async def test_leading_mention_that_is_added_asks_although_the_text_reads_the_sa
 
 
 async def test_edit_that_changes_no_text_changes_nothing(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["One."], ["Two."]))
+    setup = Setup(database, ["One."], ["Two."])
     await handle(setup, said("hello", "5:1"), edit("hello", "5:1"))
     assert setup.texts == ["One."]
     assert len(setup.backend.prompts) == 1
@@ -296,28 +296,28 @@ async def test_edit_that_changes_no_text_changes_nothing(database: Database) -> 
 
 async def test_failed_second_answer_leaves_the_first_one(database: Database) -> None:
     down = BackendUnavailable("down", notice="The model is away.")
-    setup = Setup(database, backend=FakeBackend(["One."], [down]))
+    setup = Setup(database, ["One."], [down])
     await handle(setup, said("hello", "5:1"), edit("hello again", "5:1"))
     assert setup.texts == ["One.", "⚠ The model is away."]
     assert await setup.history() == [("user", "hello again"), ("assistant", "One.")]
 
 
 async def test_edit_of_a_question_that_failed_asks_again(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend([BackendUnavailable("down")], ["Hi."]))
+    setup = Setup(database, [BackendUnavailable("down")], ["Hi."])
     await handle(setup, said("hello", "5:1"), edit("hello!", "5:1"))
     assert setup.texts[-1] == "Hi."
     assert await setup.history() == [("user", "hello!"), ("assistant", "Hi.")]
 
 
 async def test_edited_command_is_not_run_again(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await handle(setup, said("/new", "5:1", WakeReason.COMMAND))
     await handle(setup, edit("/new", "5:1", wake=WakeReason.COMMAND))
     assert setup.texts == ["A new conversation begins."]
 
 
 async def test_deleted_messages_leave_nothing_behind(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["One."], ["Two."]))
+    setup = Setup(database, ["One."], ["Two."])
     await handle(setup, said("my secret is CANARY", "5:1"), said("hello", "5:2"))
     [answer, _] = setup.surface.messages
     await handle(setup, deletion("1", answer))
@@ -330,7 +330,7 @@ async def test_deleted_messages_leave_nothing_behind(database: Database) -> None
 
 
 async def test_deletion_of_unknown_messages_changes_nothing(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["One."]))
+    setup = Setup(database, ["One."])
     await handle(setup, said("hello", "5:1"), deletion("77"))
     assert await setup.history() == [("user", "hello"), ("assistant", "One.")]
     assert setup.memory.calls == []
@@ -338,7 +338,7 @@ async def test_deletion_of_unknown_messages_changes_nothing(database: Database) 
 
 @pytest.mark.parametrize("by", [BOB, ALICE])
 async def test_forget_as_a_reply_deletes_that_message(database: Database, by: Person) -> None:
-    setup = Setup(database, backend=FakeBackend(["One."]))
+    setup = Setup(database, ["One."])
     await handle(setup, said("hello CANARY", "5:101", WakeReason.MENTION, by))
     command = said("/forget", "5:2", WakeReason.COMMAND, by)
     await handle(setup, replace(command, quote=Quote(by, "101", "hello CANARY")))
@@ -349,7 +349,7 @@ async def test_forget_as_a_reply_deletes_that_message(database: Database, by: Pe
 
 
 async def test_forgetting_a_message_of_others_needs_an_admin(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["One."]))
+    setup = Setup(database, ["One."])
     await handle(setup, said("hello", "5:1", WakeReason.MENTION, ALICE))
     command = said("/forget", "5:2", WakeReason.COMMAND, BOB)
     await handle(setup, replace(command, quote=Quote(ALICE, "1", "hello")))
@@ -399,7 +399,7 @@ async def test_question_deleted_while_it_waits_is_not_answered(database: Databas
 
 
 async def test_answer_to_several_goes_on_when_one_of_them_is_deleted(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["To both.", asyncio.Event()]))
+    setup = Setup(database, ["To both.", asyncio.Event()])
     await setup.receive(said("one", "5:1"), said("two", "5:2"))
     async with running_worker(setup) as worker:
         await advance_in_steps(setup.clock, 2)
@@ -415,7 +415,7 @@ async def test_answer_to_several_goes_on_when_one_of_them_is_deleted(database: D
 async def test_answer_is_forgotten_by_who_asked(
     database: Database, by: Person, *, forgets: bool
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["One."]))
+    setup = Setup(database, ["One."])
     await handle(setup, said("hello", "5:101", WakeReason.MENTION, ALICE))
     [answer] = setup.surface.messages
     command = said("/forget", "5:2", WakeReason.COMMAND, by)

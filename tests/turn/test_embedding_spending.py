@@ -13,7 +13,7 @@ from bot.storage.database import Database
 from bot.storage.stories import SqlStories
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.stories import StoryRetriever
-from bot.turn.limits.spending import BudgetRules, EmbeddingSpending, NoEmbeddingSpending, Spending
+from bot.turn.limits.spending import BudgetRules, Spending, embedding_payer, no_embedding_payer
 from tests.fakes import FakeClock
 from tests.rigs.fake_embeddings import FakeEmbeddings
 from tests.samples import make_incoming
@@ -56,10 +56,10 @@ async def asked(
         if vector:
             await stories.save_vectors("nora", embedder.model_id, [StoryVector("A storm.", vector)])
         retriever = StoryRetriever(embedder, stories, ["nora"])
-        payer = EmbeddingSpending(NORA, SAID, spending)
+        payer = embedding_payer(NORA, SAID, spending)
         asked_before = len(service.log)
         found = await retriever.retrieve(
-            NORA, SAID.text, payer if may_spend else NoEmbeddingSpending(NORA, SAID)
+            NORA, SAID.text, payer if may_spend else no_embedding_payer(NORA, SAID)
         )
         await embedder.close()
         assert (len(service.log) > asked_before) == (may_spend and limit >= 90)

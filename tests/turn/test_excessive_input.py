@@ -22,10 +22,9 @@ from bot.turn.limits.rate_limits import AnswerLimits
 from tests.attacks import expand, expanded, with_ours
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import BOB, make_incoming
-from tests.turn.setup import Setup, running_worker
-from tests.turn.test_pressed_buttons import pressed
-from tests.turn.test_spending import DONE
-from tests.turn.test_spending import make_setup as make_budget_setup
+from tests.turn.budgets import DONE
+from tests.turn.budgets import make_setup as make_budget_setup
+from tests.turn.setup import Setup, pressed, running_worker
 
 Scenario = Callable[[Database, Any], Awaitable[None]]
 
@@ -45,7 +44,7 @@ class TimingBackend(FakeBackend):
 
 
 async def paste_is_refused(database: Database, given: Any) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.say(expanded(given), "and now?")
     assert len(setup.backend.prompts) == 1
     assert setup.texts[0].startswith("⚠ That message is too long for me")
@@ -64,7 +63,7 @@ async def preset_is_refused(_database: Database, given: Any) -> None:
 
 
 async def bots_are_ignored(database: Database, _given: Any) -> None:
-    setup = Setup(database, backend=FakeBackend(), preset={"wake": {"always": True}})
+    setup = Setup(database, preset={"wake": {"always": True}})
     for number in range(20):
         said = make_incoming("your turn", key=f"5:{number}", author=BOB)
         await setup.say(replace(said, author_is_bot=True))
@@ -72,9 +71,9 @@ async def bots_are_ignored(database: Database, _given: Any) -> None:
 
 
 async def clock_jump_is_harmless(database: Database, given: Any) -> None:
-    await Setup(database, backend=FakeBackend(["one"])).say("hello")
+    await Setup(database, ["one"]).say("hello")
     clock = FakeClock(FakeClock().now() + given["clock"])
-    setup = Setup(database, backend=FakeBackend(["two"]), clock=clock)
+    setup = Setup(database, ["two"], clock=clock)
     await setup.say("and now?", "and then?")
     assert setup.texts == ["two", "two"]
     assert [text for _, text in await setup.history()][:2] == ["hello", "one"]
@@ -157,7 +156,7 @@ async def retry_button_is_limited(database: Database, given: Any) -> None:
     limits = AnswerLimits(
         InProcessRateLimits(clock), limiters_clock, per_person=5, per_channel=0, seconds=86_400
     )
-    setup = Setup(database, backend=FakeBackend(), clock=clock, pipeline_parts={"limits": limits})
+    setup = Setup(database, clock=clock, pipeline_parts={"limits": limits})
     await setup.say("a")
     await setup.receive(
         *(pressed(ButtonAction.RETRY, key=str(click)) for click in range(given["clicks"]))
@@ -215,10 +214,10 @@ async def test_excessive_input(database: Database, title: str, given: Any) -> No
 async def test_queue_of_one_channel_does_not_block_another(database: Database) -> None:
     """Queue hundreds of messages in one channel while its model generates nothing."""
     go_on = asyncio.Event()
-    busy = Setup(database, backend=FakeBackend([go_on, "at last"]))
+    busy = Setup(database, [go_on, "at last"])
     await busy.receive(*[make_incoming("again", key=f"5:{number}") for number in range(300)])
     worker = asyncio.create_task(busy.work())
-    other = Setup(database, backend=FakeBackend(["here"]), owner="other")
+    other = Setup(database, ["here"], owner="other")
     await other.receive(make_incoming("hello?", chat="6", key="6:1"))
 
     await other.work("telegram:6")

@@ -1,9 +1,6 @@
 """Test that another model answers when a preset's own one fails, and who is told of it."""
 
-from bot.errors import (
-    BackendInterrupted,
-    BackendUnavailable,
-)
+from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts

@@ -11,12 +11,11 @@ from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.turn.limits.rate_limits import AnswerLimits
-from tests.fakes import FakeBackend, FakeClock
+from tests.fakes import FakeClock
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import CHAT, Setup
+from tests.turn.budgets import DONE, PERSON_A_DAY, make_setup
+from tests.turn.setup import CHAT, Setup, pressed
 from tests.turn.test_anonymous_admin_attacks import written
-from tests.turn.test_pressed_buttons import pressed
-from tests.turn.test_spending import DONE, PERSON_A_DAY, make_setup
 
 MALLORY = Person("telegram:6", "Mallory")
 """An admin of the group that Bob has asked something in: the fake platform says so."""
@@ -43,7 +42,7 @@ async def test_answering_again_counts_against_the_rate_of_who_wants_it(database:
     limits = AnswerLimits(
         InProcessRateLimits(clock), clock, per_person=2, per_channel=0, seconds=3600
     )
-    setup = Setup(database, backend=FakeBackend(), clock=clock, pipeline_parts={"limits": limits})
+    setup = Setup(database, clock=clock, pipeline_parts={"limits": limits})
     await setup.say(make_incoming("hello", author=BOB))
     for number in range(3):
         await setup.say(pressed(ButtonAction.RETRY, by=MALLORY, key=f"{number}"))

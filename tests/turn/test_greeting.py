@@ -10,7 +10,7 @@ from bot.chat.incoming import Address, Joined, Person, Quote, WakeReason
 from bot.chat.outgoing import Face, Limits, MessageContent
 from bot.storage.database import Database
 from bot.storage.tables import outbox
-from tests.fakes import LIMITS, FakeBackend
+from tests.fakes import LIMITS
 from tests.samples import make_incoming
 from tests.turn.setup import Setup
 
@@ -21,7 +21,7 @@ ARRIVAL = Joined(GROUP, "join:5:1", Person("telegram:1", "Alice"), AT, (GROUP.la
 
 async def test_group_is_greeted_once_as_the_character_does(database: Database) -> None:
     preset = {"greeting": "Well met, {{user}}.", "macros": True}
-    setup = Setup(database, backend=FakeBackend(), preset=preset)
+    setup = Setup(database, preset=preset)
     for _ in range(2):  # delivered again after a restart
         await setup.inbox.receive([ARRIVAL], {})
         await setup.work()
@@ -30,7 +30,7 @@ async def test_group_is_greeted_once_as_the_character_does(database: Database) -
 
 
 async def test_preset_without_a_greeting_introduces_itself(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(), preset={"role_name": "Nora"})
+    setup = Setup(database, preset={"role_name": "Nora"})
     await setup.inbox.receive([replace(ARRIVAL, author=None, locale="zh-CN")], {})
     await setup.work()
     [text] = setup.texts
@@ -40,7 +40,7 @@ async def test_preset_without_a_greeting_introduces_itself(database: Database) -
 
 
 async def test_greeting_of_a_native_command_is_a_message_of_its_own(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(), preset={"greeting": "Well met."})
+    setup = Setup(database, preset={"greeting": "Well met."})
     command = make_incoming("/new", wake=WakeReason.COMMAND)
     await setup.say(replace(command, message_id=None, interaction="1:token"))
     told = "Changed by Alice: A new conversation begins."
@@ -52,7 +52,7 @@ async def test_greeting_of_a_native_command_is_a_message_of_its_own(database: Da
 
 
 async def test_response_that_everybody_reads_is_not_told_again(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(), preset={"greeting": "Well met."})
+    setup = Setup(database, preset={"greeting": "Well met."})
     command = make_incoming("/new", wake=WakeReason.COMMAND)
     native = replace(command, message_id=None, interaction="1:token", has_public_response=True)
     await setup.say(native)
@@ -60,7 +60,7 @@ async def test_response_that_everybody_reads_is_not_told_again(database: Databas
 
 
 async def test_nobody_else_is_told_of_a_change_in_a_private_chat(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(), preset={"greeting": "Well met."})
+    setup = Setup(database, preset={"greeting": "Well met."})
     command = make_incoming("/new", wake=WakeReason.COMMAND)
     native = replace(command, message_id=None, interaction="1:token", is_private=True)
     await setup.say(native)
@@ -73,7 +73,7 @@ async def test_character_greets_everybody_with_its_own_face(
 ) -> None:
     nora = {"greeting": "Well met.", "role_name": "Nora"}
     limits = replace(LIMITS, shows_faces=True)
-    setup = Setup(database, backend=FakeBackend(), preset=nora, limits=limits)
+    setup = Setup(database, preset=nora, limits=limits)
     await setup.say(command)
     *told, greeting = setup.surface.contents
     assert [one.face for one in told] == [None]
@@ -86,7 +86,7 @@ async def test_character_greets_everybody_with_its_own_face(
 
 async def test_greeting_names_its_character_among_several(database: Database) -> None:
     nora = {"greeting": "Well met.", "role_name": "Nora"}
-    setup = Setup(database, backend=FakeBackend(), preset=nora, others=[{"name": "luna"}])
+    setup = Setup(database, preset=nora, others=[{"name": "luna"}])
     await setup.say("/preset add luna", "/new")
     assert setup.texts[-2:] == ["A new conversation begins.", "**Nora**\nWell met."]
     assert (await setup.history())[-1] == ("assistant", "Well met.")
@@ -95,14 +95,14 @@ async def test_greeting_names_its_character_among_several(database: Database) ->
 async def test_character_greets_a_group_with_its_own_face(database: Database) -> None:
     nora = {"greeting": "Well met.", "role_name": "Nora"}
     limits = replace(LIMITS, shows_faces=True)
-    setup = Setup(database, backend=FakeBackend(), preset=nora, limits=limits)
+    setup = Setup(database, preset=nora, limits=limits)
     await setup.inbox.receive([ARRIVAL], {})
     await setup.work()
     assert setup.surface.contents == [MessageContent("Well met.", Face("Nora"))]
 
 
 async def test_greeting_of_a_typed_command_is_in_its_answer(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(), preset={"greeting": "Well met."})
+    setup = Setup(database, preset={"greeting": "Well met."})
     await setup.say("/new")
     assert setup.texts == ["A new conversation begins.\n\nWell met."]
 
@@ -110,7 +110,7 @@ async def test_greeting_of_a_typed_command_is_in_its_answer(database: Database) 
 @pytest.mark.parametrize("limits", [LIMITS, replace(LIMITS, can_edit=False)])
 async def test_character_greets_before_its_first_answer(database: Database, limits: Limits) -> None:
     nora = {"greeting": "Well met, {{user}}.", "alternate_greetings": ["Two."], "macros": True}
-    setup = Setup(database, backend=FakeBackend(["Hello."]), preset=nora, limits=limits)
+    setup = Setup(database, ["Hello."], preset=nora, limits=limits)
     await setup.say("hi", "again")
     assert setup.texts == ["Well met, Alice.", "Hello.", "Hello."]
     assert [message.content for message in setup.backend.prompts[0].messages[-2:]] == [
@@ -128,7 +128,7 @@ async def test_character_greets_before_its_first_answer(database: Database, limi
 
 async def test_start_is_two_lines_and_the_greeting(database: Database) -> None:
     nora = {"greeting": "Well met.", "alternate_greetings": ["Two."], "role_name": "Nora"}
-    setup = Setup(database, backend=FakeBackend(["Hello."]), preset=nora)
+    setup = Setup(database, ["Hello."], preset=nora)
     start = replace(make_incoming("/start", wake=WakeReason.COMMAND), is_private=True)
     how = (
         "I am Nora. Write to me here.\n/help lists what I can do, /new 2 begins with another"
@@ -141,7 +141,7 @@ async def test_start_is_two_lines_and_the_greeting(database: Database) -> None:
 
 async def test_opened_chat_greets_or_says_how_long_it_goes_on(database: Database) -> None:
     nora = {"greeting": "Well met.", "role_name": "Nora"}
-    setup = Setup(database, backend=FakeBackend(["Hello."]), preset=nora)
+    setup = Setup(database, ["Hello."], preset=nora)
     opened = replace(ARRIVAL, opens_chat=True)
     for key in ("1", "2"):
         await setup.inbox.receive([replace(opened, external_key=key)], {})

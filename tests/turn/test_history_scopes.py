@@ -10,10 +10,8 @@ from bot.chat.incoming import Deleted, Edited, Incoming, Person, Quote, Said, Wa
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData
-from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming, read_session
-from tests.turn.setup import CHAT, Setup
-from tests.turn.test_pressed_buttons import pressed
+from tests.turn.setup import CHAT, Setup, pressed
 from tests.waiting import wait_until
 
 OF_ALICE, OF_BOB = f"{CHAT}#user=1", f"{CHAT}#user=2"
@@ -36,7 +34,7 @@ async def say(setup: Setup, *messages: Incoming) -> None:
 
 async def scoped(database: Database, scope: str, *scripts: list[str]) -> Setup:
     """Return a channel whose scope an admin has set; its answers are the scripts'."""
-    setup = Setup(database, backend=FakeBackend(*scripts))
+    setup = Setup(database, *scripts)
     await say(setup, asked(f"/settings scope {scope}", 701))
     return setup
 
@@ -56,7 +54,7 @@ async def texts(database: Database, key: str) -> list[str]:
 
 
 async def test_everybody_shares_a_channel_until_an_admin_chooses(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    setup = Setup(database, ["one"], ["two"])
     await say(setup, asked("a", 701), asked("b", 702, BOB))
     assert prompt(setup) == ["Alice:a", "nora:one", "Bob:b"]
     await say(setup, asked("/settings scope user", 703, BOB))
@@ -77,7 +75,7 @@ async def test_each_person_has_a_history(database: Database) -> None:
 
 async def test_answer_to_one_person_does_not_hold_up_another(database: Database) -> None:
     go_on = asyncio.Event()
-    setup = Setup(database, backend=FakeBackend([go_on, "slow"], ["quick"]))
+    setup = Setup(database, [go_on, "slow"], ["quick"])
     await say(setup, asked("/settings scope user", 701))
     await setup.receive(asked("a", 702), asked("b", 703, BOB))
     slow = asyncio.create_task(setup.work(OF_ALICE))
@@ -143,7 +141,7 @@ async def test_deleted_message_leaves_the_history_that_has_it(database: Database
 
 
 async def test_forget_channel_reaches_all_its_histories(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["zero"], ["one"], ["two"]))
+    setup = Setup(database, ["zero"], ["one"], ["two"])
     await say(setup, asked("z", 701), asked("/settings scope user", 702))
     await say(setup, asked("a", 703), asked("b", 704, BOB), asked("/forget channel", 705))
     assert setup.texts[-1].startswith("Deleted for good: 6 messages")
@@ -243,7 +241,7 @@ async def test_why_shows_the_scope_and_the_messages_of_all(database: Database) -
 
 
 async def test_preset_says_the_scope_where_nobody_chose(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"]), preset={"scope": "user"})
+    setup = Setup(database, ["one"], ["two"], preset={"scope": "user"})
     await say(setup, asked("a", 701), asked("b", 702, BOB))
     assert prompt(setup) == ["b"]
     await say(setup, asked("/settings scope shared", 703), asked("c", 704))

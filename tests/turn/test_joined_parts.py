@@ -10,7 +10,7 @@ import pytest
 from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
 from bot.storage.database import Database
 from bot.turn.claims import LEASE_SECONDS
-from tests.fakes import LIMITS, FakeBackend
+from tests.fakes import LIMITS
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import CHAT, Setup, running_worker
 from tests.turn.test_attachments import FILES, SeeingFakeBackend, download
@@ -139,7 +139,7 @@ async def test_two_albums_and_a_single_picture_are_three_messages(database: Data
 
 
 async def test_long_paste_is_one_message_with_its_rest(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Long."], ["Bye."]), limits=SMALL)
+    setup = Setup(database, ["Long."], ["Bye."], limits=SMALL)
     async with working(setup, text(1, LONG)) as worker:
         await setup.clock.advance(1)
         await setup.receive(text(2, "tail", mention=False), text(3, "bye"))
@@ -149,7 +149,7 @@ async def test_long_paste_is_one_message_with_its_rest(database: Database) -> No
 
 
 async def test_key_that_was_cut_in_two_is_masked_and_its_author_is_told(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Long."]), limits=SMALL)
+    setup = Setup(database, ["Long."], limits=SMALL)
     begun = f"{LONG[:-12]} sk-proj-CAN"
     async with working(setup, text(1, begun)) as worker:
         await setup.receive(text(2, "ARY00000000000000001 ok?", mention=False))
@@ -162,7 +162,7 @@ async def test_key_that_was_cut_in_two_is_masked_and_its_author_is_told(database
 
 
 async def test_paste_ends_when_others_write_and_with_its_time(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Long."], ["No."], ["Late."]), limits=SMALL)
+    setup = Setup(database, ["Long."], ["No."], ["Late."], limits=SMALL)
     async with working(setup, text(1, LONG)) as worker:
         await setup.receive(text(2, "bob", BOB))
         await setup.clock.advance(1.6)
@@ -174,7 +174,7 @@ async def test_paste_ends_when_others_write_and_with_its_time(database: Database
 
 
 async def test_ordinary_message_waits_for_nothing(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]), limits=SMALL)
+    setup = Setup(database, ["Hi."], limits=SMALL)
     began = setup.clock.now()
     await setup.say(text(1, "short"))
     assert (setup.texts, setup.clock.now()) == (["Hi."], began)

@@ -7,13 +7,12 @@ from structlog.typing import Processor
 from bot.errors import BackendUnavailable
 from bot.storage.database import Database
 from bot.telemetry.logs import RecentEvents
-from tests.fakes import FakeBackend
 from tests.turn.setup import Setup
 
 
 async def test_log_of_a_failed_message_is_found_by_its_id(database: Database) -> None:
     events = RecentEvents()
-    setup = Setup(database, backend=FakeBackend([BackendUnavailable("503")]))
+    setup = Setup(database, [BackendUnavailable("503")])
     before = structlog.get_config()["processors"]
     processors: list[Processor] = [merge_contextvars, structlog.stdlib.add_log_level, events]
     structlog.configure(processors=[*processors, *before])

@@ -11,9 +11,7 @@ from bot.chat.outgoing import Limits
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
-from tests.turn.setup import Setup, running_worker
-from tests.turn.test_pressed_buttons import pressed
-from tests.turn.test_quoted_messages import on
+from tests.turn.setup import Setup, on, pressed, running_worker
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps
 
 SHORT = replace(LIMITS, max_units=60, can_repeat_sends=False)
@@ -23,7 +21,7 @@ BEGINNING, NOTE = "x" * 30, "📄 This file has the whole answer."
 
 def make_setup(database: Database, *scripts: list[str | asyncio.Event]) -> Setup:
     preset = {"long_answer": "file"}
-    return Setup(database, backend=FakeBackend(*scripts), limits=SHORT, preset=preset)
+    return Setup(database, *scripts, limits=SHORT, preset=preset)
 
 
 def files(setup: Setup) -> list[str]:
@@ -81,7 +79,7 @@ async def test_answer_after_a_crash_has_the_file_once(database: Database) -> Non
                 await advance_in_steps(first.clock, 1)
     second = Setup(
         database,
-        backend=FakeBackend([LONG]),
+        [LONG],
         limits=SHORT,
         preset={"long_answer": "file"},
         surface=first.surface,
@@ -126,7 +124,7 @@ def with_threads(
     database: Database, *scripts: list[str | asyncio.Event], limits: Limits = WITH_THREADS
 ) -> Setup:
     preset = {"long_answer": "thread", "buttons": True}
-    return Setup(database, backend=FakeBackend(*scripts), limits=limits, preset=preset)
+    return Setup(database, *scripts, limits=limits, preset=preset)
 
 
 def placed(setup: Setup) -> list[tuple[str, str | None]]:
@@ -195,7 +193,7 @@ async def test_answer_after_a_crash_replaces_what_its_thread_shows(
         await show(first, 2)
     second = Setup(
         database,
-        backend=FakeBackend([text]),
+        [text],
         limits=WITH_THREADS,
         preset={"long_answer": "thread"},
         surface=first.surface,
@@ -251,7 +249,8 @@ async def test_two_characters_have_a_thread_each(database: Database) -> None:
     other: dict[str, object] = {"name": "luna", "long_answer": "thread"}
     setup = Setup(
         database,
-        backend=FakeBackend([VERY_LONG], [LONG.replace("y", "w")]),
+        [VERY_LONG],
+        [LONG.replace("y", "w")],
         limits=replace(WITH_THREADS, shows_faces=True),
         preset={"long_answer": "thread"},
         others=[other],

@@ -11,10 +11,8 @@ from bot.chat.incoming import Address, Deleted, Pressed, Quote, Said, WakeReason
 from bot.chat.session import Claim, HistoryScope, InboxMessage
 from bot.storage.database import Database
 from bot.storage.tables import choice
-from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming, read_session
-from tests.turn.setup import CHAT, Setup
-from tests.turn.test_pressed_buttons import FIRST, pressed
+from tests.turn.setup import CHAT, FIRST, Setup, pressed
 
 SECRET = "the vault opens at noon"
 OWN_CHAT = "9"
@@ -53,7 +51,7 @@ REACHING_COMMANDS = (
 async def test_command_in_a_private_chat_reaches_no_channel_that_it_names(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.say(SECRET)
     history = await setup.history()
     commands = [from_own_chat(one, number) for number, one in enumerate(REACHING_COMMANDS, 1)]
@@ -66,7 +64,7 @@ async def test_command_in_a_private_chat_reaches_no_channel_that_it_names(
 
 
 async def test_reply_with_the_id_of_a_message_elsewhere_finds_nothing(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.say(SECRET)
     [answer] = setup.surface.messages
     replies = [
@@ -82,7 +80,7 @@ async def test_reply_with_the_id_of_a_message_elsewhere_finds_nothing(database: 
 
 
 async def test_button_of_another_chat_is_not_known_in_ones_own(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.say(SECRET)
     before, own = await settings(database), Address("telegram", OWN_CHAT)
     gone = "This button no longer works: its answer was deleted or replaced."
@@ -100,7 +98,7 @@ async def test_button_of_another_chat_is_not_known_in_ones_own(database: Databas
 
 
 async def test_data_of_a_menu_under_an_own_answer_gives_no_rights(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(), others=[{"name": "nova"}])
+    setup = Setup(database, others=[{"name": "nova"}])
     await setup.say(make_incoming("hello", author=BOB))
     for action, value in itertools.product(sorted(MENU_ACTIONS), ("on", "nova", "\0\n/forget")):
         press = replace(pressed(action, by=BOB, key=f"{action}{value}"), values=(value,))
@@ -122,7 +120,7 @@ async def test_malformed_data_of_a_button_is_refused(
     database: Database, scope: HistoryScope | None
 ) -> None:
     """An error here would end the connection, which would bring the same press again."""
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.say(SECRET)
     await setup.history_scopes.set(CHAT, scope, ALICE.id)
     for data in MALFORMED:
@@ -132,13 +130,13 @@ async def test_malformed_data_of_a_button_is_refused(
 
 
 async def test_press_that_is_repeated_is_followed_once(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.say("hello", *[pressed(ButtonAction.RETRY)] * 5)
     assert len(setup.backend.prompts) == 2
 
 
 async def test_reply_to_another_ends_nobody_elses_conversation(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.history_scopes.set(CHAT, HistoryScope.USER, ALICE.id)
     await elsewhere(setup, make_incoming(SECRET))
     of_alice = f"{CHAT}#user=1"
@@ -153,7 +151,7 @@ async def test_reply_to_another_ends_nobody_elses_conversation(database: Databas
 
 
 async def test_stop_that_is_forged_in_another_chat_stops_nothing(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     own = Address("telegram", OWN_CHAT)
     press = pressed(ButtonAction.STOP, by=BOB)
     forged = replace(press, address=own, scopes=(own.lane,), author_is_admin=True)
@@ -168,7 +166,7 @@ async def test_stop_that_is_forged_in_another_chat_stops_nothing(database: Datab
 async def test_deletion_in_ones_own_chat_withdraws_no_message_with_that_number_elsewhere(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     own, waiting = from_own_chat("mine", 1), make_incoming(SECRET)
     ids = (waiting.message_id or "",)
     gone = Deleted(own.address, "9:1:copies", ids, own.at, own.scopes)

@@ -10,7 +10,7 @@ from bot.chat.incoming import Address, Person, Pressed, WakeReason
 from bot.chat.outgoing import Limits, Menu, MessageContent
 from bot.intake import with_storable_text
 from bot.storage.database import Database
-from tests.fakes import LIMITS, FakeBackend
+from tests.fakes import LIMITS
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup
 
@@ -23,7 +23,7 @@ def make_setup(database: Database, *, limits: Limits = WITH_BUTTONS, presets: in
     others: list[dict[str, object]] = [
         {"name": name, "description": f"About {name}.", "greeting": "Hail."} for name in names
     ]
-    return Setup(database, backend=FakeBackend(), limits=limits, others=others)
+    return Setup(database, limits=limits, others=others)
 
 
 def shown_menu(setup: Setup) -> MessageContent:
@@ -175,7 +175,7 @@ async def test_settings_are_changed_by_a_choice_and_lead_to_the_presets(
     assert await setup.resolver.observes((GROUP.lane,))
     await setup.say("/settings menu")
     await setup.say(button(setup, "🎭 Who answers", key="3"))
-    assert menu(setup).title == "Choose who is to answer here"
+    assert menu(setup).title == "Choose who should answer here"
 
 
 async def test_preset_that_is_gone_cannot_be_chosen(database: Database) -> None:

@@ -23,7 +23,7 @@ async def test_cost_of_a_streamed_answer(tmp_path: Path) -> None:
         assert await service.cost("5:2", events[1]) == snapshot(
             {
                 "units": 6,
-                "statements": 20,
+                "statements": 22,
                 "reads": 0,
                 "writes": 0,
                 "model_requests": 1,
@@ -52,7 +52,7 @@ async def test_cost_of_an_answer_that_is_whole_at_once(tmp_path: Path) -> None:
         assert await service.cost("5:2", None) == snapshot(
             {
                 "units": 4,
-                "statements": 13,
+                "statements": 15,
                 "reads": 0,
                 "writes": 0,
                 "model_requests": 1,

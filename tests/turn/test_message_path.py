@@ -9,7 +9,6 @@ from types import FrameType
 
 import bot
 from bot.storage.database import Database
-from tests.fakes import FakeBackend
 from tests.turn.setup import Setup
 
 PACKAGE = Path(bot.__file__).parent
@@ -50,7 +49,7 @@ def test_documented_files_exist() -> None:
 
 
 async def test_message_passes_the_files_in_the_documented_order(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hello."]))
+    setup = Setup(database, ["Hello."])
     with traced_files() as files:
         await setup.say("Hi")
     expected = [one for one in STATIONS if not one.startswith(NOT_IN_SETUP)]

@@ -8,8 +8,8 @@ from bot.storage.database import Database
 from bot.turn.arrivals import ArrivalSignals, MissedSignals
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
+from tests.turn.busy_channel import LIMITS_OF_CHATS, end
 from tests.turn.setup import CHAT, Setup, running_worker
-from tests.turn.test_busy_channel import LIMITS_OF_CHATS, end
 from tests.waiting import advance_in_steps, wait_until
 
 

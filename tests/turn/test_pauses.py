@@ -9,8 +9,7 @@ from bot.storage.database import Database
 from bot.storage.operation import Pauses
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
-from tests.turn.setup import CHAT, Setup, running_worker
-from tests.turn.test_pressed_buttons import pressed
+from tests.turn.setup import CHAT, Setup, pressed, running_worker
 from tests.waiting import wait_until
 
 NOTICE = (

@@ -18,10 +18,8 @@ from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData
 from bot.storage.receipts import Receipts
-from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming, read_session
-from tests.turn.setup import Setup
-from tests.turn.test_pressed_buttons import pressed
+from tests.turn.setup import Setup, pressed
 
 
 def said(text: str, key: str, author: Person = ALICE, chat: str = "5") -> Said:
@@ -30,7 +28,7 @@ def said(text: str, key: str, author: Person = ALICE, chat: str = "5") -> Said:
 
 
 async def test_forget_me_asks_first_and_reaches_every_conversation(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.say(said("mine", "5:1"), said("theirs", "5:2", BOB), said("mine too", "5:3"))
     await setup.receive(said("elsewhere", "6:1", chat="6"))
     await setup.work("telegram:6")
@@ -53,7 +51,7 @@ async def test_forget_me_asks_first_and_reaches_every_conversation(database: Dat
 
 
 async def test_forget_me_deletes_the_notes_that_quote_the_person_alone(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(), preset={"context": "addressed"})
+    setup = Setup(database, preset={"context": "addressed"})
     ignored = replace(said("ignored", "6:1", chat="6"), wake=None)
     await setup.receive(ignored)
     await setup.work("telegram:6")
@@ -68,7 +66,7 @@ async def test_forget_me_deletes_the_notes_that_quote_the_person_alone(database:
 
 
 async def test_forget_me_can_be_declined(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.say(said("mine", "5:1"), said("/forget me", "5:2"))
     await setup.say(pressed(ButtonAction.KEEP, "telegram:5:2/0"))
     assert setup.texts[-1] == "Nothing was deleted."
@@ -76,7 +74,7 @@ async def test_forget_me_can_be_declined(database: Database) -> None:
 
 
 async def test_forget_last_deletes_the_newest_question_and_its_answers(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    setup = Setup(database, ["one"], ["two"])
     await setup.say(said("a", "5:1"), said("b", "5:2"))
     await setup.say(said("/forget last", "5:3", BOB))
     assert setup.texts[-1].startswith("⚠ Only an admin can make me forget")
@@ -86,7 +84,7 @@ async def test_forget_last_deletes_the_newest_question_and_its_answers(database:
 
 
 async def test_export_holds_the_own_words_only(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    setup = Setup(database, ["one"], ["two"])
     await setup.say(said("mine", "5:1"), said("theirs", "5:2", BOB), said("/me a knight", "5:3"))
     await setup.say(said("/export", "5:4"))
     assert setup.texts[-1].startswith("⚠ Everybody here would see the file")
@@ -119,7 +117,7 @@ class Private(PrivateChats):
 async def test_export_by_a_native_command_goes_to_the_private_chat(
     database: Database, private: str | None
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"]))
+    setup = Setup(database, ["one"])
     await setup.say(said("mine", "5:1"))
     received: list[Incoming] = []
 
@@ -148,7 +146,7 @@ async def test_export_by_a_native_command_goes_to_the_private_chat(
 
 
 async def test_nothing_is_observed_where_an_admin_forbids_it(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(), preset={"context": "all"})
+    setup = Setup(database, preset={"context": "all"})
     await setup.say(said("/settings overhear off", "5:1", BOB))
     assert setup.texts[-1].startswith("⚠ Only an admin can")
     await setup.say(make_incoming("by the way", key="5:2", wake=None))
@@ -170,10 +168,7 @@ async def test_person_can_stop_being_observed_in_all_chats(database: Database) -
         return [line("SECRET before", "9:1"), line("public before", "9:2", ALICE)]
 
     setup = Setup(
-        database,
-        backend=FakeBackend(),
-        preset={"context": "all", "wake": {"words": ["nora"]}},
-        read_before=read_before,
+        database, preset={"context": "all", "wake": {"words": ["nora"]}}, read_before=read_before
     )
 
     def asked() -> str:
@@ -208,7 +203,7 @@ async def test_person_can_stop_being_observed_in_all_chats(database: Database) -
 
 
 async def test_choice_of_a_person_is_made_in_its_own_name(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     for command, reply in (
         ("/settings me", "Where a channel lets me overhear"),
         ("/settings me perhaps", "⚠ Use /settings me off or /settings me on."),

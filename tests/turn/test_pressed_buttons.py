@@ -13,29 +13,11 @@ from bot.errors import BackendUnavailable
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import Setup, running_worker
+from tests.turn.setup import FIRST, Setup, pressed, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 CAROL = Person("telegram:3", "Carol")
-FIRST = "telegram:5:1/0"
-"""The first part of the answer to the first message."""
 AWAY = BackendUnavailable("refused", notice="The model is away.")
-
-
-def pressed(
-    action: ButtonAction, part: str = FIRST, *, by: Person = ALICE, number: int = 0, key: str = "1"
-) -> Pressed:
-    address = Address("telegram", "5")
-    return Pressed(
-        address=address,
-        external_key=f"cb{key}",
-        message_id="900",
-        author=by,
-        data=ButtonData(action, part, number).encode(),
-        at=datetime(2026, 11, 21, 12, 5, tzinfo=UTC),
-        scopes=(address.lane,),
-        interaction="77",
-    )
 
 
 @pytest.mark.parametrize("action", ButtonAction)
@@ -55,7 +37,7 @@ def test_data_of_others_is_no_button(data: str) -> None:
 
 
 async def test_retry_writes_the_answer_again_in_its_message(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    setup = Setup(database, ["one"], ["two"])
     await setup.say("a", pressed(ButtonAction.RETRY))
     assert setup.texts == ["two"]
     assert await setup.history() == [("user", "a"), ("assistant", "two")]
@@ -66,13 +48,13 @@ async def test_retry_draws_another_answer_where_nothing_is_left_to_chance(
     database: Database,
 ) -> None:
     preset = {"parameters": {"temperature": 0, "top_p": 1}}
-    setup = Setup(database, backend=FakeBackend(), preset=preset)
+    setup = Setup(database, preset=preset)
     await setup.say("a", pressed(ButtonAction.RETRY))
     assert [one.parameters["temperature"] for one in setup.backend.prompts] == [0, 0.5]
 
 
 async def test_versions_are_kept_and_shown_again(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"], ["three"], ["next"]))
+    setup = Setup(database, ["one"], ["two"], ["three"], ["next"])
     await setup.say("a")
     for key in "12":
         await setup.clock.advance(1)
@@ -95,7 +77,7 @@ async def test_version_that_is_longer_than_the_shown_one_gets_more_messages(
     database: Database,
 ) -> None:
     long = " ".join(map(str, range(700)))
-    setup = Setup(database, backend=FakeBackend([long], ["short"]))
+    setup = Setup(database, [long], ["short"])
     await setup.say("a")
     await setup.clock.advance(1)
     await setup.say(pressed(ButtonAction.RETRY))
@@ -110,7 +92,7 @@ async def test_version_that_is_longer_than_the_shown_one_gets_more_messages(
 
 async def test_continue_asks_to_go_on(database: Database) -> None:
     cut = Finish(FinishReason.LENGTH)
-    setup = Setup(database, backend=FakeBackend(["Once", cut], [" upon a time."]))
+    setup = Setup(database, ["Once", cut], [" upon a time."])
     await setup.say("a", pressed(ButtonAction.CONTINUE))
     assert [one.content for one in setup.backend.prompts[-1].messages] == ["a", "Once", "Go on."]
     assert len(setup.texts) == 2
@@ -121,7 +103,7 @@ async def test_continue_asks_to_go_on(database: Database) -> None:
 async def test_press_in_a_thread_is_answered_with_its_title(
     database: Database, action: ButtonAction
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    setup = Setup(database, ["one"], ["two"])
     asked = replace(make_incoming("a", key="5:1"), in_thread=True, thread_title="Ferns")
     await setup.say(asked, replace(pressed(action), in_thread=True, thread_title="Ferns"))
     titles = [one.messages[-1].content.partition("\n\n")[0] for one in setup.backend.prompts]
@@ -129,7 +111,7 @@ async def test_press_in_a_thread_is_answered_with_its_title(
 
 
 async def test_delete_takes_the_answer_and_its_versions_away(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    setup = Setup(database, ["one"], ["two"])
     await setup.say("a", pressed(ButtonAction.RETRY), pressed(ButtonAction.DELETE, key="2"))
     assert setup.texts == []
     assert await setup.history() == [("user", "a")]
@@ -140,7 +122,7 @@ async def test_delete_takes_the_answer_and_its_versions_away(database: Database)
 async def test_press_of_others_is_refused_in_words_and_changes_nothing(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"]))
+    setup = Setup(database, ["one"])
     await setup.say("a")
     words = "Only the person who asked the question, or an admin, can use this button."
     for action in (ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.DELETE):
@@ -153,7 +135,7 @@ async def test_press_of_others_is_refused_in_words_and_changes_nothing(
 
 
 async def test_only_the_newest_answer_is_written_again(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    setup = Setup(database, ["one"], ["two"])
     await setup.say("a", "b")
     refusal = await setup.buttons.refusal(pressed(ButtonAction.RETRY))
     assert (
@@ -167,7 +149,7 @@ async def test_only_the_newest_answer_is_written_again(database: Database) -> No
 async def test_press_behind_a_newer_question_is_told_why_nothing_happens(
     database: Database, action: ButtonAction, is_private: bool
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    setup = Setup(database, ["one"], ["two"])
     await setup.say("a")
     press = replace(pressed(action), is_private=is_private, locale="en")
     assert await setup.buttons.refusal(press) is None  # the newer question is not answered yet
@@ -178,7 +160,7 @@ async def test_press_behind_a_newer_question_is_told_why_nothing_happens(
 
 
 async def test_answer_that_is_not_known_any_more_is_named(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"]))
+    setup = Setup(database, ["one"])
     await setup.say("a", "/forget")
     refusal = await setup.buttons.refusal(pressed(ButtonAction.RETRY))
     assert refusal == "This button no longer works: its answer was deleted or replaced."
@@ -205,7 +187,7 @@ async def test_retry_of_a_failed_answer_works_after_a_restart(database: Database
 
 
 async def test_question_that_failed_is_not_answered_twice(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend([AWAY], ["Here it is."]))
+    setup = Setup(database, [AWAY], ["Here it is."])
     await setup.say("a", "/retry", pressed(ButtonAction.RETRY))
     words = "This button no longer works: its answer was deleted or replaced."
     assert setup.texts[1:] == ["Here it is.", f"⚠ Alice: {words}"]
@@ -213,14 +195,14 @@ async def test_question_that_failed_is_not_answered_twice(database: Database) ->
 
 
 async def test_failed_retry_keeps_the_old_answer(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], [AWAY]))
+    setup = Setup(database, ["one"], [AWAY])
     await setup.say("a", pressed(ButtonAction.RETRY))
     assert setup.texts == ["one", "⚠ The model is away."]
     assert await setup.history() == [("user", "a"), ("assistant", "one")]
 
 
 async def test_stop_ends_the_answer_that_it_stands_under(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Once upon", asyncio.Event()], ["Two."]))
+    setup = Setup(database, ["Once upon", asyncio.Event()], ["Two."])
     await setup.receive("a story")
     deciding = asyncio.create_task(setup.stops.run())
     async with running_worker(setup) as worker:
@@ -244,11 +226,7 @@ async def test_stop_ends_the_answer_that_it_stands_under(database: Database) -> 
 async def test_answer_of_several_characters_is_retried_and_switched_as_one(
     database: Database,
 ) -> None:
-    setup = Setup(
-        database,
-        backend=FakeBackend(["N1"], ["L1"], ["N2"], ["L2"]),
-        others=[{"name": "luna"}],
-    )
+    setup = Setup(database, ["N1"], ["L1"], ["N2"], ["L2"], others=[{"name": "luna"}])
     await setup.say("/preset add luna", make_incoming("nora and luna, hello", key="5:2"))
     await setup.clock.advance(1)
     await setup.say(pressed(ButtonAction.RETRY, "telegram:5:2/1"))
@@ -261,7 +239,8 @@ async def test_answer_of_several_characters_is_retried_and_switched_as_one(
 async def test_version_keeps_the_face_of_its_character(database: Database) -> None:
     setup = Setup(
         database,
-        backend=FakeBackend(["one"], ["two"]),
+        ["one"],
+        ["two"],
         limits=replace(LIMITS, shows_faces=True),
         preset={"role_name": "Nora"},
     )

@@ -18,8 +18,7 @@ from bot.storage.tables import story, story_revision
 from tests.attacks import with_ours
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import CHAT, Setup, running_worker
-from tests.turn.test_pressed_buttons import pressed
+from tests.turn.setup import CHAT, Setup, pressed, running_worker
 from tests.waiting import wait_until
 
 CANARY = "canary-5e1f0d"
@@ -28,7 +27,7 @@ LONG = f"{CANARY} " * 80  # with others of its kind more than a page of the data
 
 @pytest.fixture
 def setup(database: Database) -> Setup:
-    return Setup(database, backend=FakeBackend([f"So your word is {CANARY}."]))
+    return Setup(database, [f"So your word is {CANARY}."])
 
 
 def traces(folder: Path) -> list[str]:

@@ -146,7 +146,7 @@ async def test_preview_is_the_receipt_of_the_answer_that_follows(database: Datab
 
 
 async def test_preview_asks_and_stores_nothing(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.say("hello")
     asked = len(setup.backend.prompts)
 
@@ -164,7 +164,7 @@ async def test_preview_asks_and_stores_nothing(database: Database) -> None:
 
 async def test_preview_says_who_would_answer_and_why(database: Database) -> None:
     marlowe: dict[str, object] = {"name": "marlowe", "role_name": "Marlowe"}
-    setup = Setup(database, backend=FakeBackend(), others=[marlowe])
+    setup = Setup(database, others=[marlowe])
     resolver = setup.preview.resolver
     presets = [resolver.find("nora"), resolver.find("marlowe")]
     await resolver.set_active("telegram:5", presets, "telegram:1")
@@ -181,7 +181,7 @@ async def test_preview_says_who_would_answer_and_why(database: Database) -> None
 
 
 async def test_preview_of_a_message_that_is_too_long_says_so(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(), preset={"max_input_tokens": 20})
+    setup = Setup(database, preset={"max_input_tokens": 20})
     next_answer = await setup.preview.preview(make_incoming("word " * 200))
     assert next_answer.prompt is None
     assert next_answer.problem is not None

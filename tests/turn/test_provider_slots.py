@@ -21,7 +21,7 @@ from bot.storage.database import Database
 from bot.texts.text import translate
 from bot.turn.limits import slots as provider_slots
 from bot.turn.limits.slots import ProviderSlots, SlotQueue, Urgency
-from tests.fakes import FakeBackend, FakeClock, run_ready_tasks
+from tests.fakes import FakeClock, run_ready_tasks
 from tests.samples import make_incoming
 from tests.turn.setup import Setup, running_worker
 from tests.waiting import wait_until
@@ -362,7 +362,7 @@ async def test_command_is_answered_while_all_slots_are_held(database: Database) 
     rates = InProcessRateLimits(clock)
     assert await rates.acquire("p", 1, "another process", 600)
     slots = ProviderSlots(rates, clock, {"p": 1}, lease_seconds=240)
-    setup = Setup(database, backend=FakeBackend(), clock=clock, pipeline_parts={"slots": slots})
+    setup = Setup(database, clock=clock, pipeline_parts={"slots": slots})
     await setup.receive("a question", make_incoming("/help", key="6:1", chat="6"))
     async with running_worker(setup):
         await wait_until(lambda: slots.waiting("p") == 1)

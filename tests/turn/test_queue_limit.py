@@ -14,8 +14,8 @@ from bot.storage.tables import inbox
 from tests.fakes import FakeBackend, FakeSurface, ScriptStep
 from tests.postgres import create_postgres_database
 from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.busy_channel import answering, end, pass_time_until
 from tests.turn.setup import Setup
-from tests.turn.test_busy_channel import answering, end, pass_time_until
 from tests.waiting import advance_in_steps
 
 MOST = 20

@@ -4,24 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.incoming import Person, Quote, Said
 from bot.errors import BackendUnavailable, UserError
 from bot.storage.database import Database
-from tests.fakes import LIMITS, FakeBackend
-from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import Setup
-
-
-def on(message_id: str, text: str, *, key: str, by: Person = ALICE) -> Said:
-    """Return a command that replies to a message."""
-    said = make_incoming(text, key=key, author=by)
-    return replace(said, quote=Quote(None, message_id, ""))
+from tests.fakes import LIMITS
+from tests.samples import BOB, make_incoming
+from tests.turn.setup import Setup, on
 
 
 async def test_retry_from_an_older_answer_takes_what_followed_out_of_the_history(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"], ["again"]))
+    setup = Setup(database, ["one"], ["two"], ["again"])
     await setup.say("a", "b")
     await setup.say(on("1", "/retry", key="5:3"))  # the first answer is message 1
     assert setup.texts == ["one", "two", "again"]
@@ -31,14 +24,14 @@ async def test_retry_from_an_older_answer_takes_what_followed_out_of_the_history
 
 async def test_retry_on_the_notice_of_a_failure_takes_its_place(database: Database) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
-    setup = Setup(database, backend=FakeBackend([away], ["again"]))
+    setup = Setup(database, [away], ["again"])
     await setup.say(make_incoming("a", key="5:70"), on("1", "/retry", key="5:71"))
     assert setup.texts == ["again"]
     assert await setup.history() == [("user", "a"), ("assistant", "again")]
 
 
 async def test_menu_is_neither_a_question_nor_a_text_to_change(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(), limits=replace(LIMITS, has_buttons=True))
+    setup = Setup(database, limits=replace(LIMITS, has_buttons=True))
     await setup.say(make_incoming("/preset menu", key="5:70"), on("1", "/retry", key="5:71"))
     await setup.say(on("1", "/edit x", key="5:72"))
     assert setup.texts[1:] == ["⚠ That message is not in my memory."] * 2
@@ -46,13 +39,13 @@ async def test_menu_is_neither_a_question_nor_a_text_to_change(database: Databas
 
 
 async def test_retry_from_somebody_elses_question_needs_an_admin(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["again"]))
+    setup = Setup(database, ["one"], ["again"])
     await setup.say("a", on("1", "/retry", key="5:2", by=BOB))
     assert setup.texts[1].startswith("⚠ Only an admin can retry or undo")
 
 
 async def test_retry_by_a_native_command_is_answered_for_everybody(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["again"]))
+    setup = Setup(database, ["one"], ["again"])
     await setup.say("a")
     native = replace(make_incoming("/retry", key="5:2"), message_id=None, interaction="1:token")
     await setup.say(native)
@@ -60,11 +53,7 @@ async def test_retry_by_a_native_command_is_answered_for_everybody(database: Dat
 
 
 async def test_changed_answer_is_a_version_in_the_same_message(database: Database) -> None:
-    setup = Setup(
-        database,
-        backend=FakeBackend(["one"], ["next"]),
-        limits=replace(LIMITS, has_buttons=True),
-    )
+    setup = Setup(database, ["one"], ["next"], limits=replace(LIMITS, has_buttons=True))
     await setup.say(make_incoming("a", key="5:70"))
     await setup.say(on("1", "/edit It was quiet.", key="5:2"))
     assert setup.texts == ["It was quiet."]
@@ -79,14 +68,14 @@ async def test_changed_answer_is_a_version_in_the_same_message(database: Databas
 
 
 async def test_changed_question_is_answered_again_in_place(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["other"]))
+    setup = Setup(database, ["one"], ["other"])
     await setup.say(make_incoming("a", key="5:70"), on("70", "/edit c", key="5:71"))
     assert setup.texts == ["other"]
     assert await setup.history() == [("user", "c"), ("assistant", "other")]
 
 
 async def test_question_is_changed_by_its_author_only(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"]))
+    setup = Setup(database, ["one"])
     await setup.say(make_incoming("a", key="5:70", author=BOB), on("70", "/edit c", key="5:71"))
     assert setup.texts[1] == "⚠ Only the person who said it can change it."
     with pytest.raises(UserError, match="Only the person who said it"):
@@ -95,7 +84,7 @@ async def test_question_is_changed_by_its_author_only(database: Database) -> Non
 
 
 async def test_inspect_shows_what_was_read_for_that_answer(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    setup = Setup(database, ["one"], ["two"])
     await setup.say("a")
     await setup.clock.advance(60)
     await setup.say("b")
@@ -106,7 +95,7 @@ async def test_inspect_shows_what_was_read_for_that_answer(database: Database) -
 
 
 async def test_message_that_is_not_known_is_named(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     for number, command in enumerate(("/retry", "/edit x", "/context")):
         await setup.say(on("999", command, key=f"5:{number}"))
     assert setup.texts == ["⚠ That message is not in my memory."] * 3

@@ -15,9 +15,9 @@ from bot.storage.database import Database
 from bot.turn.limits.admin_notices import REFUSED_SECONDS
 from tests.fakes import FakeBackend, FakeClock, FakeSurface, ScriptStep
 from tests.samples import make_incoming
+from tests.turn.busy_channel import answering, contents, end, pass_time_until
 from tests.turn.setup import CHAT, Setup
 from tests.turn.test_admin_notes import TelegramPrivateChats
-from tests.turn.test_busy_channel import answering, contents, end, pass_time_until
 from tests.turn.test_several_characters import NILS
 from tests.waiting import advance_in_steps
 

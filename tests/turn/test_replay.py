@@ -26,8 +26,8 @@ from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.budgets import DONE, PROVIDERS
 from tests.turn.setup import Setup
-from tests.turn.test_spending import DONE, PROVIDERS
 
 EVER = (datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
 NILS = Preset.model_validate(
@@ -80,7 +80,7 @@ def make_replay(
 async def test_replay_sends_the_stored_prompt_and_is_kept_in_no_history(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
     turns = (await setup.session()).turns
     model = FakeBackend(["Ho.", DONE])
@@ -98,7 +98,7 @@ async def test_replay_sends_the_stored_prompt_and_is_kept_in_no_history(
 
 
 async def test_replay_counts_as_usage_of_the_operator(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
 
     await make_replay(setup, database, FakeBackend(["Ho.", DONE])).replay(answer, ReplayChanges())
@@ -111,7 +111,7 @@ async def test_replay_counts_as_usage_of_the_operator(database: Database) -> Non
 async def test_replay_takes_another_preset_s_model_and_other_instructions(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
     model = FakeBackend(["Ho."])
 
@@ -162,7 +162,7 @@ async def test_prompt_composed_anew_of_what_was_not_changed_is_the_stored_one(
 async def test_draft_answers_the_stored_message_in_the_place_of_its_preset(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."], ["Later."]))
+    setup = Setup(database, ["Hi."], ["Later."])
     answer = await stored_answer(setup, database)
     await setup.say(make_incoming("and later", key="5:9"))
     draft = NILS.model_copy(update={"system": "You are Nils.", "provider": "p"})
@@ -179,7 +179,7 @@ async def test_draft_answers_the_stored_message_in_the_place_of_its_preset(
 
 
 async def test_replay_with_a_draft_says_that_the_history_is_gone(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
     changed = replace(answer, receipt=replace(answer.receipt, answer="It was edited."))
 
@@ -190,7 +190,7 @@ async def test_replay_with_a_draft_says_that_the_history_is_gone(database: Datab
 
 
 async def test_budget_of_the_channel_refuses_a_replay(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
     model = FakeBackend(["Ho.", DONE])
 
@@ -201,7 +201,7 @@ async def test_budget_of_the_channel_refuses_a_replay(database: Database) -> Non
 
 
 async def test_replay_of_what_is_not_set_up_says_so(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     answer = await stored_answer(setup, database)
     made = make_replay(setup, database, FakeBackend())
     replay = replace(made, requests=replace(made.requests, backends={}))
@@ -213,7 +213,7 @@ async def test_replay_of_what_is_not_set_up_says_so(database: Database) -> None:
 
 
 async def test_trial_asks_the_model_of_the_provider_s_first_preset(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     model = FakeBackend(["Hello!"])
     requests = make_replay(setup, database, model).requests
     trial = ProviderTrial(requests, {"nils": NILS})

@@ -6,11 +6,11 @@ from bot.storage.database import Database
 from bot.storage.usage import Budgets
 from bot.turn.limits.rate_limits import AnswerLimits
 from bot.turn.limits.spending import BudgetRules, Spending
-from tests.fakes import FakeBackend, FakeClock
+from tests.fakes import FakeClock
 from tests.samples import ALICE, BOB
+from tests.turn.budgets import DONE, PROVIDERS
+from tests.turn.busy_channel import LIMITS_OF_CHATS, asked, end
 from tests.turn.setup import Setup, running_worker
-from tests.turn.test_busy_channel import LIMITS_OF_CHATS, asked, end
-from tests.turn.test_spending import DONE, PROVIDERS
 
 LIMITS = {(BudgetKind.PERSON, Period.DAY): 6_000, (BudgetKind.CHANNEL, Period.DAY): 50_000}
 
@@ -30,7 +30,7 @@ class Burst:
         )
         self.setup = Setup(
             database,
-            backend=FakeBackend(["Both of you.", DONE]),
+            ["Both of you.", DONE],
             limits=LIMITS_OF_CHATS,
             clock=clock,
             preset={"context": "all"},
@@ -90,7 +90,8 @@ async def test_who_asks_too_much_delays_nobody_elses_answer(database: Database) 
     limits = AnswerLimits(rates, clock, per_person=1, per_channel=0, seconds=3600)
     setup = Setup(
         database,
-        backend=FakeBackend(["For Bob."], ["Both of you."]),
+        ["For Bob."],
+        ["Both of you."],
         limits=LIMITS_OF_CHATS,
         clock=clock,
         preset={"context": "all"},

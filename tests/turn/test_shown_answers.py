@@ -14,19 +14,13 @@ from bot.storage.database import Database
 from bot.storage.reports import AnswerLog
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
-from tests.turn.setup import (
-    WITHOUT_NONCES,
-    Setup,
-    failure,
-    running_worker,
-    texts_before,
-)
+from tests.turn.setup import WITHOUT_NONCES, Setup, failure, running_worker, texts_before
 from tests.waiting import advance_in_steps, wait_until
 
 
 async def test_answer_is_shown_while_it_is_generated(database: Database) -> None:
     go_on = asyncio.Event()
-    setup = Setup(database, backend=FakeBackend(["Once upon", go_on, " a time."]))
+    setup = Setup(database, ["Once upon", go_on, " a time."])
     assert await texts_before(setup, go_on) == ["Once upon"]
     assert setup.texts == ["Once upon a time."]
     assert [call for call, _ in setup.surface.calls if call != "typing"] == ["send", "edit"]
@@ -34,7 +28,7 @@ async def test_answer_is_shown_while_it_is_generated(database: Database) -> None
 
 async def test_receipt_tells_when_the_answer_was_shown_and_delivered(database: Database) -> None:
     go_on = asyncio.Event()
-    setup = Setup(database, backend=FakeBackend(["Once upon", go_on, " a time."]))
+    setup = Setup(database, ["Once upon", go_on, " a time."])
     written_at = setup.clock.now()
     said = replace(make_incoming("hello"), at=datetime.fromtimestamp(written_at, UTC))
     await setup.clock.advance(1)
@@ -68,7 +62,7 @@ async def test_slow_start_of_a_model_is_shown_until_the_answer_or_the_error(
     database: Database, ending: str | Exception, shown: str
 ) -> None:
     go_on = asyncio.Event()
-    setup = Setup(database, backend=FakeBackend([go_on, ending]))
+    setup = Setup(database, [go_on, ending])
     assert await texts_before(setup, go_on) == ["⏳ The model is still loading or thinking …"]
     assert setup.texts == [shown]
 
@@ -85,7 +79,7 @@ async def test_preset_without_streaming_shows_only_the_final_text(database: Data
 async def test_answer_that_is_whole_at_once_is_one_message(
     database: Database, limits: Limits
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]), limits=limits)
+    setup = Setup(database, ["Hi."], limits=limits)
     await setup.say("hello")
     assert [one for one in setup.surface.calls if one[0] != "typing"] == [("send", "Hi.")]
 
@@ -93,7 +87,7 @@ async def test_answer_that_is_whole_at_once_is_one_message(
 @pytest.mark.parametrize("has_nonces", [True, False])
 async def test_long_answer_is_sent_in_parts(database: Database, has_nonces: bool) -> None:
     short = replace(LIMITS, max_units=40, can_repeat_sends=has_nonces)
-    setup = Setup(database, backend=FakeBackend([f"{'x' * 30}\n\n{'y' * 30}"]), limits=short)
+    setup = Setup(database, [f"{'x' * 30}\n\n{'y' * 30}"], limits=short)
     await setup.say("hello")
     assert setup.texts == ["x" * 30, "y" * 30]
     assert (await setup.history())[1] == ("assistant", f"{'x' * 30}\n\n{'y' * 30}")
@@ -104,7 +98,7 @@ async def test_retry_after_a_crash_edits_the_same_messages_and_deletes_surplus_o
 ) -> None:
     short = replace(LIMITS, max_units=40)
     never = asyncio.Event()
-    first = Setup(database, backend=FakeBackend([f"{'x' * 30}\n\n{'y' * 30}", never]), limits=short)
+    first = Setup(database, [f"{'x' * 30}\n\n{'y' * 30}", never], limits=short)
     await first.receive("hello")
     async with running_worker(first):
         await wait_until(lambda: len(first.backend.prompts) == 1)
@@ -114,9 +108,7 @@ async def test_retry_after_a_crash_edits_the_same_messages_and_deletes_surplus_o
                 break
     assert first.texts == ["x" * 30, "y" * 30]
 
-    restarted = Setup(
-        database, backend=FakeBackend(["z"]), surface=first.surface, clock=first.clock
-    )
+    restarted = Setup(database, ["z"], surface=first.surface, clock=first.clock)
     await restarted.work()
 
     assert restarted.texts == ["z"]

@@ -1,60 +1,20 @@
 """Test that answers are charged, and that budgets are reserved before and settled after them."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from typing_extensions import override
 
-from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.chat.prompt import Finish, FinishReason, Prompt, Usage
 from bot.chat.usage import BudgetKind, Period, format_cost
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.prompting.presets.preset import Preset
-from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
-from bot.storage.usage import Budgets
 from bot.turn.limits.spending import BudgetRules, Spending
-from tests.fakes import FakeBackend, FakeClock
+from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend
 from tests.samples import BOB, make_incoming
-from tests.turn.setup import CHAT, Setup
-
-PROVIDERS = {
-    # a million tokens of the prompt cost one dollar, of the answer ten
-    "p": OpenAISettings.model_validate(
-        {"base_url": "http://127.0.0.1:1", "prices": {"m": {"input": 1, "output": 10}}}
-    ),
-    "q": OpenAISettings.model_validate({"base_url": "http://127.0.0.1:1"}),
-}
-DONE = Finish(FinishReason.STOP, Usage(1000, 0, 100))  # costs 2,000 millionths
-PERSON_A_DAY = (BudgetKind.PERSON, Period.DAY)
-
-
-def make_setup(
-    database: Database,
-    *scripts: list[Any],
-    backend: FakeBackend | None = None,
-    limits: Mapping[tuple[BudgetKind, Period], int] | None = None,
-    cheaper: Preset | None = None,
-    **options: Any,
-) -> Setup:
-    clock = FakeClock()
-    spending = Spending(
-        PROVIDERS,
-        clock,
-        Budgets(database),
-        InProcessRateLimits(clock),
-        BudgetRules(limits or {}, cheaper, max_output_tokens=400),
-    )
-    return Setup(
-        database,
-        backend=backend or FakeBackend(*scripts),
-        clock=clock,
-        pipeline_parts={"spending": spending},
-        **options,
-    )
+from tests.turn.budgets import DONE, PERSON_A_DAY, make_setup
+from tests.turn.setup import CHAT
 
 
 async def costs(database: Database) -> list[int | None]:
@@ -167,12 +127,6 @@ def test_amounts_are_written_with_the_digits_that_matter(micros: int, text: str)
     assert format_cost(micros) == text
 
 
-class FakeContinuingBackend(FakeBackend):
-    @override
-    def can_continue(self, prompt: Prompt) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(
     ("limit", "text", "requests"),
     [(20_000, "Once upon a time.", 2), (4_100, "Once upon\n\n⚠ (interrupted)", 1)],
@@ -184,7 +138,7 @@ async def test_continuation_of_a_cut_answer_is_reserved_like_another_answer(
     cut: list[Any] = ["Once upon ", BackendInterrupted("reset", can_continue=True)]
     setup = make_setup(
         database,
-        backend=FakeContinuingBackend(cut, ["a time.", DONE]),
+        backend=FakeRemoteBackend(cut, ["a time.", DONE]),
         limits={PERSON_A_DAY: limit},
     )
     await setup.say("a story")

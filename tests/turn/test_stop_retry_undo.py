@@ -40,7 +40,7 @@ def asked(setup: Setup) -> Sequence[str]:
 
 
 async def test_stop_ends_the_answer_and_keeps_what_was_shown(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Once upon", asyncio.Event()]))
+    setup = Setup(database, ["Once upon", asyncio.Event()])
     await setup.receive("a story")
     await stop_while_answering(setup, said("/stop"))
     assert setup.texts == ["Once upon\n\n⚠ (stopped)", "Stopped. /retry answers again."]
@@ -49,7 +49,7 @@ async def test_stop_ends_the_answer_and_keeps_what_was_shown(database: Database)
 
 
 async def test_stop_before_the_first_word_leaves_only_the_question(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend([asyncio.Event()]), limits=WITHOUT_NONCES)
+    setup = Setup(database, [asyncio.Event()], limits=WITHOUT_NONCES)
     await setup.receive("a story")
     await stop_while_answering(setup, said("/stop"))
     assert setup.texts == ["Stopped. /retry answers again."]
@@ -107,7 +107,7 @@ async def test_no_message_of_several_vanishes_by_a_stop_after_a_restart(
 async def test_stop_behind_its_question_counts_before_the_answer_begins(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Two."]))
+    setup = Setup(database, ["Two."])
     await setup.say(said("first", key="5:1"), said("/stop", key="5:2"), said("second", key="5:3"))
     await setup.say(said("/stop", key="5:4"), said("third", key="5:5"))
     assert setup.texts == [
@@ -125,7 +125,7 @@ async def test_stop_behind_its_question_counts_before_the_answer_begins(
 
 async def test_late_signal_of_a_stop_leaves_the_next_answer_alone(database: Database) -> None:
     go_on = asyncio.Event()
-    setup = Setup(database, backend=FakeBackend(["Once", go_on, " upon."]))
+    setup = Setup(database, ["Once", go_on, " upon."])
     await setup.say(stop := said("/stop"))
     await setup.receive(said("a story", key="5:91"))
     async with running_worker(setup) as worker:
@@ -154,18 +154,14 @@ async def test_stop_counts_that_waits_when_a_process_starts(
 
 
 async def test_stopped_conversation_goes_on_with_the_next_message(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["One", asyncio.Event()], ["Two."]))
+    setup = Setup(database, ["One", asyncio.Event()], ["Two."])
     await setup.receive("first")
     await stop_while_answering(setup, said("second"), said("/stop", key="5:91"))
     assert setup.texts == ["One\n\n⚠ (stopped)", "Two.", "Stopped. /retry answers again."]
 
 
 async def test_no_character_speaks_after_a_stop(database: Database) -> None:
-    setup = Setup(
-        database,
-        backend=FakeBackend(["I think", asyncio.Event()], ["Me too."]),
-        others=[{"name": "luna"}],
-    )
+    setup = Setup(database, ["I think", asyncio.Event()], ["Me too."], others=[{"name": "luna"}])
     await setup.say("/preset add luna")
     await setup.receive("nora and luna, hello")
     await stop_while_answering(setup, said("/stop"))
@@ -173,60 +169,54 @@ async def test_no_character_speaks_after_a_stop(database: Database) -> None:
     assert [role for role, _ in await setup.history()] == ["user", "assistant"]
 
 
-async def test_others_cannot_stop_an_answer(database: Database) -> None:
-    go_on = asyncio.Event()
-    setup = Setup(database, backend=FakeBackend(["Once", go_on, " upon."]))
-    await setup.receive("a story")
-    async with running_worker(setup) as worker:
-        deciding = asyncio.create_task(setup.stops.run())
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
-        await setup.receive(said("/stop", BOB))
-        await wait_until(lambda: STOP_OF_OTHERS in setup.texts)  # at once
-        go_on.set()
-        await worker
-        deciding.cancel()
-    assert sorted(setup.texts) == ["Once upon.", STOP_OF_OTHERS]
-    assert [text for _, text in setup.surface.calls].count(STOP_OF_OTHERS) == 1
-
-
-async def test_stop_is_told_that_the_platform_cannot_be_asked_who_is_an_admin(
-    database: Database,
+@pytest.mark.parametrize(
+    ("author", "error", "notice"),
+    [
+        (BOB, None, STOP_OF_OTHERS),
+        (
+            CAROL,
+            RateLimited(9),
+            "⚠ Only an admin can stop the answer to somebody else's question, and Telegram could"
+            " not be asked whether you are one. Please try again in a minute.",
+        ),
+    ],
+    ids=["no admin", "unknown"],
+)
+async def test_others_cannot_stop_an_answer_and_are_told_at_once(
+    database: Database, author: Person, error: RateLimited | None, notice: str
 ) -> None:
     go_on = asyncio.Event()
-    setup = Setup(database, backend=FakeBackend(["Once", go_on, " upon."]))
-    setup.platform_error = RateLimited(9)
+    setup = Setup(database, ["Once", go_on, " upon."])
+    setup.platform_error = error
     await setup.receive("a story")
     async with running_worker(setup) as worker:
         deciding = asyncio.create_task(setup.stops.run())
         await wait_until(lambda: len(setup.backend.prompts) == 1)
-        await setup.receive(said("/stop", CAROL))
-        notice = (
-            "⚠ Only an admin can stop the answer to somebody else's question, and Telegram could"
-            " not be asked whether you are one. Please try again in a minute."
-        )
+        await setup.receive(said("/stop", author))
         await wait_until(lambda: notice in setup.texts)
         go_on.set()
         await worker
         deciding.cancel()
     assert sorted(setup.texts) == ["Once upon.", notice]
+    assert [text for _, text in setup.surface.calls].count(notice) == 1
 
 
 async def test_admin_stops_the_answer_to_somebody_else(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Once", asyncio.Event()]))
+    setup = Setup(database, ["Once", asyncio.Event()])
     await setup.receive("a story")
     await stop_while_answering(setup, said("/stop", CAROL))
     assert setup.texts == ["Once\n\n⚠ (stopped)", "Stopped. /retry answers again."]
 
 
 async def test_stop_without_an_answer_says_so(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     await setup.say("hello")
     await setup.say("/stop")
     assert setup.texts == ["Hi.", "⚠ No answer is being written here."]
 
 
 async def test_retry_replaces_the_newest_answer(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"], ["better"]))
+    setup = Setup(database, ["one"], ["two"], ["better"])
     await setup.say("a", "b", "/retry")
     assert setup.texts == ["one", "two", "better"]
     assert asked(setup) == ["a", "one", "b"]
@@ -238,7 +228,7 @@ async def test_retry_replaces_the_newest_answer(database: Database) -> None:
 
 async def test_retry_of_an_answer_without_chance_is_not_the_same_again(database: Database) -> None:
     preset = {"parameters": {"temperature": 0, "top_p": 1}}
-    setup = Setup(database, backend=FakeBackend(), preset=preset)
+    setup = Setup(database, preset=preset)
     await setup.say("a", "/retry", "b")
     temperatures = [one.parameters["temperature"] for one in setup.backend.prompts]
     assert temperatures == [0, 0.5, 0]
@@ -246,7 +236,7 @@ async def test_retry_of_an_answer_without_chance_is_not_the_same_again(database:
 
 async def test_retry_answers_a_question_that_failed(database: Database) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
-    setup = Setup(database, backend=FakeBackend(["one"], [away], [away], ["two"]))
+    setup = Setup(database, ["one"], [away], [away], ["two"])
     await setup.say("a", "b", "/retry", "/retry")
     failures = [failure("The model is away.", key) for key in ("5:2", "5:3")]
     assert setup.texts == ["one", *failures, "two"]
@@ -283,20 +273,20 @@ async def test_newest_question_is_the_one_that_failed_in_another_process(
 
 async def test_retry_that_failed_is_tried_again_without_asking_twice(database: Database) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
-    setup = Setup(database, backend=FakeBackend(["one"], [away], ["two"]))
+    setup = Setup(database, ["one"], [away], ["two"])
     await setup.say("a", "/retry", "/retry")
     assert await setup.history() == [("user", "a"), ("assistant", "two")]
 
 
 async def test_failed_retry_keeps_the_old_answer(database: Database) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
-    setup = Setup(database, backend=FakeBackend(["one"], [away]))
+    setup = Setup(database, ["one"], [away])
     await setup.say("a", "/retry")
     assert await setup.history() == [("user", "a"), ("assistant", "one")]
 
 
 async def test_retry_answers_a_question_that_was_stopped(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend([asyncio.Event()], ["Here it is."]))
+    setup = Setup(database, [asyncio.Event()], ["Here it is."])
     await setup.receive("a story")
     await stop_while_answering(setup, said("/stop"), said("/retry", key="5:91"))
     assert setup.texts[-1] == "Here it is."
@@ -304,7 +294,7 @@ async def test_retry_answers_a_question_that_was_stopped(database: Database) -> 
 
 
 async def test_undo_removes_the_newest_question_and_its_answer(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"], ["three"]))
+    setup = Setup(database, ["one"], ["two"], ["three"])
     await setup.say("a", "b", "/undo")
     assert setup.texts[-1] == "Removed from the conversation: “b” and its answer."
     assert await setup.history() == [("user", "a"), ("assistant", "one")]
@@ -313,7 +303,7 @@ async def test_undo_removes_the_newest_question_and_its_answer(database: Databas
 
 
 async def test_undo_leaves_observed_lines(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"]), preset={"context": "all"})
+    setup = Setup(database, ["one"], preset={"context": "all"})
     await setup.say("a", make_incoming("by the way", key="5:70", author=BOB, wake=None))
     await setup.say(said("/undo"))
     assert await setup.history() == [("user", "by the way")]
@@ -321,7 +311,7 @@ async def test_undo_leaves_observed_lines(database: Database) -> None:
 
 @pytest.mark.parametrize("command", ["/undo", "/retry"])
 async def test_question_of_others_is_left_alone(database: Database, command: str) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"]))
+    setup = Setup(database, ["one"])
     await setup.say("a", said(command, BOB))
     assert setup.texts[-1].startswith("⚠ Only an admin can")
     assert await setup.history() == [("user", "a"), ("assistant", "one")]
@@ -329,14 +319,14 @@ async def test_question_of_others_is_left_alone(database: Database, command: str
 
 @pytest.mark.parametrize("command", ["/undo", "/retry"])
 async def test_empty_conversation_has_no_newest_question(database: Database, command: str) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"]))
+    setup = Setup(database, ["one"])
     await setup.say(command)
     assert setup.texts == ["⚠ There is no question in this conversation yet."]
 
 
 async def test_undo_of_a_failed_question_keeps_the_history(database: Database) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
-    setup = Setup(database, backend=FakeBackend(["one"], [away]))
+    setup = Setup(database, ["one"], [away])
     await setup.say("a", "b", "/undo", "/undo")
     assert setup.texts[-2:] == [
         "Removed from the conversation: “b”.",

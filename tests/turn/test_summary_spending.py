@@ -8,12 +8,14 @@ from bot.chat.prompt import Message, Prompt, Usage
 from bot.chat.usage import BudgetKind, Period, UsageTotal
 from bot.errors import BudgetUsedUp
 from bot.prompting.presets.preset import Preset
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
+from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetedSummaries, BudgetRules, Spending
 from tests.fakes import FakeClock
 from tests.samples import make_incoming
-from tests.turn.test_spending import PROVIDERS
+from tests.turn.budgets import PROVIDERS
 
 SAID = make_incoming("hello")
 PRESET = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
@@ -25,7 +27,8 @@ def make_summaries(database: Database, limit: int) -> tuple[BudgetedSummaries, S
     clock = FakeClock()
     rules = BudgetRules({(BudgetKind.PERSON, Period.DAY): limit}, max_output_tokens=100)
     spending = Spending(PROVIDERS, clock, Budgets(database), rules=rules)
-    return BudgetedSummaries(spending, UsageLog(database, clock)), spending
+    slots = ProviderSlots(InProcessRateLimits(clock), clock, {}, 0)
+    return BudgetedSummaries(spending, UsageLog(database, clock), slots), spending
 
 
 async def spent(database: Database, spending: Spending) -> list[int]:

@@ -7,8 +7,7 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.incoming import Person
-from bot.chat.prompt import Finish, FinishReason, TemplateChoice, Usage
-from bot.chat.tool import ToolCall
+from bot.chat.prompt import Finish, FinishReason, TemplateChoice, ToolCall, Usage
 from bot.chat.usage import BudgetKind, Period
 from bot.errors import BackendUnavailable, PresetError
 from bot.prompting.presets.files import parse_preset
@@ -16,8 +15,8 @@ from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.budgets import make_setup as make_budget_setup
 from tests.turn.setup import CHAT, Setup, failure
-from tests.turn.test_spending import make_setup as make_budget_setup
 
 ALL = {"tools": ["time", "dice", "history", "stories"]}
 USED = "\n\n🔧 tools used: "
@@ -72,7 +71,7 @@ async def test_no_tool_is_offered_by_default_nor_where_a_backend_has_none(
 ) -> None:
     setup = make_setup(database, ["Hi.", DICE], preset={})
     await setup.say("roll")
-    other = Setup(database, backend=FakeBackend(["Ho.", DICE]), preset=ALL)
+    other = Setup(database, ["Ho.", DICE], preset=ALL)
     await other.say(make_incoming("roll", key="5:9"))
     assert [one.tools for one in (*setup.backend.prompts, *other.backend.prompts)] == [(), ()]
     assert (setup.texts, other.texts) == (["Hi."], ["Ho."])

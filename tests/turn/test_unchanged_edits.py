@@ -9,7 +9,7 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.errors import OutcomeUnknown
 from bot.storage.database import Database
-from tests.fakes import LIMITS, FakeBackend, FakeSurface
+from tests.fakes import LIMITS, FakeSurface
 from tests.turn.setup import Setup, running_worker
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps
 
@@ -52,7 +52,7 @@ async def answer(
 ) -> WatchedSurface:
     """Have an answer written; an event is set when what precedes it has been shown."""
     surface = surface or WatchedSurface()
-    setup = Setup(database, backend=FakeBackend(script), surface=surface)
+    setup = Setup(database, script, surface=surface)
     await setup.receive("hello")
     async with running_worker(setup) as worker:
         for gate in (one for one in script if isinstance(one, asyncio.Event)):

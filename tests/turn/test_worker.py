@@ -7,15 +7,9 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select, update
 
-from bot.chat.incoming import (
-    MediaItem,
-    MediaKind,
-)
+from bot.chat.incoming import MediaItem, MediaKind
 from bot.chat.story import Story
-from bot.errors import (
-    BackendUnavailable,
-    StoreError,
-)
+from bot.errors import BackendUnavailable, StoreError
 from bot.intake import InboxIntake
 from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
@@ -23,17 +17,12 @@ from bot.storage.tables import inbox, turn
 from bot.stories import RetrievedStories
 from tests.fakes import FakeBackend, run_ready_tasks
 from tests.samples import make_incoming
-from tests.turn.setup import (
-    CHAT,
-    Setup,
-    failure,
-    running_worker,
-)
+from tests.turn.setup import CHAT, Setup, failure, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 
 async def test_private_message_that_cannot_be_read_is_answered_in_words(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     media = (MediaItem(MediaKind.VOICE), MediaItem(MediaKind.IMAGE))
     await setup.say(replace(make_incoming("", key="5:1"), attachments=media))
     assert setup.texts == [
@@ -45,14 +34,14 @@ async def test_private_message_that_cannot_be_read_is_answered_in_words(database
 
 
 async def test_picture_in_a_group_that_is_for_nobody_is_not_answered(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     media = (MediaItem(MediaKind.IMAGE),)
     await setup.say(replace(make_incoming("", key="5:1", wake=None), attachments=media))
     assert setup.texts == []
 
 
 async def test_message_is_answered_once_and_stored(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi ", "there."]))
+    setup = Setup(database, ["Hi ", "there."])
     await setup.say("hello")
     await setup.work()
     assert setup.texts == ["Hi there."]
@@ -61,7 +50,7 @@ async def test_message_is_answered_once_and_stored(database: Database) -> None:
 
 
 async def test_persona_of_the_author_is_in_the_prompt(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["My lord."]))
+    setup = Setup(database, ["My lord."])
     await setup.say("/me a tall knight", "hello")
     said = setup.backend.prompts[-1].messages[-1].content
     assert said == "(Alice says of themselves: a tall knight)\n\nhello"
@@ -69,7 +58,7 @@ async def test_persona_of_the_author_is_in_the_prompt(database: Database) -> Non
 
 
 async def test_history_stores_preset_and_version_of_an_answer(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     await setup.say("hello")
     written = select(turn.c.role, turn.c.preset, turn.c.preset_version).order_by(turn.c.id)
     rows = await database.read(lambda c: c.execute(written).all())
@@ -79,7 +68,7 @@ async def test_history_stores_preset_and_version_of_an_answer(database: Database
 async def test_messages_are_answered_in_order_with_the_history_before_them(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["one"], ["two"], ["three"]))
+    setup = Setup(database, ["one"], ["two"], ["three"])
     await setup.say("a", "b", "c")
     assert setup.texts == ["one", "two", "three"]
     asked = [message.content for message in setup.backend.prompts[-1].messages]
@@ -90,7 +79,7 @@ async def test_message_received_during_an_answer_is_answered_next(
     database: Database,
 ) -> None:
     go_on = asyncio.Event()
-    setup = Setup(database, backend=FakeBackend([go_on, "one"], ["two"]))
+    setup = Setup(database, [go_on, "one"], ["two"])
     await setup.receive("a")
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
@@ -102,7 +91,7 @@ async def test_message_received_during_an_answer_is_answered_next(
 
 async def test_failed_turn_leaves_no_trace(database: Database) -> None:
     no_model = BackendUnavailable("refused", notice="The model is away.")
-    setup = Setup(database, backend=FakeBackend([no_model], ["Hi."]))
+    setup = Setup(database, [no_model], ["Hi."])
     await setup.say("hello")
     assert setup.texts == [failure("The model is away.")]
     assert await setup.history() == []
@@ -111,7 +100,7 @@ async def test_failed_turn_leaves_no_trace(database: Database) -> None:
 
 
 async def test_observed_message_is_stored_but_not_answered(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(), preset={"context": "all"})
+    setup = Setup(database, preset={"context": "all"})
     await setup.say(make_incoming("nice weather", wake=None))
     assert setup.texts == []
     assert setup.backend.prompts == []
@@ -119,13 +108,13 @@ async def test_observed_message_is_stored_but_not_answered(database: Database) -
 
 
 async def test_ignored_message_is_neither_answered_nor_stored(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(), preset={"context": "addressed"})
+    setup = Setup(database, preset={"context": "addressed"})
     await setup.say(make_incoming("nice weather", wake=None))
     assert (setup.texts, await setup.history(), await setup.crashes_of_pending()) == ([], [], [])
 
 
 async def test_bug_is_reported_and_the_next_message_is_answered(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend([RuntimeError("a bug")], ["Hi."]))
+    setup = Setup(database, [RuntimeError("a bug")], ["Hi."])
     await setup.say("hello", "are you there?")
     assert [text[:24] for text in setup.texts] == ["⚠ Something went wrong o", "Hi."]
     assert await setup.history() == [("user", "are you there?"), ("assistant", "Hi.")]
@@ -133,7 +122,7 @@ async def test_bug_is_reported_and_the_next_message_is_answered(database: Databa
 
 async def test_dropped_turns_are_summarized_for_the_next_prompt(database: Database) -> None:
     wants = {"max_input_tokens": 60, "summary": {}}
-    setup = Setup(database, backend=FakeBackend(["Hi."]), preset=wants)
+    setup = Setup(database, ["Hi."], preset=wants)
     summarizing = asyncio.create_task(setup.summarizer.run())
     for n in range(12):
         await setup.say(f"tell me of {n}")
@@ -149,7 +138,7 @@ async def test_dropped_turns_are_summarized_for_the_next_prompt(database: Databa
 async def test_message_that_crashed_too_often_is_set_aside(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     await setup.receive("crash", "hello")
     await database.write(
         lambda c: c.execute(update(inbox).where(inbox.c.id == 1).values(own_crashes=3)).rowcount
@@ -161,7 +150,7 @@ async def test_message_that_crashed_too_often_is_set_aside(
 
 async def test_fenced_worker_drops_its_answer(database: Database) -> None:
     go_on = asyncio.Event()
-    setup = Setup(database, backend=FakeBackend([go_on, "Too late."]))
+    setup = Setup(database, [go_on, "Too late."])
     await setup.receive("hello")
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
@@ -175,7 +164,7 @@ async def test_fenced_worker_drops_its_answer(database: Database) -> None:
 
 async def test_lost_lease_stops_the_model(database: Database) -> None:
     never = asyncio.Event()
-    setup = Setup(database, backend=FakeBackend(["Once ", never]))
+    setup = Setup(database, ["Once ", never])
     await setup.receive("hello")
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
@@ -188,7 +177,7 @@ async def test_lost_lease_stops_the_model(database: Database) -> None:
 
 async def test_lease_is_renewed_while_the_model_generates(database: Database) -> None:
     go_on = asyncio.Event()
-    setup = Setup(database, backend=FakeBackend([go_on, "At last."]))
+    setup = Setup(database, [go_on, "At last."])
     await setup.receive("hello")
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
@@ -202,7 +191,7 @@ async def test_lease_is_renewed_while_the_model_generates(database: Database) ->
 
 async def test_cancellation_does_not_count_as_a_crash(database: Database) -> None:
     never = asyncio.Event()
-    setup = Setup(database, backend=FakeBackend([never]))
+    setup = Setup(database, [never])
     await setup.receive("hello")
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
@@ -216,7 +205,7 @@ async def test_cancellation_does_not_count_as_a_crash(database: Database) -> Non
 
 
 async def test_full_disk_does_not_count_as_a_crash(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    setup = Setup(database, ["Hi."])
     setup.conversations.full = True
     for _ in range(10):
         with pytest.raises(StoreError):
@@ -228,7 +217,7 @@ async def test_full_disk_does_not_count_as_a_crash(database: Database) -> None:
 
 async def test_stopping_worker_starts_no_further_message(database: Database) -> None:
     go_on = asyncio.Event()
-    setup = Setup(database, backend=FakeBackend([go_on, "one"], ["two"]))
+    setup = Setup(database, [go_on, "one"], ["two"])
     await setup.receive("a", "b")
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
@@ -240,7 +229,7 @@ async def test_stopping_worker_starts_no_further_message(database: Database) -> 
 
 
 async def test_conversation_claimed_by_another_worker_is_skipped(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     await setup.receive("hello")
     await setup.conversations.begin([CHAT], "other", 15)
     await setup.work()
@@ -248,7 +237,7 @@ async def test_conversation_claimed_by_another_worker_is_skipped(database: Datab
 
 
 async def test_turn_leaves_no_tasks_running(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend())
+    setup = Setup(database)
     before = asyncio.all_tasks()
     await setup.say("hello")
     await run_ready_tasks()
@@ -276,7 +265,7 @@ async def test_retrieved_stories_are_in_the_prompt(
 async def test_pasted_key_is_neither_kept_nor_sent_and_its_author_is_told(
     database: Database,
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["Fine."]))
+    setup = Setup(database, ["Fine."])
     intake = InboxIntake(setup.inbox, lambda _: None)
     said = make_incoming("my key is sk-proj-CANARY00000000000000001 ok?")
     await intake.receive([said], {})

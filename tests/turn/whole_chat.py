@@ -10,8 +10,7 @@ from bot.errors import BackendUnavailable
 from bot.storage.database import Database
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import BOB, make_incoming
-from tests.turn.setup import CHAT, Setup
-from tests.turn.test_pressed_buttons import pressed
+from tests.turn.setup import CHAT, Setup, pressed
 
 _CUT = Finish(FinishReason.LENGTH)
 _AWAY = BackendUnavailable("refused", notice="The model is away.")

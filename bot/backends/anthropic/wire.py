@@ -12,13 +12,8 @@ from typing_extensions import override
 from bot.backends.anthropic.parameters import can_continue, to_parameters
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.stop_strings import stop_strings_of
-from bot.backends.chat_completions.streaming import (
-    StreamParser,
-    decode_event,
-    token_count,
-)
-from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
-from bot.chat.tool import ToolCall, ToolExchange
+from bot.backends.chat_completions.streaming import StreamParser, decode_event, token_count
+from bot.chat.prompt import FinishReason, Image, Message, Prompt, ToolCall, ToolExchange, Usage
 from bot.errors import BackendUnavailable
 from bot.texts.text import translatable
 

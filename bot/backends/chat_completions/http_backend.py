@@ -23,12 +23,7 @@ from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.backends.chat_completions.streaming import ResponseContext, StreamParser
 from bot.backends.chat_completions.wire import describe_request
 from bot.chat.operation import ModelHealth
-from bot.chat.prompt import (
-    GenerationEvent,
-    Prompt,
-    PromptDescription,
-    TemplateChoice,
-)
+from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, TemplateChoice
 from bot.ports import Backend, Clock, TextTokenCounter
 from bot.prompting.text.tokens import EncodingCounter, counter_for_model, known_encoding
 

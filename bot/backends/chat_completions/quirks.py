@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 from typing import Any
 
-from bot.chat.template_capabilities import ALL_CAPABILITIES, Capabilities
+from bot.chat.prompt import ALL_CAPABILITIES, Capabilities
 from bot.value_class import value_class
 
 

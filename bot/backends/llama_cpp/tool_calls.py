@@ -17,8 +17,15 @@ import structlog
 
 from bot.backends.chat_completions.deltas import MAX_ARGUMENT_CHARS, MAX_CALLS, MAX_NAME_CHARS
 from bot.backends.chat_completions.stop_strings import overlap
-from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
-from bot.chat.tool import ToolCall, ToolExchange
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    FinishReason,
+    GenerationEvent,
+    Prompt,
+    ToolCall,
+    ToolExchange,
+)
 from bot.templates.renderer import ToolUse
 from bot.templates.tool_forms import ToolForm
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Continuation, Quirks
 from bot.backends.openai_compatible import azure
-from bot.chat.template_capabilities import ALL_CAPABILITIES, Capabilities
+from bot.chat.prompt import ALL_CAPABILITIES, Capabilities
 from bot.value_class import value_class
 
 # Where both names of the limit are known, presets may use either.

@@ -17,36 +17,19 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address, MediaItem, Request, Said, source_name
 from bot.errors import PlatformError, Refused, TokenRejected, Unreachable
-from bot.platforms.discord.commands import (
-    commands_differ,
-    to_message_payload,
-    to_payload,
-)
+from bot.platforms.discord.commands import commands_differ, to_message_payload, to_payload
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import message_to_said
 from bot.platforms.discord.internals import DiscordClient, skip_unreadable
 from bot.platforms.discord.receiver import MessageReceiver
-from bot.platforms.discord.rest import (
-    RestClient,
-    RestEndpoint,
-    WithId,
-    decode_response,
-)
+from bot.platforms.discord.rest import RestClient, RestEndpoint, WithId, decode_response
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import IdentifyLimits, Shard, read_gateway_info
 from bot.platforms.discord.surface import READ_MESSAGE, READ_MESSAGES, DiscordSurface
 from bot.platforms.file_download import download_file
-from bot.platforms.spec import (
-    PlatformContext,
-)
+from bot.platforms.spec import PlatformContext
 from bot.platforms.tokens import BotToken
-from bot.ports import (
-    FileSource,
-    HistoryReader,
-    Intake,
-    PrivateChats,
-    ShardedPlatform,
-)
+from bot.ports import FileSource, HistoryReader, Intake, PrivateChats, ShardedPlatform
 from bot.runtime.http_client import ConnectionFailed
 from bot.runtime.tasks import cancel_and_wait
 from bot.texts.text import translatable
@@ -77,7 +60,9 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         self._rest = RestClient(self._token)
         self._surface = DiscordSurface(self._rest, has_webhooks=settings.faces)
         source = source_name("discord", context.bot_id)
-        self._identify_limits = IdentifyLimits(self._rest, context.leases, source, context.clock)
+        self._identify_limits = IdentifyLimits(
+            self._rest, context.take_lease, source, context.clock
+        )
         self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by the shard's name
         self._rejection: str | None = None  # of the token, until one is accepted
 

@@ -17,7 +17,8 @@ import structlog
 
 from bot.errors import StoreError
 from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
-from bot.ports import Clock, RoleLeases
+from bot.platforms.spec import TakeLease
+from bot.ports import Clock
 from bot.telemetry.metrics import IDENTIFIES_LEFT
 from bot.value_class import value_class
 
@@ -117,14 +118,16 @@ class IdentifyLimits:
 
     Args:
         rest: tells the budget that is left.
-        leases: keep the pace among processes; None: there is only this one.
+        take_lease: keeps the pace among processes; None: there is only this one.
         bot: part of the names of leases.
         clock: time.
     """
 
-    def __init__(self, rest: RestClient, leases: RoleLeases | None, bot: str, clock: Clock) -> None:
+    def __init__(
+        self, rest: RestClient, take_lease: TakeLease | None, bot: str, clock: Clock
+    ) -> None:
         self._rest = rest
-        self._leases = leases
+        self._take_lease = take_lease
         self._bot = bot
         self._clock = clock
         self._locks: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -162,10 +165,10 @@ class IdentifyLimits:
             await self._clock.sleep(min(seconds + _ASK_SECONDS, _ASK_AGAIN_SECONDS))
 
     async def _take(self, role: str, seconds: float) -> bool:
-        if self._leases is None:
+        if self._take_lease is None:
             return True
         try:
-            return await self._leases.take(role, seconds)
+            return await self._take_lease(role, seconds)
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
             return False

@@ -5,17 +5,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    StrictBool,
-    StrictInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, field_validator, model_validator
 
-from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, lowest_output_limit
-from bot.chat.tool import ToolName
+from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, ToolName, lowest_output_limit
 from bot.errors import PresetError, TemplateError
 from bot.prompting.lorebook.entries import Lorebook, compile_key, is_regex
 from bot.prompting.lorebook.files import LoreEntryError, read_lorebook

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -17,16 +18,18 @@ _SECONDS_BETWEEN_NOTES = 6 * 3600.0
 _Model = tuple[str, str]
 
 
+@dataclass(eq=False)
 class FallbackNotes:
     """Remembers who was told of which failing model, until that model answers again.
 
-    A model that fails and recovers again and again is told of once in six hours; so is a long
-    outage by several processes, or after a restart.
+    Admins are told at most once in six hours, also if the model keeps failing and recovering, or
+    several processes notice the outage.
     """
 
-    def __init__(self, notices: RareNotices, admin_notes: AdminNotes | None) -> None:
-        self._notices = notices
-        self._admin_notes = admin_notes
+    notices: RareNotices
+    admin_notes: AdminNotes | None
+
+    def __post_init__(self) -> None:
         self._told: dict[_Model, set[str]] = {}
         """The names of the notes of each outage."""
         self._unreachable: dict[_Model, set[NoteReaders]] = {}
@@ -41,7 +44,7 @@ class FallbackNotes:
         """Tell the admins of a channel why another model answers in place of a preset's own.
 
         Returns:
-            What is to stand under the answer, where no admin is told in another way.
+            A note for under the answer, if no admin was told otherwise.
         """
         note = translatable(
             "⚠ For the admins here: another model answers in place of {preset}'s own, which"
@@ -49,7 +52,7 @@ class FallbackNotes:
             preset=preset.name,
             reason=failure.notice,
         )
-        model, admin_notes = _model(preset), self._admin_notes
+        model, admin_notes = _model(preset), self.admin_notes
         unreachable = self._unreachable.setdefault(model, set())
         readers = await admin_notes.readers(said) if admin_notes is not None else None
         if admin_notes is not None and readers is not None and readers not in unreachable:
@@ -68,7 +71,7 @@ class FallbackNotes:
             return False
         told.add(name)
         shared_name = f"fallback:{'/'.join(model)}:{name}"
-        return await self._notices.is_due(shared_name, _SECONDS_BETWEEN_NOTES)
+        return await self.notices.is_due(shared_name, _SECONDS_BETWEEN_NOTES)
 
 
 def _model(preset: Preset) -> _Model:
@@ -81,21 +84,18 @@ _TOPIC = "refused_chats"
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False)
 class RefusedChats:
     """The lanes in which the platform has just refused a message of the bot, and why."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        signals: Signals,
-        notices: RareNotices,
-        admin_notes: AdminNotes | None = None,
-    ) -> None:
-        self._clock = clock
-        self._notices = notices
-        self._admin_notes = admin_notes
+    clock: Clock
+    signals: Signals
+    notices: RareNotices
+    admin_notes: AdminNotes | None = None
+
+    def __post_init__(self) -> None:
         self._refused: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        signals.subscribe(_TOPIC, self._note)
+        self.signals.subscribe(_TOPIC, self._note)
 
     async def covers(self, said: Said) -> bool:
         """Return whether an answer would be refused; then it is logged, and the admins know.
@@ -106,7 +106,7 @@ class RefusedChats:
         if (
             said.is_private
             or refused_at is None
-            or self._clock.monotonic() - refused_at >= REFUSED_SECONDS
+            or self.clock.monotonic() - refused_at >= REFUSED_SECONDS
         ):
             return False
         _log.warning("not_answered_in_refused_chat", lane=said.address.lane, reason=reason)
@@ -116,11 +116,11 @@ class RefusedChats:
     async def tell(self, said: Said) -> None:
         """Tell who reads notes about a chat that it refuses answers, once in six hours."""
         _, reason = self._refused.get(said.address.lane, (0.0, ""))
-        readers = await self._admin_notes.readers(said) if self._admin_notes is not None else None
-        if self._admin_notes is None or readers is None or not reason:
+        readers = await self.admin_notes.readers(said) if self.admin_notes is not None else None
+        if self.admin_notes is None or readers is None or not reason:
             return
-        if await self._notices.is_due(f"refused:{said.address.lane}", _SECONDS_BETWEEN_NOTES):
-            await self._admin_notes.send(readers, said, self.explain(said))
+        if await self.notices.is_due(f"refused:{said.address.lane}", _SECONDS_BETWEEN_NOTES):
+            await self.admin_notes.send(readers, said, self.explain(said))
 
     def explain(self, said: Said) -> Text:
         """Say why a message is not answered."""
@@ -135,7 +135,7 @@ class RefusedChats:
     def _note(self, keys: Sequence[str]) -> None:
         for key in keys:
             lane, _, reason = key.partition(" ")
-            self._refused[lane] = self._clock.monotonic(), reason
+            self._refused[lane] = self.clock.monotonic(), reason
             self._refused.move_to_end(lane)
             if len(self._refused) > _MAX_CHATS:
                 self._refused.popitem(last=False)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -20,19 +20,17 @@ _log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 2.0
 
 
+@dataclass(eq=False)
 class AnsweringPauses:
-    """What this process knows of the pauses.
+    """What this process knows of the pauses."""
 
-    Args:
-        pauses: the rows.
-        signals: tell of changes.
-    """
+    pauses: Pauses
+    signals: Signals
 
-    def __init__(self, pauses: Pauses, signals: Signals) -> None:
-        self._pauses = pauses
+    def __post_init__(self) -> None:
         self._current: Sequence[Pause] = ()
         self._changed = asyncio.Event()
-        signals.subscribe(PAUSES_TOPIC, lambda _keys: self._changed.set())
+        self.signals.subscribe(PAUSES_TOPIC, lambda _keys: self._changed.set())
 
     def covers(self, conversation: str) -> bool:
         """Return whether questions in a conversation, by its key, are not answered."""
@@ -40,7 +38,7 @@ class AnsweringPauses:
 
     async def refresh(self) -> None:
         """Read the rows; raises `StoreError`."""
-        before, self._current = self._current, await self._pauses.current()
+        before, self._current = self._current, await self.pauses.current()
         scopes = [one.scope for one in self._current]
         if set(self._current) - set(before):
             _log.info("answering_paused", scopes=scopes)
@@ -60,16 +58,18 @@ class AnsweringPauses:
                     await self._changed.wait()
 
 
+@dataclass(eq=False)
 class RestoredMessages:
     """Knows which messages are from before the restore."""
 
-    def __init__(self, restores: Restores) -> None:
-        self._restores = restores
+    restores: Restores
+
+    def __post_init__(self) -> None:
         self._newest: Restore | None = None
 
     async def load(self) -> None:
         """Read whether the database was restored; raises `StoreError`."""
-        newest = await self._restores.newest()
+        newest = await self.restores.newest()
         if newest is not None:  # histories of one channel share its messages
             forgotten = {(address_of(key).channel, name) for key, name in newest.forgotten}
             newest = replace(newest, forgotten=frozenset(forgotten))

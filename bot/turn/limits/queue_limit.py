@@ -13,14 +13,13 @@ import structlog
 
 from bot.chat.command import parse
 from bot.chat.incoming import Said
-from bot.chat.session import Claim, InboxMessage
 from bot.errors import Fenced, StoreError
 from bot.ports import Clock
 from bot.replying.live_replies import LiveReplies
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.conversations import Conversations
 from bot.telemetry.metrics import LIMITED_MESSAGES
-from bot.texts.text import language_of, translatable, translate
+from bot.texts.text import translatable
 from bot.turn.arrivals import ArrivalSignals
 from bot.turn.message_groups import MessageGroup
 from bot.value_class import value_class
@@ -48,19 +47,16 @@ class QueueLimit:
     """How many may wait."""
 
     @contextlib.asynccontextmanager
-    async def enforced(
-        self, claim: Claim, group: MessageGroup, gathers_at_most: int
-    ) -> AsyncIterator[None]:
+    async def enforced(self, group: MessageGroup, gathers_at_most: int) -> AsyncIterator[None]:
         """Refuse, while the block runs, the newest questions over the limit.
 
         Args:
-            claim: the conversation.
             group: what is being answered; gets what is refused.
             gathers_at_most: how many messages its answer may cover: those are never refused.
         """
         looks: list[asyncio.Task[None]] = []
         most = max(self.most, gathers_at_most)
-        has_arrived = group.message.is_followed
+        has_arrived, conversation = group.message.is_followed, group.claim.conversation
 
         async def look() -> None:
             nonlocal has_arrived
@@ -68,7 +64,7 @@ class QueueLimit:
                 await self.clock.sleep(_LOOK_SECONDS)
                 has_arrived = False
                 try:
-                    await self._refuse_newest(claim, group, most)
+                    await self._refuse_newest(group, most)
                 except (Fenced, StoreError) as error:  # the answer's own transaction tells it
                     _log.warning("queue_not_limited", reason=str(error))
 
@@ -76,9 +72,9 @@ class QueueLimit:
             nonlocal has_arrived
             has_arrived = True
             if not looks or looks[-1].done():
-                looks[:] = [asyncio.create_task(look(), name=f"limit: {claim.conversation}")]
+                looks[:] = [asyncio.create_task(look(), name=f"limit: {conversation}")]
 
-        unsubscribe = self.arrivals.subscribe(claim.conversation, on_arrival)
+        unsubscribe = self.arrivals.subscribe(conversation, on_arrival)
         try:
             if has_arrived:
                 on_arrival()
@@ -87,10 +83,10 @@ class QueueLimit:
             unsubscribe()
             await cancel_and_wait(looks)
 
-    async def _refuse_newest(self, claim: Claim, group: MessageGroup, most: int) -> None:
+    async def _refuse_newest(self, group: MessageGroup, most: int) -> None:
         refused = {one.id for one in group.message.refused}
         limit = most + len(refused) + _COUNTED_BEYOND
-        following = await self.conversations.following(claim, group.message, limit)
+        following = await self.conversations.following(group.claim, group.message, limit)
         waiting = [
             (one, one.incoming)
             for one in following
@@ -101,15 +97,9 @@ class QueueLimit:
         for message, said in waiting[most:]:
             LIMITED_MESSAGES.labels("queue_full").inc()
             if said.interaction is not None:
-                await self._respond(claim, message, said)
+                # At once: this response delays no answer.
+                await self.replies.open_notice(group.claim, message, BUSY)
             group.message = replace(group.message, refused=(*group.message.refused, message))
-
-    async def _respond(self, claim: Claim, message: InboxMessage, said: Said) -> None:
-        """Tell the author of a native command at once: its response delays no answer."""
-        shown = translate(BUSY, language_of(said.locale))
-        for part in self.replies.final_parts(said.address, shown):
-            opened = await self.conversations.open(claim, message, part)
-            self.replies.deliver(said.address, opened.row)
 
 
 def _is_question(said: Said) -> bool:

@@ -1,6 +1,6 @@
 """How often people may ask and run commands, and how often they are told."""
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 import structlog
 
@@ -17,11 +17,11 @@ from bot.value_class import value_class
 _SECONDS_BETWEEN_NOTICES = 60.0
 
 
+@dataclass(eq=False)
 class RareNotices:
     """Remembers which notices were shown lately; without rate limits it remembers nothing."""
 
-    def __init__(self, rates: RateLimits | None = None) -> None:
-        self._rates = rates
+    rates: RateLimits | None = None
 
     async def is_due_in(self, channel: str) -> bool:
         """Return whether the service may say in a channel that it is too busy for something.
@@ -32,10 +32,10 @@ class RareNotices:
         return await self.is_due(f"notice:{channel}", _SECONDS_BETWEEN_NOTICES)
 
     async def is_due(self, name: str, seconds: float) -> bool:
-        """Return whether a notice is to be shown that is shown at most once in so many seconds."""
-        if self._rates is None:
+        """Return whether a notice is due that is shown at most once in these seconds."""
+        if self.rates is None:
             return True
-        return await self._rates.take([Rate(f"told:{name}", 1, seconds)]) <= 0
+        return await self.rates.take([Rate(f"told:{name}", 1, seconds)]) <= 0
 
 
 _log = structlog.get_logger(__name__)
@@ -45,7 +45,7 @@ _SECONDS_BETWEEN_ANSWER_NOTICES = 600.0
 
 @value_class
 class Admission:
-    """Whether a message is answered, and what its author is told about that."""
+    """Whether a message is answered, and the notice to its author."""
 
     is_refused: bool = False
     notice: Text | None = None
@@ -55,33 +55,22 @@ class Admission:
 ADMITTED = Admission()
 
 
+@dataclass(eq=False)
 class AnswerLimits:
     """Counts the answers that each person and each channel asks for, before work is done."""
 
-    def __init__(
-        self,
-        rates: RateLimits,
-        clock: Clock,
-        *,
-        per_person: int,
-        per_channel: int,
-        seconds: float,
-    ) -> None:
-        """Set the limits.
+    rates: RateLimits
+    clock: Clock
+    _: KW_ONLY
+    per_person: int
+    """Burst size in answers; 0: no limit."""
+    per_channel: int
+    """The same for everybody in a channel together."""
+    seconds: float
+    """The time in which a burst refills."""
 
-        Args:
-            rates: what is counted.
-            clock: time.
-            per_person: so many answers at once; 0: no limit.
-            per_channel: the same for everybody in a channel together.
-            seconds: in which a person or a channel may have so many answers again.
-        """
-        self._rates = rates
-        self._notices = RareNotices(rates)
-        self._clock = clock
-        self._per_person = per_person
-        self._per_channel = per_channel
-        self._seconds = seconds
+    def __post_init__(self) -> None:
+        self._notices = RareNotices(self.rates)
 
     async def admit(self, said: Said, stop: StopFlag) -> Admission:
         """Wait until a message may be answered, or until it is stopped."""
@@ -90,7 +79,7 @@ class AnswerLimits:
             return ADMITTED
         if await self._admits_one_of_several(said):
             return ADMITTED
-        wait = await self._rates.take(rates, _MAX_WAIT_SECONDS)
+        wait = await self.rates.take(rates, _MAX_WAIT_SECONDS)
         if wait <= 0:
             return ADMITTED
         is_refused = wait > _MAX_WAIT_SECONDS
@@ -101,17 +90,17 @@ class AnswerLimits:
         notice = await self._notice(said, rates, wait, is_refused=is_refused)
         if not is_refused and not stop.requested:
             with stop.ends_block():
-                await self._clock.sleep(wait)
+                await self.clock.sleep(wait)
         return Admission(is_refused, notice)
 
     async def _admits_one_of_several(self, said: Said) -> bool:
         """Count an answer to several people for the newest of them who may have it at once.
 
-        Whoever asks too much delays nobody else's answer by that.
+        A person over the limit does not delay the answer to the others.
         """
         people = said.charged_people
         for person in people if len(people) > 1 else ():
-            if await self._rates.take(self._rates_of(said, person)) <= 0:
+            if await self.rates.take(self._rates_of(said, person)) <= 0:
                 return True
         return False
 
@@ -121,7 +110,7 @@ class AnswerLimits:
         It counts for itself: the answer to it is counted as any other.
         """
         rates = [replace(one, key=f"voice:{one.key}") for one in self._rates_of(said)]
-        if not rates or await self._rates.take(rates) <= 0:
+        if not rates or await self.rates.take(rates) <= 0:
             return True
         LIMITED_MESSAGES.labels("voice").inc()
         _log.info(
@@ -132,10 +121,10 @@ class AnswerLimits:
     def _rates_of(self, said: Said, person: str | None = None) -> list[Rate]:
         """Return the rates that count; in a private chat, the person is the channel."""
         counted = {
-            f"person:{person or said.charged_person}": self._per_person,
-            f"channel:{said.address.channel}": self._per_channel,
+            f"person:{person or said.charged_person}": self.per_person,
+            f"channel:{said.address.channel}": self.per_channel,
         }
-        return [Rate(key, count, self._seconds) for key, count in counted.items() if count]
+        return [Rate(key, count, self.seconds) for key, count in counted.items() if count]
 
     async def _notice(
         self, said: Said, rates: list[Rate], wait: float, *, is_refused: bool
@@ -143,7 +132,7 @@ class AnswerLimits:
         """Say what happens to the messages of a channel, once in ten minutes."""
         if not await self._notices.is_due(said.address.channel, _SECONDS_BETWEEN_ANSWER_NOTICES):
             return None
-        most, seconds = min(rate.count for rate in rates), f"{self._seconds:g}"
+        most, seconds = min(rate.count for rate in rates), f"{self.seconds:g}"
         rule = translatable_count(
             "That is more than one message in {seconds} s.",
             "That is more than {count} messages in {seconds} s.",
@@ -175,21 +164,19 @@ _STOP = "stop"
 _FORGET = "forget"
 
 
+@dataclass(eq=False)
 class CommandLimits:
     """Counts the commands and presses of each person, over all channels and processes."""
 
-    def __init__(self, rates: RateLimits, *, per_person: int, seconds: float) -> None:
-        """Set the limit.
+    rates: RateLimits
+    _: KW_ONLY
+    per_person: int
+    """Burst size in commands and presses."""
+    seconds: float
+    """The time in which a burst refills."""
 
-        Args:
-            rates: what is counted.
-            per_person: so many commands and presses at once.
-            seconds: in which a person may have so many again.
-        """
-        self._rates = rates
-        self._notices = RareNotices(rates)
-        self._per_person = per_person
-        self._seconds = seconds
+    def __post_init__(self) -> None:
+        self._notices = RareNotices(self.rates)
 
     @classmethod
     def beside_answers(cls, rates: RateLimits, *, answers: int, seconds: float) -> "CommandLimits":
@@ -221,7 +208,7 @@ class CommandLimits:
         raise ToldAlready
 
     async def tells_unreadable(self, said: Said) -> bool:
-        """Return whether the author of a message is told that nothing in it can be read.
+        """Return whether to tell the author of a message that nothing in it can be read.
 
         Who sends many in a row is told once in a while: each notice keeps others waiting where a
         platform takes few messages.
@@ -243,8 +230,8 @@ class CommandLimits:
         return await self._refusal(pressed, "commands")
 
     async def _refusal(self, asked: Request, kind: str) -> Text | None:
-        rate = Rate(f"{kind}:{asked.author.id}", self._per_person, self._seconds)
-        wait = await self._rates.take([rate])
+        rate = Rate(f"{kind}:{asked.author.id}", self.per_person, self.seconds)
+        wait = await self.rates.take([rate])
         if wait <= 0:
             return None
         LIMITED_MESSAGES.labels(kind).inc()
@@ -252,8 +239,8 @@ class CommandLimits:
         rule = translatable_count(
             "That is more than one command or button in {seconds} s.",
             "That is more than {count} commands or buttons in {seconds} s.",
-            self._per_person,
-            seconds=f"{self._seconds:g}",
+            self.per_person,
+            seconds=f"{self.seconds:g}",
         )
         wait = max(1, round(wait))
         return translatable("{rule} Please try again in {wait} s.", rule=rule, wait=wait)

@@ -72,7 +72,7 @@ class SlotQueue:
         return request
 
     def leave(self, request: WaitingRequest, *, is_served: bool) -> None:
-        """Remove a request, because it has got a slot or does not want one any more."""
+        """Remove a request that has a slot or was given up."""
         self._waiting.remove(request)
         self._full_chats.discard(request.chat)  # perhaps nobody else would look again
         if is_served:
@@ -92,7 +92,7 @@ class SlotQueue:
             del self._served_at[next(iter(self._served_at))]
 
     def end_patience(self, request: WaitingRequest) -> None:
-        """Let a request try once more, whoever's turn it is."""
+        """Let a request try once more out of turn."""
         request.has_waited_long = True
         request.may_try.set()
 
@@ -129,58 +129,48 @@ TAKEN_SLOTS = "taken_provider_slots"
 _POLL_SECONDS = 0.1
 """How often free slots are looked for, should a signal be lost."""
 _MISSED_POLLS = 5
-"""A process that has not looked for so long has lost its turn."""
+"""Missed polls after which a process loses its turn."""
 _MAX_WAIT_SECONDS = 60.0
 _WAITING_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
 _ANY_NUMBER = 1_000_000
 _BUSY = translatable("Too many people are asking at once. Please try again in a minute.")
 
 
+@dataclass(eq=False)
 class ProviderSlots:
     """Makes requests wait while as many as allowed are in flight: urgent ones first, chats in turn.
 
     Processes take turns as well, each with the first of the requests that wait in it.
-
-    Args:
-        rates: what is held.
-        clock: time.
-        limits: the most requests at once, by provider; those without one are not limited.
-        lease_seconds: after which the request of a process that died is not counted any more.
-        max_waiting: how many requests may wait for a provider, over all processes; 0: any number.
-        signals: tell the other processes of slots that are taken and given back; None: there are
-            no others.
     """
 
-    def __init__(
-        self,
-        rates: RateLimits,
-        clock: Clock,
-        limits: Mapping[str, int],
-        lease_seconds: float,
-        max_waiting: int = 0,
-        signals: Signals | None = None,
-    ) -> None:
-        self._rates = rates
-        self._clock = clock
-        self._limits = limits
-        self._lease_seconds = lease_seconds
-        self._max_waiting = max_waiting
+    rates: RateLimits
+    clock: Clock
+    limits: Mapping[str, int]
+    """The most requests at once, by provider; those without one are not limited."""
+    lease_seconds: float
+    """When the slot of a dead process is freed."""
+    max_waiting: int = 0
+    """How many requests may wait for a provider, over all processes; 0: any number."""
+    signals: Signals = field(default_factory=InProcessSignals)
+    """Tell the other processes of slots that are taken and given back."""
+
+    def __post_init__(self) -> None:
         self._queues: defaultdict[str, SlotQueue] = defaultdict(SlotQueue)
         self._counted: Counter[str] = Counter()
         """The requests of this process that count as waiting, by provider."""
         self._pauses: defaultdict[str, dict[asyncio.Event, None]] = defaultdict(dict)
         """What ends the pauses of those that found no free slot, by provider."""
-        self._shares = {name: ChatShares(clock, limit) for name, limit in limits.items()}
+        self._shares = {name: ChatShares(self.clock, limit) for name, limit in self.limits.items()}
         self._name = secrets.token_hex(8)  # as a waiter among other processes
-        self._signals = signals or InProcessSignals()
-        self._signals.subscribe(FREED_SLOTS, self._end_pauses)
-        self._signals.subscribe(TAKEN_SLOTS, self._note_taken)
+        self.signals.subscribe(FREED_SLOTS, self._end_pauses)
+        self.signals.subscribe(TAKEN_SLOTS, self._note_taken)
 
     def waiting(self, provider: str) -> int:
         """Return how many requests of this process wait for a slot."""
         return len(self._queues[provider])
 
-    def hold(
+    @contextlib.asynccontextmanager
+    async def hold(
         self,
         provider: str,
         stop: StopFlag,
@@ -188,36 +178,28 @@ class ProviderSlots:
         *,
         chat: str = "",
         urgency: Urgency = Urgency.QUESTION,
-    ) -> contextlib.AbstractAsyncContextManager[None]:
+    ) -> AsyncIterator[None]:
         """Hold a slot of a provider during the block; a stop ends the wait for it.
 
         Raises:
             BackendUnavailable: none became free in a minute, or too many requests wait; another
                 model may answer.
         """
-        limit = self._limits.get(provider)
+        limit = self.limits.get(provider)
         if limit is None:
-            return contextlib.nullcontext()
+            yield
+            return
         asked = _AskedSlot(provider, limit, chat, urgency, secrets.token_hex(8))
-        return self._held(asked, stop, show_position)
-
-    @contextlib.asynccontextmanager
-    async def _held(
-        self,
-        asked: "_AskedSlot",
-        stop: StopFlag,
-        show_position: Callable[[QueuePosition], None],
-    ) -> AsyncIterator[None]:
         try:
             if not stop.requested:
                 with stop.ends_block():
                     await self._acquire(asked, show_position)
             yield
         finally:
-            await self._rates.release(asked.provider, asked.holder)
+            await self.rates.release(asked.provider, asked.holder)
             if asked.is_shared:
-                await self._rates.release(asked.chat_key, asked.holder)
-            self._signals.publish(FREED_SLOTS, [asked.provider])
+                await self.rates.release(asked.chat_key, asked.holder)
+            self.signals.publish(FREED_SLOTS, [asked.provider])
 
     def _end_pauses(self, providers: Sequence[str]) -> None:
         for provider in providers:
@@ -251,9 +233,9 @@ class ProviderSlots:
     @contextlib.asynccontextmanager
     async def _place_in_queue(self, asked: "_AskedSlot") -> AsyncIterator[int]:
         """Count a request as waiting, unless too many do; give how many wait in other processes."""
-        key, most = f"{asked.provider} waiting", self._max_waiting or _ANY_NUMBER
+        key, most = f"{asked.provider} waiting", self.max_waiting or _ANY_NUMBER
         try:
-            waiting = await self._rates.acquire(key, most, asked.holder, _WAITING_LEASE_SECONDS)
+            waiting = await self.rates.acquire(key, most, asked.holder, _WAITING_LEASE_SECONDS)
             if not waiting:
                 raise _full_queue(asked.provider, most)
             self._counted[asked.provider] += 1
@@ -262,12 +244,12 @@ class ProviderSlots:
             finally:
                 self._counted[asked.provider] -= 1
         finally:  # it may be counted although this was cancelled before it was told
-            await self._rates.release(key, asked.holder)
+            await self.rates.release(key, asked.holder)
 
     async def _wait(self, asked: "_AskedSlot", request: WaitingRequest) -> None:
         """Wait for the request's turn, and then for a free slot."""
         queue = self._queues[asked.provider]
-        call_off = self._clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.end_patience(request))
+        call_off = self.clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.end_patience(request))
         try:
             while True:
                 await request.may_try.wait()
@@ -287,7 +269,7 @@ class ProviderSlots:
     async def _pause(self, provider: str) -> None:
         """Wait until this process frees a slot, or until another one may have done so."""
         is_over, pauses = asyncio.Event(), self._pauses[provider]
-        call_off = self._clock.call_later(_POLL_SECONDS, is_over.set)
+        call_off = self.clock.call_later(_POLL_SECONDS, is_over.set)
         pauses[is_over] = None
         try:
             await is_over.wait()
@@ -297,18 +279,18 @@ class ProviderSlots:
 
     async def _try(self, asked: "_AskedSlot") -> bool:
         """Take a slot if one is free, and if the chat does not hold as many as it may already."""
-        seconds, shares = self._lease_seconds, self._shares[asked.provider]
+        seconds, shares = self.lease_seconds, self._shares[asked.provider]
         waiter = Waiter(self._name, asked.urgency, _POLL_SECONDS * _MISSED_POLLS)
-        held = await self._rates.acquire(asked.provider, asked.limit, asked.holder, seconds, waiter)
+        held = await self.rates.acquire(asked.provider, asked.limit, asked.holder, seconds, waiter)
         if not held or not asked.is_shared:
             return bool(held)
         if shares.may_take(asked.chat, asked.limit - held + 1):
             most = shares.slot_quota(asked.chat)
-            if own := await self._rates.acquire(asked.chat_key, most, asked.holder, seconds):
+            if own := await self.rates.acquire(asked.chat_key, most, asked.holder, seconds):
                 taken = f"{asked.provider} {held - own} {asked.chat}"
-                self._signals.publish(TAKEN_SLOTS, [taken])
+                self.signals.publish(TAKEN_SLOTS, [taken])
                 return True
-        await self._rates.release(asked.provider, asked.holder)
+        await self.rates.release(asked.provider, asked.holder)
         self._queues[asked.provider].set_full(asked.chat, is_full=True)
         return False
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import structlog
-from typing_extensions import override
 
 from bot.backends.spec import ModelPrice, ProviderSettings
 from bot.chat.incoming import Said
@@ -18,12 +18,13 @@ from bot.chat.usage import (
     AnswerCharge,
     BudgetCap,
     BudgetKind,
+    EmbeddingPayer,
     Period,
     SpentAmount,
     format_cost,
 )
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
-from bot.ports import Clock, EmbeddingPayer, RateLimits
+from bot.ports import Clock, RateLimits
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer
@@ -69,7 +70,7 @@ _NO_RULES = BudgetRules({})
 
 @value_class
 class BudgetShare:
-    """Budgets that an answer counts against in equal parts, each for one of so many people."""
+    """Budgets that share the cost of an answer equally among people."""
 
     caps: Sequence[BudgetCap]
     people: int = 1
@@ -95,35 +96,26 @@ class Reservation:
     """The same for all requests that may be made."""
 
 
+@dataclass(eq=False)
 class Spending:
     """Knows the prices of models and the budgets of those who ask."""
 
-    def __init__(
-        self,
-        providers: Mapping[str, ProviderSettings],
-        clock: Clock,
-        budgets: Budgets | None = None,
-        rates: RateLimits | None = None,
-        rules: BudgetRules = _NO_RULES,
-    ) -> None:
-        """Take prices and budgets.
+    providers: Mapping[str, ProviderSettings]
+    """With the prices of their models."""
+    clock: Clock
+    budgets: Budgets | None = None
+    """What was spent; None: nothing is limited."""
+    rates: RateLimits | None = None
+    """Counts notices, so that they are not repeated; None: they are."""
+    rules: BudgetRules = _NO_RULES
 
-        Args:
-            providers: with the prices of their models.
-            clock: time, which days and months are taken from.
-            budgets: what was spent; None: nothing is limited.
-            rates: counts notices, so that they are not repeated; None: they are.
-            rules: what may be spent.
-        """
-        self._providers = providers
-        self._clock = clock
-        self._budgets = budgets
-        self._notices = RareNotices(rates)
-        self._rules = rules
+    def __post_init__(self) -> None:
+        self._notices = RareNotices(self.rates)
 
-    def reserved(
+    @contextlib.asynccontextmanager
+    async def reserved(
         self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
-    ) -> contextlib.AbstractAsyncContextManager[Reservation]:
+    ) -> AsyncIterator[Reservation]:
         """Reserve the cost of an answer for the block, and settle what `charged` found.
 
         A request that failed before its first token costs nothing; after any other failure the
@@ -134,21 +126,16 @@ class Spending:
             StoreError: the budgets cannot be read.
         """
         caps = self.caps(said, preset)
-        charge = AnswerCharge(
-            said.charged_person, server_of(said), self._model(preset.provider, prompt.model)
-        )
-        if self._budgets is None or not caps:
-            return contextlib.nullcontext(Reservation(prompt, charge))
+        model = self._model(preset.provider, prompt.model)
+        charge = AnswerCharge(said.charged_person, server_of(said), model)
+        if self.budgets is None or not caps:
+            yield Reservation(prompt, charge)
+            return
         prompt = self._bounded(prompt)
         price = self._price(preset.provider, prompt.model)
         amount = 0 if price is None else _most(price, prompt, prompt_tokens)
-        return self._reserved(caps, Reservation(prompt, charge, amount, (), amount, amount))
-
-    @contextlib.asynccontextmanager
-    async def _reserved(
-        self, caps: Sequence[BudgetCap], reservation: Reservation
-    ) -> AsyncIterator[Reservation]:
-        reservation.shares = shares = await self._reserve(caps, reservation.amount)
+        shares = await self._reserve(caps, amount)
+        reservation = Reservation(prompt, charge, amount, shares, amount, amount)
         try:
             yield reservation
         except BackendUnavailable:
@@ -169,7 +156,7 @@ class Spending:
         """
         spent = SpentAmount()
         caps = self.caps(said, preset)
-        if self._budgets is None or not caps or not most:
+        if self.budgets is None or not caps or not most:
             yield spent
             return
         shares = await self._reserve(caps, most)
@@ -180,13 +167,13 @@ class Spending:
 
     async def reserve_continuation(self, reservation: Reservation) -> bool:
         """Reserve the cost of one more request for the same answer; False if it is too much."""
-        if self._budgets is None or not reservation.shares:
+        if self.budgets is None or not reservation.shares:
             return True
         reserved: list[BudgetShare] = []
         try:
             for share in reservation.shares:
                 part = share.part(reservation.amount)
-                if await self._budgets.reserve(share.caps, part) is not None:
+                if await self.budgets.reserve(share.caps, part) is not None:
                     break
                 reserved.append(share)
         except StoreError as error:
@@ -200,7 +187,7 @@ class Spending:
 
     def bounded(self, preset: Preset, said: Said, fitted: FittedPrompt) -> FittedPrompt:
         """Return a prompt as `reserved` would change it, without reserving anything."""
-        if self._budgets is None or not self.caps(said, preset):
+        if self.budgets is None or not self.caps(said, preset):
             return fitted
         return replace(fitted, prompt=self._bounded(fitted.prompt))
 
@@ -231,12 +218,12 @@ class Spending:
         return self._caps(preset, _owners(scopes, scopes[-1] if len(scopes) > 1 else None))
 
     def _limits_anything(self, preset: Preset) -> bool:
-        return bool(self._rules.limits) or preset.budget is not None
+        return bool(self.rules.limits) or preset.budget is not None
 
     def _caps(self, preset: Preset, asking: Mapping[BudgetKind, str | None]) -> list[BudgetCap]:
         if not self._limits_anything(preset):
             return []
-        limits = dict(self._rules.limits)
+        limits = dict(self.rules.limits)
         if preset.budget is not None:
             own = {Period.DAY: preset.budget.day, Period.MONTH: preset.budget.month}
             limits |= {
@@ -245,7 +232,7 @@ class Spending:
                 if dollars is not None
             }
         owners = {**asking, BudgetKind.PRESET: preset.name}
-        today = datetime.fromtimestamp(self._clock.now(), UTC).date().isoformat()
+        today = datetime.fromtimestamp(self.clock.now(), UTC).date().isoformat()
         begins = {Period.DAY: today, Period.MONTH: today[: len("2026-11")]}
         return [
             BudgetCap(kind, period, owner, begins[period], limit)
@@ -258,7 +245,7 @@ class Spending:
 
         The character stays: only its provider, model, parameters and limits are replaced.
         """
-        other = self._rules.cheaper
+        other = self.rules.cheaper
         if other is None or (other.provider, other.model) == (preset.provider, preset.model):
             return None
         return preset.model_copy(update={name: getattr(other, name) for name in _OF_MODEL})
@@ -272,7 +259,7 @@ class Spending:
 
     def describe_used_up(self, cap: BudgetCap) -> Text:
         """Say which budget is used up, and when it is renewed."""
-        now = datetime.fromtimestamp(self._clock.now(), UTC)
+        now = datetime.fromtimestamp(self.clock.now(), UTC)
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
         renewed = midnight + timedelta(days=1)
         if cap.period is Period.MONTH:
@@ -289,14 +276,14 @@ class Spending:
         """Return the prompt with a limit for its answer, which a reservation needs."""
         if prompt.max_output_tokens is not None:
             return prompt
-        return replace(prompt, max_output_tokens=self._rules.max_output_tokens)
+        return replace(prompt, max_output_tokens=self.rules.max_output_tokens)
 
     def _model(self, provider: str, model: str) -> str:
-        settings = self._providers.get(provider)
+        settings = self.providers.get(provider)
         return settings.model or model if settings and model == "default" else model
 
     def _price(self, provider: str, model: str) -> ModelPrice | None:
-        settings = self._providers.get(provider)
+        settings = self.providers.get(provider)
         return None if settings is None else settings.price_of(self._model(provider, model))
 
     async def _reserve(self, caps: Sequence[BudgetCap], amount: int) -> Sequence[BudgetShare]:
@@ -309,10 +296,10 @@ class Spending:
             BudgetUsedUp: a budget does not allow it; nothing was reserved.
             StoreError: the budgets cannot be read.
         """
-        assert self._budgets is not None  # noqa: S101 -- caps are reserved in it
+        assert self.budgets is not None  # noqa: S101 -- caps are reserved in it
         payers = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
         if len(payers) <= 1:
-            exceeded = await self._budgets.reserve(caps, amount)
+            exceeded = await self.budgets.reserve(caps, amount)
             if exceeded is not None:
                 raise BudgetUsedUp(self.describe_used_up(exceeded))
             return [BudgetShare(caps)]
@@ -324,7 +311,7 @@ class Spending:
             while True:
                 people = [cap for cap in of_people if cap.owner in payers]
                 share = BudgetShare(people, len(payers))
-                exceeded = await self._budgets.reserve(people, share.part(amount))
+                exceeded = await self.budgets.reserve(people, share.part(amount))
                 if exceeded is None:
                     is_reserved = True
                     return [*shares, share]
@@ -336,10 +323,10 @@ class Spending:
                 await self._settle(shares, amount, 0)
 
     async def _settle(self, shares: Sequence[BudgetShare], reserved: int, spent: int) -> None:
-        assert self._budgets is not None  # noqa: S101 -- caps are reserved in it
+        assert self.budgets is not None  # noqa: S101 -- caps are reserved in it
         try:
             for share in shares:
-                await self._budgets.settle(share.caps, share.part(reserved), share.part(spent))
+                await self.budgets.settle(share.caps, share.part(reserved), share.part(spent))
         except StoreError as error:  # what was reserved stays counted as spent
             _log.warning("budget_not_settled", reason=str(error))
 
@@ -381,83 +368,44 @@ def _most(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:
 _SPENDS_NOTHING = translatable("Nothing is spent on a preview that only reads.")
 
 
-@value_class
-class _MessagePayer(EmbeddingPayer):
-    """Knows which message is answered, and by which preset."""
-
-    answering: Preset
-    said: Said
-
-    @property
-    @override
-    def conversation(self) -> str:
-        return self.said.address.conversation
-
-    @property
-    @override
-    def preset(self) -> str:
-        return self.answering.name
+def embedding_payer(preset: Preset, said: Said, spending: Spending) -> EmbeddingPayer:
+    """Return who pays for the embeddings of a message: whoever asks."""
+    charge = AnswerCharge(said.charged_person, server_of(said))
+    paid = partial(spending.reserved_amount, preset, said)
+    return EmbeddingPayer(said.address.conversation, preset.name, charge, paid)
 
 
-@value_class
-class EmbeddingSpending(_MessagePayer):
-    """Reserves and settles what a preset's stories cost for one message."""
-
-    spending: Spending
-
-    @property
-    @override
-    def charge(self) -> AnswerCharge:
-        return AnswerCharge(self.said.charged_person, server_of(self.said))
-
-    @contextlib.asynccontextmanager
-    @override
-    async def paid(self, most: int) -> AsyncIterator[SpentAmount]:
-        async with self.spending.reserved_amount(self.answering, self.said, most) as spent:
-            yield spent
+def no_embedding_payer(preset: Preset, said: Said) -> EmbeddingPayer:
+    """Pay for nothing: stories that a service would have to be paid for are left out."""
+    return EmbeddingPayer(said.address.conversation, preset.name, AnswerCharge(), _pay_nothing)
 
 
-@value_class
-class NoEmbeddingSpending(_MessagePayer):
-    """Pays for nothing: stories that a service would have to be paid for are left out."""
-
-    @property
-    @override
-    def charge(self) -> AnswerCharge:
-        return AnswerCharge()
-
-    @override
-    def paid(self, most: int) -> contextlib.AbstractAsyncContextManager[SpentAmount]:
-        raise BudgetUsedUp(_SPENDS_NOTHING)
+def _pay_nothing(_most: int) -> AbstractAsyncContextManager[SpentAmount]:
+    raise BudgetUsedUp(_SPENDS_NOTHING)
 
 
+@dataclass(eq=False)
 class BudgetedSummaries:
     """Reserves and settles the cost of summaries, and logs their usage beside that of answers."""
 
-    def __init__(
-        self, spending: Spending, log: UsageLog, slots: ProviderSlots | None = None
-    ) -> None:
-        self._spending = spending
-        self._log = log
-        self._slots = slots
+    spending: Spending
+    log: UsageLog
+    slots: ProviderSlots
 
     @contextlib.asynccontextmanager
     async def paid(
         self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[SummaryRequest]:
-        async with self._spending.reserved(preset, said, prompt, prompt_tokens) as reservation:
+        """Reserve the cost of a summary for the block, and count what it cost; see `PaySummary`."""
+        async with self.spending.reserved(preset, said, prompt, prompt_tokens) as reservation:
             request = SummaryRequest(reservation.prompt)
-            async with self._slot(preset.provider):
+            urgency = Urgency.BACKGROUND
+            async with self.slots.hold(preset.provider, StopFlag(), _ignore, urgency=urgency):
                 yield request
             usage = counted(request.usage, prompt_tokens, request.text)
-            charge = self._spending.charged(reservation, preset, [usage])
+            charge = self.spending.charged(reservation, preset, [usage])
         conversation = said.address.conversation
-        await self._log.record(conversation, preset.name, preset.provider, charge, usage)
-
-    def _slot(self, provider: str) -> AbstractAsyncContextManager[None]:
-        if self._slots is None:
-            return contextlib.nullcontext()
-        return self._slots.hold(provider, StopFlag(), _ignore, urgency=Urgency.BACKGROUND)
+        await self.log.record(conversation, preset.name, preset.provider, charge, usage)
 
 
 def _ignore(_position: object) -> None:

@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from bot.chat.prompt import Finish, FinishReason, Usage
-from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
+from bot.chat.prompt import Finish, FinishReason, ToolCall, ToolExchange, ToolSpec, Usage
 from bot.replying.generate import generate_answer
-from bot.replying.tool_rounds import ToolRounds
 from bot.tools import Toolbox, dice_tool
 from tests.backends.anthropic.conftest import Connect
 from tests.backends.asking import ask, prompt
@@ -117,7 +115,7 @@ async def test_signed_reasoning_goes_back_with_a_call(
     ]  # fmt: skip
     calls = tool_use("toolu_1", "dice", ['{"dice": "2d6"}'], 2) + finish("tool_use") + STOP
     service.plays([start() + b"".join(thoughts) + calls])
-    rounds = ToolRounds(Toolbox([dice_tool(lambda: 0.5)], FakeClock()))
+    rounds = Toolbox([dice_tool(lambda: 0.5)], FakeClock())
     question = prompt("roll", parameters={"reasoning_effort": "low"})
     answer = await generate_answer(
         connect(), question, lambda _: None, lambda _: None, FakeClock(), tools=rounds

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bot.backends.chat_completions.http_backend import PromptTokenEstimator
-from bot.chat.prompt import Message, Prompt
-from bot.chat.tool import ToolExchange, ToolSpec
+from bot.chat.prompt import Message, Prompt, ToolExchange, ToolSpec
 from bot.prompting.text.tokens import counter_for_model, get_counter
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.backends.chat_completions.deltas import ToolCallParser
-from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
+from bot.chat.prompt import ToolCall, ToolExchange, ToolSpec
 from bot.replying.generate import generate_answer
-from bot.replying.tool_rounds import ToolRounds
 from bot.tools import Toolbox, dice_tool
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
@@ -311,7 +310,7 @@ async def test_reasoning_goes_back_with_the_calls_of_each_round(
     thinks = b"".join(chunk(**one) for one in deltas)
     calls = chunk(tool_calls=called) + chunk(finish="tool_calls")
     service.plays([thinks + calls, DONE], [calls, DONE])
-    rounds = ToolRounds(Toolbox([dice_tool(lambda: 0.5)], FakeClock()))
+    rounds = Toolbox([dice_tool(lambda: 0.5)], FakeClock())
     answer = await generate_answer(
         connect(), prompt("roll"), lambda _: None, lambda _: None, FakeClock(), tools=rounds
     )

@@ -13,8 +13,16 @@ from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.engine import EngineConfig, GenerationRequest
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.model_files.store import DEFAULT_FILE
-from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, TemplateChoice
-from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    FinishReason,
+    Prompt,
+    TemplateChoice,
+    ToolCall,
+    ToolExchange,
+    ToolSpec,
+)
 from bot.templates.renderer import Renderer
 from tests.backends import tiny_gguf
 from tests.backends.asking import ask, prompt

@@ -12,8 +12,7 @@ from typing_extensions import override
 
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.chat.prompt import Image, Message, Prompt, Role
-from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
+from bot.chat.prompt import Image, Message, Prompt, Role, ToolCall, ToolExchange, ToolSpec
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate
 from tests.backends.asking import Answer, ask

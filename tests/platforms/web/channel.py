@@ -11,10 +11,10 @@ from pathlib import Path
 from bot.chat.incoming import Person
 from bot.chat.web_channel import WebChannel, WebMessage, web_person
 from bot.platforms.web import SPEC
-from bot.ports import WebChannels
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.run import Service, running
 from bot.settings import Settings, read_settings
+from bot.storage.web_channels import SqlWebChannels
 
 _TIMEOUT_SECONDS = 60.0
 
@@ -22,7 +22,7 @@ _TIMEOUT_SECONDS = 60.0
 class Channel:
     """A channel as a page uses it."""
 
-    def __init__(self, channels: WebChannels, channel: WebChannel) -> None:
+    def __init__(self, channels: SqlWebChannels, channel: WebChannel) -> None:
         self.store = channels
         self.channel = channel
         self._said = 0

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from bot.chat.prompt import ALL_CAPABILITIES
 from bot.chat.story import Story, Vector
-from bot.chat.template_capabilities import ALL_CAPABILITIES
 from bot.prompting.character import Character, Transcript, TranscriptLine
 from bot.prompting.embedding import FunctionEmbedder, StoryIndex
 from bot.prompting.haruhi import (
@@ -20,12 +20,7 @@ from bot.prompting.haruhi import (
     encode_floats,
     strip_dialogue_brackets,
 )
-from bot.prompting.persona import (
-    fill_names,
-    fill_placeholders,
-    parse_persona,
-    roleplay_prompt,
-)
+from bot.prompting.persona import fill_names, fill_placeholders, parse_persona, roleplay_prompt
 from bot.prompting.text.tokens import count_tokens
 from bot.templates import StringTemplate
 from bot.templates.capabilities import adapt_messages

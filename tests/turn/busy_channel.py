@@ -1,0 +1,53 @@
+"""Messages that come while an answer is being made."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from bot.chat.incoming import Person, Said, WakeReason
+from tests.fakes import LIMITS
+from tests.samples import ALICE, make_incoming
+from tests.turn.setup import Setup, running_worker
+from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
+
+LIMITS_OF_CHATS = replace(LIMITS, answers_each_message=False)
+
+
+MENTION = WakeReason.MENTION
+
+
+def asked(
+    number: int, author: Person = ALICE, wake: WakeReason | None = MENTION, text: str = ""
+) -> Said:
+    """Return a message of a group, or of a private chat."""
+    return make_incoming(text or f"q{number}", key=f"5:{number}", author=author, wake=wake)
+
+
+@asynccontextmanager
+async def answering(setup: Setup, first: Said) -> AsyncIterator[asyncio.Task[None]]:
+    """Ask in an idle channel; the block runs once the model was asked."""
+    before = len(setup.backend.prompts)
+    await setup.receive(first)
+    deciding = asyncio.create_task(setup.stops.run())
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) > before)
+        yield worker
+    deciding.cancel()
+
+
+async def pass_time_until(setup: Setup, condition: Callable[[], bool]) -> None:
+    """Let time pass, as long as the database takes, until the condition is true."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():
+            await advance_in_steps(setup.clock, 1)
+
+
+async def end(setup: Setup, worker: asyncio.Task[None]) -> None:
+    """Let time pass until everything is answered."""
+    await pass_time_until(setup, worker.done)
+    await worker
+
+
+def contents(setup: Setup, number: int = -1) -> Sequence[str]:
+    return [one.content for one in setup.backend.prompts[number].messages]
