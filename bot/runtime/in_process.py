@@ -120,7 +120,7 @@ class InProcessRateLimits(RateLimits):
         return longest
 
     def _seconds_until_free(self, key: str, window: CallWindow, now: float) -> float:
-        """Return the seconds until the window takes a call: until its n-th newest call leaves it."""
+        """Return the seconds until the window takes a call, when its n-th newest one leaves it."""
         if window.is_learned and self._learned_until.get(key, now) <= now:
             return 0.0
         calls = self._calls.get((key, window.seconds), ())
