@@ -40,8 +40,8 @@ TroupeError                 every error that is raised on purpose; it names the 
 Declared beside the one part that raises and catches them, below the classes above:
 
 RequestFailed, HttpStatusError, NoModelList, SseEventTooLong        backends/chat_completions
-EngineFailed, EngineRefused                                         backends/llama_cpp/engines
-InvalidRequest, PromptTooLong                                       .../llama_cpp/bindings_child
+EngineFailed, EngineRefused                                         backends/llama_cpp/engine.py
+InvalidRequest, PromptTooLong                                       llama_cpp/bindings_request.py
 NotModified, NotEditable, ChatMoved, NoSuchMember, PollingConflict  platforms/telegram/api.py
 ReplyNotFound                                                       platforms/telegram/api.py
 WebhookNotFound, ChannelNotFound, ThreadExists, AlreadyAcknowledged platforms/discord/rest

@@ -9,8 +9,7 @@ from itertools import chain
 import pytest
 from pydantic import SecretStr
 
-from bot.backends.chat_completions import request_runner as timeouts
-from bot.backends.chat_completions import streaming as stream_parser
+from bot.backends.chat_completions import request_runner, streaming
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
@@ -28,7 +27,7 @@ QUICK = {"first_token_seconds": 0.2, "idle_seconds": 0.2}
 @pytest.fixture
 def is_never_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine this process may stand still for a second, which is not tested here."""
-    monkeypatch.setattr(timeouts, "STOOD_STILL_SECONDS", 60.0)
+    monkeypatch.setattr(request_runner, "STOOD_STILL_SECONDS", 60.0)
 
 
 def bytewise(whole: bytes) -> list[bytes | float]:
@@ -354,7 +353,7 @@ async def test_endless_answer_hits_the_total_timeout(connect: Connect, service: 
 async def test_response_beyond_the_size_limit_is_interrupted(
     connect: Connect, service: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_parser, "MAX_RESPONSE_BYTES", 100_000)
+    monkeypatch.setattr(streaming, "MAX_RESPONSE_BYTES", 100_000)
     service.plays([said("word"), 0.1, *[said("word " * 1000)] * 100])
 
     answer = await ask(connect())
