@@ -20,10 +20,10 @@ TOP_LEVEL_MODULES = {
     "intake",
     "ports",
     "settings",
+    "setup",
     "stories",
     "summaries",
     "tools",
-    "setup",
     "value_class",
 }
 MAX_FUNCTION_LINES = 60
