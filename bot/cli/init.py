@@ -222,16 +222,6 @@ def _given_model(
     return ModelChoice(provider, base_url, api_key, model, path)
 
 
-def _choose_model(
-    given: ModelChoice | None, pull: str | None, settings: Settings, *, check: bool, yes: bool
-) -> ModelChoice | None:
-    if pull is not None:
-        return _download(given or ModelChoice(), pull, settings)
-    if given is not None:
-        return _check_model(given, settings, is_tried=check)
-    return None if yes else _ask_for_model(settings)
-
-
 def _ask_for_model(settings: Settings) -> ModelChoice | None:
     """Ask which model answers until one does; None: what is set stays."""
     print_line("\nWhich model answers?")
