@@ -11,7 +11,6 @@ from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.types import TypeDecorator
 from typing_extensions import override
 
-from bot.errors import Undecodable
 from bot.storage.codec import TextCodec
 
 _UNENCRYPTED = TextCodec()
@@ -39,19 +38,13 @@ class EncryptableText(TypeDecorator[str]):
     def python_type(self) -> type[str]:
         return str
 
-    def encode(self, codec: TextCodec, value: str | None) -> str | None:
-        return codec.encode_text(value)
-
-    def decode(self, codec: TextCodec, stored: str | None) -> str | None:
-        return codec.decode_text(stored)
-
     @override
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return self.encode(_codec_of(dialect), value)
+        return _codec_of(dialect).encode_text(value)
 
     @override
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        return self.decode(_codec_of(dialect), value)
+        return _codec_of(dialect).decode_text(value)
 
 
 class EncryptableBytes(TypeDecorator[bytes]):
@@ -65,23 +58,13 @@ class EncryptableBytes(TypeDecorator[bytes]):
     def python_type(self) -> type[bytes]:
         return bytes
 
-    def encode(self, codec: TextCodec, value: bytes | None) -> bytes | None:
-        return codec.encode_bytes(value)
-
-    def decode(self, codec: TextCodec, stored: bytes | None) -> bytes | Undecodable | None:
-        """Return the bytes, or why they cannot be decrypted: `decode_all` leaves out that row."""
-        try:
-            return codec.decode_bytes(stored)
-        except Undecodable as error:
-            return error
-
     @override
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:
-        return self.encode(_codec_of(dialect), value)
+        return _codec_of(dialect).encode_bytes(value)
 
     @override
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return self.decode(_codec_of(dialect), value)
+    def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:
+        return _codec_of(dialect).decode_bytes(value)
 
 
 def encryptable_columns(table: Table) -> list[Column[Any]]:
