@@ -28,7 +28,10 @@ _ROWS_PER_PAGE = 500
 """Few enough that no worker waits long for the transaction that deletes them."""
 
 _IS_FINAL = "state IN ('sent', 'dead')"
-_IDS = "id IN (SELECT value::bigint FROM jsonb_array_elements_text(:ids))"
+# The range keeps PostgreSQL from reading a whole table in order to look for the ids of one page.
+_IDS = """
+id BETWEEN :first AND :last AND id IN (SELECT value::bigint FROM jsonb_array_elements_text(:ids))
+"""
 # Turns are found by the messages that they were sent as (histories.py).
 _KEEP_MESSAGE_IDS = Statement(f"""
 INSERT INTO sent_message (conversation, external_id, turn, part)
@@ -142,8 +145,10 @@ def _delete_rows(table: str, delete: Statement, ids: Sequence[int]) -> Unit[int]
     return len(ids)
 
 
-def _listed(ids: Iterable[int]) -> dict[str, str]:
-    return {"ids": json.dumps(list(ids))}
+def _listed(ids: Iterable[int]) -> dict[str, object]:
+    listed = list(ids)
+    bounds = {"first": min(listed, default=0), "last": max(listed, default=0)}
+    return {"ids": json.dumps(listed), **bounds}
 
 
 def _of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
