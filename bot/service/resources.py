@@ -251,8 +251,7 @@ async def _open_coordination(
     prefix = f"troupe:{await read_installation_id(database)}:"
     clock = SystemClock()
     redis_signals, redis_rate_limits = (
-        import_module(f"bot.storage.coordination.{name}")
-        for name in ("redis_signals", "redis_rate_limits")
+        import_module(f"bot.storage.{name}") for name in ("redis_signals", "redis_rate_limits")
     )
     async with (
         redis_signals.open_signals(url) as signals,
