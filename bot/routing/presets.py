@@ -258,7 +258,7 @@ class PresetResolver:
         return not is_said_to_bot and bool(await self.unobserved([said.author.id]))
 
     async def readable(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        """Leave out background of people who do not want to be overheard."""
+        """Leave out background of people who do not want to be observed."""
         people = [one.speaker.id for one in turns if one.observed and one.speaker]
         unobserved = await self.unobserved(people) if people else frozenset()
         if not unobserved:

@@ -171,15 +171,7 @@ class QuestionAnswers:
             The outcome for the metrics, and the next message.
         """
         stages, finisher, refused_chats = self.stages, self.finisher, self.stages.refused_chats
-        gathering = Gathering(
-            group,
-            asked,
-            stages.replies.limits(asked.incoming.address),
-            stages.conversations,
-            stages.arrivals,
-            stages.clock,
-            decide_next,
-        )
+        gathering = self._gathering(group, asked, decide_next)
         is_new = removed is None
         if refused_chats is not None and await refused_chats.covers(asked.incoming):
             unshown = self._unshown(group, gathering, is_new=is_new)
@@ -215,6 +207,17 @@ class QuestionAnswers:
             waiting = _more_waiting(gathering)
             result = await finisher.with_rare_notice(asked.incoming, result, waiting)
         return "answered", await finisher.finish(group, with_response(group.message, result))
+
+    def _gathering(
+        self,
+        group: MessageGroup,
+        asked: AskedQuestion,
+        decide_next: Callable[[Said], Awaitable[Decision]] | None,
+    ) -> Gathering:
+        stages = self.stages
+        limits = stages.replies.limits(asked.incoming.address)
+        conversations, arrivals, clock = stages.conversations, stages.arrivals, stages.clock
+        return Gathering(group, asked, limits, conversations, arrivals, clock, decide_next)
 
     def _unshown(self, group: MessageGroup, gathering: Gathering, *, is_new: bool) -> TurnResult:
         """Keep questions that the chat refuses answers to; a native command is told why."""

@@ -395,7 +395,7 @@ class AnswerTools:
     embedding_payer: PayerOf | None = None
     """Who pays for the embedding of a search; None: nobody."""
     readable: ReadableTurns = all_turns
-    """Leaves out background of people who do not want to be overheard."""
+    """Leaves out background of people who do not want to be observed."""
 
     async def for_answer(
         self, preset: Preset, backend: Backend, context: TurnContext
