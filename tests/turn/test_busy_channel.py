@@ -179,11 +179,15 @@ async def test_command_ends_what_is_gathered(database: Database) -> None:
 
 
 async def test_answer_covers_at_most_so_many_and_counts_the_rest(database: Database) -> None:
-    setup = make_setup(database, FakeBackend(["one"], ["two"], ["three"]), at_most=3)
+    go_on = asyncio.Event()
+    setup = make_setup(database, FakeBackend(["one"], [go_on, "two"], ["three"]), at_most=3)
     await setup.receive(*[asked(number) for number in range(1, 9)])
-    async with running_worker(setup) as worker:
-        await end(setup, worker)
     waiting = "⏳ 5 more messages came meanwhile. I will answer them next."
+    async with running_worker(setup) as worker:
+        # The notice is dropped if an answer waits behind it.
+        await pass_time_until(setup, lambda: waiting in setup.texts)
+        go_on.set()
+        await end(setup, worker)
     assert setup.texts == ["one", waiting, "two", "three"], "it is said once a minute"
     history = [text for _, text in await setup.history()]
     assert history == [*("q1", "q2", "q3", "one"), *("q4", "q5", "q6", "two"), "q7", "q8", "three"]

@@ -285,12 +285,12 @@ async def test_message_that_is_too_long_is_refused(chat: Chat) -> None:
         ([{"delay": 10.5}], OutcomeUnknown, "10 s"),
         ([{"status": 502, "after": True}, {"retry_after": 40}], OutcomeUnknown, "502"),
         ([{"status": 200, "body": "<html>", "after": True}], OutcomeUnknown, "proxy"),
-        ([{"retry_after": 3, "via": False}], RateLimited, ""),  # of something before Discord
+        ([{"retry_after": 3, "via": False}], RateLimited, None),  # of something before Discord
     ],
     ids=["forbidden", "unavailable", "slow", "fault, then rate limit", "proxy", "proxy's limit"],
 )
 async def test_failure_says_whether_the_message_may_have_arrived(
-    chat: Chat, faults: list[dict[str, Any]], error: type[PlatformError], reason: str
+    chat: Chat, faults: list[dict[str, Any]], error: type[PlatformError], reason: str | None
 ) -> None:
     for fault in faults:
         chat.wire.fault("POST", "/channels/*/messages", **fault)
