@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from getpass import getpass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -155,7 +156,7 @@ def _write(wanted: Mapping[str, str | None], env_file: Path, *, yes: bool) -> No
     print_line("Start it with `make run` or `troupe run`; `troupe check` tests all of it.")
 
 
-# questions: each raises `typer.Abort` after Ctrl-C or at the end of the input
+# questions: each raises `typer.Abort`, `KeyboardInterrupt` or `EOFError` where they are stopped
 
 
 def confirm(question: str, *, default: bool) -> bool:
@@ -165,10 +166,10 @@ def confirm(question: str, *, default: bool) -> bool:
 
 def _ask(question: str, *, is_secret: bool = False) -> str:
     """Return the answer to a question; empty for Enter alone. The terminal shows no secret."""
-    hides = is_secret and sys.stdin.isatty()
-    answer: str = typer.prompt(
-        question, default="", show_default=False, prompt_suffix=" ", hide_input=hides
-    )
+    if is_secret and sys.stdin.isatty():
+        # typer asks before it hides the input, and drops what was pasted until then.
+        return getpass(f"{question} ").strip()
+    answer: str = typer.prompt(question, default="", show_default=False, prompt_suffix=" ")
     return answer.strip()
 
 
