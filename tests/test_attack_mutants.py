@@ -37,10 +37,9 @@ from bot.templates.control_tokens import (
     control_tokens,
     render_spans,
 )
-from tests.attacks import attack_texts
+from tests.attacks import attack_texts, secret_in
 from tests.samples import make_incoming
-from tests.telemetry.test_logs import secret_in
-from tests.templates.test_text_spans import ALL, conversation
+from tests.support.templates import ALL, conversation
 
 pytestmark = pytest.mark.timeout(1800)  # in `make soak`, a property takes minutes
 _EXAMPLES = {"quick": 50, "full": 2500, "soak": 25_000}

@@ -14,7 +14,7 @@ from bot.errors import PresetError
 from bot.importers.card import MAX_FILE_BYTES, read_card
 from bot.importers.card_to_preset import preset_from_card
 from bot.importers.png import plain_image
-from tests.attacks import with_ours
+from tests.attacks import skip_for, with_ours
 
 _MAX_SECONDS = 6
 _MAX_GROWTH_MIB = 32
@@ -99,7 +99,7 @@ ELSEWHERE = {
 def test_hostile_file_is_rejected_within_time_and_memory_limits(title: str, given: Any) -> None:
     make = MORE_FILES.get(title) or FILES.get(title)
     if make is None:
-        pytest.skip(f"runs in {ELSEWHERE[title]}")
+        skip_for(ELSEWHERE[title])
     data = make()
     before, started = _peak_mib(), time.process_time()
 

@@ -57,12 +57,12 @@ from bot.turn.prompt_inputs import ChannelReader, PromptSources
 from bot.turn.stages import TurnStages
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker
-from tests.e2e.model_server import unanswered_questions
-from tests.e2e.transcript_checker import expected_answer
 from tests.fakes import FakeBackend
 from tests.simulation.database import DatabaseServer, SimulatedConnections
 from tests.simulation.event_loop import LoopProcess, SimulatedLoop
 from tests.simulation.platform import SETTLE_SECONDS, SimulatedPlatform
+from tests.support.model_server import unanswered_questions
+from tests.support.transcripts import expected_answer
 
 _MAX_KEYS = 100
 _JANITOR_SECONDS = 300.0

@@ -10,7 +10,7 @@ import structlog
 
 from bot.telemetry.logs import BoundTurn, configure_logs
 from bot.telemetry.secret_masker import SecretMasker, mask_pasted_tokens
-from tests.attacks import attack_texts, with_ours
+from tests.attacks import attack_texts, secret_in, with_ours
 
 TOKEN = "123456789:AAFAKEfakeFAKEfakeFAKEfakeFAKEfakeFAKE"
 KEY = "a-key-of-no-known-shape"
@@ -25,15 +25,6 @@ def log(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
     yield stream
     structlog.reset_defaults()
     root.handlers, root.level = handlers, level
-
-
-def secret_in(text: str) -> str:
-    """Return what must not be seen of a text: a key's body, a password, the longest token."""
-    if pem := re.search(r"-----BEGIN [^-]+-----\s*(\S+)", text):
-        return str(pem[1])
-    if named := re.search(r"://[^/\s:@]*:([^/\s@]+)@|\w: (?:\w+ )?(\S+)|bot(\d+\W\w+)", text):
-        return str(next(found for found in named.groups() if found))
-    return str(max(re.findall(r"[\w+/-]{6,}={0,2}", text), key=len))
 
 
 def test_secrets_in_hostile_texts_are_masked(log: io.StringIO) -> None:

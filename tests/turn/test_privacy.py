@@ -15,7 +15,7 @@ from bot.errors import Refused
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.storage.tables import story, story_revision
-from tests.attacks import with_ours
+from tests.attacks import skip_for, with_ours
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import CHAT, Setup, pressed, running_worker
@@ -152,7 +152,7 @@ ELSEWHERE = {
 async def test_privacy(setup: Setup, tmp_path: Path, title: str, given: Any) -> None:
     scenario = OWN_SCENARIOS.get(title) or SCENARIOS.get(title)
     if scenario is None:
-        pytest.skip(f"runs in {ELSEWHERE[title]}")
+        skip_for(ELSEWHERE[title])
     await scenario(setup, tmp_path)
 
 
