@@ -51,10 +51,10 @@ from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.stories import no_stories
 from bot.templates.renderer import Renderer
-from tests.contracts.test_receipts import RECEIPT
 from tests.fakes import FakeBackend, FakeSurface
 from tests.postgres import create_postgres_database, running_postgres
 from tests.samples import make_incoming
+from tests.support.store import RECEIPT
 from tests.turn.counted_service import QUIET
 
 _ANSWER = "An answer of about the length that people get to read in a chat. " * 6

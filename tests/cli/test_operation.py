@@ -24,10 +24,8 @@ from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.rows import decode_event
 from bot.storage.tables import inbox, node
 from tests.cli.command import troupe
-from tests.contracts.conftest import Store
-from tests.contracts.test_operation import refuse_answer, set_aside
-from tests.contracts.test_receipts import RECEIPT
 from tests.samples import ALICE, BOB, begin, make_incoming
+from tests.support.store import RECEIPT, Store, refuse_answer, set_aside
 
 LIST = ("dead-letters", "list")
 

@@ -18,9 +18,9 @@ from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SenderIdentity
 from bot.storage.reports import ServiceState
 from bot.storage.usage import UsageTotals
-from tests.contracts.test_receipts import RECEIPT
 from tests.samples import begin, make_incoming
 from tests.support.console import ConsoleUnderTest, MakeParts
+from tests.support.store import RECEIPT
 
 CLOCK = SystemClock()
 PROVIDER = ProviderRow(name="local", kind="llama_cpp", model=None, presets=["nora"])

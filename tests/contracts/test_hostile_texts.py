@@ -18,8 +18,9 @@ from bot.intake import InboxIntake
 from bot.prompting.presets.files import export_preset, load_presets, parse_preset
 from bot.storage.tables import choice, metadata, turn
 from tests.attacks import with_ours
-from tests.contracts.conftest import SignalPeers, Store
+from tests.contracts.conftest import SignalPeers
 from tests.samples import begin, make_incoming, read_session
+from tests.support.store import Store
 from tests.waiting import wait_until
 
 TEXTS = with_ours(

@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 from bot.chat.incoming import Address, Said
 from bot.chat.operation import HEARTBEAT_SECONDS, Pause
 from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
-from bot.chat.session import MAX_OWN_CRASHES, Turn, TurnResult
+from bot.chat.session import Turn, TurnResult
 from bot.commands.privacy import export_words
 from bot.runtime.clock import SystemClock
 from bot.storage.dead_letters import DeadLetters
@@ -18,32 +18,10 @@ from bot.storage.leases import SqlRoleLeases
 from bot.storage.operation import NodeRegistry, Pauses
 from bot.storage.retention import delete_expired
 from bot.storage.tables import conversation, inbox, node, outbox, role_lease
-from tests.contracts.conftest import Store
 from tests.samples import ALICE, BOB, begin, make_incoming
+from tests.support.store import Store, refuse_answer, set_aside
 
 LANE = "telegram:5"
-
-
-async def set_aside(store: Store, text: str = "poison") -> None:
-    """Receive a message, and finish it as one that has killed the process too often."""
-    await store.inbox.receive([make_incoming(text)], {})
-    crashed = update(inbox).values(own_crashes=MAX_OWN_CRASHES, crashes=MAX_OWN_CRASHES)
-    await store.database.write(lambda c: c.execute(crashed).rowcount)
-    claim, message = await begin(store.conversations)
-    notice = OutgoingPart(0, MessageContent("it was set aside"))
-    await store.conversations.finish(claim, message, TurnResult(outgoing=[notice]))
-    [row] = await store.outbox.take([LANE])
-    await store.outbox.mark_sent(row, "77")
-
-
-async def refuse_answer(store: Store) -> None:
-    """Answer a message with a part that the platform refuses for good."""
-    await store.inbox.receive([make_incoming()], {})
-    claim, message = await begin(store.conversations)
-    answer = OutgoingPart(0, MessageContent("an answer"))
-    await store.conversations.finish(claim, message, TurnResult(outgoing=[answer]))
-    [row] = await store.outbox.take([LANE])
-    await store.outbox.mark_dead(row, "the chat is closed")
 
 
 def letters(store: Store) -> DeadLetters:

@@ -27,8 +27,8 @@ from bot.storage.restoring import (
 )
 from bot.storage.tables import choice, conversation, cursor, inbox, turn
 from bot.turn.limits.pauses import RestoredMessages
-from tests.contracts.conftest import Store
 from tests.samples import ALICE, BOB, begin, make_incoming, read_session
+from tests.support.store import Store, present
 
 LANE = "telegram:5"
 NOW = SystemClock().now()
@@ -64,8 +64,7 @@ async def test_whatever_is_not_known_to_be_sent_is_looked_for(store: Store) -> N
     assert report.unknown == 2
     [first] = await store.other_outbox.take([LANE])
     assert (first.state, first.content.text) == (OutboxState.UNKNOWN, "part 0")
-    second = await store.other_outbox.mark_sent(first, "9")
-    assert second is not None
+    second = present(await store.other_outbox.mark_sent(first, "9"))
     assert (second.state, second.content.text) == (OutboxState.UNKNOWN, "part 1")
 
 

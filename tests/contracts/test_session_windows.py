@@ -15,8 +15,8 @@ from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.sqlite import UnitOfWork
 from bot.storage.statements import StartUnit, Unit
-from tests.contracts.conftest import Store
 from tests.samples import ALICE, make_incoming, read_session
+from tests.support.store import Store
 
 T = TypeVar("T")
 LANE = "telegram:5"

@@ -53,10 +53,10 @@ from bot.storage.reports import AnswerLog, ServiceState
 from bot.storage.tokens import ConsoleTokens
 from bot.telemetry.logs import RecentEvents
 from bot.templates.renderer import Renderer
-from tests.contracts.test_receipts import RECEIPT
 from tests.fakes import FakeClock
 from tests.platforms.web.channel import Channel
 from tests.samples import begin, make_incoming, mask_secret
+from tests.support.store import RECEIPT
 from tests.waiting import wait_until
 
 Client = TestClient[web.Request, web.Application]
