@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -27,7 +25,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.storage.redis_rate_limits import open_rate_limits
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from tests.fakes import LIMITS, FakeClock, FakeSurface
-from tests.valkey import run_valkey
+from tests.valkey import frozen_valkey, run_valkey
 from tests.waiting import wait_until
 
 # One event in a thousand seconds: the time that a test takes does not matter.
@@ -355,9 +353,7 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
         for _ in range(5):
             assert await limits.take_call([GROUP]) == 0
             await clock.advance(1)
-        server = int((await client.info("server"))["process_id"])
-        os.kill(server, signal.SIGSTOP)
-        try:
+        with frozen_valkey():
             assert [await limits.take([SLOW]) for _ in range(4)] == [0, 0, 0, 1000]
             assert await limits.acquire("p", 1, "a", 600)
             assert not await limits.acquire("p", 1, "b", 600)
@@ -365,8 +361,6 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
             assert await limits.acquire("p", 1, "b", 600)
             assert await limits.take_call([GROUP]) == 995  # what the server counted is known here
             await limits.refuse_calls("telegram:-8", 600)
-        finally:
-            os.kill(server, signal.SIGCONT)
         await clock.advance(20)
         assert await limits.take([SLOW]) == 0  # asked again: its second there
         assert await client.pttl("test:refused:telegram:-8") == pytest.approx(580_000, abs=5000)
@@ -381,18 +375,13 @@ async def test_place_given_back_while_the_server_is_frozen_is_free_once_it_answe
         run_valkey(tmp_path) as url,
         open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as here,
         open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as there,
-        Redis.from_url(url) as client,
     ):
         for holder in ("a", "b"):
             assert await here.acquire("p", 2, holder, 600)
-        server = int((await client.info("server"))["process_id"])
-        os.kill(server, signal.SIGSTOP)
-        try:
+        with frozen_valkey():
             await here.take([SLOW])  # it finds out
             for holder in ("a", "b"):
                 await here.release("p", holder)
-        finally:
-            os.kill(server, signal.SIGCONT)
         assert not await there.acquire("p", 2, "c", 600)
         await clock.advance(20)
         await here.take([SLOW])
@@ -427,7 +416,6 @@ async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_p
         run_valkey(tmp_path) as url,
         open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as here,
         open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as there,
-        Redis.from_url(url) as client,
     ):
         both = (here, there)
         for limits in both:
@@ -437,9 +425,7 @@ async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_p
             await limits.acquire("other", 9, "a", 600)  # it counts the processes again
         for name, limits in zip(("here", "there"), both, strict=True):
             assert await limits.acquire("held", 4, name, 600)
-        server = int((await client.info("server"))["process_id"])
-        os.kill(server, signal.SIGSTOP)
-        try:
+        with frozen_valkey():
             for limits in both:
                 assert [await limits.take_call([bot]) for _ in range(6)] == [*[0] * 5, 1000]
                 assert [await limits.take_call([chat]) for _ in range(5)] == [*[0] * 4, 1000]
@@ -447,8 +433,6 @@ async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_p
                 assert taken == [1, 2, 0]
                 taken = [await limits.acquire("held", 4, name, 600) for name in "ab"]
                 assert taken == [2, 0], "what it holds in the server counts"
-        finally:
-            os.kill(server, signal.SIGCONT)
 
 
 @pytest.mark.service
