@@ -40,6 +40,7 @@ from bot.storage.database import (
 from bot.storage.leases import read_installation_id, resolve_bot_id
 from bot.storage.presets import PresetVersions
 from bot.storage.provider_keys import SqlProviderKeys, StoredKey
+from bot.storage.windows import SharedWindows
 from bot.value_class import value_class
 
 _MAX_SETTING_AGE_SECONDS = 3.0  # where the signal of a change may be lost
@@ -57,6 +58,8 @@ class Resources:
     resolver: PresetResolver
     models: Models | None
     """None: this process neither makes nor shows answers."""
+    shared_windows: SharedWindows | None = None
+    """None: each process reads histories itself."""
     rate_limits: RateLimits | None = None
     """None: each process has its own."""
     file_presets: Mapping[str, Preset] = field(default_factory=dict)
@@ -92,7 +95,7 @@ async def open_resources(
         opening = open_database(settings.sqlalchemy_url, settings.text_encryption)
         database = await stack.enter_async_context(opening)
         bot_ids = await _resolve_bot_ids(settings, specs, database)
-        signals, rate_limits = await stack.enter_async_context(
+        signals, shared_windows, rate_limits = await stack.enter_async_context(
             _open_coordination(settings, database)
         )
         chat_settings = make_chat_settings(
@@ -107,7 +110,7 @@ async def open_resources(
             settings, presets, folder.stories, database, resolver.default, progress, options
         )
         models = await stack.enter_async_context(opening_models)
-        coordination = signals, chat_settings, resolver, models, rate_limits
+        coordination = signals, chat_settings, resolver, models, shared_windows, rate_limits
         yield Resources(
             database,
             bot_ids,
@@ -242,22 +245,24 @@ async def _save_versions(presets: Mapping[str, Preset], database: Database) -> M
 @contextlib.asynccontextmanager
 async def _open_coordination(
     settings: Settings, database: Database
-) -> AsyncIterator[tuple[Signals, RateLimits | None]]:
+) -> AsyncIterator[tuple[Signals, SharedWindows | None, RateLimits | None]]:
     """Open what the processes on one database tell each other, over a Redis if there is one."""
     if settings.redis_url is None:
-        yield InProcessSignals(), None
+        yield InProcessSignals(), None, None
         return
     url = settings.redis_url.get_secret_value()
     prefix = f"troupe:{await read_installation_id(database)}:"
     clock = SystemClock()
-    redis_signals, redis_rate_limits = (
-        import_module(f"bot.storage.{name}") for name in ("redis_signals", "redis_rate_limits")
+    redis_signals, redis_windows, redis_rate_limits = (
+        import_module(f"bot.storage.{name}")
+        for name in ("redis_signals", "redis_windows", "redis_rate_limits")
     )
     async with (
         redis_signals.open_signals(url) as signals,
+        redis_windows.open_windows(url, prefix, database.codec, clock) as windows,
         redis_rate_limits.open_rate_limits(url, prefix, clock) as limits,
     ):
-        yield signals, limits
+        yield signals, windows, limits
 
 
 async def with_stored_keys(settings: Settings) -> Settings:

@@ -130,7 +130,8 @@ class StorageContainer:
     @cached_property
     def conversations(self) -> Conversations:
         sender = self._lane_sender if Role.SENDER in self.options.roles else None
-        return Conversations(self.database, self.clock, sender, self._tombstones.record)
+        shared = self.resources.shared_windows
+        return Conversations(self.database, self.clock, sender, self._tombstones.record, shared)
 
     @cached_property
     def outbox(self) -> SqlOutbox:

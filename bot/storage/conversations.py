@@ -37,7 +37,7 @@ from bot.storage.rows import (
     to_turn_row,
 )
 from bot.storage.statements import Statement, Unit, pairs, served_text
-from bot.storage.windows import SessionWindows, window_of
+from bot.storage.windows import SessionWindows, SharedWindows, window_of
 
 _log = structlog.get_logger(__name__)
 _CURRENT = "SELECT session FROM conversation WHERE key = :of"
@@ -78,6 +78,7 @@ class Conversations(StoredTurns):
     Args:
         sender: takes rows for sending in the same unit that queues them; None: others send.
         record_tombstone: records outside the database what is about to be deleted.
+        shared: the windows of other processes; None: each reads the history itself.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Conversations(StoredTurns):
         clock: Clock,
         sender: SenderIdentity | None = None,
         record_tombstone: Callable[[Tombstone], None] = _record_nothing,
+        shared: SharedWindows | None = None,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -93,6 +95,7 @@ class Conversations(StoredTurns):
         self.windows = SessionWindows()
         """The histories in memory."""
         self._record_tombstone = record_tombstone
+        self._shared = shared
 
     @transaction
     def ready(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
@@ -234,6 +237,10 @@ class Conversations(StoredTurns):
         The epoch is not checked: it may be what a claim that is fenced by now has known.
         """
         window = self.windows.get(claim)
+        if window is None and self._shared is not None:
+            window = await self._shared.find(claim)
+            if window is not None:
+                self.windows.put(claim, window)
         known = window.newest(max_turns) if window else None
         if known is not None:
             return known
@@ -258,6 +265,8 @@ class Conversations(StoredTurns):
         now = self._clock.now()
         self._record_tombstone(Tombstone(now, claim.conversation))
         turns = await self._forget(claim, now)
+        if self._shared is not None:
+            await self._shared.drop(claim)
         await self._database.truncate_log()
         return turns
 
@@ -317,6 +326,8 @@ class Conversations(StoredTurns):
         )
         is_deleted = result.change is not None and result.change.deleted
         if is_deleted or result.is_withdrawn:
+            if self._shared is not None:
+                await self._shared.drop(claim)
             await self._database.truncate_log()
         if window is not None and not result.new_session and result.change is None:
             gone = result.removes or result.supersedes
@@ -324,6 +335,8 @@ class Conversations(StoredTurns):
                 window = window.without(gone)
             window = window.extended([_as_read(row) for row in rows.turns if row["active"]])
             self.windows.put(claim, window)
+            if self._shared is not None and following is None:
+                self._shared.keep(claim, window)
         return FinishedTurn(await self._first_readable(claim, following), taken)
 
     async def _note_deleted(self, claim: Claim, ids: Collection[int], now: float) -> None:

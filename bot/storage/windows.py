@@ -3,12 +3,16 @@
 Only the holder of a claim writes to a history. So what a process knows of it under one epoch still
 holds under the next one, if the process made both claims; a gap between the epochs means that
 somebody else had the conversation meanwhile.
+
+Where there is a Redis, a window is shared with other processes when its claim is over, under the
+epoch of that claim: the claim with the next epoch may use it, and no other one. So a window that is
+late or lost is never wrong; it is only not found.
 """
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from typing_extensions import override
 
@@ -72,6 +76,25 @@ def _make_window(
 
 def _size(turn: Turn) -> int:
     return len(turn.text) + _CHARS_PER_TURN
+
+
+class SharedWindows(Protocol):
+    """Windows that a process leaves for the others; each may be lost at any time."""
+
+    def keep(self, claim: Claim, window: SessionWindow) -> None:
+        """Share the window of a claim that is over for some minutes, soon; never waits or fails."""
+        ...
+
+    async def find(self, claim: Claim) -> SessionWindow | None:
+        """Return what the claim just before this one has shared, if it is found in a moment."""
+        ...
+
+    async def drop(self, claim: Claim) -> None:
+        """Delete what is shared of a conversation, also what is still to be kept.
+
+        If the server does not answer, it stays until it expires.
+        """
+        ...
 
 
 @dataclass(slots=True)

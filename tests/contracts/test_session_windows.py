@@ -1,22 +1,38 @@
 """Turns that are kept in memory are what a fresh read gives, whoever had the conversation since."""
 
+import asyncio
+import os
 import random
 import re
+import secrets
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from cryptography.fernet import Fernet
+from redis.asyncio import Redis
 from typing_extensions import override
 
-from bot.chat.session import Claim, ClaimedMessage, Turn, TurnResult
+from bot.chat.session import Claim, ClaimedMessage, Session, Turn, TurnResult
 from bot.errors import Fenced, StoreError
 from bot.runtime.clock import SystemClock
+from bot.storage.codec import TextCodec, TextEncryption
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
+from bot.storage.fernets import FernetKeys
+from bot.storage.redis_windows import open_windows
 from bot.storage.sqlite import UnitOfWork
 from bot.storage.statements import StartUnit, Unit
+from bot.storage.windows import SessionWindow, SharedWindows, window_of
 from tests.contracts.conftest import Store
+from tests.fakes import FakeClock
 from tests.samples import ALICE, make_incoming, read_session
+from tests.valkey import run_redis, run_valkey
+from tests.waiting import PATIENCE_SECONDS
 
 T = TypeVar("T")
 LANE = "telegram:5"
@@ -66,14 +82,34 @@ class ObservedDatabase(Database):
         """Nothing here looks at the log."""
 
 
+class FakeSharedWindows(SharedWindows):
+    """Windows in memory, which all processes of a test share."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, tuple[int, SessionWindow]] = {}
+
+    @override
+    def keep(self, claim: Claim, window: SessionWindow) -> None:
+        self.kept[claim.conversation] = claim.epoch, window
+
+    @override
+    async def find(self, claim: Claim) -> SessionWindow | None:
+        epoch, window = self.kept.get(claim.conversation, (0, None))
+        return window if epoch == claim.epoch - 1 else None
+
+    @override
+    async def drop(self, claim: Claim) -> None:
+        self.kept.pop(claim.conversation, None)
+
+
 class Process:
     """One process that answers messages in a chat."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, shared: SharedWindows | None = None) -> None:
         self._store = store
         self._name = name
         self.database = ObservedDatabase(store.database)
-        self.conversations = Conversations(self.database, SystemClock())
+        self.conversations = Conversations(self.database, SystemClock(), shared=shared)
 
     async def claim(self, key: str) -> ClaimedMessage:
         """Receive a message and claim its conversation, whoever has it."""
@@ -188,6 +224,182 @@ async def test_commit_without_an_answer_drops_the_window(here: Process) -> None:
     here.database.loses_answers = False
     await here.expect_fresh(begun.claim)
     assert await here.answer("5:2", "b") == 0
+
+
+@pytest.fixture
+def shared() -> FakeSharedWindows:
+    return FakeSharedWindows()
+
+
+@pytest.fixture
+def sharing(store: Store, shared: FakeSharedWindows) -> tuple[Process, Process]:
+    return Process(store, "one", shared), Process(store, "other", shared)
+
+
+async def test_other_process_answers_without_a_read_where_windows_are_shared(
+    sharing: tuple[Process, Process],
+) -> None:
+    one, other = sharing
+    reads = [
+        await process.answer(f"5:{n}", f"said {n}", "answered\0")
+        for n, process in enumerate((one, other, other, one, one, other))
+    ]
+    assert reads == [1, 0, 0, 0, 0, 0]
+
+
+async def test_window_that_was_lost_is_read(
+    sharing: tuple[Process, Process], shared: FakeSharedWindows
+) -> None:
+    one, other = sharing
+    await one.answer("5:1", "a")
+    stale = dict(shared.kept)
+    await one.answer("5:2", "b")
+    shared.kept = stale  # what was kept last did not arrive
+    assert await other.answer("5:3", "c") == 1
+    shared.kept.clear()
+    assert await one.answer("5:4", "d") == 1
+
+
+async def test_forgotten_history_is_not_shared(
+    sharing: tuple[Process, Process], shared: FakeSharedWindows
+) -> None:
+    one, other = sharing
+    await one.answer("5:1", "CANARY")
+    begun = await other.claim("5:2")
+    await other.conversations.forget(begun.claim)
+    assert shared.kept == {}
+    await other.finish(begun, "new")
+    await one.answer("5:3", "x")
+
+
+async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(params=[run_valkey, run_redis])
+async def server(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[str]:
+    # A server on a busy machine is not taken for one that is away.
+    monkeypatch.setattr("bot.storage.redis_windows._FIND_SECONDS", 60)
+    async with request.param(tmp_path) as url:
+        yield url
+
+
+@pytest.mark.service
+async def test_window_moves_over_a_server_that_may_lose_it(store: Store, server: str) -> None:
+    key = f"test:window:{LANE}"
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Redis.from_url(server))
+
+        async def process(name: str) -> Process:
+            opening = open_windows(server, "test:", TextCodec(), SystemClock())
+            return Process(store, name, await stack.enter_async_context(opening))
+
+        async def answer(process: Process, number: int) -> int:
+            before = await client.get(key)
+            reads = await process.answer(f"5:{number}", f"said {number}", "answered\0")
+
+            async def is_shared() -> bool:
+                return bool(await client.get(key) != before)
+
+            await wait_until(is_shared)
+            return reads
+
+        one, other = await process("one"), await process("other")
+        assert [await answer(one, 0), await answer(other, 1), await answer(one, 2)] == [1, 0, 0]
+        assert 0 < await client.ttl(key) <= 600
+        await client.flushall()
+        assert [await answer(other, 3), await answer(one, 4)] == [1, 0]
+        await client.set(key, b"of another version")
+        assert [await answer(other, 5), await answer(one, 6)] == [1, 0]
+        begun = await other.claim("5:7")
+        await other.conversations.forget(begun.claim)
+        assert not await client.exists(key)
+
+
+def some_window() -> SessionWindow:
+    turns = tuple(Turn("user", text, ALICE, AT) for text in ("CANARY", "b"))
+    return window_of(Session(3, turns), len(turns))
+
+
+@pytest.mark.service
+async def test_window_is_found_by_the_next_claim_of_this_installation_only(server: str) -> None:
+    codec = TextCodec()
+    encryption = TextEncryption((Fernet.generate_key().decode(),), is_on=True)
+    codec.use(FernetKeys(encryption), is_on=True)
+    async with (
+        open_windows(server, "one:", codec, SystemClock()) as here,
+        open_windows(server, "one:", codec, SystemClock()) as there,
+        open_windows(server, "other:", codec, SystemClock()) as elsewhere,
+        Redis.from_url(server) as client,
+    ):
+        kept = some_window()
+        here.keep(Claim("telegram:5", 7, "here"), kept)
+
+        async def is_there() -> bool:
+            return bool(await client.exists("one:window:telegram:5"))
+
+        await wait_until(is_there)
+        value = await client.get("one:window:telegram:5")
+        assert isinstance(value, bytes)
+        assert b"CANARY" not in value
+        found = [await there.find(Claim("telegram:5", epoch, "there")) for epoch in (6, 7, 8, 9)]
+        assert found == [None, None, kept, None]
+        assert await there.find(Claim("telegram:6", 8, "there")) is None
+        assert await elsewhere.find(Claim("telegram:5", 8, "there")) is None
+        here.keep(Claim("telegram:5", 8, "here"), kept)
+        await here.drop(Claim("telegram:5", 9, "here"))  # also what is still to be kept
+        here.keep(Claim("telegram:6", 1, "here"), kept)
+
+        async def is_next() -> bool:
+            return bool(await client.exists("one:window:telegram:6"))
+
+        await wait_until(is_next)
+        assert not await client.exists("one:window:telegram:5")
+
+
+@pytest.mark.service
+async def test_frozen_server_is_asked_once_and_again_after_a_pause(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with (
+        run_valkey(tmp_path) as url,
+        open_windows(url, "test:", TextCodec(), clock) as windows,
+        Redis.from_url(url) as client,
+    ):
+        next_claim = Claim("telegram:5", 8, "here")
+
+        async def is_found() -> bool:
+            return await windows.find(next_claim) is not None
+
+        windows.keep(Claim("telegram:5", 7, "here"), some_window())
+        await wait_until(is_found)
+        process = int((await client.info("server"))["process_id"])
+        os.kill(process, signal.SIGSTOP)
+        try:
+            assert not await is_found()
+        finally:
+            os.kill(process, signal.SIGCONT)
+        assert not await is_found()  # nobody is asked
+        await clock.advance(20)
+        await wait_until(is_found)
+
+
+async def test_server_that_is_not_there_is_no_error(tmp_path: Path) -> None:
+    address = f"unix://{tmp_path / secrets.token_hex(4)}.sock"
+    async with open_windows(address, "test:", TextCodec(), SystemClock()) as windows:
+        windows.keep(Claim("telegram:5", 7, "here"), some_window())
+        assert await windows.find(Claim("telegram:5", 8, "here")) is None
+        await windows.drop(Claim("telegram:5", 8, "here"))
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_any_mixture_of_steps_over_shared_windows_gives_what_a_fresh_read_gives(
+    sharing: tuple[Process, Process], seed: int
+) -> None:
+    await _mix_steps(*sharing, seed)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -39,10 +39,10 @@ class Installation:
         return b"\n".join(_read(file) for file in sorted(self.files.rglob("*")) if file.is_file())
 
     async def shared(self) -> list[bytes]:
-        """Return every text in Redis."""
+        """Return every value in the Redis that holds turns."""
         if self.redis is None:
             return []
-        keys = [key async for key in self.redis.scan_iter(_type="string")]
+        keys = [key async for key in self.redis.scan_iter("*window:*")]
         values = [await self.redis.get(key) for key in keys]
         return [value for value in values if isinstance(value, bytes)]
 
@@ -106,9 +106,10 @@ async def test_words_of_a_conversation_are_in_no_file_of_the_database(
         stored = await installation.stored()
     finally:
         model.gate.set()
+    assert bool(shared) == (installation.redis is not None)
     found = {name: one.encode() in stored for name, one in words.items()}
     assert found == dict.fromkeys(words, not is_on)
-    assert not any(word.encode() in value for word in words.values() for value in shared)
+    assert any(word.encode() in value for value in shared) is (bool(shared) and not is_on)
 
     await service.start_and_wait()
     await wait_until(lambda: len(platforms.bot_texts(where)) == 4)

@@ -1,0 +1,146 @@
+"""Hand windows of sessions to other processes over Redis or Valkey; any of them may be lost.
+
+Nobody waits for the server to keep a window. Whoever looks for one waits for a moment at most, and
+not again for a while once the server did not answer.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from typing_extensions import override
+
+from bot.chat.session import Claim, Session, Turn
+from bot.errors import StoreError
+from bot.ports import Clock
+from bot.runtime.tasks import cancel_and_wait
+from bot.storage.codec import TextCodec
+from bot.storage.redis_client import ANSWER_SECONDS, open_client
+from bot.storage.windows import SessionWindow, SharedWindows, window_of
+
+_log = structlog.get_logger(__name__)
+_SECONDS_KEPT = 600
+_MAX_BYTES = 200_000
+_MAX_WAITING = 1000
+_FIND_SECONDS = 0.3  # reading the history takes less than a longer wait
+_PAUSE_SECONDS = 15.0
+_FAILURES = (TimeoutError, RedisError, OSError)
+
+
+class _StoredWindow(msgspec.Struct, array_like=True):
+    epoch: int
+    session: int
+    is_whole: bool
+    turns: tuple[Turn, ...]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_StoredWindow).decode
+
+
+class RedisWindows(SharedWindows):
+    """Writes in the background, whatever has come together in one round trip.
+
+    Args:
+        redis: the server.
+        prefix: of all keys; installations that share a server have different ones.
+        codec: encodes the texts of the database, and so these.
+    """
+
+    def __init__(self, redis: Redis, prefix: str, codec: TextCodec, clock: Clock) -> None:
+        self._redis = redis
+        self._prefix = f"{prefix}window:"
+        self._codec = codec
+        self._clock = clock
+        self._waiting: dict[str, bytes] = {}
+        self._wake = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._paused_until = 0.0
+
+    @override
+    def keep(self, claim: Claim, window: SessionWindow) -> None:
+        if self._is_paused or len(self._waiting) >= _MAX_WAITING:
+            return
+        stored = _StoredWindow(claim.epoch, window.session, window.is_whole, window.turns)
+        value = self._codec.encode_bytes(_encode(stored))
+        if value is not None and len(value) <= _MAX_BYTES:
+            self._waiting[claim.conversation] = value
+            self._wake.set()
+
+    @override
+    async def find(self, claim: Claim) -> SessionWindow | None:
+        if self._is_paused:
+            return None
+        try:
+            async with asyncio.timeout(_FIND_SECONDS):
+                value = await self._redis.get(self._prefix + claim.conversation)
+            plain = self._codec.decode_bytes(value if isinstance(value, bytes) else None)
+            stored = _decode(plain) if plain else None
+        except (msgspec.DecodeError, StoreError):  # of another version of Troupe, or another key
+            return None
+        except _FAILURES as error:
+            self._pause(error)
+            return None
+        if stored is None or stored.epoch != claim.epoch - 1:
+            return None
+        turns = len(stored.turns)
+        return window_of(Session(stored.session, stored.turns), turns + stored.is_whole)
+
+    @override
+    async def drop(self, claim: Claim) -> None:
+        self._waiting.pop(claim.conversation, None)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS), self._writing:
+                await self._redis.delete(self._prefix + claim.conversation)
+        except _FAILURES as error:
+            self._pause(error)
+
+    async def run(self) -> None:
+        """Write what is to be kept until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS), self._writing:
+                    await self._write()
+            except _FAILURES as error:
+                self._pause(error)
+
+    async def _write(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for conversation, value in waiting.items():
+                pipeline.set(self._prefix + conversation, value, ex=_SECONDS_KEPT)
+            await pipeline.execute()
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._clock.monotonic() < self._paused_until
+
+    def _pause(self, error: Exception) -> None:
+        _log.warning("shared_windows_paused", reason=type(error).__name__)
+        self._paused_until = self._clock.monotonic() + _PAUSE_SECONDS
+        self._waiting.clear()
+
+
+@contextlib.asynccontextmanager
+async def open_windows(
+    url: str, prefix: str, codec: TextCodec, clock: Clock
+) -> AsyncIterator[RedisWindows]:
+    """Share windows over this server for the length of the block; it may be away.
+
+    Raises:
+        SettingsError: this is not the address of a Redis.
+    """
+    redis = open_client(url)
+    windows = RedisWindows(redis, prefix, codec, clock)
+    running = asyncio.create_task(windows.run(), name="shared windows")
+    try:
+        yield windows
+    finally:
+        await cancel_and_wait([running])
+        await redis.aclose()
