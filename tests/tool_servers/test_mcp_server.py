@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -221,7 +221,8 @@ async def demo_server(
         processes.append(process)
 
     async def end() -> None:
-        processes[-1].kill()
+        with suppress(ProcessLookupError):  # a tool may have ended it
+            processes[-1].kill()
         await processes[-1].wait()
 
     async def restart() -> None:
