@@ -27,23 +27,20 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     turn/worker.py                   claim, process
     storage/conversations.py         claims, history, the transaction of finish
     turn/claims.py                   keeps the claim while the message is processed
-    replying/live_replies.py         what the channel supports; later the typing indicator
+    turn/finishing.py                answer, again if more is said before it is ready; finish
     turn/message_groups.py           further parts of the message; what else the answer covers
-    media/voice_messages.py          what is said in voice messages
+    replying/live_reply.py           what the channel supports; later the growing messages
     routing/decide.py                decide
     chat/command.py                  is it a command? then commands/handlers.py handles it
     routing/speakers.py              who answers, and why
-    turn/finishing.py                answer, again if more is said before it is ready; finish
+    replying/generate.py             what may stop the answer; later: generate, filter, time
     turn/answer.py                   one answer
     turn/prompt_inputs.py            load
     commands/personas.py             how people describe themselves
-    replying/live_reply.py           the messages that will grow with the answer, and when
     turn/model_requests.py           the preset's model, within its budgets
     prompting/compose/compose.py     compose, for what the backend reads
-    stories.py                       the stories nearest to the message
-    summaries.py                     the summary of turns that were dropped before
+    memory.py                        stories near to the message, the summary of dropped turns
     prompting/fit.py                 fit: whole messages are dropped, the oldest first
-    replying/generate.py             generate: filter and time what the backend streams
     backends/*/backend.py            the provider's stream -> Delta, ... Finish
     replying/split.py                parts that are legal on the platform
     delivery/sender.py               deliver

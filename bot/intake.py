@@ -27,16 +27,15 @@ from bot.chat.incoming import (
     Pressed,
     Said,
     address_of,
+    make_storable,
 )
 from bot.chat.session import HistoryScope, MessagePlace
-from bot.chat.storable import make_storable
 from bot.ports import Intake
-from bot.runtime.bounded_dict import BoundedDict
+from bot.runtime.in_process import BoundedDict
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
-from bot.telemetry.metrics import MESSAGES_RECEIVED
+from bot.telemetry.metrics import MESSAGES_RECEIVED, record_span
 from bot.telemetry.secret_masker import mask_pasted_tokens
-from bot.telemetry.traces import record_span
 
 _MAX_MESSAGES = 10_000
 _OF_ALL = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})

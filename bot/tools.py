@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 import structlog
 
+from bot.chat.incoming import make_storable
 from bot.chat.prompt import (
     UNKNOWN_TOOL,
     Finish,
@@ -24,14 +25,13 @@ from bot.chat.prompt import (
     ToolSpec,
 )
 from bot.chat.session import Turn
-from bot.chat.storable import make_storable
 from bot.chat.story import Story
 from bot.errors import EmbeddingError, StoreError, ToolServerError, TroupeError
 from bot.ports import Clock, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.tokens import get_counter
+from bot.telemetry.metrics import record_span
 from bot.telemetry.secret_masker import mask_pasted_tokens
-from bot.telemetry.traces import record_span
 from bot.value_class import value_class
 
 MAX_TEXT_CHARS = 200

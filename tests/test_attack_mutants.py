@@ -16,10 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bot.backends.model_files.store import validate_model_name
-from bot.chat.incoming import Person
+from bot.chat.incoming import Person, make_storable
 from bot.chat.outgoing import Limits
 from bot.chat.session import Session, Turn
-from bot.chat.storable import make_storable
 from bot.errors import SettingsError
 from bot.markup.graphemes import is_visible
 from bot.platforms.telegram.markup import render_markdown

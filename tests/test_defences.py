@@ -21,10 +21,9 @@ from jinja2 import TemplateError as JinjaError
 from jinja2.sandbox import SandboxedEnvironment
 
 from bot.backends.chat_completions.streaming import SseEventTooLong, SseParser
-from bot.chat.incoming import Person
+from bot.chat.incoming import Person, make_storable
 from bot.chat.outgoing import Limits
 from bot.chat.session import Turn
-from bot.chat.storable import make_storable
 from bot.errors import TemplateError
 from bot.markup.graphemes import is_visible
 from bot.media.fetching import FetchRefused, is_public_address, parse_public_url

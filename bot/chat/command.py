@@ -3,8 +3,7 @@
 import re
 from enum import StrEnum
 
-from bot.chat.incoming import Pressed
-from bot.chat.storable import make_storable
+from bot.chat.incoming import Pressed, make_storable
 from bot.value_class import value_class
 
 

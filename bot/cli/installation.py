@@ -24,8 +24,8 @@ from bot.storage.database import Database, database_exists, open_database
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.operation import AuditLog, NodeRegistry, Pauses
 from bot.storage.usage import UsageTotals
-from bot.turn.arrivals import CONVERSATIONS
-from bot.turn.limits.pauses import PAUSES_TOPIC
+from bot.turn.limits.refusals import PAUSES_TOPIC
+from bot.turn.signals import CONVERSATIONS
 
 T = TypeVar("T")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400

@@ -25,7 +25,7 @@ from bot.storage.forgetting import (
     conversations_of_server,
     request_deletion,
 )
-from bot.turn.arrivals import CONVERSATIONS
+from bot.turn.signals import CONVERSATIONS
 
 _Person = Annotated[
     str | None, typer.Argument(help="What this person said, such as telegram:123456789.")

@@ -30,8 +30,7 @@ from bot.storage.data_dir import create_data_dir
 from bot.storage.database import database_exists
 from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.logs import configure_logs, log_crash, open_log_stream
-from bot.telemetry.metrics import count_unanswered
-from bot.telemetry.traces import start_traces
+from bot.telemetry.metrics import count_unanswered, start_traces
 
 _GC_THRESHOLDS = (2_000, 500, 2)
 """New objects between two collections of these, then how many of those between two of older ones.

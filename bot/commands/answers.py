@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from bot.chat.attachments import with_kept_files
 from bot.chat.command import (
     FORM_ACTIONS,
     MENU_ACTIONS,
@@ -25,7 +24,7 @@ from bot.chat.incoming import (
     Said,
     WakeReason,
 )
-from bot.chat.session import Claim, Exchange, StoredTurn, Turn, TurnRange
+from bot.chat.session import Claim, Exchange, StoredTurn, Turn, TurnRange, with_kept_files
 from bot.commands.authority import (
     AdminCheck,
     is_the_group,

@@ -15,8 +15,8 @@ import structlog
 from bot.chat.outgoing import OutboxRow
 from bot.errors import PlatformError, RateLimited, Refused, StoreError
 from bot.ports import Clock, Surface
-from bot.runtime.bounded_dict import BoundedDict
 from bot.runtime.http_client import write_only_if
+from bot.runtime.in_process import BoundedDict
 from bot.storage.outbox import SqlOutbox
 from bot.telemetry.logs import BoundTurn
 from bot.value_class import value_class

@@ -5,8 +5,10 @@ unknown: the platform is then searched for the message, and it is sent again onl
 (docs/delivery.md#unknown-outcomes).
 """
 
+import asyncio
 import base64
 import hashlib
+import math
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -29,8 +31,8 @@ from bot.chat.outgoing import (
 )
 from bot.delivery.late_duplicates import LateDuplicates
 from bot.delivery.pacing import WaitingCalls
-from bot.delivery.sent_rows import SentRows
 from bot.errors import (
+    AnswerRefused,
     ContentRefused,
     Fenced,
     MessageNotFound,
@@ -42,14 +44,13 @@ from bot.errors import (
     Unreachable,
     WordsRefused,
 )
-from bot.ports import Clock, Delivery, Surface
-from bot.runtime.bounded_dict import BoundedDict
+from bot.ports import Clock, Delivery, Signals, Surface
 from bot.runtime.http_client import write_only_if
+from bot.runtime.in_process import BoundedDict
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.storage.outbox import SqlOutbox
 from bot.telemetry.logs import BoundTurn
-from bot.telemetry.metrics import FENCED, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS
-from bot.telemetry.traces import record_span
+from bot.telemetry.metrics import FENCED, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS, record_span
 from bot.texts.text import in_every_language, translatable
 
 _log = structlog.get_logger(__name__)
@@ -79,6 +80,74 @@ _WORDS_BLOCKED = translatable(
     "⚠ A moderation rule of this server (AutoMod) blocked a part of my answer. Please ask in other"
     " words, or ask its admins about the rule."
 )
+_TOPIC = "sent_rows"
+
+
+_POLL_SECONDS = 1.0  # a signal may be lost
+
+
+class SentRows:
+    """The rows that somebody waits for.
+
+    The outbox is asked for all of them in one query a second, so a thousand cost as much as one.
+    """
+
+    def __init__(self, outbox: SqlOutbox, poll_seconds: float = _POLL_SECONDS) -> None:
+        self._outbox = outbox
+        self._poll_seconds = poll_seconds
+        self._arrivals: dict[int, asyncio.Future[str | None]] = {}
+        self._asks_at = -math.inf
+
+    async def wait(self, row_id: int) -> str:
+        """Wait until any process has sent a row; return the id of the message.
+
+        Raises:
+            AnswerRefused: the row will never be sent.
+            StoreError: the outbox cannot be asked.
+        """
+        loop = asyncio.get_running_loop()
+        arrival = self._arrivals.setdefault(row_id, loop.create_future())
+        try:
+            while not arrival.done():
+                await asyncio.wait([arrival], timeout=self._poll_seconds)
+                if not arrival.done() and loop.time() >= self._asks_at:
+                    self._asks_at = loop.time() + self._poll_seconds
+                    await self._ask()
+            external_id = arrival.result()
+        finally:
+            self._arrivals.pop(row_id, None)
+        if external_id is None:
+            raise AnswerRefused("the first message of the answer was refused")
+        return external_id
+
+    async def _ask(self) -> None:
+        """Look up every row that is waited for, in one query."""
+        for row_id, external_id in (await self._outbox.sent_ids([*self._arrivals])).items():
+            self.note(row_id, external_id)
+
+    def note(self, row_id: int, external_id: str | None) -> None:
+        """Note the message that a row became; None: it will never be sent."""
+        arrival = self._arrivals.get(row_id)
+        if arrival is not None and not arrival.done():
+            arrival.set_result(external_id)
+
+
+def publish_sent_row(signals: Signals, row_id: int, external_id: str | None) -> None:
+    """Tell the other processes which message a row became."""
+    signals.publish(_TOPIC, [f"{row_id}:{external_id or ''}"])
+
+
+def follow_sent_rows(signals: Signals, rows: SentRows) -> None:
+    """Note in `rows` what other processes have sent."""
+
+    def receive(keys: Sequence[str]) -> None:
+        for key in keys:
+            row_id, _, external_id = key.partition(":")
+            rows.note(int(row_id), external_id or None)
+
+    signals.subscribe(_TOPIC, receive)
+
+
 Response = TypeVar("Response")
 
 

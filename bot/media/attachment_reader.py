@@ -11,7 +11,9 @@ from typing import Literal, TypeAlias
 
 import structlog
 
-from bot.chat.attachments import (
+from bot.chat.incoming import Address, MediaItem, MediaKind, Said, make_storable
+from bot.chat.prompt import Image
+from bot.chat.session import (
     MAX_TEXT_BYTES,
     NO_FILES,
     READABLE,
@@ -20,9 +22,6 @@ from bot.chat.attachments import (
     UnreadFile,
     clean_file_name,
 )
-from bot.chat.incoming import Address, MediaItem, MediaKind, Said
-from bot.chat.prompt import Image
-from bot.chat.storable import make_storable
 from bot.errors import PlatformError, TroupeError
 from bot.media.fetching import FetchFailed, FetchRefused
 from bot.media.text_decoding import DecodedText, decode_text, find_guessable_text

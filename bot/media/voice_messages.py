@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import structlog
 
-from bot.chat.incoming import MediaItem, MediaKind, Said
-from bot.chat.storable import make_storable
+from bot.chat.incoming import MediaItem, MediaKind, Said, make_storable
 from bot.errors import BackendUnavailable, PlatformError
 from bot.media.attachment_reader import Download
 from bot.ports import Backend

@@ -13,7 +13,6 @@ from bot.chat.incoming import Person
 from bot.chat.story import Story, Vector
 from bot.errors import CharacterError
 from bot.ports import TextTokenCounter
-from bot.prompting.echo_filter import EchoFilter
 from bot.prompting.embedding import DEFAULT_EMBEDDER, FunctionEmbedder, StoryIndex
 from bot.prompting.haruhi import (
     CharacterData,
@@ -27,7 +26,7 @@ from bot.prompting.haruhi import (
     write_jsonl,
 )
 from bot.prompting.persona import build_roleplay_prompt, parse_persona
-from bot.prompting.speakers import SpeakerLabels, clean_name, label_speakers
+from bot.prompting.speakers import EchoFilter, SpeakerLabels, clean_name, label_speakers
 from bot.prompting.text.tokens import count_tokens
 from bot.value_class import value_class
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import cache
 from typing import Literal, TypeAlias
 
-from bot.chat.attachments import MAX_TEXT_BYTES, AttachedFiles, UnreadFile, clean_file_name
 from bot.chat.command import ButtonAction, encode_button
 from bot.chat.incoming import MediaItem, MediaKind, Said
 from bot.chat.outgoing import (
@@ -20,6 +19,7 @@ from bot.chat.outgoing import (
     MessageContent,
     OutgoingPart,
 )
+from bot.chat.session import MAX_TEXT_BYTES, AttachedFiles, UnreadFile, clean_file_name
 from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.value_class import value_class
 

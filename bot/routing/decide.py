@@ -1,18 +1,36 @@
-"""Decide what to do with a message."""
+"""Decide what to do with a message, and keep the newest decisions of each channel for admins."""
 
+import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from bot.chat.attachments import described_text, has_readable_file
+import msgspec
+import structlog
+
 from bot.chat.command import ButtonAction, Command, parse
 from bot.chat.incoming import MediaItem, Said
-from bot.chat.session import Turn
+from bot.chat.receipt import Receipt
+from bot.chat.session import MessageNote, Turn, described_text, has_readable_file
+from bot.errors import StoreError
+from bot.ports import Clock
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import is_ask_command
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import Dice, SpeakerCandidate, select_speakers
-from bot.texts.text import LANGUAGES, Text, translatable, translate
+from bot.storage.operation import SqlMessageNotes
+from bot.texts.text import (
+    LANGUAGES,
+    StoredPattern,
+    Text,
+    joined,
+    looked_up,
+    marked,
+    translatable,
+    translate,
+)
 from bot.value_class import value_class
 
 
@@ -129,3 +147,148 @@ def replied_command(said: Said) -> Command | None:
         if quote.text in {translate(question, language) for language in LANGUAGES}:
             return parse(f"{_COMMANDS[action]} {text}")
     return None
+
+
+_log = structlog.get_logger(__name__)
+_MAX_MESSAGES = 8
+_MAX_CHARS = 40
+_STORE_SECONDS = 0.1
+_MAX_PENDING = 1000
+_ANSWERED = marked("answered")
+_OBSERVED = marked("not answered, but remembered")
+_IGNORED = marked("not answered")
+_IN_PLACE_OF = StoredPattern(marked("{name}: {used} answered in place of {expected}"))
+
+
+@value_class
+class _NotedDecision:
+    """A decision on a message; it is put into words once somebody asks for them."""
+
+    outcome: str
+    """In English."""
+    name: str = ""
+    """Of the author; empty: the outcome says it all."""
+    begin: str = ""
+    """Of the message."""
+    candidates: tuple[SpeakerCandidate, ...] = ()
+
+    def describe(self) -> Text:
+        outcome = looked_up(self.outcome)
+        if not self.name:
+            return outcome
+        reasons = joined(map(_with_reasons, self.candidates), "; ")
+        return translatable(
+            "{name}: “{text}” – {outcome}",
+            name=self.name,
+            text=self.begin,
+            outcome=joined([outcome, reasons], ": "),
+        )
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_NotedDecision).decode
+
+
+@dataclass(eq=False)
+class DecisionLog:
+    """Stores decisions a moment after they were made, many at once."""
+
+    notes: SqlMessageNotes
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self._pending: list[MessageNote] = []
+        self._has_pending = asyncio.Event()
+
+    async def run(self) -> None:
+        """Store what was noted until cancelled, and then the rest."""
+        try:
+            while True:
+                await self._has_pending.wait()
+                await self.clock.sleep(_STORE_SECONDS)
+                await self._store()
+        finally:
+            await self._store()
+
+    def note(self, said: Said, decision: Decision) -> None:
+        """Note the decision on a message, unless it is a command."""
+        noted = _note_of(said, decision)
+        if noted is not None:
+            self._add(said.address.channel, noted, said.author.id)
+
+    def note_substitutes(
+        self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
+    ) -> None:
+        """Note which answers another model gave than that of the character's preset."""
+        own = {one.preset.name: (one.preset.provider, one.preset.model) for one in speakers}
+        for receipt in receipts:
+            expected = own.get(receipt.preset)
+            used = (receipt.provider, receipt.prompt.model)
+            if expected is not None and used != expected:
+                names = {"used": "/".join(used), "expected": "/".join(expected)}
+                outcome = _IN_PLACE_OF.with_values(name=receipt.preset, **names)
+                self._add(channel, _NotedDecision(outcome))
+
+    async def newest(self, channel: str) -> tuple[Text, ...]:
+        """Return a line for each of the newest messages, oldest first; raises `StoreError`."""
+        await self._store()
+        lines = []
+        for note in await self.notes.newest(_key(channel), _MAX_MESSAGES):
+            with contextlib.suppress(msgspec.DecodeError):  # of another version of Troupe
+                lines.append(_decode(note).describe())
+        return tuple(lines)
+
+    async def forget(self, channel: str, person_id: str | None = None) -> None:
+        """Delete what is kept of a channel, of one person or of all; raises `StoreError`."""
+        key = _key(channel)
+        self._pending = [
+            one for one in self._pending if one.key != key or person_id not in {None, one.person}
+        ]
+        await self.notes.forget(key, person_id)
+
+    def _add(self, channel: str, noted: _NotedDecision, person_id: str | None = None) -> None:
+        if len(self._pending) < _MAX_PENDING:
+            note = MessageNote(_key(channel), _encode(noted).decode(), person_id)
+            self._pending.append(note)
+            self._has_pending.set()
+
+    async def _store(self) -> None:
+        self._has_pending.clear()
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        try:
+            await self.notes.add(pending)
+        except StoreError as error:
+            _log.warning("decisions_not_stored", reason=str(error))
+
+
+def _key(channel: str) -> str:
+    return f"why:{channel}"
+
+
+def describe_silence(decision: Observe | Ignore) -> Text:
+    """Say for each character why it did not answer."""
+    return joined([_with_reasons(one) for one in decision.candidates], "; ")
+
+
+def _note_of(said: Said, decision: Decision) -> _NotedDecision | None:
+    match decision:
+        case Answer(candidates=candidates):
+            outcome = _ANSWERED
+        case Observe(candidates=candidates):
+            outcome = _OBSERVED
+        case Ignore(candidates=candidates) if candidates:
+            outcome = _IGNORED
+        case _:
+            return None
+    return _NotedDecision(outcome, said.author.name, _short(said.text), candidates)
+
+
+def _with_reasons(one: SpeakerCandidate) -> Text:
+    return joined([one.preset, joined(map(looked_up, one.reasons), translatable(", "))], " ")
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS].rstrip()} …"

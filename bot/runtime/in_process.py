@@ -1,7 +1,8 @@
-"""Signals and rate limits inside one process: what an installation without Redis uses."""
+"""State inside one process: signals and rate limits without Redis, and bounded dictionaries."""
 
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from typing_extensions import override
 
@@ -174,3 +175,22 @@ class InProcessSignals(Signals):
     @override
     async def find_problem(self) -> str | None:
         return None
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class BoundedDict(OrderedDict[K, V]):
+    """Drops the oldest of more than `max_entries`; an entry that is set again is new."""
+
+    def __init__(self, max_entries: int) -> None:
+        super().__init__()
+        self._max_entries = max_entries
+
+    @override
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > self._max_entries:
+            self.popitem(last=False)

@@ -16,8 +16,9 @@ from bot.console.login import ConsoleLinks
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
 from bot.media.voice_messages import VoiceMessages
+from bot.memory import Summarizer
 from bot.ports import ConversationMemory
-from bot.routing.decision_log import DecisionLog
+from bot.routing.decide import DecisionLog
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.messaging import MessagingContainer
 from bot.service.options import Role
@@ -26,15 +27,13 @@ from bot.storage.forgetting import ForgottenConversations
 from bot.storage.retention import FORGOTTEN_SECONDS, kept_since
 from bot.storage.summaries import SqlSummaries
 from bot.storage.web_channels import ForgottenWebMessages
-from bot.summaries import Summarizer
 from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
-from bot.turn.arrivals import CONVERSATIONS
-from bot.turn.limits.admin_notices import RefusedChats
-from bot.turn.limits.queue_limit import QueueLimit
+from bot.turn.finishing import TurnStages
+from bot.turn.limits.refusals import QueueLimit, RefusedChats
 from bot.turn.limits.spending import BudgetedSummaries, embedding_payer
 from bot.turn.prompt_inputs import AnswerTools, ChannelReader, PromptSources
-from bot.turn.stages import TurnStages
+from bot.turn.signals import CONVERSATIONS
 from bot.turn.worker import ConversationWorker
 
 _COMMANDS_BESIDE = 32

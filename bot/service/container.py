@@ -36,7 +36,7 @@ from bot.service.options import Role
 from bot.service.published_presets import PublishedPresets
 from bot.storage.reports import ServiceState
 from bot.telemetry.logs import RECENT_EVENTS
-from bot.turn.arrivals import MissedSignals
+from bot.turn.signals import MissedSignals
 
 _DRAIN_SECONDS = 10.0
 """How long the work in progress of one role may go on after a signal."""

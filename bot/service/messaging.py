@@ -13,11 +13,17 @@ from bot.commands.personas import UserPersonas
 from bot.console.server import AddRoutes
 from bot.console.webhooks import webhook_routes
 from bot.delivery.pacing import RateLimitedSurface, WaitingCalls
-from bot.delivery.sender import LaneDelivery, RemoteDelivery, Sender
-from bot.delivery.sent_rows import SentRows, follow_sent_rows, publish_sent_row
+from bot.delivery.sender import (
+    LaneDelivery,
+    RemoteDelivery,
+    Sender,
+    SentRows,
+    follow_sent_rows,
+    publish_sent_row,
+)
 from bot.intake import HistoryRouter, InboxIntake
 from bot.ports import Delivery, Platform, PrivateChats, ShardedPlatform, Surface, WebhookReceiver
-from bot.replying.live_replies import LiveReplies
+from bot.replying.live_reply import LiveReplies
 from bot.routing.presets import HistoryScopes
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool, urgent_topic, wake_keys
 from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
@@ -28,11 +34,9 @@ from bot.service.stores import StorageContainer
 from bot.storage.chat_settings import CachedChatSettings
 from bot.storage.restoring import Restores
 from bot.telemetry.metrics import HELD_ROLES
-from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.claims import LeaseKeeper
-from bot.turn.limits.admin_notices import publish_refusal
-from bot.turn.limits.pauses import AnsweringPauses, RestoredMessages
-from bot.turn.stops import StopRequests
+from bot.turn.limits.refusals import AnsweringPauses, RestoredMessages, publish_refusal
+from bot.turn.signals import CONVERSATIONS, ArrivalSignals, StopRequests
 
 _MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
 _LANES = "lanes"

@@ -11,6 +11,7 @@ import structlog
 from bot.backends.factory import prepare_model
 from bot.embedders.registry import CountedEmbedder, make_embedder
 from bot.errors import BackendUnavailable
+from bot.memory import RetrieveStories, StoryRetriever, index_stories, no_stories
 from bot.ports import Backend, Stories, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
@@ -21,7 +22,6 @@ from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.leases import read_installation_id
 from bot.storage.usage import UsageLog
-from bot.stories import RetrieveStories, StoryRetriever, index_stories, no_stories
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import open_tool_servers
 from bot.value_class import value_class

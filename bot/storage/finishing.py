@@ -7,10 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bot.chat.incoming import Pressed
+from bot.chat.incoming import Pressed, make_storable
 from bot.chat.outgoing import FILE_PARTS, OutboxOperation, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, HistoryChange, InboxMessage, TurnRange, TurnResult
-from bot.chat.storable import make_storable
 from bot.errors import Fenced
 from bot.storage import conversation_sql as sql
 from bot.storage import functions, histories, outbox

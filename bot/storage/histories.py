@@ -5,9 +5,8 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from bot.chat.incoming import address_of
+from bot.chat.incoming import address_of, make_storable
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, Session, StoredTurn
-from bot.chat.storable import make_storable
 from bot.storage.database import Database, transaction
 from bot.storage.rows import (
     TURN_COLUMNS,

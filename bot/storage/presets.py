@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bot.chat.drafts import ImportedFile, PresetDraft
+from bot.chat.incoming import make_storable
 from bot.chat.session import PresetVersion
-from bot.chat.storable import make_storable
 from bot.ports import Clock
 from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import decode

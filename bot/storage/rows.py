@@ -24,6 +24,7 @@ from bot.chat.incoming import (
     Person,
     Pressed,
     Said,
+    make_storable,
 )
 from bot.chat.outgoing import (
     AnswerThread,
@@ -37,7 +38,6 @@ from bot.chat.outgoing import (
 )
 from bot.chat.prompt import Role
 from bot.chat.session import Turn
-from bot.chat.storable import make_storable
 from bot.errors import Undecodable
 from bot.storage.tables import turn
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from bot.chat.storable import make_storable
+from bot.chat.incoming import make_storable
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.ports import Stories
 from bot.storage.database import Database, reading, transaction

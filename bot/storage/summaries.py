@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from bot.chat.incoming import make_storable
 from bot.chat.session import SessionTurns, StoredTurn, Summary
-from bot.chat.storable import make_storable
 from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import TURN_COLUMNS, decode, decode_all, to_turn
 from bot.storage.statements import Statement, Unit

@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 from typing_extensions import override
 
-from bot.chat.incoming import Address, address_of
+from bot.chat.incoming import Address, address_of, make_storable
 from bot.chat.session import Claim, Turn
-from bot.chat.storable import make_storable
 from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import Refused
 from bot.ports import ConversationMemory, Signals

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
+from bot.chat.incoming import make_storable
 from bot.chat.prompt import ToolExchange, ToolSpec
-from bot.chat.storable import make_storable
 from bot.templates.control_tokens import break_control_tokens
 from bot.templates.jinja_template import Message
 

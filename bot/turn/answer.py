@@ -31,16 +31,14 @@ from bot.replying.answer_parts import (
     shorten,
     supported_form,
 )
-from bot.replying.generate import end_mark, used_tools
-from bot.replying.live_replies import LiveReplies, final_parts
-from bot.replying.live_reply import LiveReply
-from bot.replying.stop_flag import StopFlag
+from bot.replying.generate import StopFlag, end_mark, used_tools
+from bot.replying.live_reply import LiveReplies, LiveReply, final_parts
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
 from bot.runtime.in_process import InProcessRateLimits
 from bot.texts.text import Text, joined, language_of, translatable, translate
-from bot.turn.limits.admin_notices import FallbackNotes
 from bot.turn.limits.rate_limits import ADMITTED, AnswerLimits, RareNotices
+from bot.turn.limits.refusals import FallbackNotes
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import Spending
 from bot.turn.message_groups import MessageGroup

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from bot.chat.attachments import with_kept_files
 from bot.chat.incoming import Address, Edited, Said, WakeReason
 from bot.chat.outgoing import Face, MessageContent, OutgoingPart
 from bot.chat.session import (
@@ -20,6 +19,7 @@ from bot.chat.session import (
     Turn,
     TurnRange,
     TurnResult,
+    with_kept_files,
 )
 from bot.commands.answers import NOT_REMEMBERED, pick_speakers
 from bot.commands.handlers import describe_stop
@@ -28,9 +28,8 @@ from bot.errors import UserError
 from bot.replying.answer_parts import answer_buttons, forget_buttons
 from bot.texts.text import Text, joined, language_of, translatable, translatable_count, translate
 from bot.turn.edits import Edits
-from bot.turn.finishing import QuestionAnswers, TurnFinisher, with_response
+from bot.turn.finishing import QuestionAnswers, TurnFinisher, TurnStages, with_response
 from bot.turn.message_groups import MessageGroup, user_turn
-from bot.turn.stages import TurnStages
 from bot.value_class import value_class
 
 _FORGOTTEN = translatable("I have forgotten that message and everything that was stored about it.")

@@ -10,20 +10,27 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from bot.chat.attachments import described_text, files_of_gathered, files_to_keep
 from bot.chat.command import parse
-from bot.chat.incoming import Edited, Said, WakeReason
-from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnRange, TurnResult
+from bot.chat.incoming import Edited, Said
+from bot.chat.session import (
+    Exchange,
+    HistoryChange,
+    InboxMessage,
+    TurnRange,
+    TurnResult,
+    described_text,
+    files_of_gathered,
+    files_to_keep,
+)
 from bot.commands.answers import pick_speakers
 from bot.commands.request import AskedQuestion
 from bot.errors import BackendError, ToldAlready, UserError
 from bot.replying.answer_parts import answer_buttons
 from bot.routing.decide import Answer, Decision, Observe, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset
-from bot.storage.conversations import Conversations
 from bot.texts.text import translatable
-from bot.turn.message_groups import MessageGroup
-from bot.turn.stages import TurnStages
+from bot.turn.finishing import TurnStages
+from bot.turn.message_groups import MessageGroup, recognize_reply
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
@@ -161,20 +168,6 @@ class Edits:
         buttons = answer_buttons(result.turns[-1].sent_as[-1], said.locale, count, count)
         outgoing = self.stages.replies.with_buttons(said.address, result.outgoing, buttons)
         return replace(result, outgoing=outgoing)
-
-
-async def recognize_reply(conversations: Conversations, claim: Claim, said: Said) -> Said:
-    """Return a message as a reply to the bot if it replies to a character of ours.
-
-    What a webhook wrote does not tell whose webhook that is, but the history knows.
-    """
-    quote = said.quote
-    if quote is None or not quote.by_webhook or quote.message_id is None:
-        return said
-    turns = await conversations.find_turns(claim, [quote.message_id])
-    if not any(one.turn.role == "assistant" for one in turns):
-        return said
-    return replace(said, wake=said.wake or WakeReason.REPLY, quote=replace(quote, is_ours=True))
 
 
 def _cut_answers(message: InboxMessage, exchange: Exchange) -> set[int]:

@@ -1,24 +1,37 @@
-"""Have questions answered, and finish messages: store what came of them and have it delivered."""
+"""What stages of a turn share; answer questions, and finish messages: store and deliver results."""
 
-from collections.abc import Awaitable, Callable
+import random
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import structlog
 
-from bot.chat.incoming import Pressed, Said, address_of
-from bot.chat.outgoing import NOTICE_PARTS, MessageContent, OutgoingPart
-from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
+from bot.chat.incoming import Address, Pressed, Said, address_of
+from bot.chat.outgoing import NOTICE_PARTS, Face, MessageContent, OutgoingPart
+from bot.chat.session import Claim, InboxMessage, Turn, TurnRange, TurnResult
+from bot.commands.answers import AnswerButtons
+from bot.commands.handlers import CommandHandlers
+from bot.commands.privacy import Forgetting
 from bot.commands.request import AskedQuestion
 from bot.errors import AnswerRefused, BackendError
+from bot.media.voice_messages import VoiceMessages
+from bot.ports import Clock, ConversationMemory
 from bot.replying.answer_parts import retry_button
-from bot.routing.decide import Decision
-from bot.routing.presets import ActiveCharacters
+from bot.replying.live_reply import LiveReplies
+from bot.routing.decide import Decision, DecisionLog
+from bot.routing.presets import ActiveCharacters, PresetResolver
+from bot.routing.speakers import Dice
+from bot.storage.conversations import Conversations
+from bot.storage.operation import SqlMessageNotes
 from bot.telemetry.logs import RECENT_EVENTS, describe_failure
 from bot.texts.text import Text, language_of, translatable, translatable_count, translate
-from bot.turn.limits.queue_limit import BUSY
+from bot.turn.answer import AnswerPipeline
+from bot.turn.limits.rate_limits import CommandLimits, RareNotices
+from bot.turn.limits.refusals import BUSY, QueueLimit, RefusedChats
 from bot.turn.message_groups import Gathering, MessageGroup, observed_turn, user_turn
-from bot.turn.stages import TurnStages
+from bot.turn.signals import ArrivalSignals, StopRequests
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
@@ -32,6 +45,66 @@ _PAUSED = translatable(
     "⏸ I am paused and answer nobody at the moment. I remember what you write; please ask again"
     " later."
 )
+
+
+def _never(_: object) -> bool:
+    return False
+
+
+async def _explain_nothing(_said: Said, _explanation: Text) -> None:
+    return
+
+
+@value_class
+class TurnStages:
+    """What the worker and its parts share."""
+
+    conversations: Conversations
+    memories: Sequence[ConversationMemory]
+    """What keeps parts of conversations besides, as backends do."""
+    clock: Clock
+    resolver: PresetResolver
+    commands: CommandHandlers
+    pipeline: AnswerPipeline
+    replies: LiveReplies
+    stops: StopRequests
+    buttons: AnswerButtons
+    forgetting: Forgetting
+    arrivals: ArrivalSignals
+    voices: VoiceMessages
+    decisions: DecisionLog
+    notes: SqlMessageNotes
+    dice: Dice = random.random
+    explain_silence: Callable[[Said, Text], Awaitable[None]] = _explain_nothing
+    """Tells the people of a channel why nobody answers, where the platform shows that."""
+    is_paused: Callable[[str], bool] = _never
+    """Whether an operator has paused answering in a conversation, by its key."""
+    is_void: Callable[[Said], bool] = _never
+    """Whether a message is from before a restore, so that nothing is done about it."""
+    is_context: Callable[[InboxMessage], bool] = _never
+    """Whether a message was answered before a restore, so that it is remembered only."""
+    notices: RareNotices = RareNotices()
+    """How often the service says in a channel that it is busy."""
+    queue_limit: QueueLimit | None = None
+    """How many questions may wait in a conversation; None: any number."""
+    command_limits: CommandLimits | None = None
+    """How many commands each person may send; None: any number."""
+    refused_chats: RefusedChats | None = None
+    """Where no answers are made for a while; None: nowhere."""
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock.now(), UTC)
+
+    def find_speaker(
+        self, turn: Turn, address: Address, active: ActiveCharacters
+    ) -> tuple[str, Face | None]:
+        """Return what tells readers who speaks: a line, or a face where the platform has faces."""
+        if turn.preset not in active.names:
+            return "", None
+        [speaker] = active.pick([turn.preset])
+        names = self.resolver.character_names(active.names)
+        limits = self.replies.limits(address)
+        return active.speaker_line(speaker, names, limits), active.face(speaker, names, limits)
 
 
 @dataclass(slots=True)

@@ -10,22 +10,21 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from bot.chat.attachments import described_text, files_to_keep
 from bot.chat.command import Command
 from bot.chat.incoming import Said, WakeReason
 from bot.chat.outgoing import Limits
-from bot.chat.session import Attempt, Claim, InboxMessage, Turn
+from bot.chat.session import Attempt, Claim, InboxMessage, Turn, described_text, files_to_keep
 from bot.commands.request import AskedQuestion
 from bot.errors import StoreError
 from bot.ports import Clock
 from bot.prompting.presets.preset import BusyMode, BusyRules
-from bot.replying.stop_flag import StopFlag
+from bot.replying.generate import StopFlag
 from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.conversations import Conversations
 from bot.telemetry.secret_masker import mask_pasted_tokens
-from bot.turn.arrivals import ArrivalSignals
 from bot.turn.claims import CRASHES_OF_A_SUSPECT
+from bot.turn.signals import ArrivalSignals
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
@@ -383,3 +382,17 @@ def observed_turn(said: Said) -> Turn:
     is_observed = said.wake is not WakeReason.DM
     files = () if is_observed else files_to_keep(said)
     return replace(user_turn(said), observed=is_observed, files=files)
+
+
+async def recognize_reply(conversations: Conversations, claim: Claim, said: Said) -> Said:
+    """Return a message as a reply to the bot if it replies to a character of ours.
+
+    What a webhook wrote does not tell whose webhook that is, but the history knows.
+    """
+    quote = said.quote
+    if quote is None or not quote.by_webhook or quote.message_id is None:
+        return said
+    turns = await conversations.find_turns(claim, [quote.message_id])
+    if not any(one.turn.role == "assistant" for one in turns):
+        return said
+    return replace(said, wake=said.wake or WakeReason.REPLY, quote=replace(quote, is_ours=True))

@@ -21,6 +21,7 @@ from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.text.tokens import counter_for_model
 from bot.replying.generate import (
     GeneratedAnswer,
+    StopFlag,
     VisibleLimit,
     WaitedSeconds,
     build_receipt,
@@ -28,11 +29,10 @@ from bot.replying.generate import (
     logged_steps,
 )
 from bot.replying.live_reply import LiveReply
-from bot.replying.stop_flag import StopFlag
 from bot.routing.presets import ActivePreset
 from bot.texts.text import translatable
 from bot.tools import MAX_TOOL_TOKENS
-from bot.turn.limits.admin_notices import FallbackNotes
+from bot.turn.limits.refusals import FallbackNotes
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.turn.limits.spending import Spending, usages_of
 from bot.turn.prompt_inputs import AnswerTools, PromptSources, TurnContext

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from bot.chat.attachments import with_kept_files
 from bot.chat.command import ButtonAction, ButtonData, Command, parse, read_button
 from bot.chat.incoming import Pressed, Said, WakeReason
 from bot.chat.outgoing import OutgoingPart, ReplyPrompt
-from bot.chat.session import Exchange, HistoryChange, StoredTurn, Turn, TurnResult
+from bot.chat.session import Exchange, HistoryChange, StoredTurn, Turn, TurnResult, with_kept_files
 from bot.commands.answers import BUTTON_GONE, pick_speakers
 from bot.commands.authority import is_the_group
 from bot.commands.menus import FORM_TEXTS
@@ -25,8 +24,8 @@ from bot.routing.decide import QUESTIONS
 from bot.routing.presets import ActiveCharacters
 from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.edits import Edits
+from bot.turn.finishing import TurnStages
 from bot.turn.message_groups import MessageGroup
-from bot.turn.stages import TurnStages
 from bot.value_class import value_class
 
 _GO_ON = translatable("Go on.")

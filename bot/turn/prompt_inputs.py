@@ -10,12 +10,13 @@ from typing import TypeAlias, TypeVar
 
 import structlog
 
-from bot.chat.attachments import NO_FILES, AttachedFiles, described_text
 from bot.chat.incoming import Said, WakeReason
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.prompt import ToolName, ToolSpec
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
+    NO_FILES,
+    AttachedFiles,
     Claim,
     InboxMessage,
     ReadableTurns,
@@ -24,6 +25,7 @@ from bot.chat.session import (
     TurnRange,
     TurnResult,
     all_turns,
+    described_text,
 )
 from bot.chat.story import Story
 from bot.chat.usage import EmbeddingPayer
@@ -32,6 +34,7 @@ from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError
 from bot.intake import storable_said
 from bot.media.attachment_reader import AttachmentReader
+from bot.memory import RetrieveStories, Summarizer
 from bot.ports import Backend, Clock, ToolServer
 from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend, template_of
 from bot.prompting.draft import Draft
@@ -42,8 +45,6 @@ from bot.replying.answer_parts import count_messages, messages_of
 from bot.replying.live_reply import LiveReply
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.storage.conversations import Conversations
-from bot.stories import RetrieveStories
-from bot.summaries import Summarizer
 from bot.texts.text import Text
 from bot.tools import Tool, Toolbox, dice_tool, history_tool, server_tools, story_tool, time_tool
 from bot.turn.message_groups import MessageGroup

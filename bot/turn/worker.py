@@ -30,21 +30,32 @@ from bot.commands.request import AskedQuestion, CommandRequest
 from bot.errors import Fenced, StoreError, ToldAlready, UserError
 from bot.prompting.presets.preset import Preset
 from bot.replying.answer_parts import explain_unreadable
-from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable, decide
-from bot.routing.decision_log import describe_silence
+from bot.routing.decide import (
+    Answer,
+    Decision,
+    Ignore,
+    Observe,
+    Unreadable,
+    decide,
+    describe_silence,
+)
 from bot.routing.presets import ActiveCharacters
 from bot.runtime.tasks import WakeUps
 from bot.telemetry.logs import BoundTurn
-from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, SECONDS_TO_FINISH
-from bot.telemetry.traces import ROOT, record_span
+from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, ROOT, SECONDS_TO_FINISH, record_span
 from bot.texts.text import Text, translatable, translatable_count
 from bot.turn.claims import LEASE_SECONDS, IsolationGate, LeaseKeeper, is_set_aside
 from bot.turn.commands import Commands
-from bot.turn.edits import Edits, recognize_reply
-from bot.turn.finishing import QuestionAnswers, TurnFinisher
-from bot.turn.message_groups import MessageGroup, MessageParts, join_parts, observed_turn
+from bot.turn.edits import Edits
+from bot.turn.finishing import QuestionAnswers, TurnFinisher, TurnStages
+from bot.turn.message_groups import (
+    MessageGroup,
+    MessageParts,
+    join_parts,
+    observed_turn,
+    recognize_reply,
+)
 from bot.turn.presses import ChosenCommand, Presses
-from bot.turn.stages import TurnStages
 
 _log = structlog.get_logger(__name__)
 TURNS_FOR_ROUTING = 40
@@ -300,7 +311,7 @@ class ConversationWorker:
             preset, limits = active.first.preset, stages.replies.limits(said.address)
             parts = MessageParts(limits, preset.busy)
             said = await join_parts(group, said, parts, conversations, self._clock)
-            if not await stages.resolver.is_unobserved(said):
+            if said.attachments and not await stages.resolver.is_unobserved(said):
                 said = await stages.voices.transcribe(said, preset.provider)
         needs_recent = active.is_group or said.in_thread
         recent = await self._recent(group.claim) if needs_recent else ()

@@ -31,8 +31,7 @@ from bot.service.resources import make_chat_settings
 from bot.storage.database import open_database
 from bot.storage.inbox import SqlInbox
 from bot.storage.redis_signals import RedisSignals, open_signals
-from bot.turn.arrivals import ArrivalSignals, MissedSignals
-from bot.turn.stops import StopRequests
+from bot.turn.signals import ArrivalSignals, MissedSignals, StopRequests
 from tests.postgres import create_postgres_database, running_postgres
 from tests.samples import make_incoming
 from tests.valkey import run_valkey

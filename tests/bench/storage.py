@@ -33,6 +33,7 @@ from bot.chat.incoming import Incoming, Said
 from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Message
 from bot.chat.session import ClaimedMessage, InboxMessage, Turn, TurnResult
+from bot.memory import no_stories
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import PresetResolver
 from bot.runtime.clock import SystemClock
@@ -49,7 +50,6 @@ from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database, read_revision
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SenderIdentity, SqlOutbox
-from bot.stories import no_stories
 from bot.templates.renderer import Renderer
 from tests.contracts.test_receipts import RECEIPT
 from tests.fakes import FakeBackend, FakeSurface

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.chat.storable import make_storable
+from bot.chat.incoming import make_storable
 
 
 def test_surrogate_pairs_are_joined_and_lone_surrogates_and_nul_replaced() -> None:

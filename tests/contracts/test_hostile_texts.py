@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import inspect, select
 
-from bot.chat.incoming import Person, Quote, Said
+from bot.chat.incoming import Person, Quote, Said, make_storable
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import Turn, TurnResult
-from bot.chat.storable import make_storable
 from bot.errors import PresetError
 from bot.intake import InboxIntake
 from bot.prompting.presets.files import export_preset, load_presets, parse_preset

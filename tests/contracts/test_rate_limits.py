@@ -20,7 +20,7 @@ from bot.chat.rate import CallScope, CallWindow, Rate, Waiter
 from bot.delivery.pacing import RateLimitedSurface
 from bot.errors import RateLimited
 from bot.ports import BucketSurface, RateLimits
-from bot.replying.stop_flag import StopFlag
+from bot.replying.generate import StopFlag
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.runtime.tasks import cancel_and_wait

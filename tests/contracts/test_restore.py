@@ -26,7 +26,7 @@ from bot.storage.restoring import (
     replace_database,
 )
 from bot.storage.tables import choice, conversation, cursor, inbox, turn
-from bot.turn.limits.pauses import RestoredMessages
+from bot.turn.limits.refusals import RestoredMessages
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, BOB, begin, make_incoming, read_session
 

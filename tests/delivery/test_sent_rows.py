@@ -8,8 +8,7 @@ import pytest
 
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import TurnResult
-from bot.delivery.sender import RemoteDelivery, Sender
-from bot.delivery.sent_rows import SentRows, follow_sent_rows, publish_sent_row
+from bot.delivery.sender import RemoteDelivery, Sender, SentRows, follow_sent_rows, publish_sent_row
 from bot.errors import Refused
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.conversations import Conversations

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from bot.chat.incoming import Person
-from bot.prompting.echo_filter import EchoFilter
-from bot.prompting.speakers import label_speakers
+from bot.prompting.speakers import EchoFilter, label_speakers
 from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from bot.chat.attachments import AttachedFiles
 from bot.chat.incoming import Address, MediaItem, MediaKind, Quote
+from bot.chat.session import AttachedFiles
 from bot.errors import Unreachable
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import FetchFailed, PublicFetcher, parse_public_url

@@ -18,8 +18,7 @@ from bot.chat.session import OpenedPart
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
 from bot.ports import DraftingSurface
 from bot.replying.answer_parts import PartPlaces
-from bot.replying.live_replies import TypingIndicator, final_parts
-from bot.replying.live_reply import LiveReply, StreamBuffer
+from bot.replying.live_reply import LiveReply, StreamBuffer, TypingIndicator, final_parts
 from bot.replying.split import split
 from bot.runtime.http_client import ConnectionFailed, check_write
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface, run_ready_tasks

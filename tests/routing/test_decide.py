@@ -11,8 +11,7 @@ from bot.chat.incoming import Person, Quote, Said, WakeReason
 from bot.chat.session import Turn
 from bot.commands.handlers import COMMANDS
 from bot.prompting.presets.preset import Preset
-from bot.routing.decide import Answer, Decision, Ignore, Observe, decide
-from bot.routing.decision_log import describe_silence
+from bot.routing.decide import Answer, Decision, Ignore, Observe, decide, describe_silence
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from tests.samples import make_incoming
 

@@ -11,7 +11,7 @@ from bot.service.container import Container
 from bot.service.options import ALL_ROLES, Role, RunOptions
 from bot.service.resources import Resources, open_resources
 from bot.settings import Settings
-from bot.turn.arrivals import CONVERSATIONS
+from bot.turn.signals import CONVERSATIONS
 from tests.fakes import FakeClock, FakeSignals
 
 KEY = "telegram:1"

@@ -28,10 +28,11 @@ from bot.errors import StoreError, Unreachable
 from bot.intake import HistoryRouter, InboxIntake
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.voice_messages import VoiceMessages
+from bot.memory import Summarizer, no_stories
 from bot.ports import Clock, Signals
 from bot.prompting.presets.preset import Preset
-from bot.replying.live_replies import LiveReplies
-from bot.routing.decision_log import DecisionLog
+from bot.replying.live_reply import LiveReplies
+from bot.routing.decide import DecisionLog
 from bot.routing.presets import HistoryScopes, PresetResolver
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
@@ -48,14 +49,11 @@ from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired
 from bot.storage.summaries import SqlSummaries
-from bot.stories import no_stories
-from bot.summaries import Summarizer
 from bot.turn.answer import AnswerPipeline
-from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals, MissedSignals
 from bot.turn.claims import LeaseKeeper
+from bot.turn.finishing import TurnStages
 from bot.turn.prompt_inputs import ChannelReader, PromptSources
-from bot.turn.stages import TurnStages
-from bot.turn.stops import StopRequests
+from bot.turn.signals import CONVERSATIONS, ArrivalSignals, MissedSignals, StopRequests
 from bot.turn.worker import ConversationWorker
 from tests.e2e.model_server import unanswered_questions
 from tests.e2e.transcript_checker import expected_answer

@@ -9,11 +9,11 @@ from typing_extensions import override
 
 from bot.chat.story import PackedVector
 from bot.errors import EmbeddingError
+from bot.memory import StoryRetriever, index_stories, no_stories
 from bot.prompting.presets.preset import Preset
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
 from bot.storage.stories import SqlStories
-from bot.stories import StoryRetriever, index_stories, no_stories
 from tests.fakes import FakeClock, FakeEmbedder
 from tests.waiting import wait_until
 
@@ -81,7 +81,7 @@ async def test_words_of_people_are_not_kept_as_queries(
     await retriever.retrieve(nora(), "storm")
     await retriever.retrieve(nora(), "storm")  # of the next character
     assert embedder.queries == ["storm", "tea"]
-    monkeypatch.setattr("bot.stories._MESSAGE_SECONDS", 0.0)
+    monkeypatch.setattr("bot.memory._MESSAGE_SECONDS", 0.0)
     await retriever.retrieve(nora(), "storm")
     await wait_until(lambda: "storm" not in retriever._cached_vectors)
     assert list(retriever._cached_vectors) == ["tea"]

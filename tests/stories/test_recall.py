@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from bot.memory import index_stories
 from bot.prompting.embedding import DEFAULT_EMBEDDER
 from bot.storage.database import Database
 from bot.storage.stories import SqlStories
-from bot.stories import index_stories
 from tests.fakes import FakeClock
 
 pytestmark = pytest.mark.slow

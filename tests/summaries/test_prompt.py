@@ -6,7 +6,7 @@ from inline_snapshot import snapshot
 
 from bot.chat.incoming import Person
 from bot.chat.session import StoredTurn, Turn
-from bot.summaries import transcript
+from bot.memory import transcript
 
 _AT = datetime(2026, 11, 21, tzinfo=UTC)
 EVE, BOB, TWIN = Person("a:1", "Eve"), Person("a:2", "Bob"), Person("a:3", "Воb")

@@ -14,6 +14,7 @@ from bot.chat.incoming import Said
 from bot.chat.prompt import Finish, FinishReason, Prompt, ReasoningDelta, Usage
 from bot.chat.session import HistoryChange, Turn, TurnResult
 from bot.errors import BackendUnavailable, BudgetUsedUp
+from bot.memory import Summarizer, SummaryRequest
 from bot.ports import ConversationMemory
 from bot.prompting.presets.preset import Preset, SummaryChoice
 from bot.runtime.clock import SystemClock
@@ -22,7 +23,6 @@ from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import summary, turn
-from bot.summaries import Summarizer, SummaryRequest
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import ALICE, begin, make_incoming
 from tests.waiting import wait_until

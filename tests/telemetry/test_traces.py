@@ -14,8 +14,8 @@ from bot.intake import InboxIntake
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.telemetry import traces
-from bot.telemetry.traces import ROOT, MessageTraces, TurnIds, record_span, start_traces
+from bot.telemetry import metrics
+from bot.telemetry.metrics import ROOT, MessageTraces, TurnIds, record_span, start_traces
 from tests.samples import make_incoming
 from tests.turn.setup import Setup
 from tests.turn.test_tools import CallingFakeBackend
@@ -71,9 +71,9 @@ class RecordingTracer:
 def tracer() -> Iterator[RecordingTracer]:
     recording = RecordingTracer()
     kept = MessageTraces(recording, recording.ids)
-    traces._current.append(kept)
+    metrics._current.append(kept)
     yield recording
-    traces._current.remove(kept)
+    metrics._current.remove(kept)
 
 
 def test_spans_of_a_turn_have_its_root_and_those_of_another_do_not(

@@ -14,6 +14,7 @@ import pytest
 
 from bot.chat.prompt import Finish, FinishReason, ToolCall, Usage
 from bot.errors import ToolServerError
+from bot.memory import no_stories
 from bot.prompting.text.tokens import count_tokens
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
@@ -21,7 +22,6 @@ from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.outbox import SenderIdentity
 from bot.storage.receipts import Receipts
-from bot.stories import no_stories
 from bot.tool_servers.mcp_server import McpServer
 from bot.tool_servers.settings import McpServerSettings
 from bot.tools import MAX_RESULT_TOKENS, Toolbox, server_tools

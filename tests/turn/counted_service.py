@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 from typing_extensions import override
 
 from bot.intake import HistoryRouter, InboxIntake
+from bot.memory import no_stories
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
 from bot.ports import Intake, Platform
@@ -29,7 +30,6 @@ from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.statements import StartUnit, Unit
-from bot.stories import no_stories
 from bot.templates.renderer import Renderer
 from tests.fakes import FakeBackend, FakeClock, FakeSurface, run_ready_tasks
 from tests.samples import ALICE, make_incoming

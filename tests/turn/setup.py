@@ -28,10 +28,11 @@ from bot.errors import PlatformError, StoreError, Unreachable
 from bot.intake import HistoryRouter
 from bot.media.attachment_reader import AttachmentReader, Download
 from bot.media.voice_messages import VoiceMessages
+from bot.memory import RetrieveStories, Summarizer, no_stories
 from bot.ports import ConversationMemory, Delivery
 from bot.prompting.presets.preset import Preset
-from bot.replying.live_replies import LiveReplies
-from bot.routing.decision_log import DecisionLog
+from bot.replying.live_reply import LiveReplies
+from bot.routing.decide import DecisionLog
 from bot.routing.presets import HistoryScopes, PresetResolver
 from bot.runtime.in_process import InProcessRateLimits, InProcessSignals
 from bot.storage.chat_settings import SqlChatSettings
@@ -47,18 +48,13 @@ from bot.storage.receipts import Receipts
 from bot.storage.retention import kept_since
 from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import conversation, inbox
-from bot.stories import RetrieveStories, no_stories
-from bot.summaries import Summarizer
 from bot.turn.answer import AnswerPipeline
-from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
-from bot.turn.limits.admin_notices import RefusedChats, publish_refusal
-from bot.turn.limits.pauses import AnsweringPauses
-from bot.turn.limits.queue_limit import QueueLimit
+from bot.turn.finishing import TurnStages
 from bot.turn.limits.rate_limits import CommandLimits, RareNotices
+from bot.turn.limits.refusals import AnsweringPauses, QueueLimit, RefusedChats, publish_refusal
 from bot.turn.limits.spending import Spending
 from bot.turn.prompt_inputs import ChannelReader, PromptSources, ReadBefore, ReadStart
-from bot.turn.stages import TurnStages
-from bot.turn.stops import StopRequests
+from bot.turn.signals import CONVERSATIONS, ArrivalSignals, StopRequests
 from bot.turn.worker import ConversationWorker
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, ScriptStep
 from tests.samples import ALICE, BOB, format_receipt, make_incoming, mask_secret, read_session

@@ -11,8 +11,8 @@ from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
-from bot.turn.limits.admin_notices import FallbackNotes
 from bot.turn.limits.rate_limits import RareNotices
+from bot.turn.limits.refusals import FallbackNotes
 from tests.fakes import FakeBackend, FakeClock, FakeSurface
 from tests.samples import make_incoming
 from tests.turn.setup import Setup

@@ -12,7 +12,7 @@ from bot.errors import Refused
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
 from bot.storage.tables import turn
-from bot.turn.limits.admin_notices import REFUSED_SECONDS
+from bot.turn.limits.refusals import REFUSED_SECONDS
 from tests.fakes import LIMITS
 from tests.samples import BOB, make_incoming
 from tests.turn.setup import CHAT, WITHOUT_NONCES, Setup

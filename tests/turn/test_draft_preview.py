@@ -10,9 +10,9 @@ from bot.chat.drafts import Scene
 from bot.chat.usage import EmbeddingPayer
 from bot.console.prompt_preview import DraftComposer
 from bot.console.routes import Caller
+from bot.memory import RetrievedStories
 from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
-from bot.stories import RetrievedStories
 from bot.turn.limits.spending import Spending, embedding_payer
 from tests.samples import make_incoming
 from tests.turn.setup import NORA, Setup

@@ -6,13 +6,13 @@ from bot.chat.story import StoryVector
 from bot.chat.usage import BudgetKind, Period
 from bot.embedders.openai import OpenAIEmbedder
 from bot.embedders.registry import CountedEmbedder
+from bot.memory import StoryRetriever
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
 from bot.settings import EmbeddingSettings
 from bot.storage.database import Database
 from bot.storage.stories import SqlStories
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
-from bot.stories import StoryRetriever
 from bot.turn.limits.spending import BudgetRules, Spending, embedding_payer, no_embedding_payer
 from tests.fakes import FakeClock
 from tests.rigs.fake_embeddings import FakeEmbeddings

@@ -5,7 +5,7 @@ import asyncio
 from bot.chat.incoming import Said, WakeReason
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.database import Database
-from bot.turn.arrivals import ArrivalSignals, MissedSignals
+from bot.turn.signals import ArrivalSignals, MissedSignals
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
 from tests.turn.busy_channel import LIMITS_OF_CHATS, end

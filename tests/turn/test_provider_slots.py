@@ -14,7 +14,7 @@ from bot.backends.chat_shares import ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.chat.rate import Waiter
 from bot.errors import BackendUnavailable
-from bot.replying.stop_flag import StopFlag
+from bot.replying.generate import StopFlag
 from bot.runtime.in_process import InProcessRateLimits, InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database

@@ -12,7 +12,7 @@ from bot.commands.admin_notes import AdminNotes
 from bot.errors import Refused
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
-from bot.turn.limits.admin_notices import REFUSED_SECONDS
+from bot.turn.limits.refusals import REFUSED_SECONDS
 from tests.fakes import FakeBackend, FakeClock, FakeSurface, ScriptStep
 from tests.samples import make_incoming
 from tests.turn.busy_channel import answering, contents, end, pass_time_until

@@ -7,10 +7,9 @@ import pytest
 from sqlalchemy import select, update
 from typing_extensions import override
 
-from bot.chat.attachments import with_kept_files
 from bot.chat.command import ButtonAction, ButtonData
 from bot.chat.incoming import Address, Edited, Incoming, MediaItem, MediaKind, Pressed, Quote, Said
-from bot.chat.session import Turn
+from bot.chat.session import Turn, with_kept_files
 from bot.errors import BackendUnavailable, PlatformError
 from bot.storage.database import Database
 from bot.storage.tables import turn

@@ -7,10 +7,10 @@ from inline_snapshot import snapshot
 from bot.chat.incoming import WakeReason
 from bot.chat.story import Story
 from bot.errors import BackendUnavailable
+from bot.memory import RetrievedStories
 from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
-from bot.stories import RetrievedStories
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import BOB, make_incoming
 from tests.turn.setup import CHAT, Setup, failure

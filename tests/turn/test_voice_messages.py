@@ -8,7 +8,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address, MediaItem, MediaKind, Said, WakeReason
 from bot.errors import BackendUnavailable
 from bot.media.voice_messages import VoiceMessages
-from bot.replying.stop_flag import StopFlag
+from bot.replying.generate import StopFlag
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.turn.limits.rate_limits import AnswerLimits

@@ -11,10 +11,10 @@ from bot.chat.incoming import MediaItem, MediaKind
 from bot.chat.story import Story
 from bot.errors import BackendUnavailable, StoreError
 from bot.intake import InboxIntake
+from bot.memory import RetrievedStories
 from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
 from bot.storage.tables import inbox, turn
-from bot.stories import RetrievedStories
 from tests.fakes import FakeBackend, run_ready_tasks
 from tests.samples import make_incoming
 from tests.turn.setup import CHAT, Setup, failure, running_worker

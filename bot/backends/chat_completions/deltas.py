@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from bot.chat.incoming import make_json_storable, make_storable
 from bot.chat.prompt import Prompt, ToolCall, ToolSpec
-from bot.chat.storable import make_json_storable, make_storable
 
 MAX_CALLS = 8
 MAX_NAME_CHARS = 64

@@ -17,8 +17,8 @@ from bot.backends.chat_completions.reasoning import (
     SeparatedText,
 )
 from bot.backends.chat_completions.stop_strings import StopStringFilter
+from bot.chat.incoming import SurrogateJoiner
 from bot.chat.prompt import Finish, FinishReason, Usage
-from bot.chat.storable import SurrogateJoiner
 from bot.errors import TroupeError
 from bot.value_class import value_class
 

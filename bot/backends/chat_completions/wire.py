@@ -23,8 +23,8 @@ from bot.backends.chat_completions.streaming import (
     decode_event,
     token_count,
 )
+from bot.chat.incoming import make_storable
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, PromptDescription, Usage
-from bot.chat.storable import make_storable
 from bot.errors import BackendUnavailable
 from bot.templates.capabilities import adapt_messages
 from bot.texts.text import translatable

@@ -19,7 +19,7 @@ from bot.platforms.discord.rest import (
     decode_response,
 )
 from bot.runtime.addresses import is_http_address
-from bot.runtime.bounded_dict import BoundedDict
+from bot.runtime.in_process import BoundedDict
 from bot.value_class import value_class
 
 WEBHOOK_NAME = "Troupe"

@@ -63,7 +63,7 @@ from bot.ports import (
     Surface,
     WebhookReceiver,
 )
-from bot.runtime.bounded_dict import BoundedDict
+from bot.runtime.in_process import BoundedDict
 from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import POLLING_CONFLICTS

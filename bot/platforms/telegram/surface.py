@@ -36,7 +36,7 @@ from bot.platforms.telegram.markup import (
 )
 from bot.platforms.telegram.moved_chats import CurrentChat, MovedChats
 from bot.ports import DraftingSurface, Surface
-from bot.runtime.bounded_dict import BoundedDict
+from bot.runtime.in_process import BoundedDict
 
 _NO_PREVIEW = {"is_disabled": True}
 _MAX_PROBES = 64

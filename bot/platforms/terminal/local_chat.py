@@ -11,7 +11,7 @@ from bot.chat.command import CommandOption, CommandSpec
 from bot.chat.incoming import Address, Joined, Person, Said, WakeReason
 from bot.chat.outgoing import Attachment, Limits, MessageSearch, OutgoingMessage
 from bot.ports import Surface
-from bot.runtime.bounded_dict import BoundedDict
+from bot.runtime.in_process import BoundedDict
 from bot.texts.text import language_of, marked, translatable, translate
 
 OWN_COMMANDS = (

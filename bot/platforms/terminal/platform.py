@@ -21,7 +21,7 @@ from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.local_chat import MAX_KEPT, LocalChat, PrintingSurface, printed_file
 from bot.ports import Intake, Platform, Surface
-from bot.runtime.bounded_dict import BoundedDict
+from bot.runtime.in_process import BoundedDict
 from bot.runtime.terminal import strip_control_characters
 from bot.texts.text import translatable, translate
 

@@ -25,7 +25,7 @@ from bot.platforms.terminal.local_chat import (
 from bot.platforms.terminal.rendering import GrowingMessage, TextRenderer
 from bot.platforms.terminal.screen import ChatScreen, CommandCompleter, InputHistory
 from bot.ports import Intake, Platform, Surface
-from bot.runtime.bounded_dict import BoundedDict
+from bot.runtime.in_process import BoundedDict
 from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.terminal import strip_control_characters
 from bot.texts.text import translatable, translate

@@ -6,9 +6,8 @@ block with a token budget of its own; `max_rounds` does not count it.
 
 from collections.abc import Callable, Sequence
 
-from bot.chat.attachments import AttachedFiles, describe_items
 from bot.chat.receipt import DroppedItem
-from bot.chat.session import Turn
+from bot.chat.session import AttachedFiles, Turn, describe_items
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.draft import PromptPart
 from bot.prompting.text.confusables import strip_hidden_text

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from bot.chat.attachments import NO_FILES, AttachedFiles
 from bot.chat.incoming import Said
 from bot.chat.prompt import Image, Message, Prompt, Role, TemplateChoice, TemplateNames
 from bot.chat.receipt import DroppedItem
-from bot.chat.session import Session, Turn
+from bot.chat.session import NO_FILES, AttachedFiles, Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
 from bot.ports import Backend

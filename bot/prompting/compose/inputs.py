@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bot.chat.attachments import described_text
 from bot.chat.incoming import Said
-from bot.chat.session import Session, Turn
+from bot.chat.session import Session, Turn, described_text
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import SpeakerLabels, label_speakers
 from bot.prompting.text.confusables import strip_hidden_text

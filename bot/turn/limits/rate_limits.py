@@ -9,7 +9,7 @@ from bot.chat.incoming import Pressed, Request, Said
 from bot.chat.rate import Rate
 from bot.errors import ToldAlready, UserError
 from bot.ports import Clock, RateLimits
-from bot.replying.stop_flag import StopFlag
+from bot.replying.generate import StopFlag
 from bot.telemetry.metrics import LIMITED_MESSAGES
 from bot.texts.text import Text, translatable, translatable_count
 from bot.value_class import value_class

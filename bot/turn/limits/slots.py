@@ -13,7 +13,7 @@ from bot.chat.prompt import QueuePosition
 from bot.chat.rate import Waiter
 from bot.errors import BackendUnavailable
 from bot.ports import Clock, RateLimits, Signals
-from bot.replying.stop_flag import StopFlag
+from bot.replying.generate import StopFlag
 from bot.runtime.in_process import InProcessSignals
 from bot.texts.text import translatable
 from bot.value_class import value_class

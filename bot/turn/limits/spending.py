@@ -24,13 +24,12 @@ from bot.chat.usage import (
     format_cost,
 )
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
+from bot.memory import SummaryRequest
 from bot.ports import Clock, RateLimits
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
-from bot.replying.generate import GeneratedAnswer
-from bot.replying.stop_flag import StopFlag
+from bot.replying.generate import GeneratedAnswer, StopFlag
 from bot.storage.usage import Budgets, UsageLog
-from bot.summaries import SummaryRequest
 from bot.texts.text import Text, translatable
 from bot.turn.limits.rate_limits import RareNotices
 from bot.turn.limits.slots import ProviderSlots, Urgency

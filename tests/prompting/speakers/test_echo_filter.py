@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.echo_filter import EchoFilter
+from bot.prompting.speakers import EchoFilter
 
 OTHERS = ("Alice", "Bob#a3f1", "小明")
 
