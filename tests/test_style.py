@@ -18,11 +18,10 @@ TOP_LEVEL_MODULES = {
     "__main__",
     "errors",
     "intake",
+    "memory",
     "ports",
     "settings",
     "setup",
-    "stories",
-    "summaries",
     "tools",
     "value_class",
 }
