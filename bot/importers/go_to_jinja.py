@@ -1,41 +1,55 @@
 """Translate Ollama's Go templates to Jinja."""
 
 import re
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import NamedTuple
 
 from bot.errors import TemplateError
-from bot.importers.go_parser import (
-    GoAction,
-    GoBranch,
-    GoChain,
-    GoField,
-    GoFunction,
-    GoJump,
-    GoLiteral,
-    GoNode,
-    GoOperand,
-    GoPipe,
-    GoText,
-    parse_go_template,
-)
 from bot.texts.text import marked, translatable
-from bot.value_class import value_class
 
-
-@value_class
-class TypedExpression:
-    """A Jinja expression and the Go type of its value."""
-
-    source: str
-    type: str = "any"
-
+_SPACE = " \t\r\n"
+_OPEN = re.compile(r"\{\{(-(?=[ \t\r\n]))?")
+_CLOSE = re.compile(r"[ \t\r\n]*(?P<trim>(?<=[ \t\r\n])-)?\}\}")
+_COMMENT = re.compile(r"[ \t\r\n]?/\*(?P<body>.*?)\*/", re.DOTALL)
+_TOKEN = re.compile(
+    r"""
+      (?P<space>[ \t\r\n]+)
+    | (?P<string>"(?:\\.|[^"\\\n])*"|`[^`]*`)
+    | (?P<number>[+-]?\.?\d[\w.]*)
+    | (?P<field>\.[^\W\d]\w*)
+    | (?P<variable>\$\w*)
+    | (?P<name>[^\W\d]\w*)
+    | (?P<operator>:=|[=|(),.])
+    """,
+    re.VERBOSE,
+)
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{3}|.)", re.DOTALL)
+_ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_FORMAT_VERB = re.compile(r"%(.?)", re.DOTALL)
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+# The functions of Go and of ollama; any other name is a syntax error.
+_FUNCTIONS = frozenset(
+    {"and", "call", "html", "index", "js", "json", "len", "not", "or", "print", "printf", "println"}
+    | {"slice", "urlquery", "currentDate"}
+    | _COMPARISONS.keys()
+)
+_UNKNOWN_TOKENS = {
+    "": marked("unclosed action"),
+    '"': marked("unterminated quoted string"),
+    "`": marked("unterminated raw quoted string"),
+}
+_MAX_CHARS = 64 * 1024  # the limit of the render process
+_MAX_DEPTH = 100  # protects the stack
+_MAX_LOOPS = 4  # limits the run time; templates need two
+_MAX_NUMBER_CHARS = 70  # 64 binary digits, their sign and prefix
 
 # Type -> Go's field name -> our key and the type of its value. Lists and maps are written
 # `list of x` and `map of x`.
-FIELDS_BY_TYPE: dict[str, dict[str, tuple[str, str]]] = {
+_FIELDS: dict[str, dict[str, tuple[str, str]]] = {
     "message": {
         "Role": ("role", "text"),
         "Content": ("content", "text"),
@@ -68,17 +82,12 @@ FIELDS_BY_TYPE: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 
-JSON_TYPES = frozenset({"tool", "list of tool", "declared"})
-"""Types that ollama prints as JSON, with the keys in their original order."""
-
-
-def element_type(type_name: str) -> str:
-    """Return the element type of a list or map type: `tool` for `list of tool`."""
-    return type_name.partition(" of ")[2] or "any"
+# What ollama prints as JSON, with the keys in their original order.
+_JSON_TYPES = frozenset({"tool", "list of tool", "declared"})
 
 
 # Consecutive messages of one role are merged, and all system messages together are `.System`.
-MERGE_MESSAGES = """\
+_MERGE_MESSAGES = """\
 {%- set chat = namespace(system=[], messages=[]) %}
 {%- for message in messages %}
   {%- set content = message.content or "" %}
@@ -94,7 +103,7 @@ MERGE_MESSAGES = """\
 {%- endfor %}"""
 
 # An exchange is a system message, a prompt and a response, each of which may be missing.
-LOOP_OVER_TURNS = """\
+_LOOP_OVER_TURNS = """\
 {%- set past = namespace(turns=[], system="", prompt="", response="") %}
 {%- for message in chat.messages %}
   {%- set late_system = message.role == "system" and (past.prompt or past.response) %}
@@ -117,241 +126,33 @@ LOOP_OVER_TURNS = """\
 {%- for turn in past.turns + [dict(last, last=true)] %}"""
 
 # Go escapes these three characters in JSON.
-AS_JSON_MACRO = """\
+_AS_JSON_MACRO = """\
 {%- macro as_json(value) %}
   {%- set text = value | tojson(separators=(",", ":")) %}
   {{- text | replace("&", "\\\\u0026") | replace("<", "\\\\u003c") | replace(">", "\\\\u003e") }}
 {%- endmacro %}"""
 
 
-ROOT_VALUE = TypedExpression("", "root")
-MISSING_VALUE = TypedExpression("none", "nothing")  # the value of a missing key
+class _Value(NamedTuple):
+    """A Jinja expression and the Go type of its value."""
 
-_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_FORMAT_VERB = re.compile(r"%(.?)", re.DOTALL)
-
-
-def jinja_literal(text: str) -> str:
-    """Return a Jinja string literal on one line."""
-    for character, escape in (
-        ("\\", "\\\\"),
-        ('"', '\\"'),
-        ("\n", "\\n"),
-        ("\r", "\\r"),
-        ("\t", "\\t"),
-    ):
-        text = text.replace(character, escape)
-    return f'"{text}"'
+    source: str
+    type: str = "any"
 
 
-class ExpressionTranslator:
-    """Translates expressions, with the dot and the variables at the current position."""
-
-    def __init__(self, root: Mapping[str, TypedExpression]) -> None:
-        self._root = root
-        self.dot = ROOT_VALUE
-        self.variables: dict[str, TypedExpression] = {"$": ROOT_VALUE}
-        self.prints_json = False
-
-    def translate(self, pipe: GoPipe) -> TypedExpression:
-        """Translate a pipeline: the value of each command is the last argument of the next one."""
-        piped: list[TypedExpression] = []
-        for command in pipe.commands:
-            piped = [self._translate_command(command, piped, pipe.line)]
-        return piped[0]
-
-    def print_value(self, value: TypedExpression, line: int) -> str:
-        """Return an expression that prints the value as Go does."""
-        match value.type:
-            case "text" | "number" | "any":
-                return value.source
-            case "bool":
-                return f'("true" if {value.source} else "false")'
-            case "nothing":
-                return '"<no value>"'
-            case "list of text":
-                return f'("[" ~ {value.source} | join(" ") ~ "]")'
-            case "object":  # in OpenAI's API, the arguments of a call are a JSON text
-                text = self._to_json(value).source
-                return f"({value.source} if {value.source} is string else {text})"
-            case kind if kind in JSON_TYPES:
-                return self._to_json(value).source
-            case kind:
-                raise _not_supported(line, marked("printing a whole {kind}"), kind=kind)
-
-    def _translate_command(
-        self, operands: Sequence[GoOperand], piped: Sequence[TypedExpression], line: int
-    ) -> TypedExpression:
-        first, *rest = operands
-        arguments = [*(self._translate_operand(operand, line) for operand in rest), *piped]
-        if isinstance(first, GoFunction):
-            return self._translate_call(first.name, arguments, line)
-        if arguments:
-            raise _not_supported(line, marked("an argument for something that is not a function"))
-        return self._translate_operand(first, line)
-
-    def _translate_operand(self, operand: GoOperand, line: int) -> TypedExpression:
-        match operand:
-            case GoLiteral(value):
-                return _literal(value)
-            case GoField(None, names):
-                return self._translate_field(self.dot, names, line)
-            case GoField(variable, names):
-                return self._translate_field(self.variables[str(variable)], names, line)
-            case GoChain(pipe, names):
-                return self._translate_field(self.translate(pipe), names, line)
-            case GoPipe():
-                return self.translate(operand)
-            case GoFunction(name):
-                return self._translate_call(name, [], line)
-
-    def _translate_field(
-        self, value: TypedExpression, names: Sequence[str], line: int
-    ) -> TypedExpression:
-        for name in names:
-            value = self._translate_member(value, name, line)
-        return value
-
-    def _translate_member(self, value: TypedExpression, name: str, line: int) -> TypedExpression:
-        match value.type:
-            case "root":
-                return self._root.get(name, MISSING_VALUE)
-            case "any" | "nothing" | "object":
-                return TypedExpression(f"{value.source}.{name}")
-            case kind if kind.startswith("map of "):
-                return TypedExpression(f"{value.source}[{jinja_literal(name)}]", element_type(kind))
-            case kind if name in FIELDS_BY_TYPE.get(kind, {}):
-                key, value_type = FIELDS_BY_TYPE[kind][name]
-                source = f"{value.source}.{key}"
-                empty = {"list": "[]", "map": "{}"}.get(value_type.partition(" of ")[0])
-                return TypedExpression(f"({source} or {empty})" if empty else source, value_type)
-            case kind:
-                raise _not_supported(
-                    line, marked("the field .{name} of a {kind}"), name=name, kind=kind
-                )
-
-    def _translate_call(
-        self, name: str, given: list[TypedExpression], line: int
-    ) -> TypedExpression:
-        sources = [value.source for value in given]
-        match name, given:
-            case "currentDate", []:
-                return TypedExpression('strftime_now("%Y-%m-%d")', "text")
-            case "not", [_]:
-                return TypedExpression(f"(not {sources[0]})", "bool")
-            case "and" | "or", [_, *_]:
-                kinds = {value.type for value in given}
-                return TypedExpression(
-                    _joined(f" {name} ", sources), kinds.pop() if len(kinds) == 1 else "any"
-                )
-            case "len", [_]:
-                return TypedExpression(f"({sources[0]} | length)", "number")
-            case "index", [container, _, *_]:
-                return self._translate_index(container, sources[1:])
-            case "slice", [container, *_] if len(given) <= 3:
-                bounds = ":".join(sources[1:]) + (":" if len(given) < 3 else "")
-                return TypedExpression(f"{sources[0]}[{bounds}]", container.type)
-            case _ if name in _COMPARISONS and len(given) >= 2:
-                return self._translate_comparison(name, sources)
-            case _:
-                return self._translate_text_call(name, given, line)
-
-    def _translate_text_call(
-        self, name: str, given: list[TypedExpression], line: int
-    ) -> TypedExpression:
-        match name, given:
-            case "json", [value]:
-                return self._to_json(value)
-            case "print", [_, *_] if len(given) == 1 or {value.type for value in given} == {"text"}:
-                printed = [self.print_value(value, line) for value in given]
-                return TypedExpression(_joined(" ~ ", printed), "text")
-            case "printf", [_, *_]:
-                return self._translate_printf(given, line)
-            case _:
-                raise _not_supported(
-                    line,
-                    marked("the function {name} with {count} arguments"),
-                    name=name,
-                    count=len(given),
-                )
-
-    def _translate_comparison(self, name: str, sources: list[str]) -> TypedExpression:
-        first, *others = sources
-        tests = [f"{first} {_COMPARISONS[name]} {other}" for other in others]
-        return TypedExpression(
-            _joined(" or ", tests), "bool"
-        )  # only `eq` takes several values: one must match
-
-    def _translate_index(self, container: TypedExpression, keys: Sequence[str]) -> TypedExpression:
-        for key in keys:
-            container = TypedExpression(f"{container.source}[{key}]", element_type(container.type))
-        return container
-
-    def _to_json(self, value: TypedExpression) -> TypedExpression:
-        self.prints_json = True
-        return TypedExpression(f"as_json({value.source})", "text")
-
-    def _translate_printf(self, given: list[TypedExpression], line: int) -> TypedExpression:
-        format_string, *rest = given
-        if not format_string.source.startswith('"'):
-            raise _not_supported(line, marked("printf without a literal format"))
-        arguments = iter(rest)
-        parts: list[str] = []
-        verbs = [match.span() for match in _FORMAT_VERB.finditer(format_string.source)]
-        bounds = [(0, 0), *verbs, (len(format_string.source), len(format_string.source))]
-        for (_, start), (end, after) in pairwise(bounds):
-            parts.append(format_string.source[start:end])
-            verb = format_string.source[end:after]
-            match verb:
-                case "%%":
-                    parts.append("%")
-                case "%s" | "%v" | "%d" if argument := next(arguments, None):
-                    parts.append(f'" ~ {self.print_value(argument, line)} ~ "')
-                case "":
-                    pass
-                case _:
-                    raise _not_supported(line, marked("printf with {verb}"), verb=verb)
-        if next(arguments, None):
-            raise _not_supported(line, marked("printf with more arguments than verbs"))
-        return TypedExpression("(" + "".join(parts) + ")", "text")
-
-
-def _joined(operator: str, sources: Sequence[str]) -> str:
-    return sources[0] if len(sources) == 1 else f"({operator.join(sources)})"
-
-
-def _literal(value: str | float | bool | None) -> TypedExpression:
-    match value:
-        case None:
-            return MISSING_VALUE
-        case bool():
-            return TypedExpression("true" if value else "false", "bool")
-        case str():
-            return TypedExpression(jinja_literal(value), "text")
-        case _:
-            return TypedExpression(repr(value), "number")
-
-
-def _not_supported(line: int, construct: str, **values: object) -> TemplateError:
-    return TemplateError.translatable(
-        "template: :{line}: {construct} cannot be translated to Jinja",
-        line=line,
-        construct=translatable(construct, **values),
-    )
-
-
-_MAX_CHARS = 64 * 1024  # the limit of the render process
-
+_ROOT = _Value("", "root")
+_MISSING = _Value("none", "nothing")  # the value of a missing key
+_LITERALS = {"true": _Value("true", "bool"), "false": _Value("false", "bool"), "nil": _MISSING}
 _MESSAGES_ROOT = {
-    "System": TypedExpression('(chat.system | join("\\n\\n"))', "text"),
-    "Messages": TypedExpression("chat.messages", "list of message"),
-    "Tools": TypedExpression("(tools or [])", "list of tool"),
-    "Response": TypedExpression('""', "text"),
+    "System": _Value('(chat.system | join("\\n\\n"))', "text"),
+    "Messages": _Value("chat.messages", "list of message"),
+    "Tools": _Value("(tools or [])", "list of tool"),
+    "Response": _Value('""', "text"),
 }
 _TURN_ROOT = {
-    "System": TypedExpression("turn.system", "text"),
-    "Prompt": TypedExpression("turn.prompt", "text"),
-    "Response": TypedExpression("turn.response", "text"),
+    "System": _Value("turn.system", "text"),
+    "Prompt": _Value("turn.prompt", "text"),
+    "Response": _Value("turn.response", "text"),
 }
 
 
@@ -365,198 +166,557 @@ def jinja_from_go(source: str) -> str:
         raise TemplateError.translatable(
             "the template is longer than {limit} characters; shorten it", limit=_MAX_CHARS
         )
-    nodes = parse_go_template(source)
-    used = {
-        name.lower() for pipe in _pipes(nodes) for field in _fields(pipe) for name in field.names
-    }
-    if "messages" in used:
-        return "\n".join(
-            _TemplateTranslator(nodes, _MESSAGES_ROOT).translate([MERGE_MESSAGES], depth=0)
-        )
-    if "response" not in used:
-        nodes = (*nodes, GoAction(GoPipe(((GoField(None, ("Response",)),),))))
-    lines = _TemplateTranslator(nodes, _TURN_ROOT).translate(
-        [MERGE_MESSAGES, LOOP_OVER_TURNS], depth=1
-    )
-    return "\n".join([*lines, "{%- endfor %}"])
+    # Only the end of the source tells which fields and assignments there are.
+    read = _Translator(source, _MESSAGES_ROOT)
+    read.translate()
+    used = {name.lower() for _, names in read.fields for name in names}
+    has_turns = "messages" not in used
+    if has_turns and "response" not in used:
+        source += "{{ .Response }}"
+    root = _TURN_ROOT if has_turns else _MESSAGES_ROOT
+    translator = _Translator(source, root, namespaced=read.assigned, indent=has_turns)
+    translator.translate()
+    prelude = [_AS_JSON_MACRO] if translator.prints_json else []
+    prelude += [_MERGE_MESSAGES, *(["{%- set var = namespace() %}"] if read.assigned else [])]
+    turns = ([_LOOP_OVER_TURNS], ["{%- endfor %}"]) if has_turns else ([], [])
+    return "\n".join([*prelude, *turns[0], *translator.lines, *turns[1]])
 
 
-class _TemplateTranslator:
-    """Translates the nodes of one template to lines of Jinja."""
+class _Token(NamedTuple):
+    """A token: `text`, `{{`, `}}`, `eof`, or one of the group names of `_TOKEN`."""
 
-    def __init__(self, nodes: Sequence[GoNode], root: Mapping[str, TypedExpression]) -> None:
-        self._nodes = nodes
-        self._legacy = root is _TURN_ROOT
-        self._cut = False
-        self._expressions = ExpressionTranslator(root)
-        self._assigned = {
-            name for pipe in _pipes(nodes) if not pipe.declares for name in pipe.variables
-        }
+    kind: str
+    text: str
+    line: int
+
+
+def _tokenize(source: str) -> Iterator[_Token]:
+    """Yield all tokens; texts are trimmed beside `{{-` and `-}}`."""
+    at, trims = 0, False
+    while opening := _OPEN.search(source, at):
+        text = source[at : opening.start()]
+        text = text.lstrip(_SPACE) if trims else text
+        yield _Token("text", text.rstrip(_SPACE) if opening[1] else text, _line(source, at))
+        at = _after_comment(source, opening.end())
+        if at == opening.end():
+            tokens = list(_action_tokens(source, at))
+            yield from (_Token("{{", "{{", _line(source, at)), *tokens)
+            at += sum(len(token.text) for token in tokens)
+            yield _Token("}}", "}}", _line(source, at))
+        closing = _CLOSE.match(source, at)
+        if closing is None:
+            raise _error(_line(source, at), marked("unclosed action"))
+        at, trims = closing.end(), closing["trim"] is not None
+    yield _Token("text", source[at:].lstrip(_SPACE) if trims else source[at:], _line(source, at))
+    yield _Token("eof", "", _line(source, len(source)))
+
+
+def _after_comment(source: str, at: int) -> int:
+    """Return the end of the comment that begins here; if there is none, here."""
+    if comment := _COMMENT.match(source, at):
+        if not _CLOSE.match(source, comment.end()):
+            line = _line(source, comment.end())
+            raise _error(line, marked("comment ends before closing delimiter"))
+        return comment.end()
+    if source.startswith(("/*", " /*"), at):
+        raise _error(_line(source, at), marked("unclosed comment"))
+    return at
+
+
+def _action_tokens(source: str, at: int) -> Iterator[_Token]:
+    while not _CLOSE.match(source, at):
+        found = _TOKEN.match(source, at)
+        if found is None or found.lastgroup is None:
+            character = source[at : at + 1]
+            problem = marked("unrecognized character in action: {character}")
+            problem = _UNKNOWN_TOKENS.get(character, problem)
+            raise _error(_line(source, at), problem, character=repr(character))
+        yield _Token(found.lastgroup, found[0], _line(source, at))
+        at = found.end()
+
+
+def _line(source: str, at: int) -> int:
+    return source.count("\n", 0, at) + 1
+
+
+class _Translator:
+    """Parses a Go template, and writes each construct in Jinja as soon as it is read."""
+
+    def __init__(
+        self,
+        source: str,
+        root: Mapping[str, _Value],
+        *,
+        namespaced: Collection[str] = (),
+        indent: int = 0,
+    ) -> None:
+        self._tokens = [one for one in _tokenize(source) if one.text or one.kind != "text"]
+        self._position = 0
+        self._root = root
+        self._namespaced = namespaced  # what is assigned in a loop or a branch and read after it
+        self._dot = _ROOT
+        self._variables = {"$": _ROOT}
+        self._loops = self._depth = 0
+        self._indent = indent
         self._taken: Counter[str] = Counter()
-        self._depth = 0
-        self._lines: list[str] = []
+        self._is_cut = False
+        self.lines: list[str] = []
+        self.fields: list[tuple[str | None, tuple[str, ...]]] = []
+        """Variable (None for the dot) and names; as in ollama without those of `(...).Name`."""
+        self.assigned: set[str] = set()
+        self.prints_json = False
 
-    def translate(self, prelude: list[str], depth: int) -> list[str]:
-        self._depth = depth
-        self._translate_nodes(self._nodes)
-        if self._assigned:
-            prelude = [*prelude[:1], "{%- set var = namespace() %}", *prelude[1:]]
-        if self._expressions.prints_json:
-            prelude = [AS_JSON_MACRO, *prelude]
-        return [*prelude, *self._lines]
+    def translate(self) -> None:
+        stop = self._translate_nodes()
+        if stop.kind != "eof":
+            raise self._error(marked("unexpected {{{{{word}}}}}"), word=stop.text)
 
-    def _translate_nodes(self, nodes: Sequence[GoNode]) -> None:
-        """Translate nodes; those after the first `.Response` are left out of the last turn."""
-        for position, node in enumerate(nodes, start=1):
-            was_cut = self._cut
-            self._translate_node(node)
-            if self._cut and not was_cut and nodes[position:]:
+    def _translate_nodes(self) -> _Token:
+        """Translate up to an `end`, an `else` or the end of the file, and return this token.
+
+        What follows the first `.Response` is left out of the last turn.
+        """
+        was_cut, is_guarded = self._is_cut, False
+        while True:
+            token = self._next()
+            if token.kind == "{{":
+                self._skip_space()
+                token = self._peek()
+                is_word = token.kind == "name" and token.text in {"end", "else"}
+                self._position += is_word
+            if token.kind == "eof" or (token.kind == "name" and token.text in {"end", "else"}):
+                break
+            if self._is_cut and not was_cut and not is_guarded:
+                is_guarded = True
                 self._emit("{%- if not turn.last %}")
-                self._translate_body(nodes[position:])
-                self._emit("{%- endif %}")
-                return
+                self._indent += 1
+            if token.kind == "text":
+                self._emit(f"{{{{- {_quoted(token.text)} }}}}")
+            else:
+                self._translate_action(token.text if token.kind == "name" else "")
+        if is_guarded:
+            self._indent -= 1
+            self._emit("{%- endif %}")
+        return token
 
-    def _translate_body(self, nodes: Sequence[GoNode]) -> None:
+    def _translate_body(self) -> _Token:
         """Translate a body; its variables end with it."""
         with self._scope():
-            self._depth += 1
-            self._translate_nodes(nodes)
-            self._depth -= 1
+            self._indent += 1
+            stop = self._translate_nodes()
+            self._indent -= 1
+        return stop
 
-    def _translate_node(self, node: GoNode) -> None:
-        match node:
-            case GoText(text):
-                self._emit(f"{{{{- {jinja_literal(text)} }}}}")
-            case GoAction(pipe):
-                self._translate_action(pipe)
-                if self._legacy and any(
-                    field.variable is None and "Response" in field.names for field in _fields(pipe)
-                ):
-                    self._cut = True
-            case GoJump(keyword):
+    def _translate_action(self, keyword: str) -> None:
+        match keyword:
+            case "range":
+                self._position += 1
+                self._translate_range()
+            case "if" | "with":
+                self._position += 1
+                self._translate_condition(keyword)
+            case "break" | "continue":
+                self._position += 1
+                if not self._loops:
+                    raise self._error(marked("{{{{{word}}}}} outside {{{{range}}}}"), word=keyword)
+                self._expect("}}", keyword)
                 self._emit(f"{{%- {keyword} %}}")
-            case GoBranch("range"):
-                self._translate_range(node)
-            case GoBranch():
-                self._translate_condition(node)
+            case "template" | "block" | "define":
+                raise self._error(
+                    marked("{{{{{word}}}}} cannot be translated to Jinja"), word=keyword
+                )
+            case _:
+                earlier = len(self.fields)
+                value, variables, declares = self._read_pipe("command")
+                if variables:
+                    self._set(variables[0], value, declares=declares)
+                else:
+                    self._emit(f"{{{{- {self._printed(value)} }}}}")
+                fields = self.fields[earlier:]
+                self._is_cut |= self._root is _TURN_ROOT and any(
+                    variable is None and "Response" in names for variable, names in fields
+                )
 
-    def _translate_action(self, pipe: GoPipe) -> None:
-        value = self._expressions.translate(pipe)
-        if pipe.variables:
-            self._assign(pipe, value)
-        else:
-            self._emit(f"{{{{- {self._expressions.print_value(value, pipe.line)} }}}}")
+    def _translate_condition(self, keyword: str, *, chained: bool = False) -> None:
+        """Translate `if`, and `with`, whose value becomes the dot in its body.
 
-    def _assign(self, pipe: GoPipe, value: TypedExpression) -> TypedExpression:
-        (name,) = pipe.variables
-        target = (
-            self._declare(name, value.type) if pipe.declares else self._expressions.variables[name]
-        )
+        One `end` closes a chain of `else if`.
+        """
+        with self._scope():
+            value, variables, declares = self._read_pipe(keyword)
+            is_elif = chained and keyword == "if" and not variables
+            if chained and not is_elif:
+                self._emit("{%- else %}")
+            if variables:
+                value = self._set(variables[0], value, declares=declares)
+            self._emit(f"{{%- {'elif' if is_elif else 'if'} {value.source} %}}")
+            outside = self._dot
+            self._dot = value if keyword == "with" else outside
+            stop = self._translate_body()
+            self._dot = outside
+            self._translate_else(keyword, stop)
+            if not is_elif:
+                self._emit("{%- endif %}")
+
+    def _translate_range(self) -> None:
+        with self._scope():
+            container, variables, _ = self._read_pipe("range")
+            self._loops += 1
+            if self._loops > _MAX_LOOPS:
+                raise self._error(
+                    marked("more than {limit} ranges in each other"), limit=_MAX_LOOPS
+                )
+            item = _Value(self._unique_name("item"), _element_type(container.type))
+            index, target, source = "loop.index0", item.source, container.source
+            if container.type.startswith("map of "):
+                index = self._unique_name("key")  # Go iterates over maps in the order of their keys
+                target, source = f"{index}, {target}", f"{source} | dictsort(true)"
+            elif container.type == "nothing":
+                source = "[]"
+            self._emit(f"{{%- for {target} in {source} %}}")
+            outside, self._dot = self._dot, item
+            for name, value in zip(reversed(variables), (item, _Value(index)), strict=False):
+                if name != "$_":
+                    self._set(name, value, declares=True)
+            stop = self._translate_body()
+            self._dot = outside
+            self._loops -= 1
+            self._translate_else("range", stop)
+            self._emit("{%- endfor %}")
+
+    def _translate_else(self, keyword: str, stop: _Token) -> None:
+        if stop.text == "else":
+            self._skip_space()
+            if self._peek().text == keyword != "range":
+                self._position += 1
+                self._translate_condition(keyword, chained=True)
+                return
+            self._expect("}}", "else")
+            self._emit("{%- else %}")
+            stop = self._translate_body()
+        if stop.kind == "eof":
+            raise self._error(marked("unexpected EOF"))
+        if stop.text != "end":
+            raise self._error(marked("expected end; found {{{{else}}}}"))
+        self._expect("}}", "end")
+
+    def _set(self, name: str, value: _Value, *, declares: bool) -> _Value:
+        """Set a variable; one that is assigned again lives in a namespace of Jinja."""
+        if declares:
+            unique = self._unique_name("go_" + name.removeprefix("$"))
+            source = f"var.{unique}" if name in self._namespaced else unique
+            self._variables[name] = _Value(source, value.type)
+        target = self._variables[name]
         self._emit(f"{{%- set {target.source} = {value.source} %}}")
         return target
 
-    def _declare(self, name: str, type_name: str) -> TypedExpression:
-        """Give a Go variable a name in Jinja; if it is assigned again, it lives in a namespace."""
-        unique = self._unique_name("go_" + name.removeprefix("$"))
-        target = TypedExpression(f"var.{unique}" if name in self._assigned else unique, type_name)
-        self._expressions.variables[name] = target
-        return target
-
-    def _translate_condition(self, node: GoBranch) -> None:
-        """Translate `if`, and `with`, whose value becomes the dot in its body."""
-        with self._scope():
-            value = self._expressions.translate(node.pipe)
-            if node.pipe.variables:
-                value = self._assign(node.pipe, value)
-            self._emit(f"{{%- if {value.source} %}}")
-            outside = self._expressions.dot
-            if node.keyword == "with":
-                self._expressions.dot = value
-            self._translate_body(node.body)
-            self._expressions.dot = outside
-            self._translate_else(node)
-            self._emit("{%- endif %}")
-
-    def _translate_range(self, node: GoBranch) -> None:
-        with self._scope():
-            container = self._expressions.translate(node.pipe)
-            item = TypedExpression(self._unique_name("item"), element_type(container.type))
-            if container.type.startswith("map of "):
-                index = self._unique_name("key")  # Go iterates over maps in the order of their keys
-                self._emit(
-                    f"{{%- for {index}, {item.source} in {container.source} | dictsort(true) %}}"
-                )
-            else:
-                index = "loop.index0"
-                source = "[]" if container.type == "nothing" else container.source
-                self._emit(f"{{%- for {item.source} in {source} %}}")
-            self._declare_loop_variables(node.pipe.variables, TypedExpression(index), item)
-            outside, self._expressions.dot = self._expressions.dot, item
-            self._translate_body(node.body)
-            self._expressions.dot = outside
-            self._translate_else(node)
-            self._emit("{%- endfor %}")
-
-    def _declare_loop_variables(
-        self, variables: Sequence[str], index: TypedExpression, item: TypedExpression
-    ) -> None:
-        """Declare the variables of `range $item :=` or `range $index, $item :=`."""
-        self._depth += 1
-        for name, value in zip(reversed(variables), (item, index), strict=False):
-            if name == "$_":
-                continue
-            target = self._declare(name, value.type)
-            self._emit(f"{{%- set {target.source} = {value.source} %}}")
-        self._depth -= 1
-
-    def _translate_else(self, node: GoBranch) -> None:
-        match node.else_body:
-            case ():
-                pass
-            case (GoBranch("if", GoPipe(variables=())) as inner,) if node.keyword != "range":
-                self._emit(f"{{%- elif {self._expressions.translate(inner.pipe).source} %}}")
-                self._translate_body(inner.body)
-                self._translate_else(inner)
-            case nodes:
-                self._emit("{%- else %}")
-                self._translate_body(nodes)
-
     @contextmanager
     def _scope(self) -> Iterator[None]:
-        """Restore the variables and the dot at the end."""
-        dot, variables = self._expressions.dot, dict(self._expressions.variables)
+        """Restore the variables at the end."""
+        self._enter()
+        variables = dict(self._variables)
         yield
-        self._expressions.dot, self._expressions.variables = dot, variables
+        self._variables = variables
+        self._depth -= 1
 
     def _unique_name(self, name: str) -> str:
         self._taken[name] += 1
         return name if self._taken[name] == 1 else f"{name}_{self._taken[name]}"
 
     def _emit(self, line: str) -> None:
-        self._lines.append("  " * self._depth + line)
+        self.lines.append("  " * self._indent + line)
+
+    def _read_pipe(self, context: str, closing: str = "}}") -> tuple[_Value, tuple[str, ...], bool]:
+        """Read `$x := first | second "argument"`.
+
+        Return its value, the variables, and whether it declares them (`:=`) or assigns (`=`). The
+        value of each command is the last argument of the next one.
+        """
+        self._enter()
+        variables, declares = self._read_variables(context)
+        value = self._read_command(context, [])
+        while self._peek().text == "|":
+            self._position += 1
+            value = self._read_command(context, [value])
+        self._expect(closing, context)
+        self._depth -= 1
+        return value, variables, declares
+
+    def _read_variables(self, context: str) -> tuple[tuple[str, ...], bool]:
+        """Read `$x :=`, `$x =` or, in a range, `$i, $x :=`, if one of these comes next."""
+        self._skip_space()
+        start = self._position
+        names: list[str] = []
+        while self._peek().kind == "variable":
+            names.append(self._next().text)
+            self._skip_space()
+            operator = self._peek().text
+            if operator in {":=", "="}:
+                self._position += 1
+                if operator == "=":
+                    for name in names:
+                        self._check_variable(name)
+                    self.assigned.update(names)
+                return tuple(names), operator == ":="
+            if operator != "," or context != "range" or len(names) > 1:
+                break
+            self._position += 1
+            self._skip_space()
+        self._position = start
+        return (), False
+
+    def _read_command(self, context: str, piped: Sequence[_Value]) -> _Value:
+        """Read a value, or a function with its arguments."""
+        self._skip_space()
+        first = self._peek()
+        operands: list[_Value] = []
+        is_call = first.kind == "name" and first.text in _FUNCTIONS
+        self._position += is_call
+        while not (self._peek().kind in {"}}", "eof"} or self._peek().text in {"|", ")"}):
+            operands.append(self._read_operand(context))
+            self._skip_space()
+        if is_call:
+            return self._call(first.text, [*operands, *piped])
+        if not operands:
+            raise self._error(marked("missing value for {context}"), context=context)
+        if len(operands) > 1 or piped:
+            raise self._unsupported(marked("an argument for something that is not a function"))
+        return operands[0]
+
+    def _read_operand(self, context: str) -> _Value:
+        self._skip_space()
+        token = self._peek()
+        self._position += token.kind != "eof"
+        match token.kind, token.text:
+            case "string", text:
+                return _Value(_quoted(_unquoted(text)), "text")
+            case "number", _:
+                return _Value(repr(self._number(token)), "number")
+            case "field", text:
+                return self._read_field(None, (text[1:], *self._read_names()))
+            case "variable", name:
+                self._check_variable(name)
+                return self._read_field(name, self._read_names())
+            case "name", name:
+                if name not in _FUNCTIONS | _LITERALS.keys():
+                    raise self._error(marked('function "{name}" not defined'), name=name)
+                return _LITERALS.get(name) or self._call(name, [])
+            case "operator", ".":
+                return self._dot
+            case "operator", "(":
+                return self._read_parentheses()
+            case _:
+                raise self._unexpected(token, context)
+
+    def _read_parentheses(self) -> _Value:
+        earlier = len(self.fields)
+        value, *_ = self._read_pipe("parenthesized pipeline", ")")
+        if names := self._read_names():
+            del self.fields[earlier:]
+        return self._members(value, names)
+
+    def _read_names(self) -> tuple[str, ...]:
+        names: list[str] = []
+        while self._peek().kind == "field":
+            names.append(self._next().text[1:])
+        return tuple(names)
+
+    def _read_field(self, variable: str | None, names: tuple[str, ...]) -> _Value:
+        self.fields.append((variable, names))
+        return self._members(self._variables[variable] if variable else self._dot, names)
+
+    def _members(self, value: _Value, names: Sequence[str]) -> _Value:
+        for name in names:
+            value = self._member(value, name)
+        return value
+
+    def _member(self, value: _Value, name: str) -> _Value:
+        match value.type:
+            case "root":
+                return self._root.get(name, _MISSING)
+            case "any" | "nothing" | "object":
+                return _Value(f"{value.source}.{name}")
+            case kind if kind.startswith("map of "):
+                return _Value(f"{value.source}[{_quoted(name)}]", _element_type(kind))
+            case kind if name in _FIELDS.get(kind, {}):
+                key, value_type = _FIELDS[kind][name]
+                source = f"{value.source}.{key}"
+                empty = {"list": "[]", "map": "{}"}.get(value_type.partition(" of ")[0])
+                return _Value(f"({source} or {empty})" if empty else source, value_type)
+            case kind:
+                raise self._unsupported(
+                    marked("the field .{name} of a {kind}"), name=name, kind=kind
+                )
+
+    def _call(self, name: str, given: list[_Value]) -> _Value:
+        sources = [value.source for value in given]
+        match name, given:
+            case "currentDate", []:
+                return _Value('strftime_now("%Y-%m-%d")', "text")
+            case "not", [_]:
+                return _Value(f"(not {sources[0]})", "bool")
+            case "and" | "or", [_, *_]:
+                kinds = {value.type for value in given}
+                return _Value(
+                    _joined(f" {name} ", sources), kinds.pop() if len(kinds) == 1 else "any"
+                )
+            case "len", [_]:
+                return _Value(f"({sources[0]} | length)", "number")
+            case "index", [container, _, *_]:
+                for key in sources[1:]:
+                    source = f"{container.source}[{key}]"
+                    container = _Value(source, _element_type(container.type))
+                return container
+            case "slice", [container, *_] if len(given) <= 3:
+                bounds = ":".join(sources[1:]) + (":" if len(given) < 3 else "")
+                return _Value(f"{sources[0]}[{bounds}]", container.type)
+            case _ if name in _COMPARISONS and len(given) >= 2:
+                # Only `eq` takes several values: one must match.
+                tests = [f"{sources[0]} {_COMPARISONS[name]} {other}" for other in sources[1:]]
+                return _Value(_joined(" or ", tests), "bool")
+            case _:
+                return self._call_for_text(name, given)
+
+    def _call_for_text(self, name: str, given: list[_Value]) -> _Value:
+        match name, given:
+            case "json", [value]:
+                return self._to_json(value)
+            case "print", [_, *_] if len(given) == 1 or {value.type for value in given} == {"text"}:
+                return _Value(_joined(" ~ ", list(map(self._printed, given))), "text")
+            case "printf", [template, *arguments]:
+                return self._printf(template.source, arguments)
+            case _:
+                raise self._unsupported(
+                    marked("the function {name} with {count} arguments"),
+                    name=name,
+                    count=len(given),
+                )
+
+    def _printf(self, template: str, given: Sequence[_Value]) -> _Value:
+        if not template.startswith('"'):
+            raise self._unsupported(marked("printf without a literal format"))
+        arguments = iter(given)
+
+        def fill(verb: re.Match[str]) -> str:
+            if verb[0] == "%%":
+                return "%"
+            if verb[0] in {"%s", "%v", "%d"} and (argument := next(arguments, None)):
+                return f'" ~ {self._printed(argument)} ~ "'
+            raise self._unsupported(marked("printf with {verb}"), verb=verb[0])
+
+        source = f"({_FORMAT_VERB.sub(fill, template)})"
+        if next(arguments, None):
+            raise self._unsupported(marked("printf with more arguments than verbs"))
+        return _Value(source, "text")
+
+    def _printed(self, value: _Value) -> str:
+        """Return an expression that prints the value as Go does."""
+        match value.type:
+            case "text" | "number" | "any":
+                return value.source
+            case "bool":
+                return f'("true" if {value.source} else "false")'
+            case "nothing":
+                return '"<no value>"'
+            case "list of text":
+                return f'("[" ~ {value.source} | join(" ") ~ "]")'
+            case "object":  # in OpenAI's API, the arguments of a call are a JSON text
+                text = self._to_json(value).source
+                return f"({value.source} if {value.source} is string else {text})"
+            case kind if kind in _JSON_TYPES:
+                return self._to_json(value).source
+            case kind:
+                raise self._unsupported(marked("printing a whole {kind}"), kind=kind)
+
+    def _to_json(self, value: _Value) -> _Value:
+        self.prints_json = True
+        return _Value(f"as_json({value.source})", "text")
+
+    def _number(self, token: _Token) -> int | float:
+        text = token.text.replace("_", "")
+        if len(text) > _MAX_NUMBER_CHARS:
+            raise self._error(
+                marked('integer overflow: "{number}..."'), number=text[:_MAX_NUMBER_CHARS]
+            )
+        for kind in (partial(int, base=0), float):
+            with suppress(ValueError):
+                return kind(text)
+        raise self._error(marked('bad number syntax: "{token}"'), token=token.text)
+
+    def _check_variable(self, name: str) -> None:
+        if name not in self._variables:
+            raise self._error(marked('undefined variable "{variable}"'), variable=name)
+
+    def _enter(self) -> None:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise self._error(marked("nested deeper than {limit}"), limit=_MAX_DEPTH)
+
+    def _expect(self, closing: str, context: str) -> None:
+        self._skip_space()
+        if self._peek().text != closing:
+            raise self._unexpected(self._peek(), context)
+        self._position += 1
+
+    def _skip_space(self) -> None:
+        while self._peek().kind == "space":
+            self._position += 1
+
+    def _peek(self) -> _Token:
+        return self._tokens[self._position]
+
+    def _next(self) -> _Token:
+        token = self._peek()
+        self._position += token.kind != "eof"
+        return token
+
+    def _unexpected(self, token: _Token, context: str) -> TemplateError:
+        problem = marked('unexpected "{token}" in {context}')
+        return _error(token.line, problem, token=token.text, context=context)
+
+    def _error(self, problem: str, **values: object) -> TemplateError:
+        return _error(self._peek().line, problem, **values)
+
+    def _unsupported(self, construct: str, **values: object) -> TemplateError:
+        return TemplateError.translatable(
+            "template: :{line}: {construct} cannot be translated to Jinja",
+            line=self._peek().line,
+            construct=translatable(construct, **values),
+        )
 
 
-def _pipes(nodes: Sequence[GoNode]) -> Iterator[GoPipe]:
-    for node in nodes:
-        match node:
-            case GoAction(pipe):
-                yield pipe
-            case GoBranch(_, pipe, body, else_body):
-                yield pipe
-                yield from _pipes(body)
-                yield from _pipes(else_body)
-            case GoText() | GoJump():
-                pass
+def _error(line: int, problem: str, **values: object) -> TemplateError:
+    """Return an error with the text that Go gives for a template without a name."""
+    text = translatable(problem, **values)
+    return TemplateError.translatable("template: :{line}: {problem}", line=line, problem=text)
 
 
-def _fields(pipe: GoPipe) -> Iterator[GoField]:
-    """Yield the fields that ollama finds: it does not look into `(...).Name`."""
-    for command in pipe.commands:
-        for operand in command:
-            match operand:
-                case GoField():
-                    yield operand
-                case GoPipe():
-                    yield from _fields(operand)
-                case _:
-                    pass
+def _element_type(type_name: str) -> str:
+    """Return the element type of a list or map type: `tool` for `list of tool`."""
+    return type_name.partition(" of ")[2] or "any"
+
+
+def _unquoted(literal: str) -> str:
+    """Return the value of a Go string literal in double quotes or back quotes."""
+    if literal.startswith("`"):
+        return literal[1:-1].replace("\r", "")
+
+    def unescape(match: re.Match[str]) -> str:
+        code: str = match[1]
+        if code[0] in "xuU":
+            point = int(code[1:], 16)
+            return chr(point) if point <= sys.maxunicode else "\ufffd"
+        return chr(int(code, 8)) if len(code) == 3 else _ESCAPED.get(code, code)
+
+    return _ESCAPE.sub(unescape, literal[1:-1])
+
+
+def _quoted(text: str) -> str:
+    """Return a Jinja string literal on one line."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = escaped.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return f'"{escaped}"'
+
+
+def _joined(operator: str, sources: Sequence[str]) -> str:
+    return sources[0] if len(sources) == 1 else f"({operator.join(sources)})"

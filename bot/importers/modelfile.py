@@ -29,7 +29,7 @@ _BAD_COMMAND = translatable(
 _BAD_ROLE = translatable('message role must be one of "system", "user", or "assistant"')
 _UNEXPECTED_END = translatable("unexpected EOF")
 _QUOTES = ('"""', '"')
-_SPACES, _COMMENT = re.compile(r"[ \t\r\n]+"), re.compile(r"[^\r\n]+")
+_IGNORED, _REST_OF_LINE = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)+"), re.compile(r"[^\r\n]*")
 _LETTERS, _PARAMETER_CHARACTERS = re.compile("[a-zA-Z]*"), re.compile("[a-zA-Z0-9_]*")
 
 
@@ -77,43 +77,10 @@ def parse_modelfile(text: str) -> Modelfile:
     Raises:
         PresetError: a syntax error with ollama's text, or there is no FROM.
     """
-    commands = _ModelfileParser(text.removeprefix("\ufeff")).parse()
+    commands = list(_ModelfileParser(text.removeprefix("\ufeff")).parse())
     if not any(command.name == "model" for command in commands):
         raise PresetError.translatable("no FROM line")
     return Modelfile(commands)
-
-
-class _ArgumentBuffer:
-    """The argument of a command so far; it continues over lines while its quotes are open."""
-
-    def __init__(self) -> None:
-        self._characters: list[str] = []
-        self._start_of_text = self._end_of_text = 0  # without white space
-
-    def add(self, character: str) -> None:
-        if not character.isspace():
-            if not self._end_of_text:
-                self._start_of_text = len(self._characters)
-            self._end_of_text = len(self._characters) + 1
-        self._characters.append(character)
-
-    @property
-    def is_open(self) -> bool:
-        """Tell whether quotes are still open, in constant time: it is asked at each line end."""
-        size = len(self._quotes)
-        end = "".join(self._characters[self._end_of_text - size : self._end_of_text])
-        long_enough = self._end_of_text - self._start_of_text >= 2 * size
-        return not (long_enough and end == self._quotes)
-
-    @property
-    def unquoted(self) -> str:
-        size = len(self._quotes)
-        return "".join(self._characters[self._start_of_text + size : self._end_of_text - size])
-
-    @property
-    def _quotes(self) -> str:
-        head = "".join(self._characters[self._start_of_text : self._start_of_text + 3])
-        return next((quotes for quotes in _QUOTES if head.startswith(quotes)), "")
 
 
 class _ModelfileParser:
@@ -123,20 +90,14 @@ class _ModelfileParser:
         self._text = text
         self._at = 0
 
-    def parse(self) -> list[ModelfileCommand]:
-        commands: list[ModelfileCommand] = []
-        while True:
-            self._skip(_SPACES)
-            if self._at == len(self._text):
-                return commands
-            if self._text[self._at] == "#":
-                self._skip(_COMMENT)
-            else:
-                commands.append(self._command())
+    def parse(self) -> Iterator[ModelfileCommand]:
+        while self._skip(_IGNORED) < len(self._text):
+            yield self._command()
 
-    def _skip(self, pattern: re.Pattern[str]) -> None:
+    def _skip(self, pattern: re.Pattern[str]) -> int:
         found = pattern.match(self._text, self._at)
         self._at = found.end() if found else self._at
+        return self._at
 
     def _command(self) -> ModelfileCommand:
         first = self._text[self._at]
@@ -157,12 +118,11 @@ class _ModelfileParser:
     def _word(self, allowed: re.Pattern[str]) -> tuple[str, str]:
         """Return a word and the character that ends it."""
         begin = self._at
-        self._skip(allowed)
-        word, end = self._text[begin : self._at], self._text[self._at : self._at + 1]
-        if not end:
+        end = self._skip(allowed)
+        if end == len(self._text):
             raise PresetError(_UNEXPECTED_END)
         self._at += 1
-        return word, end
+        return self._text[begin:end], self._text[end]
 
     def _argument(self, allowed: re.Pattern[str]) -> str:
         """Return the name of a parameter or the role of a message."""
@@ -172,17 +132,25 @@ class _ModelfileParser:
         return word
 
     def _value(self) -> str:
-        value = _ArgumentBuffer()
+        """Read an argument; it goes on over lines while its quotes are open."""
+        lines = [self._line().lstrip()]
+        line = lines[0].rstrip()
+        quotes = next((each for each in _QUOTES if line.startswith(each)), "")
+        size = len(quotes)
+        if line.endswith(quotes) and len(line) >= 2 * size:
+            return line[size : len(line) - size]
         while self._at < len(self._text):
-            character = self._text[self._at]
-            self._at += 1
-            if character in "\r\n" and not value.is_open:
-                return value.unquoted
-            if character in " \t\r\n" or _is_printable(character):  # ollama drops the others
-                value.add(character)
-        if value.is_open:
-            raise PresetError(_UNEXPECTED_END)
-        return value.unquoted
+            lines += [self._text[self._at - 1], self._line()]
+            if lines[-1].rstrip().endswith(quotes):
+                return "".join(lines).rstrip()[size:-size]
+        raise PresetError(_UNEXPECTED_END)
+
+    def _line(self) -> str:
+        """Read up to the end of the line, without what ollama drops; go behind the line break."""
+        begin = self._at
+        text = self._text[begin : self._skip(_REST_OF_LINE)]
+        self._at += 1
+        return "".join(one for one in text if one in " \t" or _is_printable(one))
 
     def _error(self, problem: str) -> PresetError:
         read = self._text[: self._at]
