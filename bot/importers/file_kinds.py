@@ -8,10 +8,10 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Sequence, Set
 from enum import Enum
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from bot.errors import UserError
 from bot.importers import png
@@ -20,8 +20,6 @@ from bot.texts.text import Text, marked, translatable
 
 MAX_BYTES_READ: Final = 4 * 2**20
 """How much of a file decides what it is."""
-
-_Json: TypeAlias = Mapping[str, object]
 
 _HARUHI_PATH = re.compile(r"(^|/)system_prompt\.txt$|(^|/)(content|texts)/[^/]+\.txt$|\.jsonl$")
 _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)
@@ -130,22 +128,14 @@ class FileKind(Enum):
         )
 
 
-PRESET_IMPORTS: Final = frozenset({
-    FileKind.PRESET,
-    FileKind.INSTRUCT,
-    FileKind.CONTEXT,
-    FileKind.SYSTEM_PROMPT,
-    FileKind.SAMPLER,
-    FileKind.CHAT_COMPLETION,
-    FileKind.MASTER_EXPORT,
-    FileKind.KOBOLDCPP_ADAPTER,
-    FileKind.CHAT_TEMPLATE_JSON,
-    FileKind.MODELFILE,
-})  # fmt: skip
-"""What `troupe preset import` takes."""
-
-CHARACTER_IMPORTS: Final = frozenset({FileKind.CARD_PNG, FileKind.CARD_JSON, FileKind.CHARX})
+CHARACTER_IMPORTS: Final = frozenset(one for one in FileKind if one.value[1] is _TO_CHARACTER)
 """What `troupe character import` takes."""
+
+PRESET_IMPORTS: Final = frozenset(one for one in FileKind if one.value[1] is _TO_PRESET) | {
+    FileKind.PRESET,
+    FileKind.CHAT_TEMPLATE_JSON,
+}
+"""What `troupe preset import` takes."""
 
 TEMPLATE_FILES: Final = frozenset({
     FileKind.JINJA,
@@ -233,15 +223,26 @@ def _read_any_json(text: str) -> object:
 
 
 def _detect_json(value: object) -> FileKind:
+    rows = value if isinstance(value, list) else [value]
+    keys = [set(row) if isinstance(row, dict) else set() for row in rows]
+    shared = set.intersection(*keys) if keys else set()
     if isinstance(value, list):
-        keys = [set(row) if isinstance(row, dict) else set() for row in value]
-        return next(
-            (kind for kind, fits in _LIST_SHAPES if keys and all(map(fits, keys))),
-            FileKind.JSON_LIST,
-        )
-    if isinstance(value, dict):
-        return next((kind for kind, fits in _JSON_SHAPES if fits(value)), FileKind.UNKNOWN)
+        return _kind_of_keys(shared, _LIST_KEYS) or FileKind.JSON_LIST
+    if isinstance(value, dict) and value:
+        if all(isinstance(node, dict) and "class_type" in node for node in value.values()):
+            return FileKind.IMAGE_WORKFLOW
+        if kind := _kind_of_keys(shared, _OBJECT_KEYS):
+            return kind
+        if len(shared & _SAMPLERS) >= 3:
+            return FileKind.SAMPLER
+        if isinstance(value.get("content"), str) and shared <= _SYSTEM_PROMPT_KEYS:
+            return FileKind.SYSTEM_PROMPT
+        return _kind_of_keys(shared, _FEW_KEYS) or FileKind.UNKNOWN
     return FileKind.UNKNOWN
+
+
+def _kind_of_keys(keys: Set[object], kinds: Sequence[tuple[str, FileKind]]) -> FileKind | None:
+    return next((kind for telling, kind in kinds if keys.issuperset(telling.split())), None)
 
 
 def _detect_json_lines(text: str) -> FileKind:
@@ -267,78 +268,54 @@ def _guess_broken_json(text: str) -> FileKind:
     return FileKind.UNKNOWN
 
 
-def _has(*keys: str) -> Callable[[Collection[str]], bool]:
-    return lambda data: all(key in data for key in keys)
-
-
-def _has_any(*keys: str) -> Callable[[Collection[str]], bool]:
-    return lambda data: any(key in data for key in keys)
-
-
-def _is_card(data: _Json) -> bool:
-    spec = data.get("spec")
-    if isinstance(spec, str) and isinstance(data.get("data"), dict):
-        return True
-    is_old = "name" in data and any(key in data for key in ("first_mes", "mes_example"))
-    return is_old or {"name", "description", "personality"} <= data.keys()
-
-
-def _is_template_json(data: _Json) -> bool:
-    """Tell an LMDeploy template: its texts around the roles, which no other file has."""
-    texts = {"meta_instruction", "eosys", "eoh", "eoa", "capability"}
-    return bool(texts & data.keys()) or {"model_name"} == data.keys() & {"model_name", "provider"}
-
-
-def _is_sampler(data: _Json) -> bool:
-    samplers = {
-        "temp", "temperature", "top_p", "top_k", "top_a", "typical_p", "tfs", "min_p", "rep_pen",
-        "repetition_penalty", "rep_pen_range", "sampler_order", "sampler_priority", "mirostat_mode",
-        "order", "max_length", "genamt",
-    }  # fmt: skip
-    return len(samplers & data.keys()) >= 3
-
-
-def _is_interface(data: _Json) -> bool:
-    telling = {"blur_strength", "main_text_color", "movingUIState", "quickReplySlots", "qrList"}
-    return bool(telling & data.keys()) or {"main_api", "user_avatar"} <= data.keys()
-
-
-def _is_image_workflow(data: _Json) -> bool:
-    nodes = data.values()
-    return bool(data) and all(isinstance(node, dict) and "class_type" in node for node in nodes)
-
-
-def _is_system_prompt(data: _Json) -> bool:
-    known = {"name", "content", "post_history", "role"}
-    return isinstance(data.get("content"), str) and data.keys() <= known
-
-
-_JSON_SHAPES: Final[tuple[tuple[FileKind, Callable[[_Json], bool]], ...]] = (
-    (FileKind.REGEX_SCRIPTS, _has("findRegex", "replaceString")),
-    (FileKind.INTERFACE, _is_interface),
-    (FileKind.IMAGE_WORKFLOW, _is_image_workflow),
-    (FileKind.CARD_JSON, _is_card),
-    (FileKind.PRESET, _has("provider")),
-    (FileKind.LOREBOOK, lambda data: isinstance(data.get("entries"), dict | list)),
-    (FileKind.INSTRUCT, _has("input_sequence", "output_sequence")),
-    (FileKind.CONTEXT, _has("story_string")),
-    (FileKind.MASTER_EXPORT, _has_any("instruct", "context")),
-    (FileKind.CHAT_COMPLETION, _has_any("prompts", "prompt_order")),
-    (FileKind.KOBOLDCPP_ADAPTER, _has_any("user_start", "assistant_start")),
-    (FileKind.TOKENIZER_CONFIG, _has("chat_template")),
-    (FileKind.TOKENIZER_CONFIG, _has("tokenizer_class")),
-    (FileKind.CHAT_TEMPLATE_JSON, _is_template_json),
-    (FileKind.SAMPLER, _is_sampler),
-    (FileKind.SYSTEM_PROMPT, _is_system_prompt),
-    (FileKind.REASONING, _has("prefix", "suffix", "separator")),
-    (FileKind.PRESET, _has("name", "model")),
+_OBJECT_KEYS: Final = (
+    ("findRegex replaceString", FileKind.REGEX_SCRIPTS),
+    ("blur_strength", FileKind.INTERFACE),
+    ("main_text_color", FileKind.INTERFACE),
+    ("movingUIState", FileKind.INTERFACE),
+    ("quickReplySlots", FileKind.INTERFACE),
+    ("qrList", FileKind.INTERFACE),
+    ("main_api user_avatar", FileKind.INTERFACE),
+    ("spec data", FileKind.CARD_JSON),
+    ("name first_mes", FileKind.CARD_JSON),
+    ("name mes_example", FileKind.CARD_JSON),
+    ("name description personality", FileKind.CARD_JSON),
+    ("provider", FileKind.PRESET),
+    ("entries", FileKind.LOREBOOK),
+    ("input_sequence output_sequence", FileKind.INSTRUCT),
+    ("story_string", FileKind.CONTEXT),
+    ("instruct", FileKind.MASTER_EXPORT),
+    ("context", FileKind.MASTER_EXPORT),
+    ("prompts", FileKind.CHAT_COMPLETION),
+    ("prompt_order", FileKind.CHAT_COMPLETION),
+    ("user_start", FileKind.KOBOLDCPP_ADAPTER),
+    ("assistant_start", FileKind.KOBOLDCPP_ADAPTER),
+    ("chat_template", FileKind.TOKENIZER_CONFIG),
+    ("tokenizer_class", FileKind.TOKENIZER_CONFIG),
+    ("model_name", FileKind.CHAT_TEMPLATE_JSON),
+    *(
+        (key, FileKind.CHAT_TEMPLATE_JSON)  # LMDeploy's texts around the roles
+        for key in ("meta_instruction", "eosys", "eoh", "eoa", "capability")
+    ),
 )
-"""The first shape that fits is the kind; more telling ones come first."""
+"""The first row whose keys an object has is its kind; more telling ones come first."""
 
-_LIST_SHAPES: Final[tuple[tuple[FileKind, Callable[[Collection[str]], bool]], ...]] = (
-    (FileKind.MESSAGES, _has("role")),
-    (FileKind.INTERFACE, _has("filename", "type")),
-    (FileKind.REGEX_SCRIPTS, _has("findRegex", "replaceString")),
-    (FileKind.LOREBOOK, lambda keys: "content" in keys and ("key" in keys or "keys" in keys)),
+_FEW_KEYS: Final = (
+    ("prefix suffix separator", FileKind.REASONING),
+    ("name model", FileKind.PRESET),
 )
-"""The same for a list, by the keys of each of its objects."""
+_LIST_KEYS: Final = (
+    ("role", FileKind.MESSAGES),
+    ("filename type", FileKind.INTERFACE),
+    ("findRegex replaceString", FileKind.REGEX_SCRIPTS),
+    ("content key", FileKind.LOREBOOK),
+    ("content keys", FileKind.LOREBOOK),
+)
+"""The same for a list, by the keys that all of its objects have."""
+
+_SAMPLERS: Final = frozenset({
+    "temp", "temperature", "top_p", "top_k", "top_a", "typical_p", "tfs", "min_p", "rep_pen",
+    "repetition_penalty", "rep_pen_range", "sampler_order", "sampler_priority", "mirostat_mode",
+    "order", "max_length", "genamt",
+})  # fmt: skip
+_SYSTEM_PROMPT_KEYS: Final = frozenset({"name", "content", "post_history", "role"})

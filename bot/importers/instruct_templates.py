@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from string import Template
 
 from bot.errors import PresetError, TemplateError
 from bot.importers.string_template_extraction import extract_string_templates
@@ -62,26 +63,42 @@ def keys_of_instruct(data: Json, source: str) -> tuple[dict[str, object], list[s
     return keys, notes
 
 
+# What SillyTavern writes, by the position of a message; `$` marks what the sequences fill in.
+_LAYOUT = Template("""\
+{%- set ns = namespace(has_turns=false, on_new_line=true, last_user=-1) -%}
+{%- for message in messages -%}
+{%- if message.role == 'user' -%}{%- set ns.last_user = loop.index0 -%}{%- endif -%}
+{%- endfor -%}
+{%- for message in messages -%}
+{%- set name = message.name or '' -%}
+{%- if message.role == 'assistant' and not ns.has_turns -%}$alignment{%- endif -%}
+{%- if message.role == 'system' and loop.first -%}$story
+{%- elif message.role == 'system' -%}$narration
+{%- elif message.role == 'user' and ns.last_user == $newest_or_none -%}$newest
+{%- elif message.role == 'user' and not ns.has_turns -%}$first
+{%- elif message.role == 'user' -%}$question
+{%- elif not ns.has_turns -%}$first_answer
+{%- else -%}$answer
+{%- endif -%}
+{%- if message.role != 'system' -%}{%- set ns.has_turns = true -%}{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}$opening{%- endif -%}""")
+
+
 class _InstructSequences:
     """Writes the Jinja template: each message between its sequences, then the output sequence."""
 
     def __init__(self, texts: Mapping[str, str], data: Json, *, expands_macros: bool) -> None:
         self._texts = texts
         self._newline = "\n" if data.get("wrap", True) else ""
-        self._same = bool(data.get("system_same_as_user"))
+        self._narrates_as_user = bool(data.get("system_same_as_user"))
         self._behavior = _names_behavior(data)
         self._expands_macros = expands_macros
         self._uses_name_macros = expands_macros and any(
             _MACRO.search(text) for key, text in texts.items() if key != "stop_sequence"
         )
-
-    @property
-    def has_names(self) -> bool:
-        """Whether the template itself writes who speaks.
-
-        `force` means names in groups, which Troupe's own tags are for.
-        """
-        return self._uses_name_macros or self._behavior == "always"
+        # `force` means names in groups, which Troupe's own tags are for.
+        self.has_names = self._uses_name_macros or self._behavior == "always"
 
     @property
     def naming_mode(self) -> str:
@@ -90,117 +107,70 @@ class _InstructSequences:
 
     @property
     def jinja(self) -> str:
-        texts = self._texts
+        texts, newline = self._texts, self._newline
         user, answer = texts["input_sequence"], texts["output_sequence"]
-        first_user = texts["first_input_sequence"] or user
-        return (
-            "{%- set ns = namespace(has_turns=false, on_new_line=true, last_user=-1) -%}"
-            + self._find_last_user()
-            + "{%- for message in messages -%}"
-            + "{%- set name = message.name or '' -%}"
-            + self._alignment(first_user)
-            + "{%- if message.role == 'system' and loop.first -%}"
-            + self._story()
-            + "{%- elif message.role == 'system' -%}"
-            + self._narration()
-            + "{%- elif message.role == 'user' -%}"
-            + self._question(first_user, user)
-            + "{%- elif not ns.has_turns -%}"
-            + self._message(texts["first_output_sequence"] or answer, "output_suffix")
-            + "{%- else -%}"
-            + self._message(answer, "output_suffix")
-            + "{%- endif -%}"
-            + "{%- if message.role != 'system' -%}{%- set ns.has_turns = true -%}{%- endif -%}"
-            + "{%- endfor -%}"
-            + "{%- if add_generation_prompt -%}"
-            + self._generation_prompt()
-            + "{%- endif -%}"
-        )
-
-    def _find_last_user(self) -> str:
-        if not self._texts["last_input_sequence"]:
-            return ""
-        return (
-            "{%- for message in messages -%}{%- if message.role == 'user' -%}"
-            "{%- set ns.last_user = loop.index0 -%}{%- endif -%}{%- endfor -%}"
+        first_user, last_user = texts["first_input_sequence"] or user, texts["last_input_sequence"]
+        first_answer = texts["first_output_sequence"] or answer
+        narrator = "input" if self._narrates_as_user else "system"
+        story = texts["story_string_prefix"] or texts["system_sequence_prefix"]
+        after_story = texts["story_string_suffix"] or texts["system_sequence_suffix"]
+        if not story and not after_story:
+            story, after_story = texts["system_sequence"], texts["system_suffix"] or newline
+        return _LAYOUT.substitute(
+            alignment=self._alignment(first_user),
+            story=self._message(story, after_story, "'System'"),
+            narration=self._message(
+                texts[f"{narrator}_sequence"],
+                texts[f"{narrator}_suffix"] or newline,
+                "(name or 'System')",
+            ),
+            newest_or_none="loop.index0" if last_user else "none",
+            newest=self._turn(last_user, "input"),
+            first=self._turn(first_user, "input"),
+            question=self._turn(user, "input"),
+            first_answer=self._turn(first_answer, "output"),
+            answer=self._turn(answer, "output"),
+            opening=self._opening(),
         )
 
     def _alignment(self, sequence: str) -> str:
         """Write the message that begins a conversation in which the character speaks first."""
         opening = self._texts["user_alignment_message"]
-        if not opening:
-            return ""
-        before = self._expression(self._own_line(sequence), "(user or '')")
-        shown = self._shown_name("(user or '')")
-        suffix = self._expression(self._suffix("input_suffix"), "(user or '')")
-        return (
-            "{%- if message.role == 'assistant' and not ns.has_turns -%}"
-            f"{_print(before, *shown, _quoted(opening), suffix)}"
-            "{%- endif -%}"
-        )
+        name = "(user or '')"
+        before = self._expression(self._own_line(sequence), name)
+        suffix = self._expression(self._texts["input_suffix"] or self._newline, name)
+        shown = self._shown_name(name)
+        return _print(before, shown, _quoted(opening), suffix) if opening else ""
 
-    def _story(self) -> str:
-        texts = self._texts
-        first = texts["story_string_prefix"] or texts["system_sequence_prefix"]
-        suffix = texts["story_string_suffix"] or texts["system_sequence_suffix"]
-        if not first and not suffix:
-            first = texts["system_sequence"]
-            suffix = texts["system_suffix"] or self._newline
-        return self._render_between(self._own_line(first), suffix, "'System'", shows_name=False)
+    def _turn(self, sequence: str, kind: str) -> str:
+        suffix = self._texts[f"{kind}_suffix"] or self._newline
+        return self._message(sequence, suffix, "name", self._shown_name("name"))
 
-    def _narration(self) -> str:
-        """Write a system message, which is nobody's."""
-        sequence = self._texts["input_sequence" if self._same else "system_sequence"]
-        suffix = self._suffix("input_suffix" if self._same else "system_suffix")
-        return self._render_between(
-            self._own_line(sequence), suffix, "(name or 'System')", shows_name=False
-        )
-
-    def _question(self, first: str, usual: str) -> str:
-        written = self._message(usual, "input_suffix")
-        if first != usual:
-            begun = self._message(first, "input_suffix")
-            written = f"{{%- if not ns.has_turns -%}}{begun}{{%- else -%}}{written}{{%- endif -%}}"
-        if last := self._texts["last_input_sequence"]:
-            newest = self._message(last, "input_suffix")
-            is_last = "{%- if loop.index0 == ns.last_user -%}"
-            written = f"{is_last}{newest}{{%- else -%}}{written}{{%- endif -%}}"
-        return written
-
-    def _message(self, sequence: str, suffix: str) -> str:
-        return self._render_between(
-            self._own_line(sequence), self._suffix(suffix), "name", shows_name=True
-        )
-
-    def _render_between(self, before: str, after: str, name: str, *, shows_name: bool) -> str:
-        shown = self._shown_name(name) if shows_name else ()
+    def _message(self, before: str, after: str, name: str, shown_name: str = "") -> str:
         on_new_line = "true" if not self._newline or after.endswith("\n") else "false"
         return (
-            _print(self._expression(before, name), *shown)
+            _print(self._expression(self._own_line(before), name), shown_name)
             + "{{- message.content -}}"
             + _print(self._expression(after, name))
             + f"{{%- set ns.on_new_line = {on_new_line} -%}}"
         )
 
-    def _generation_prompt(self) -> str:
+    def _opening(self) -> str:
         """Write the output sequence, and the character's name where texts have one.
 
         A space that ends the usual output sequence precedes the name, as SillyTavern does it for
         Mistral's sequences.
         """
         usual, last = self._texts["output_sequence"], self._texts["last_output_sequence"]
-        sequence = last or usual
+        sequence, name = last or usual, "(char or '')"
         begin = "{%- if not ns.on_new_line -%}{{- '\\n' -}}{%- endif -%}" if self._newline else ""
-        plain = _print(
-            self._expression(
-                self._own_line(sequence.rstrip() if self._newline else sequence), "(char or '')"
-            )
-        )
-        shown = self._shown_name("(char or '')", separator=":")
+        bare = self._own_line(sequence.rstrip() if self._newline else sequence)
+        plain = _print(self._expression(bare, name))
+        shown = self._shown_name(name, separator=":")
         if not shown:
             return begin + plain
         space = usual[-1:] if last and usual[-1:].isspace() and not last[-1:].isspace() else ""
-        named = _print(self._expression(sequence + self._newline + space, "(char or '')"), *shown)
+        named = _print(self._expression(sequence + self._newline + space, name), shown)
         return (
             f"{begin}{{%- if {self._name_condition} -%}}{named}{{%- else -%}}{plain}{{%- endif -%}}"
         )
@@ -210,18 +180,15 @@ class _InstructSequences:
         """When texts have a name: SillyTavern's `force` means in groups only."""
         return "char and is_group" if self._behavior == "force" else "char"
 
-    def _shown_name(self, name: str, separator: str = ": ") -> Sequence[str]:
+    def _shown_name(self, name: str, separator: str = ": ") -> str:
         """Return what precedes a text: its speaker's name, if the template shows names."""
         if self._behavior == "none" or not self.has_names:
-            return ()
-        return (f"({name} ~ {_quoted(separator)} if {name} and {self._name_condition} else '')",)
+            return ""
+        return f"({name} ~ {_quoted(separator)} if {name} and {self._name_condition} else '')"
 
     def _own_line(self, sequence: str) -> str:
         """Put a sequence that is not empty on a line of its own, if `wrap` is set."""
         return sequence + self._newline if sequence else ""
-
-    def _suffix(self, key: str) -> str:
-        return self._texts[key] or self._newline
 
     def _expression(self, text: str, name: str) -> str:
         """Return a Jinja expression of a sequence, with its macros as variables."""
@@ -230,24 +197,25 @@ class _InstructSequences:
         values = {"name": name, "char": "(char or '')", "user": "(user or '')"}
         if name == "name":  # with several people, the user of a message is its author
             values["user"] = "(name if message.role == 'user' else (user or ''))"
-        parts, position = [], 0
-        for macro in _MACRO.finditer(text):
-            parts += [_quoted(text[position : macro.start()]), values[macro[1].lower()]]
-            position = macro.end()
-        return " ~ ".join(part for part in [*parts, _quoted(text[position:])] if part != '""')
+        # Text, macro name, text, ...
+        split = _MACRO.split(text)
+        parts = [
+            values[part.lower()] if index % 2 else _quoted(part) for index, part in enumerate(split)
+        ]
+        return " ~ ".join(part for part in parts if part != '""')
 
 
 def _string_templates(template: JinjaTemplate) -> dict[str, str] | None:
     """Return string templates that render every conversation the same; None if there are none."""
-    extracted = extract_string_templates(template)
-    if extracted is None or not extracted.exact:
+    found, is_exact = extract_string_templates(template)
+    if not is_exact:
         return None
-    strings = StringTemplate(**extracted.templates)
+    strings = StringTemplate(**found)
     is_equal = all(
         template.render(probe, add_generation_prompt=True) == strings.render(probe)
         for probe in _PROBES
     )
-    return extracted.templates if is_equal else None
+    return found if is_equal else None
 
 
 def _names_behavior(data: Json) -> str:
@@ -384,13 +352,12 @@ def keys_of_adapter(data: Mapping[str, object], source: str) -> tuple[dict[str, 
         f"{{%- for message in messages -%}}{blocks}{{%- endif -%}}{{%- endfor -%}}"
         f"{{%- if add_generation_prompt -%}}{{{{- {json.dumps(opening)} -}}}}{{%- endif -%}}"
     )
-    extracted = extract_string_templates(JinjaTemplate(jinja))
-    exact = extracted is not None and extracted.exact
+    templates, exact = extract_string_templates(JinjaTemplate(jinja))
     ends_of_answers = (ends["assistant"], starts["user"])
     stops = (each.strip().partition("\n")[0] for each in ends_of_answers)
     keys: dict[str, object] = {
         "stop_sequences": list(dict.fromkeys(each for each in stops if each)),
-        **({"parameters": extracted.templates} if exact and extracted else {"template": jinja}),
+        **({"parameters": templates} if exact else {"template": jinja}),
     }
     notes = ["converted to string templates" if exact else "converted to a Jinja template"]
     if read.text("tools_start") or read.text("tools_end"):

@@ -227,9 +227,9 @@ def preset_from_modelfile(
     }
     if template := values.get("template"):
         source = jinja_from_go(template)
-        found = extract_string_templates(JinjaTemplate(source))
-        data["parameters"] |= found.templates if found else {}
-        data["template"] = None if found and found.exact else source
+        found, is_exact = extract_string_templates(JinjaTemplate(source))
+        data["parameters"] |= found
+        data["template"] = None if is_exact else source
     return validate_preset(data, f"Modelfile of {name!r}")
 
 

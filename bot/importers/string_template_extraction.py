@@ -2,7 +2,6 @@
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate, StringTemplate
-from bot.value_class import value_class
 
 # Engines write the BOS token themselves, so RodelAgent's document leaves it out.
 _BOS_TOKENS = ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>", "[gMASK]<sop>")
@@ -12,22 +11,12 @@ _SYSTEM, _USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3 = map(chr, range(0xE0
 _ROLES = {_SYSTEM: "system", _ASSISTANT: "assistant", _ASSISTANT_2: "assistant"}
 
 
-@value_class
-class ExtractedStringTemplates:
-    """String templates that render like a chat template."""
+def extract_string_templates(template: JinjaTemplate) -> tuple[dict[str, str], bool]:
+    """Return string templates by their preset parameters, and whether they are exact.
 
-    templates: dict[str, str]
-    """By the names of preset parameters: `user_template` and so on."""
-
-    exact: bool
-    """True if alternating conversations, with or without a system message, render the same."""
-
-
-def extract_string_templates(template: JinjaTemplate) -> ExtractedStringTemplates | None:
-    """Return the string templates; None if the template is not made of blocks joined by newlines.
-
-    If the template writes the BOS token before every exchange, it is removed first, as in
-    RodelAgent's example; the result is then close, but not exact.
+    They are if alternating conversations, with or without a system message, render the same. There
+    are none if the template is not made of blocks joined by newlines. A BOS token before every
+    exchange is removed, as in RodelAgent's example: the result is then close, but not exact.
     """
     try:
         single = _render(template, _USER)
@@ -38,7 +27,7 @@ def extract_string_templates(template: JinjaTemplate) -> ExtractedStringTemplate
             single.replace(bos_token, ""), conversation, with_system, joined=not bos_token
         )
         if found is None:
-            return None
+            return {}, False
         exact = all(
             _render(template, *texts) == StringTemplate(**found).render(_messages(texts))
             for texts in (
@@ -48,8 +37,8 @@ def extract_string_templates(template: JinjaTemplate) -> ExtractedStringTemplate
             )
         )
     except TemplateError:  # the template rejects such a conversation
-        return None
-    return ExtractedStringTemplates(found, exact) if exact or bos_token else None
+        return {}, False
+    return (found, exact) if exact or bos_token else ({}, False)
 
 
 def _render(template: JinjaTemplate, *texts: str) -> str:

@@ -6,11 +6,11 @@ docs/sources.md#sillytavern.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from bot.errors import TemplateError
 from bot.prompting.macros import remove_trim_marks
-from bot.value_class import value_class
 
 _TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _OWN_NAMES = frozenset({"system", "else", ""})
@@ -19,35 +19,16 @@ _MAX_DEPTH = 16
 _TRIM = "\x00"  # stands for {{trim}}; texts contain no other NULs
 
 
-@value_class
-class FieldNode:
-    name: str
+Nodes: TypeAlias = "tuple[str | tuple[str] | tuple[str, Nodes, Nodes], ...]"
+"""Texts, fields `(name,)`, and conditions `(name, with a text, without one)`."""
 
 
-@value_class
-class ConditionalNode:
-    """Renders `then` if the field has a text, else `otherwise`."""
-
-    name: str
-    then: tuple["Node", ...]
-    otherwise: tuple["Node", ...]
+def render_story_string(nodes: Nodes, value_of: Callable[[str], str]) -> str:
+    """Render a parsed layout with the value of each name; values are inserted unchanged."""
+    return remove_trim_marks(_render(nodes, value_of), _TRIM, "\r\n").strip()
 
 
-Node = str | FieldNode | ConditionalNode
-
-
-@value_class
-class StoryString:
-    """A parsed layout."""
-
-    nodes: tuple[Node, ...]
-
-    def render(self, value_of: Callable[[str], str]) -> str:
-        """Render the layout with the value of each name; values are inserted unchanged."""
-        return remove_trim_marks(_render(self.nodes, value_of), _TRIM, "\r\n").strip()
-
-
-def parse_story_string(source: str) -> StoryString:
+def parse_story_string(source: str) -> Nodes:
     """Parse a layout.
 
     Raises:
@@ -57,13 +38,12 @@ def parse_story_string(source: str) -> StoryString:
         raise TemplateError.translatable(
             "a story_string has at most {limit} characters; shorten it", limit=_MAX_CHARS
         )
-    parser = _StoryStringParser(_split_tags(source.replace(_TRIM, "")))
-    nodes, end = parser.block(0)
+    nodes, end = _read_block(enumerate(_split_tags(source.replace(_TRIM, ""))))
     if end:
         raise TemplateError.translatable(
             "story_string: {tag} closes no block; remove it", tag=f"{{{{{end}}}}}"
         )
-    return StoryString(nodes)
+    return nodes
 
 
 def story_macros(source: str) -> list[str]:
@@ -82,72 +62,57 @@ def _split_tags(source: str) -> list[str]:
     return [*tokens, last + rest]
 
 
-class _StoryStringParser:
-    """Parses a split source: texts at even indexes, the contents of tags at odd ones."""
-
-    def __init__(self, tokens: list[str]) -> None:
-        self._tokens = tokens
-        self._index = 0
-
-    def block(self, depth: int) -> tuple[tuple[Node, ...], str]:
-        """Parse up to the end of a block or of the text; return the nodes and the closing tag."""
-        if depth > _MAX_DEPTH:
-            raise TemplateError.translatable(
-                "story_string: blocks are nested deeper than {limit}", limit=_MAX_DEPTH
-            )
-        nodes: list[Node] = []
-        while self._index < len(self._tokens):
-            index, token = self._index, self._tokens[self._index]
-            self._index += 1
-            if index % 2 == 0:
-                nodes += [token] if token else []
-                continue
-            tag = " ".join(token.split())
-            if tag in {"else", "/if", "/unless"}:
-                return tuple(nodes), tag
-            nodes += self._tag(tag, depth)
-        return tuple(nodes), ""
-
-    def _tag(self, tag: str, depth: int) -> list[Node]:
-        kind, _, name = tag.partition(" ")
-        if kind in {"#if", "#unless"} and name:
-            return [self._conditional(kind.removeprefix("#"), name, depth)]
-        if tag.lower() == "trim":
-            return [_TRIM]
-        if tag.startswith(("!", "//")):
-            return []
-        if not tag.startswith(("#", "/", "^", ">", "else")):
-            return [FieldNode(tag)]
+def _read_block(tokens: Iterator[tuple[int, str]], depth: int = 0) -> tuple[Nodes, str]:
+    """Parse up to the end of a block or of the layout; return the nodes and the closing tag."""
+    if depth > _MAX_DEPTH:
         raise TemplateError.translatable(
-            "story_string: {tag} is not supported; use #if, #unless and macros",
-            tag=f"{{{{{tag[:60]}}}}}",
+            "story_string: blocks are nested deeper than {limit}", limit=_MAX_DEPTH
         )
+    nodes: list[str | tuple[str] | tuple[str, Nodes, Nodes]] = []
+    for index, token in tokens:
+        tag = " ".join(token.split())
+        kind, _, name = tag.partition(" ")
+        if index % 2 == 0:
+            nodes.append(token)
+        elif tag in {"else", "/if", "/unless"}:
+            return tuple(nodes), tag
+        elif kind in {"#if", "#unless"} and name:
+            nodes.append(_read_condition(tokens, kind.removeprefix("#"), name, depth))
+        elif tag.lower() == "trim":
+            nodes.append(_TRIM)
+        elif not tag.startswith(("!", "//")):
+            if tag.startswith(("#", "/", "^", ">", "else")):
+                raise TemplateError.translatable(
+                    "story_string: {tag} is not supported; use #if, #unless and macros",
+                    tag=f"{{{{{tag[:60]}}}}}",
+                )
+            nodes.append((tag,))
+    return tuple(nodes), ""
 
-    def _conditional(self, kind: str, name: str, depth: int) -> ConditionalNode:
-        then, end = self.block(depth + 1)
-        otherwise: tuple[Node, ...] = ()
-        if end == "else":
-            otherwise, end = self.block(depth + 1)
-        if end != f"/{kind}":
-            raise TemplateError.translatable(
-                "story_string: {tag} is never closed", tag=f"{{{{#{kind} {name}}}}}"
-            )
-        return (
-            ConditionalNode(name, then, otherwise)
-            if kind == "if"
-            else ConditionalNode(name, otherwise, then)
+
+def _read_condition(
+    tokens: Iterator[tuple[int, str]], kind: str, name: str, depth: int
+) -> tuple[str, Nodes, Nodes]:
+    then, end = _read_block(tokens, depth + 1)
+    otherwise: Nodes = ()
+    if end == "else":
+        otherwise, end = _read_block(tokens, depth + 1)
+    if end != f"/{kind}":
+        raise TemplateError.translatable(
+            "story_string: {tag} is never closed", tag=f"{{{{#{kind} {name}}}}}"
         )
+    return (name, then, otherwise) if kind == "if" else (name, otherwise, then)
 
 
-def _render(nodes: tuple[Node, ...], value_of: Callable[[str], str]) -> str:
+def _render(nodes: Nodes, value_of: Callable[[str], str]) -> str:
     texts = []
     for node in nodes:
         match node:
             case str():
                 texts.append(node)
-            case FieldNode(name):
+            case (name,):
                 texts.append(value_of(name).replace(_TRIM, ""))
-            case ConditionalNode(name, then, otherwise):
+            case (name, then, otherwise):
                 is_given = value_of(name) not in {"", f"{{{{{name}}}}}"}  # unknown ones stay
                 texts.append(_render(then if is_given else otherwise, value_of))
     return "".join(texts)

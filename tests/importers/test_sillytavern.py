@@ -19,7 +19,7 @@ from bot.importers.preset_files import ImportedPreset, preset_from_text
 from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
-from bot.prompting.story_string import parse_story_string
+from bot.prompting.story_string import parse_story_string, render_story_string
 from bot.settings import Settings
 from bot.templates import JinjaTemplate, StringTemplate
 from bot.templates.renderer import ModelTemplate, Renderer
@@ -205,8 +205,8 @@ def test_context_template_becomes_a_story_string_without_control_tokens() -> Non
     assert result.notes == ["control tokens are left out: the model's template writes them"]
     story = parse_story_string(result.preset.story_string or "")
     values = {"system": "S", "description": "D {{system}}"}
-    assert story.render(values.__getitem__) == "S\nD {{system}}"
-    assert story.render(lambda _name: "") == ""
+    assert render_story_string(story, values.__getitem__) == "S\nD {{system}}"
+    assert render_story_string(story, lambda _name: "") == ""
     assert parse_preset(export_preset(result.preset), "again") == result.preset
 
 

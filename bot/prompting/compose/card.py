@@ -49,7 +49,7 @@ from bot.prompting.macros import Macros
 from bot.prompting.presets.preset import OrderedPrompt, Preset
 from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.speakers import describe_speakers, sanitize_persona
-from bot.prompting.story_string import parse_story_string
+from bot.prompting.story_string import parse_story_string, render_story_string
 from bot.prompting.text.tokens import counter_for_model
 from bot.value_class import value_class
 
@@ -243,8 +243,9 @@ def _system_parts(
         return (*system, *before, *persona, *after, *examples, *others)
     # The examples are messages of their own.
     values = {**macros.stable.fields, "system": _joined(system), "mesexamples": ""}
-    text = parse_story_string(preset.story_string).render(
-        replace(macros.stable, fields=values, rng=macros.current.rng).expand_field
+    text = render_story_string(
+        parse_story_string(preset.story_string),
+        replace(macros.stable, fields=values, rng=macros.current.rng).expand_field,
     )
     rendered = [PromptPart("system", text, required=True)] if text else []
     return (*rendered, *examples, *others)

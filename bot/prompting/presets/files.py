@@ -8,22 +8,17 @@ from dataclasses import field
 from pathlib import Path
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from bot.chat.session import PresetVersion
 from bot.errors import PresetError, UserError
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.fields import name_problem, preset_id
 from bot.prompting.presets.preset import Preset
-from bot.prompting.presets.problems import (
-    MAX_PROBLEMS,
-    describe_more_problems,
-    describe_preset_problem,
-)
+from bot.prompting.presets.problems import preset_problems
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.prompting.text.preset_folder import is_lorebook, json_files, path_inside, read_preset_text
 from bot.runtime.shipped_files import writable_presets_folder
-from bot.texts.text import Text, joined, text_of, translatable
+from bot.texts.text import joined, marked, text_of, translatable
 from bot.value_class import value_class
 
 _NO_REASONS: Mapping[str, str] = {}
@@ -170,14 +165,15 @@ def validate_preset(data: object, source: str, document: JsonDocument | None = N
     Raises:
         PresetError: lists all problems, one per line.
     """
+    placed, unplaced = marked("{file}, line {line}: {problem}"), marked("{file}: {problem}")
+    pattern = placed if document else unplaced
     try:
         return Preset.model_validate(data)
     except ValidationError as error:
-        found = error.errors()
-        lines = [_problem_line(source, document, problem) for problem in found[:MAX_PROBLEMS]]
-        if more := found[MAX_PROBLEMS:]:
-            told = describe_more_problems(len(more))
-            lines.append(translatable("{file}: {problem}", file=source, problem=told))
+        problems = preset_problems(error, document or JsonDocument(data, {(): 1}))
+        lines = [
+            translatable(pattern, file=source, line=one.line, problem=one.text) for one in problems
+        ]
         raise PresetError(joined(lines)) from error
 
 
@@ -224,18 +220,6 @@ def find_preset(
     names = ", ".join(sorted(presets))
     raise PresetError.translatable(
         "no preset {word}; available: {names}", word=repr(word), names=names
-    )
-
-
-def _problem_line(source: str, document: JsonDocument | None, problem: ErrorDetails) -> Text:
-    told = describe_preset_problem(problem)
-    if document is None:
-        return translatable("{file}: {problem}", file=source, problem=told)
-    return translatable(
-        "{file}, line {line}: {problem}",
-        file=source,
-        line=document.line_of(problem["loc"]),
-        problem=told,
     )
 
 

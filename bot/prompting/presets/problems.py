@@ -58,22 +58,21 @@ def check_preset(text: str) -> CheckedPreset:
     try:
         return CheckedPreset(Preset.model_validate(document.value), document=document)
     except ValidationError as error:
-        found = [(document.line_of(_path_of(one)), one) for one in error.errors()]
-        found.sort(key=lambda one: one[0])
-        problems = [
-            PresetProblem(line, describe_preset_problem(one)) for line, one in found[:MAX_PROBLEMS]
-        ]
-        if more := found[MAX_PROBLEMS:]:
-            problems.append(PresetProblem(more[0][0], describe_more_problems(len(more))))
-        return CheckedPreset(None, problems, document)
+        return CheckedPreset(None, preset_problems(error, document), document)
 
 
-def describe_more_problems(count: int) -> Text:
-    """Return how many mistakes are not described."""
-    return translatable_count("1 more mistake", "{count} more mistakes", count)
+def preset_problems(error: ValidationError, document: JsonDocument) -> Sequence[PresetProblem]:
+    """Describe the first mistakes of a document, in the order of their lines."""
+    found = [(document.line_of(_path_of(one)), one) for one in error.errors()]
+    found.sort(key=lambda one: one[0])
+    problems = [PresetProblem(line, _describe(one)) for line, one in found[:MAX_PROBLEMS]]
+    if more := found[MAX_PROBLEMS:]:
+        told = translatable_count("1 more mistake", "{count} more mistakes", len(more))
+        problems.append(PresetProblem(more[0][0], told))
+    return problems
 
 
-def describe_preset_problem(problem: ErrorDetails) -> Text:
+def _describe(problem: ErrorDetails) -> Text:
     """Describe one mistake, with the name that was probably meant."""
     path = problem["loc"]
     key = _dotted(path)
