@@ -2,13 +2,11 @@
 
 import re
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
-import ahocorasick
 import regex
 
 from bot.chat.prompt import Role
@@ -141,8 +139,6 @@ class Lorebook:
     """Search older messages until this many entries are active."""
     problems: tuple[Text, ...] = field(default=(), compare=False, repr=False)
     """What its file has and cannot be used."""
-    index: "KeyIndex | None" = field(default=None, compare=False, repr=False)
-    """Of a book with many keys; it belongs to these entries."""
 
 
 @value_class
@@ -375,51 +371,7 @@ def join_newest(messages: Sequence[str], depth: int) -> str:
     return "".join(f"\x01{message}\n" for message in newest)
 
 
-_MIN_KEYS = 200  # below, searching for one key after the other is as fast
-_SEPARATORS = ("\n", "\x01")  # a key with one could match across two messages
-
-
-class KeyIndex:
-    """Finds the entries of a book that a text may trigger, without looking at every key."""
-
-    def __init__(self, entries: Iterable[LoreEntry]) -> None:
-        self.with_macros = frozenset(entry.uid for entry in entries if has_macros(entry))
-        self.unindexed = frozenset(
-            entry.uid
-            for entry in entries
-            if entry.constant
-            or entry.uid in self.with_macros
-            or not all(map(_is_plain, entry.keys))
-        )
-        """The entries that no text can rule out."""
-        uids_of_keys: dict[str, list[str]] = defaultdict(list)
-        for entry in entries:
-            for key in map(str.strip, () if entry.uid in self.unindexed else entry.keys):
-                uids_of_keys[key.lower()].append(entry.uid)
-        self._automaton = ahocorasick.Automaton()
-        for key, uids in uids_of_keys.items():
-            self._automaton.add_word(key, uids)  # an empty one is ignored
-        self._automaton.make_automaton()
-
-    def find(self, text: str) -> set[str]:
-        """Return the uids of all indexed entries with a key that is a part of the text."""
-        if not self._automaton:
-            return set()
-        return {uid for _, uids in self._automaton.iter(text.lower()) for uid in uids}
-
-
-def with_key_index(book: Lorebook) -> Lorebook:
-    """Return the book with an index if it is large enough for one to be worth it."""
-    if sum(len(entry.keys) for entry in book.entries) < _MIN_KEYS:
-        return book
-    return replace(book, index=KeyIndex(book.entries))
-
-
 def has_macros(entry: LoreEntry) -> bool:
     """Whether a text of the entry may hold a macro."""
     texts = (entry.content, *entry.keys, *entry.secondary_keys)
     return any("{{" in text or "<" in text for text in texts)
-
-
-def _is_plain(key: str) -> bool:
-    return not (is_regex(key) or any(one in key for one in _SEPARATORS))

@@ -17,7 +17,6 @@ from bot.prompting.lorebook.entries import (
     compile_key,
     is_regex,
     regex_weight,
-    with_key_index,
 )
 from bot.prompting.text.jsonc import JsonFields
 from bot.texts.text import Text, text_of, translatable
@@ -82,7 +81,7 @@ def read_lorebook(data: object, source: str) -> Lorebook:
     _check_keys([one for one in found if one], source)
     problems = _problems(rows, found, source)
     book = JsonFields(data, source, lenient=True)
-    read = Lorebook(
+    return Lorebook(
         entries=tuple(_with_unique_ids(found)),
         name=book.text("name"),
         scan_depth=_or(book.integer("scan_depth"), 2),
@@ -93,7 +92,6 @@ def read_lorebook(data: object, source: str) -> Lorebook:
         min_activations=_or(book.integer("min_activations"), 0),
         problems=tuple(problems),
     )
-    return with_key_index(read)
 
 
 def _entry(row: object, index: int, is_card: bool, source: str) -> LoreEntry | None:

@@ -22,7 +22,6 @@ from bot.prompting.lorebook.entries import (
 from bot.texts.text import StoredPattern, marked
 from bot.value_class import value_class
 
-_ALL = 1_000_000  # messages
 _COUNTED_AT_ONCE = 64
 _SECONDS_PER_KEY = 0.05  # of a trial
 _MAX_EXTRA_DEPTH = 100  # messages that are searched for `min_activations`
@@ -71,8 +70,7 @@ class LorebookSearch:
         time_budget: RegexTimeBudget | None = None,
     ) -> None:
         entries = [
-            _expand_keys(entry, expand) if _may_have_macros(book, entry) else entry
-            for entry in book.entries
+            _expand_keys(entry, expand) if has_macros(entry) else entry for entry in book.entries
         ]
         book = replace(book, entries=tuple(entries))
         self._book = book
@@ -99,11 +97,6 @@ class LorebookSearch:
         self._recursion_texts: list[str] = []
         self._scan_texts: dict[tuple[int, int], str] = {}  # by depth and number of recursion texts
         self._extra_depth = 0
-        # The greatest depth of an entry with one of its own.
-        self._deepest = max((self._reach(one.scan_depth or 0) for one in book.entries), default=0)
-        self._candidates = set(self._sticky)  # what the index could not rule out so far
-        self._indexed_messages = self._indexed_contents = 0
-        self._last_pass = (_ScanPass.INITIAL, self._level)
         self._budget_exceeded = False
         self._tokens = 0
 
@@ -116,13 +109,15 @@ class LorebookSearch:
             if recursions > self._book.max_recursion_steps:
                 break
         inserted = sorted(self._activated.values(), key=lambda entry: entry.order)
-        decisions = tuple(self._decision(entry) for entry in self._book.entries)
+        decisions = tuple(
+            EntryDecision(entry, entry.uid in self._activated, self._reasons[entry.uid])
+            for entry in self._book.entries
+        )
         return LoreResult(tuple(inserted), decisions, self._tokens, self._effects_after())
 
     def _triggered(self, scan: _ScanPass) -> list[LoreEntry]:
-        self._last_pass = (scan, self._level)
         triggered = []
-        for entry in self._entries_to_search():
+        for entry in self._entries:
             if entry.uid in self._activated or entry.uid in self._rejected:
                 continue
             blocked = self._why_blocked(entry, scan)
@@ -133,25 +128,6 @@ class LorebookSearch:
                 self._reasons[entry.uid] = reason
                 triggered.append(entry)
         return triggered
-
-    def _entries_to_search(self) -> Sequence[LoreEntry]:
-        """Return the entries that the index of the book cannot rule out."""
-        index = self._book.index
-        if index is None:
-            return self._entries
-        depth = max(self._reach(self._book.scan_depth + self._extra_depth), self._deepest)
-        newest = self._messages[max(0, len(self._messages) - depth) :]
-        fresh = newest[: len(newest) - self._indexed_messages]  # older ones than before
-        fresh_contents = self._recursion_texts[self._indexed_contents :]
-        self._indexed_messages = len(newest)
-        self._indexed_contents = len(self._recursion_texts)
-        self._candidates |= index.find(join_newest([*fresh_contents, *fresh], _ALL))
-        searched = self._candidates | index.unindexed
-        return [entry for entry in self._entries if entry.uid in searched]
-
-    def _reach(self, depth: int) -> int:
-        """Return how many of the newest messages a depth may reach; a negative one, nearly all."""
-        return depth if depth >= 0 else len(self._messages)
 
     def _why_blocked(self, entry: LoreEntry, scan: _ScanPass) -> str | None:
         """Return why an entry cannot be triggered, whatever the messages contain."""
@@ -200,7 +176,8 @@ class LorebookSearch:
         return self._scan_texts[depth, others]
 
     def _why_not_found(self, entry: LoreEntry) -> str:
-        if any(key in self._time_budget.slow for key in (*entry.keys, *entry.secondary_keys)):
+        slow = self._time_budget.slow
+        if slow and not slow.isdisjoint((*entry.keys, *entry.secondary_keys)):
             return marked("its regular expression took too long and was skipped")
         return KEYS_NOT_FOUND if entry.keys else marked("it has no keys")
 
@@ -210,9 +187,7 @@ class LorebookSearch:
         Only now are their contents expanded: a macro of another entry sets no variable.
         """
         triggered = [
-            replace(entry, content=self._expand(entry.content))
-            if _may_have_macros(self._book, entry)
-            else entry
+            replace(entry, content=self._expand(entry.content)) if has_macros(entry) else entry
             for entry in triggered
         ]
         rivals = _reject_group_rivals(
@@ -283,13 +258,6 @@ class LorebookSearch:
             return _ScanPass.RECURSION
         return None
 
-    def _decision(self, entry: LoreEntry) -> EntryDecision:
-        reason = self._reasons.get(entry.uid)
-        if reason is None:  # the index had ruled it out
-            scan, self._level = self._last_pass
-            reason = self._why_blocked(entry, scan) or self._why_not_found(entry)
-        return EntryDecision(entry, entry.uid in self._activated, reason)
-
     def _effects_after(self) -> TimedEffects:
         """Add the effects that begin now; those that run already are not restarted."""
         now = len(self._messages)
@@ -322,10 +290,6 @@ def _running_effects(timed: TimedEffects, book: Lorebook, now: int) -> TimedEffe
         if begin < now and end <= now < end + length:
             cooldown = [one for one in cooldown if one[0] != uid] + [(uid, end - 1, end + length)]
     return TimedEffects(tuple(sticky), tuple(cooldown))
-
-
-def _may_have_macros(book: Lorebook, entry: LoreEntry) -> bool:
-    return has_macros(entry) if book.index is None else entry.uid in book.index.with_macros
 
 
 def _expand_keys(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:

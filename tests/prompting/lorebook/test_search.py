@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import PresetError
-from bot.prompting.lorebook import entries as lorebook_entries
 from bot.prompting.lorebook.entries import (
     EntryPosition,
-    KeyIndex,
     KeyLogic,
     Lorebook,
     LoreEntry,
@@ -22,7 +19,6 @@ from bot.prompting.lorebook.entries import (
 )
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.lorebook.search import LorebookSearch
-from bot.prompting.text.words import find_word
 
 SAID = ("Bob: hello", "Alice: the red dragon sleeps")
 
@@ -334,9 +330,7 @@ def test_search_of_any_book_ends_within_its_budget(
             ).run()
 
         book = Lorebook(tuple(entries), recursive=True, min_activations=least)
-        indexed = replace(book, index=KeyIndex(entries))
         found = search(book)
-        assert found == search(indexed), "an index must not change what is found"
         assert sum(words([one.content for one in found.entries])) <= budget
         assert found.tokens <= budget
         assert all(one.enabled for one in found.entries)
@@ -347,28 +341,6 @@ def test_search_of_any_book_ends_within_its_budget(
             assert len(held) < 2 or timed.sticky
         assert found == search(book)
         timed = found.timed
-
-
-def test_large_book_is_not_searched_key_by_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [
-        {"keys": [f"word{number}x{key}" for key in range(5)], "content": f"next word{number + 1}x0"}
-        for number in range(10_000)
-    ]
-    book = read_lorebook({"entries": rows, "recursive_scanning": True}, "big.json")
-    looked_for: list[str] = []
-
-    def counting_find_word(word: str, text: str) -> int | None:
-        looked_for.append(word)
-        return find_word(word, text)
-
-    monkeypatch.setattr(lorebook_entries, "find_word", counting_find_word)
-    found = LorebookSearch(
-        book, ["Bob: word7x3 is here"], budget=1000, count=words, random_float=lambda: 0.5
-    ).run()
-    assert active(found)[:2] == ["#7", "#8"]
-    assert len(active(found)) == 1 + book.max_recursion_steps
-    assert len(looked_for) < 1000
-    assert len(found.decisions) == 10_000
 
 
 def test_contents_beyond_the_budget_are_not_counted() -> None:
