@@ -242,7 +242,7 @@ def _detect_json(value: object) -> FileKind:
 
 
 def _kind_of_keys(keys: Set[object], kinds: Sequence[tuple[str, FileKind]]) -> FileKind | None:
-    return next((kind for telling, kind in kinds if keys.issuperset(telling.split())), None)
+    return next((kind for telling, kind in kinds if keys >= {*telling.split()}), None)
 
 
 def _detect_json_lines(text: str) -> FileKind:

@@ -137,14 +137,6 @@ def compile_template(source: str) -> jinja2.Template:
 Message = Mapping[str, Any]  # "role", "content" and what else a template reads, such as tool_calls
 
 
-class _NotGiven(str):
-    __slots__ = ()
-
-
-# If a tokenizer has no such token, the name stays undefined in the template; an empty token is
-# defined. Both look empty from outside, so the default is an empty string of a type of its own.
-NOT_GIVEN: Final = _NotGiven()
-
 # What a template can raise by itself: it may compute, index and call anything.
 RENDER_ERRORS: Final = (
     jinja2.TemplateError,
@@ -172,21 +164,24 @@ class JinjaTemplate:
         self,
         source: str,
         *,
-        bos_token: str = NOT_GIVEN,
-        eos_token: str = NOT_GIVEN,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
         stop_words: Sequence[str] = (),
     ) -> None:
-        """Compile `source`; raise TemplateError if it cannot be parsed."""
+        """Compile `source`; raise TemplateError if it cannot be parsed.
+
+        In the template a token that is None is undefined, and an empty one is defined.
+        """
         self.stop_words = stop_words
         self.source = source
-        self.bos_token = str(bos_token)
-        self.eos_token = str(eos_token)
+        self.bos_token = bos_token or ""
+        self.eos_token = eos_token or ""
         tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._fixed: dict[str, Any] = {
             "tools": None,
             "documents": None,
             "add_generation_prompt": False,
-            **{name: token for name, token in tokens.items() if token is not NOT_GIVEN},
+            **{name: token for name, token in tokens.items() if token is not None},
         }
         self._uses_clock = "strftime_now" in source
         self._uses_reasoning = "reasoning_content" in source or "thinking" in source

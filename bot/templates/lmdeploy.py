@@ -34,14 +34,6 @@ class InternLMChat7B(RoleTemplate):
         return f"{opening}{self.user}{prompt}{self.eoh}{self.assistant}"
 
 
-class InternLMChat7B8K(InternLMChat7B):
-    pass
-
-
-class InternLM20B(BaseTemplate):
-    pass
-
-
 class DropLastCharacterTemplate(RoleTemplate):
     """Drops the last character of each prompt: the space that these models write themselves.
 
