@@ -133,9 +133,7 @@ async def open_rig(platform: str) -> AsyncIterator[ChannelRig]:
                 yield channel
                 await channel.platform.close()
         case "private" | "topic":
-            telegram = TgWire(port=0)
-            await telegram.start()
-            telegram.base = f"http://127.0.0.1:{telegram.runner.addresses[0][1]}"
+            telegram = await TgWire().start()
             telegram.say(ALICE, "hi")
             telegram.say(ALICE, "hi", chat=FORUM, thread=TOPIC)
             telegram.topics[FORUM] = {TOPIC: "T"}

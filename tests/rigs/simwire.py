@@ -3,23 +3,21 @@
 simcord patches discord.py at object level; this puts the same third-party model of Discord on the wire, so an
 unmodified bot PROCESS (discord.py with its own HTTPClient, rate limiter, gateway, resume) can be tested, and adds the
 faults simcord cannot show: 429 with retry_after, 5xx, slow/half-open HTTP, gateway cut/op7/op9, RESUME with replay.
-Pinned to simcord==3.2.1 private modules.  Drive in process (SimWire().alice.slash(...)) or over POST /_sim/<op>.
+Pinned to simcord==3.2.1 private modules.  Driven in process.
 """
 from __future__ import annotations
-import argparse, asyncio, copy, fnmatch, io, json, sys, time, zlib
+import asyncio, copy, fnmatch, io, json, sys, time, zlib
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 import discord
 from aiohttp import web, WSMsgType
 from simcord import interactions as sci
 from simcord import intents as scintents
-from simcord.actors import MemberActor
 from simcord.backend import Backend, serializers
 from simcord.backend.errors import BackendError, SetupError
-from simcord.builders import ChannelHandle, GuildHandle, UserHandle
+from simcord.builders import GuildHandle, UserHandle
 from simcord.env import Env
 from simcord.http import router
-from simcord.results import ResponseMessage
 import simcord.http.routes  # noqa: F401 registers handlers
 from simcord._clock import Clock
 
@@ -107,7 +105,7 @@ class SimWire:
     async def start(self):
         app = web.Application(client_max_size=64 << 20)
         app.router.add_route("*", "/api/{rest:.*}", self.rest)
-        app.router.add_get("/cdn/{rest:.*}", self.cdn); app.router.add_post("/_sim/{op}", self.control)
+        app.router.add_get("/cdn/{rest:.*}", self.cdn)
         app.router.add_get("/", self.gateway)
         self.runner = web.AppRunner(app); await self.runner.setup()
         await web.TCPSite(self.runner, self.host, self.port).start()
@@ -306,37 +304,3 @@ class SimWire:
             if r: return r
             await asyncio.sleep(0.01)
         raise TimeoutError("simwire.wait")
-    async def slash(self, who, channel, name, **opts): return await who.slash(channel, name, **opts)
-    # ------------------------------------------------------------------ control API (for drivers in another process)
-    async def control(self, req):
-        op = req.match_info["op"]; a = await req.json() if req.can_read_body else {}
-        try:
-            H = lambda gid: GuildHandle(self.env, self.b.get_guild(int(gid)))
-            M = lambda gid, uid: MemberActor(self.env, H(gid), UserHandle(self.env, self.b.get_user(int(uid))))
-            C = lambda gid, cid: ChannelHandle(self.env, H(gid) if gid else None, self.b.get_channel(int(cid)))
-            if op == "guild": r = {"id": str(self.guild(a.get("name", "Guild")).id)}
-            elif op == "channel": r = {"id": str(H(a["guild"]).create_text_channel(a.get("name", "general")).id)}
-            elif op == "role": r = {"id": str(H(a["guild"]).create_role(a["name"], permissions=discord.Permissions(int(a.get("permissions", 0)))).id)}
-            elif op == "user": r = {"id": str(self.user(a["name"]).id)}
-            elif op == "join": g = H(a["guild"]); from_ = UserHandle(self.env, self.b.get_user(int(a["user"]))); self.b.add_member(g.id, from_.id, roles=[int(x) for x in a.get("roles", [])]); r = {}
-            elif op == "dm": m = self.b.create_message(self.b.get_dm_channel(int(a["user"])).id, int(a["user"]), a["content"]); r = {"id": str(m.id), "channel_id": str(m.channel_id)}
-            elif op == "say": m = self.b.create_message(int(a["channel"]), int(a["user"]), a["content"], **({"reference": {"message_id": a["reply_to"], "channel_id": a["channel"]}} if a.get("reply_to") else {})); r = {"id": str(m.id)}
-            elif op == "slash": x = await M(a["guild"], a["user"]).slash(C(a["guild"], a["channel"]), a["name"], **a.get("options", {})); r = {"interaction": str(x._interaction.id)}
-            elif op == "click": x = await M(a["guild"], a["user"]).click(ResponseMessage(self.env, self.b.get_message(int(a["channel"]), int(a["message"]))), label=a.get("label"), custom_id=a.get("custom_id")); r = {"interaction": str(x._interaction.id)}
-            elif op == "interaction": i = self.b.interactions[int(a["interaction"])]; r = {"kind": i.response_kind, "responded": i.responded, "message_id": str(i.message_id), "ephemeral": i.ephemeral, "modal": i.modal, "followups": [str(x) for x in i.followup_ids]}
-            elif op == "messages": r = self.messages(int(a["channel"]))
-            elif op == "fault": self.fault(**a); r = {}
-            elif op == "cut": await self.cut(a.get("code")); r = {}
-            elif op == "op": self.op(a["op"], a.get("d")); r = {}
-            elif op == "gwfault": self.gw_faults.update(a); r = self.gw_faults
-            elif op == "bucket": self.bucket_limit, self.bucket_window = a["limit"], a.get("window", 5.0); r = {}
-            elif op == "log": r = [{k: v for k, v in e.items() if k != "auth"} for e in self.log]
-            elif op == "info": r = {"application_id": str(self.b.application_id), "bot_id": str(self.b.bot_user.id), "sessions": len(self.sessions)}
-            else: return web.Response(status=404)
-            return web.Response(text=self._wire(r), content_type="application/json")
-        except (BackendError, SetupError) as e: return web.json_response({"error": type(e).__name__, "message": str(e)}, status=409)
-
-async def main():
-    ap = argparse.ArgumentParser(); ap.add_argument("--port", type=int, default=3701); ap.add_argument("--token", default="sim-token"); a = ap.parse_args()
-    await SimWire(port=a.port, token=a.token).start(); print("simwire on", a.port, flush=True); await asyncio.Event().wait()
-if __name__ == "__main__": asyncio.run(main())

@@ -108,12 +108,8 @@ class Rig:
 
 @pytest.fixture
 async def telegram() -> AsyncIterator[TgWire]:
-    wire = TgWire(port=0)
-    await wire.start()
-    wire.base = f"http://127.0.0.1:{wire.runner.addresses[0][1]}"
+    wire = await TgWire().start()
     yield wire
-    if wire.waiter:
-        wire.waiter.set()  # a poll of a cancelled bot would delay the shutdown
     await wire.stop()
 
 
