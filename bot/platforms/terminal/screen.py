@@ -1,12 +1,10 @@
 """The screen of an interactive chat: a prompt at its end, below it nothing, above it the chat.
 
-What is final is printed above the prompt and belongs to the terminal from then on. What still grows
-stands between that and the prompt, which can be written in all the time.
+What is complete is printed above the prompt and belongs to the terminal from then on. What still
+grows stands between that and the prompt, which can be written in all the time.
 """
 
-import asyncio
 import contextlib
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +15,7 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
-from prompt_toolkit.history import FileHistory
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output, create_output
@@ -29,40 +27,22 @@ from bot.chat.command import CommandSpec
 from bot.texts.text import looked_up, translatable, translate
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_SPINNER_SECONDS = 0.1
+_SPINNER_SECONDS = 0.25
 _SECONDS_BEFORE_SPINNER = 0.3  # a command is answered by then
 _ROWS_BESIDE_ANSWER = 4  # of the prompt and what is shown around it
-_MAX_GROWING_CHARS = 3000  # rendering more with each update takes too long
 _ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
 
 
-class InputHistory(FileHistory):
-    """The lines of this and earlier chats, in a file that only its owner can read.
+def open_history(file: Path | None, flags: int = 0) -> History:
+    """Open the lines of this and earlier chats, in a file that only its owner can read.
 
-    Where the file cannot be written, the lines of this chat alone.
+    Where it cannot be written: the lines of this chat alone. `flags` are those of `os.open`.
     """
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        super().__init__(str(file))
-
-    @override
-    def load_history_strings(self) -> Iterable[str]:
+    if file is not None:
         with contextlib.suppress(OSError):
-            return list(super().load_history_strings())
-        return []
-
-    @override
-    def store_string(self, string: str) -> None:
-        with contextlib.suppress(OSError):
-            os.close(os.open(self._file, os.O_CREAT | os.O_WRONLY, 0o600))
-            super().store_string(string)
-
-    def clear(self) -> None:
-        """Delete the history."""
-        self._loaded_strings.clear()
-        with contextlib.suppress(OSError):
-            self._file.unlink(missing_ok=True)
+            os.close(os.open(file, os.O_CREAT | os.O_WRONLY | flags, 0o600))
+            return FileHistory(str(file))
+    return InMemoryHistory()
 
 
 class CommandCompleter(Completer):
@@ -119,7 +99,7 @@ class ChatScreen:
 
     def __init__(
         self,
-        history: InputHistory | None,
+        history: History,
         completer: Completer,
         on_line: Callable[[str], None],
         on_stop: Callable[[], None],
@@ -137,7 +117,6 @@ class ChatScreen:
         self._growing: Sequence[str] = ()
         self._waiting: Sequence[str] = ()
         self._busy_since: float | None = None
-        self._spinning: asyncio.TimerHandle | None = None
         self._ctrl_c_ends = False
         self._session: PromptSession[None] = PromptSession(
             self._message,
@@ -147,6 +126,7 @@ class ChatScreen:
             complete_while_typing=Condition(self._writes_command),
             key_bindings=self._key_bindings(),
             enable_suspend=True,
+            refresh_interval=_SPINNER_SECONDS,
             erase_when_done=True,
             input=input_ or create_input(),
             output=self._output,
@@ -157,11 +137,6 @@ class ChatScreen:
     @property
     def columns(self) -> int:
         return self._output.get_size().columns
-
-    @property
-    def capacity(self) -> int:
-        """The number of characters that fit on the screen, or fewer."""
-        return min(math.prod(self._output.get_size()), _MAX_GROWING_CHARS)
 
     async def read(self) -> None:
         """Read lines until the end of the chat; raises `EOFError` if the terminal was closed."""
@@ -197,9 +172,13 @@ class ChatScreen:
     def set_busy(self, busy: bool) -> None:
         """Start or stop the spinner."""
         self._busy_since = time.monotonic() if busy else None
-        if self._spinning is not None:
-            self._spinning.cancel()
-        self._spin()
+        self._session.app.invalidate()
+
+    def forget_lines(self, file: Path | None) -> None:
+        """Delete the history of what was entered."""
+        buffer = self._session.default_buffer
+        buffer.history = open_history(file, os.O_TRUNC)
+        buffer.reset(buffer.document)
 
     # --- what is shown --------------------------------------------------------------------------
 
@@ -228,12 +207,6 @@ class ChatScreen:
         frame = _SPINNER[int(seconds / _SPINNER_SECONDS) % len(_SPINNER)]
         told = translatable("reading … {seconds} s (Ctrl-C stops)", seconds=f"{seconds:.0f}")
         return f"{frame} {translate(told, self._language)}"
-
-    def _spin(self) -> None:
-        self._session.app.invalidate()
-        if self._busy_since is not None:
-            loop = asyncio.get_running_loop()
-            self._spinning = loop.call_later(_SPINNER_SECONDS, self._spin)
 
     # --- keys -----------------------------------------------------------------------------------
 

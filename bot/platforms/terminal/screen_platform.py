@@ -3,35 +3,40 @@
 import asyncio
 from collections import deque
 from dataclasses import replace
-
 from prompt_toolkit.input import Input
 from prompt_toolkit.output import Output
 from prompt_toolkit.utils import is_dumb_terminal
 from typing_extensions import override
-
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Limits
+from bot.chat.outgoing import MessageContent
+from bot.chat.outgoing import OutgoingMessage
 from bot.errors import Refused
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
-from bot.platforms.terminal.local_chat import (
-    LIMITS,
-    MAX_KEPT,
-    OWN_COMMANDS,
-    LocalChat,
-    PrintingSurface,
-    printed_file,
-)
-from bot.platforms.terminal.rendering import GrowingMessage, TextRenderer
-from bot.platforms.terminal.screen import ChatScreen, CommandCompleter, InputHistory
-from bot.ports import Intake, Platform, Surface
+from bot.platforms.terminal.local_chat import LIMITS
+from bot.platforms.terminal.local_chat import MAX_KEPT
+from bot.platforms.terminal.local_chat import OWN_COMMANDS
+from bot.platforms.terminal.local_chat import LocalChat
+from bot.platforms.terminal.local_chat import PrintingSurface
+from bot.platforms.terminal.local_chat import printed_file
+from bot.platforms.terminal.rendering import TextRenderer
+from bot.platforms.terminal.screen import ChatScreen
+from bot.platforms.terminal.screen import CommandCompleter
+from bot.ports import Intake
+from bot.ports import Platform
+from bot.ports import Surface
 from bot.runtime.in_process import BoundedDict
 from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.terminal import strip_control_characters
-from bot.texts.text import translatable, translate
+from bot.texts.text import translatable
+from bot.texts.text import translate
+from bot.platforms.terminal.screen import open_history
+
 
 HISTORY_FILE = "terminal_history"
 _END_SECONDS = 2.0  # for a stopped answer to be printed
+_MAX_RENDERED_CHARS = 3000  # rendering more with each update takes too long
 _WELCOME = translatable(
     "Write a message. /help lists the commands, /as NAME changes your name, /quit ends. "
     "Alt-Enter begins a new line, Tab completes a command, Ctrl-C stops an answer."
@@ -59,9 +64,9 @@ class ScreenPlatform(LocalPlatform):
         self._stop_requested = asyncio.Event()
         self._is_busy = False
         folder = context.data_dir
-        self._history = InputHistory(folder / HISTORY_FILE) if folder else None
+        self._history_file = folder / HISTORY_FILE if folder else None
         self._screen = ChatScreen(
-            self._history,
+            open_history(self._history_file),
             CommandCompleter([*context.commands, *OWN_COMMANDS], context.complete_preset, language),
             self._enter,
             self._stop_requested.set,
@@ -140,8 +145,8 @@ class ScreenPlatform(LocalPlatform):
             return
         await intake.receive([self._chat.to_said(line)], {})
         await self._show_answers()
-        if word == "/forget" and self._history is not None:
-            self._history.clear()
+        if word == "/forget":
+            self._screen.forget_lines(self._history_file)
 
     async def _show_answers(self) -> None:
         """Show answers until there is nothing left to answer."""
@@ -168,16 +173,14 @@ def make(context: PlatformContext) -> Platform | None:
 
 
 class ScreenSurface(PrintingSurface):
-    """Shows the newest message while it grows; printed text cannot be changed."""
+    """Shows the newest message while it grows, and prints it when it is complete."""
 
     def __init__(self, screen: ChatScreen, run: str, language: str = "en") -> None:
         super().__init__(run, language)
         self._screen = screen
         self._renderer = TextRenderer(lambda: screen.columns)
-        self._newest: GrowingMessage | None = None
-        self._newest_id = ""
+        self._growing: str | None = None  # the id of the newest message
         self._texts = BoundedDict[str, str](MAX_KEPT)
-        """The printed text of each message."""
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -192,64 +195,53 @@ class ScreenSurface(PrintingSurface):
         *,
         interaction: str | None = None,
     ) -> None:
-        text = content.text
-        if message_id == self._newest_id and self._newest is not None:
-            if self._newest.update(strip_control_characters(text)):
-                self._texts[message_id] = text
-                self._show()
-                return
-        elif self._texts.get(message_id) == text:
-            return
-        self._begin(message_id, text)
+        if self._texts.get(message_id) != content.text:
+            self._grow(message_id, content.text)
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
         """Remove what was not printed yet."""
-        if message_id == self._newest_id and self._newest is not None:
-            self._newest = None
+        if message_id == self._growing:
+            self._growing = None
             self._screen.show_growing(())
 
     def end_message(self) -> None:
-        """Print the rest of the newest message, which is complete."""
-        if self._newest is None:
+        """Print the newest message, which is complete."""
+        if self._growing is None:
             return
-        rest, self._newest = self._newest.take_rest(), None
+        text, self._growing = self._texts[self._growing], None
         self._screen.show_growing(())
-        self._print("\n".join([*rest, ""]))
+        self._print(self._renderer.answer(strip_control_characters(text)) + "\n")
 
     def note(self, text: str) -> None:
         """Print a notice."""
-        self.end_message()
-        self._print(self._renderer.plain(strip_control_characters(text), "dim"))
+        self._print_plain(text, "dim")
 
     def print_question(self, name: str, text: str) -> None:
         """Print what a person has entered."""
-        self.end_message()
-        lines = strip_control_characters(f"{name}> {text}")
-        self._print(self._renderer.plain(lines, "green"))
+        self._print_plain(f"{name}> {text}", "green")
 
     @override
     def _print_message(self, message_id: str, message: OutgoingMessage) -> None:
-        self._begin(message_id, message.text)
+        self._grow(message_id, message.text)
         if message.file is not None:
+            self._print_plain(printed_file(message.file, self._language))
+
+    def _grow(self, message_id: str, text: str) -> None:
+        """Show a message as it is now, below those that are complete."""
+        if message_id != self._growing:
             self.end_message()
-            file = printed_file(message.file, self._language)
-            self._print(self._renderer.plain(strip_control_characters(file)))
+        self._growing, self._texts[message_id] = message_id, text
+        shown = strip_control_characters(text)
+        if len(shown) > _MAX_RENDERED_CHARS:
+            shown = self._renderer.plain(shown[-_MAX_RENDERED_CHARS:])
+        else:
+            shown = self._renderer.answer(shown)
+        self._screen.show_growing(shown.split("\n"))
 
-    def _begin(self, message_id: str, text: str) -> None:
+    def _print_plain(self, text: str, style: str = "") -> None:
         self.end_message()
-        self._newest, self._newest_id = GrowingMessage(self._renderer), message_id
-        self._newest.update(strip_control_characters(text))
-        self._texts[message_id] = text
-        self._show()
-
-    def _show(self) -> None:
-        if self._newest is None:
-            return
-        final = self._newest.take_final()
-        self._screen.show_growing(self._newest.growing(self._screen.capacity))
-        if final:
-            self._print("\n".join(final))
+        self._print(self._renderer.plain(strip_control_characters(text), style))
 
     def _print(self, text: str) -> None:
         try:
