@@ -4,25 +4,31 @@ See https://core.telegram.org/bots/api#getme and #getupdates.
 """
 
 import asyncio
-import json
-import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from http import HTTPStatus
+from contextlib import suppress
 from typing import Any
 
+import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
+
+# isort: split
+
+from aiogram.methods import GetMe, SendMessage
 from typing_extensions import override
 
-from bot.errors import OutcomeUnknown, PlatformFatal, Refused, Unreachable
+from bot.errors import PlatformError, PlatformFatal, Refused, SettingsError, Unreachable
 from bot.platforms.spec import AccountSetup, BotAccount, CodeRequest
+from bot.platforms.telegram.api import (
+    CALL_SECONDS,
+    BotApi,
+    PollingConflict,
+    decode_result,
+    token_refused,
+)
 from bot.platforms.telegram.settings import TelegramSettings
-from bot.runtime.http_client import ConnectionFailed, HttpClient
+from bot.runtime.clock import SystemClock
 from bot.texts.text import translatable
 
-_TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 _POLL_SECONDS = 25
 _PAUSE_SECONDS = 1.0
-_MAX_RESPONSE_BYTES = 4 * 2**20
 _MOST_UPDATES = 100  # that one call returns
 
 _PRIVACY_ON = translatable(
@@ -41,28 +47,34 @@ class TelegramAccount(AccountSetup):
     where_from = translatable("@BotFather in Telegram: send /newbot")
 
     def __init__(self, settings: TelegramSettings) -> None:
-        self._token = settings.token.get_secret_value() if settings.token else ""
-        address = f"{settings.api_base.rstrip('/')}/bot{self._token}"
-        headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
-        self._client = HttpClient(address, headers, connect_seconds=5)
+        self._settings = settings
+        self._connected: BotApi | None = None
+
+    @property
+    def _api(self) -> BotApi:
+        if self._connected is None:
+            try:
+                self._connected = BotApi(self._settings, SystemClock())
+            except SettingsError:
+                raise PlatformFatal(
+                    translatable(
+                        "TROUPE_TELEGRAM__TOKEN is not of the form 123456:ABC...; copy it from"
+                        " @BotFather"
+                    )
+                ) from None
+        return self._connected
 
     @override
     async def inspect(self) -> BotAccount:
-        if not _TOKEN.fullmatch(self._token):
-            raise PlatformFatal(
-                translatable(
-                    "TROUPE_TELEGRAM__TOKEN is not of the form 123456:ABC...; copy it from"
-                    " @BotFather"
-                )
-            )
-        me = await self._call("getMe")
-        name = str(me.get("username"))
-        reads_all = bool(me.get("can_read_all_group_messages"))
-        notes = [_PRIVACY_OFF if reads_all else _PRIVACY_ON]
-        if not me.get("can_join_groups", True):
+        try:
+            me = await self._api.call(GetMe())
+        except Refused:
+            raise token_refused() from None
+        notes = [_PRIVACY_OFF if me.can_read_all_group_messages else _PRIVACY_ON]
+        if me.can_join_groups is False:
             notes.append(_NO_GROUPS)
         opens = translatable("open a chat with it")
-        return BotAccount(f"@{name}", f"https://t.me/{name}", opens, tuple(notes))
+        return BotAccount(f"@{me.username}", f"https://t.me/{me.username}", opens, tuple(notes))
 
     @override
     def request_code(self, account: BotAccount, code: str) -> CodeRequest:
@@ -102,76 +114,26 @@ class TelegramAccount(AccountSetup):
 
     @override
     async def close(self) -> None:
-        await self._client.close()
+        if self._connected is not None:
+            await self._connected.close()
 
-    async def _updates(self) -> list[dict[str, Any]]:
-        parameters = {"timeout": _POLL_SECONDS, "allowed_updates": ["message"]}
-        found = await self._call("getUpdates", parameters, _POLL_SECONDS + 10)
-        return found if isinstance(found, list) else []
+    async def _updates(self, **fields: object) -> list[dict[str, Any]]:
+        given = {"timeout": _POLL_SECONDS, "allowed_updates": ["message"], **fields}
+        try:
+            updates = await self._api.send("getUpdates", given, _POLL_SECONDS + CALL_SECONDS)
+        except PollingConflict:
+            raise Unreachable(
+                translatable(
+                    "another process receives this bot's messages; stop it (is Troupe running?),"
+                    " or delete the bot's webhook"
+                )
+            ) from None
+        return decode_result(updates, list[dict[str, Any]])
 
     async def _finish(self, update_id: int, updates: list[dict[str, Any]], chat: int) -> None:
         """Thank the person, and take the code from the service unless messages precede it."""
         if updates[0]["update_id"] == update_id:
-            parameters = {"offset": update_id + 1, "timeout": 0, "limit": 1}
-            await self._call("getUpdates", parameters)
-        text = "Thank you. You are an admin of this bot now."
-        try:
-            await self._call("sendMessage", {"chat_id": chat, "text": text})
-        except (Refused, Unreachable):
-            return  # the terminal says it as well
-
-    async def _call(self, method: str, parameters: object = None, seconds: float = 10) -> Any:
-        body = json.dumps(parameters or {}).encode()
-        deadline = asyncio.get_running_loop().time() + seconds
-        async with (
-            _translated(seconds),
-            await self._client.request("POST", f"/{method}", body, deadline) as response,
-        ):
-            text = await response.read_all(deadline, _MAX_RESPONSE_BYTES)
-        status, answer = response.status, None
-        with suppress(ValueError):
-            answer = json.loads(text)
-        match status, answer:
-            case _, {"ok": True, "result": result}:
-                return result
-            case HTTPStatus.UNAUTHORIZED | HTTPStatus.NOT_FOUND, _:
-                raise PlatformFatal(
-                    translatable(
-                        "Telegram does not accept the bot's token; set TROUPE_TELEGRAM__TOKEN to"
-                        " the one that @BotFather shows"
-                    )
-                )
-            case HTTPStatus.CONFLICT, _:
-                raise Unreachable(
-                    translatable(
-                        "another process receives this bot's messages; stop it (is Troupe"
-                        " running?), or delete the bot's webhook"
-                    )
-                )
-            case _, {"description": str(description)}:
-                raise Refused(translatable("Telegram refuses: {refusal}", refusal=description))
-            case _:
-                raise Unreachable(
-                    translatable(
-                        "what answers with status {status} is not Telegram; correct"
-                        " TROUPE_TELEGRAM__API_BASE",
-                        status=status,
-                    )
-                )
-
-
-@asynccontextmanager
-async def _translated(seconds: float) -> AsyncIterator[None]:
-    try:
-        yield
-    except ConnectionFailed as error:
-        kind = OutcomeUnknown if error.sent else Unreachable
-        raise kind(
-            translatable("{name} cannot be reached: {reason}", name="Telegram", reason=error)
-        ) from None
-    except TimeoutError:
-        raise OutcomeUnknown(
-            translatable(
-                "{name} did not answer within {seconds} s", name="Telegram", seconds=f"{seconds:g}"
-            )
-        ) from None
+            await self._updates(offset=update_id + 1, timeout=0, limit=1)
+        thanks = SendMessage(chat_id=chat, text="Thank you. You are an admin of this bot now.")
+        with suppress(PlatformError):  # the terminal says it as well
+            await self._api.call(thanks)

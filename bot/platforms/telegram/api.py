@@ -48,6 +48,7 @@ from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.tokens import BotToken
 from bot.ports import Clock
 from bot.runtime.http_client import ConnectionFailed, HttpClient, InvalidAddress
+from bot.texts.text import translatable
 
 Result = TypeVar("Result")
 T = TypeVar("T")
@@ -204,11 +205,13 @@ class BotApi:
             ) from None
 
 
-def token_refused(error: Refused) -> TokenRejected:
+def token_refused() -> TokenRejected:
     """Return what a refused `getMe` means: Telegram answers a malformed token by "Not Found"."""
     return TokenRejected(
-        f"Telegram does not accept the bot's token ({error}); "
-        "set TROUPE_TELEGRAM__TOKEN to the token that @BotFather shows"
+        translatable(
+            "Telegram does not accept the bot's token; set TROUPE_TELEGRAM__TOKEN to the one that"
+            " @BotFather shows"
+        )
     )
 
 
@@ -220,10 +223,7 @@ def translate(error: Exception) -> PlatformError:
         case TelegramMigrateToChat():
             return ChatMoved(error.migrate_to_chat_id)
         case TelegramUnauthorizedError():
-            return TokenRejected(
-                "Telegram does not accept the bot's token; "
-                "set TROUPE_TELEGRAM__TOKEN to the one that @BotFather shows"
-            )
+            return token_refused()
         case TelegramEntityTooLarge():
             return Refused("Telegram refuses the request: it is too large")
         case ConnectionFailed():
@@ -248,11 +248,14 @@ def _translate_lost(error: ConnectionFailed) -> PlatformError:
         return Unreachable("TROUPE_TELEGRAM__API_BASE is not a valid URL")
     if error.sent:
         return OutcomeUnknown(f"Telegram's response was cut off: {error}")
-    return Unreachable(str(error))
+    return Unreachable(
+        translatable("{name} cannot be reached: {reason}", name="Telegram", reason=error)
+    )
 
 
 def _translate_refusal(description: str) -> PlatformError:
-    lowered, text = description.lower(), f"Telegram refuses: {description}"
+    lowered = description.lower()
+    text = translatable("Telegram refuses: {refusal}", refusal=description)
     for refusal, reasons in _REFUSALS:
         if any(reason in lowered for reason in reasons):
             return refusal(text)
