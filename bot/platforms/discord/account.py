@@ -4,10 +4,10 @@ See https://discord.com/developers/docs/resources/application and /events/gatewa
 """
 
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlencode
 
 import discord
-import msgspec
 from typing_extensions import override
 
 from bot.errors import PlatformError, Unreachable
@@ -45,17 +45,10 @@ _MESSAGE_CONTENT_OFF = translatable(
 _MESSAGE_CONTENT_ON = translatable("Message Content Intent is on")
 
 
-class _Application(msgspec.Struct):
-    id: str
-    flags: int = 0
-
-    @property
-    def has_content(self) -> bool:
-        """Whether the Message Content Intent is on; small bots have a flag of their own."""
-        flags = discord.ApplicationFlags(
-            gateway_message_content=True, gateway_message_content_limited=True
-        )
-        return bool(self.flags & flags.value)
+_HAS_CONTENT = discord.ApplicationFlags(
+    gateway_message_content=True, gateway_message_content_limited=True
+).value
+"""Whether the Message Content Intent is on; small bots have a flag of their own."""
 
 
 class DiscordAccount(AccountSetup):
@@ -75,13 +68,13 @@ class DiscordAccount(AccountSetup):
     @override
     async def inspect(self) -> BotAccount:
         bot = await self._rest.bot_user()
-        application = decode_response(await self._rest.call(_APPLICATION), _Application)
+        application = decode_response(await self._rest.call(_APPLICATION), dict[str, Any])
         query = {
-            "client_id": application.id,
+            "client_id": application["id"],
             "permissions": PERMISSIONS,
             "scope": "bot applications.commands",
         }
-        has_content = application.has_content
+        has_content = bool(application.get("flags", 0) & _HAS_CONTENT)
         return BotAccount(
             bot.full_name,
             f"{_INVITE}?{urlencode(query)}",
@@ -106,7 +99,7 @@ class DiscordAccount(AccountSetup):
         async with _CodeReceiver(code, self._settings, self._rest, self._clock) as receiver:
             await receiver.login(self._token.read())
             try:
-                await receiver.stay_connected(None, _wait_for_nothing)
+                await receiver.stay_connected(None)
             except _CodeReceived as received:
                 await self._thank(received.message)
                 return str(received.message.author.id)
@@ -144,7 +137,3 @@ class _CodeReceiver(ShardClient):
     def on_message(self, message: discord.Message) -> None:
         if self._code in message.content.split() and not message.author.bot:
             raise _CodeReceived(message)
-
-
-async def _wait_for_nothing() -> None:
-    pass

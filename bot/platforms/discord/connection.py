@@ -76,14 +76,8 @@ class ShardClient(DiscordClient):
         self._loading: set[asyncio.Task[None]] = set()
         super().__init__(rest, intents, shard)
 
-    async def stay_connected(
-        self, session: GatewaySession | None, before_identify: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Receive until closed.
-
-        Args:
-            session: the session to resume.
-            before_identify: is awaited before each IDENTIFY.
+    async def stay_connected(self, session: GatewaySession | None) -> None:
+        """Resume the session, if there is one, and receive until closed.
 
         Raises:
             PlatformError: the first connection failed, or Discord has ended it for good.
@@ -91,7 +85,7 @@ class ShardClient(DiscordClient):
         failures = 0
         while not self.is_closed():
             try:
-                await self._open(session, before_identify)
+                await self._open(session)
                 while True:
                     if await self.receive():
                         failures = 0
@@ -155,15 +149,12 @@ class ShardClient(DiscordClient):
             task.cancel()
         self._held.clear()
 
-    async def _open(
-        self, session: GatewaySession | None, before_identify: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def _open(self, session: GatewaySession | None) -> None:
         self.is_replaying = session is not None
         if session is not None:
             _log.info("discord_resuming", shard=self.shard.name)
             await self.open_socket(session, session.resume_url or self._gateway_url)
             return
-        await before_identify()
         async with self._identify_limits.turn(self.shard.number) as address:
             _log.info("discord_identifying", shard=self.shard.name)
             await self.open_socket(None, self._gateway_url or address)

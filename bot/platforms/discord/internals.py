@@ -16,7 +16,7 @@ tests/platforms/discord/test_internals.py checks each name, and finds those that
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -46,7 +46,7 @@ _ESSENTIAL = frozenset(
 )
 """The parts that a message cannot do without."""
 _KEPT = _ESSENTIAL | {"mentions", "mention_roles", "message_reference", "referenced_message"}
-"""The parts that are kept if several are unreadable."""
+"""The parts that are kept if others are unreadable."""
 _log = structlog.get_logger(__name__)
 Payload = Any  # a JSON object of Discord's API
 Parsed = TypeVar("Parsed")
@@ -95,7 +95,7 @@ class DiscordClient(discord.Client):
     def parse(self, event: RawEvent, take: TakeEvent) -> None:
         """Parse an event as if Discord had just sent it, and give the result to `take`.
 
-        What cannot be parsed is logged and skipped; of a message only the unreadable part.
+        What cannot be parsed is logged and skipped; of a message its essential parts are kept.
         """
         parse = self._connection.parsers[event.t]
         if event.t in _MESSAGE_EVENTS:
@@ -213,34 +213,15 @@ def log_skipped(event: str, error: Exception) -> None:
 
 
 def parse_readable(parse: Callable[[Payload], None], message: Payload) -> None:
-    """Parse a message without the one part that the library cannot parse.
+    """Parse a message; if the library cannot, its most important parts.
 
-    If several are unreadable, only the essential parts are kept. The library raises before it
-    dispatches the message, so parsing can be repeated.
+    The library raises before it dispatches the message, so parsing can be repeated.
     """
-    whole = _with_poll_expiry(message)
     try:
-        parse(whole)
+        return parse(message)
     except PARSE_ERRORS as error:
-        reason = type(error).__name__
-    else:
-        return
-    for part in [one for one in whole if one not in _ESSENTIAL]:
-        try:
-            parse({key: value for key, value in whole.items() if key != part})
-        except PARSE_ERRORS:
-            continue
-        _log.warning("discord_message_part_skipped", part=part, reason=reason)
-        return
-    parse({key: value for key, value in whole.items() if key in _KEPT})
-    _log.warning("discord_message_part_skipped", part="all", reason=reason)
-
-
-def _with_poll_expiry(data: Payload) -> Payload:
-    """Add the end that the library requires to polls without one."""
-    poll, original = data.get("poll"), data.get("referenced_message")
-    if isinstance(poll, Mapping) and poll.get("expiry") is None:
-        data = {**data, "poll": {**poll, "expiry": data.get("timestamp")}}
-    if isinstance(original, Mapping) and original.get("poll"):
-        data = {**data, "referenced_message": _with_poll_expiry(original)}
-    return data
+        _log.warning("discord_message_parts_skipped", reason=type(error).__name__)
+    try:
+        parse({key: value for key, value in message.items() if key in _KEPT})
+    except PARSE_ERRORS:
+        parse({key: value for key, value in message.items() if key in _ESSENTIAL})

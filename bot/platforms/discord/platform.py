@@ -11,7 +11,6 @@ from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import discord
-import msgspec
 import structlog
 from typing_extensions import override
 
@@ -250,7 +249,7 @@ async def _run_until_closed(
     jobs = [changed]
     try:
         session = await receiver.load()
-        connecting = gateway.stay_connected(session, receiver.before_identify)
+        connecting = gateway.stay_connected(session)
         jobs += [asyncio.create_task(receiver.run()), asyncio.create_task(connecting)]
         ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -275,31 +274,15 @@ def _end_reason(ended: asyncio.Task[None]) -> BaseException:
     return _first_error(error)
 
 
-class _Role(msgspec.Struct):
-    id: str
-    permissions: str
-
-
-class _Guild(msgspec.Struct):
-    id: str
-    owner_id: str
-    roles: list[_Role]
-
-
-class _Member(msgspec.Struct):
-    roles: list[str]
-    communication_disabled_until: datetime | None = None
-
-
 async def manages_guild(rest: RestClient, guild_id: str, user_id: str, now: float) -> bool:
     """Return whether a member owns, administers or manages a guild; may raise `PlatformError`."""
-    guild = decode_response(await rest.call(_GUILD, guild_id), _Guild)
-    member = decode_response(await rest.call(_MEMBER, guild_id, user_id), _Member)
-    held = {guild.id, *member.roles}  # @everyone has the id of the guild
-    bits = reduce(or_, (int(role.permissions) for role in guild.roles if role.id in held), 0)
-    permissions = discord.Permissions(bits)
-    if guild.owner_id == user_id or permissions.administrator:
+    guild = decode_response(await rest.call(_GUILD, guild_id), dict[str, Any])
+    member = decode_response(await rest.call(_MEMBER, guild_id, user_id), dict[str, Any])
+    held = {guild["id"], *member["roles"]}  # @everyone has the id of the guild
+    bits = (int(role["permissions"]) for role in guild["roles"] if role["id"] in held)
+    permissions = discord.Permissions(reduce(or_, bits, 0))
+    if guild["owner_id"] == user_id or permissions.administrator:
         return True
-    silenced_until = member.communication_disabled_until
-    is_silenced = silenced_until is not None and silenced_until.timestamp() > now
+    silenced_until = member.get("communication_disabled_until")
+    is_silenced = silenced_until and datetime.fromisoformat(silenced_until).timestamp() > now
     return permissions.manage_guild and not is_silenced

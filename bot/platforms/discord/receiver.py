@@ -1,7 +1,6 @@
 """Store what the gateway delivers; after a new session the missed messages come first."""
 
 import asyncio
-import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta
@@ -9,7 +8,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import discord
-import msgspec
 import structlog
 from discord.utils import snowflake_time, time_snowflake
 
@@ -34,7 +32,7 @@ from bot.platforms.discord.incoming import (
     message_to_said,
 )
 from bot.platforms.discord.internals import skip_unreadable
-from bot.platforms.discord.shards import GatewaySession, Shard, loop_pause, recent_identifies
+from bot.platforms.discord.shards import GatewaySession, Shard
 from bot.platforms.receiving import mark_late, read_cursors, read_number, to_number
 from bot.platforms.spec import PlatformContext
 from bot.ports import Intake
@@ -71,7 +69,6 @@ class MessageReceiver:
         self._session: GatewaySession | None = None  # up to what was taken
         self._stored_session: GatewaySession | None = None
         self._session_stored_at = -math.inf
-        self._identified: Sequence[float] = ()
         self._is_replaying = False
         self._read_slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self.store_error: str | None = None
@@ -95,34 +92,12 @@ class MessageReceiver:
     async def load(self) -> GatewaySession | None:
         """Load the shard's cursors; return the session to resume, if there is one."""
         stored = await self._load_cursors()
-        name = self._cursors.identified_name
-        identified = read_cursors(
-            {name: stored[name]} if name in stored else {},
-            lambda _, times: msgspec.json.decode(times, type=list[float]),
-        )
-        self._identified = identified[0] if identified else ()
         session = stored.get(self._cursors.session_name)
         if session is None or not self._cursors.misses_nothing:
             return None
         self._session = self._stored_session = GatewaySession.from_stored(session)
         self._is_replaying = self._session is not None
         return self._session
-
-    async def before_identify(self) -> None:
-        """Wait if the shard has identified too often lately; store that it identifies again."""
-        pause = loop_pause(self._identified, self._clock.now())
-        if pause > 0:
-            self.store_error = "waiting: Discord ended the last sessions soon after they began"
-            _log.warning("discord_identify_loop", seconds=round(pause, 1))
-        while pause > 0:
-            await self._clock.sleep(pause)
-            pause = loop_pause(self._identified, self._clock.now())
-        self.store_error = None
-        now = self._clock.now()
-        self._identified = [*recent_identifies(self._identified, now), now]
-        await self._store_incomings(
-            (), {self._cursors.identified_name: json.dumps(self._identified)}
-        )
 
     async def _load_cursors(self) -> Mapping[str, str]:
         stored = await self._retry_while_store_fails(
@@ -334,7 +309,6 @@ class ChannelCursors:
         self._shard = shard
         self._marks = f"{self.prefix}{shard.name} "
         self.session_name = f"{self._marks}session"
-        self.identified_name = f"{self._marks}identified"
         self._stored: dict[int, int] = {}
         self._guilds: dict[int, int] = {}
         self._pending: dict[int, int] = {}

@@ -9,7 +9,7 @@ https://discord.com/developers/docs/events/gateway#sharding, #resuming and
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -30,9 +30,6 @@ _SECONDS_BETWEEN = 5.5  # Discord counts 5 s
 _MAX_TURN_SECONDS = 60.0
 _ASK_SECONDS = 1.0
 _ASK_AGAIN_SECONDS = 60.0  # whether there is a new budget
-_LOOP_SECONDS = 3600.0
-_FREE_IDENTIFIES = 10  # of a shard within an hour; from then on each waits longer
-_MAX_LOOP_PAUSE_SECONDS = 60.0
 
 
 @value_class
@@ -172,22 +169,3 @@ class IdentifyLimits:
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
             return False
-
-
-def recent_identifies(times: Sequence[float], now: float) -> list[float]:
-    """Return the times that count for `loop_pause`, in Unix seconds."""
-    return [at for at in times if now - _LOOP_SECONDS < at <= now]
-
-
-def loop_pause(times: Sequence[float], now: float) -> float:
-    """Return how many seconds a shard has to wait that identified at these times.
-
-    The first ones of an hour are free; then each wait doubles, so that neither sessions that end at
-    once nor a process in a restart loop use up the budget of the bot.
-    """
-    recent = recent_identifies(times, now)
-    excess = len(recent) - _FREE_IDENTIFIES
-    if excess < 0:
-        return 0.0
-    pause = min(5.0 * 2.0 ** min(excess, 16), _MAX_LOOP_PAUSE_SECONDS)
-    return max(0.0, recent[-1] + pause - now)

@@ -323,10 +323,6 @@ class DiscordSurface(Surface, BucketSurface):
         return _message_id(sent)
 
 
-class _AttachedFile(msgspec.Struct):
-    filename: str
-
-
 class _FoundMessage(msgspec.Struct):
     """A message in the history of a channel."""
 
@@ -334,7 +330,7 @@ class _FoundMessage(msgspec.Struct):
     content: str
     author: WithId
     webhook_id: str | None = None
-    attachments: list[_AttachedFile] = []
+    attachments: list[dict[str, Any]] = []
 
 
 def _message_id(response: bytes) -> str:
@@ -343,7 +339,7 @@ def _message_id(response: bytes) -> str:
 
 def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) -> bool:
     """Return whether a message is the one that was sent, by the bot or a webhook."""
-    files = [one.filename for one in found.attachments]
+    files = [one["filename"] for one in found.attachments]
     said = sent.content.named_text if found.webhook_id is None else sent.text
     plain = replace(sent.content, is_plain=True)
     forms = {_shown(said, content).strip() for content in (sent.content, plain)}

@@ -303,29 +303,6 @@ async def test_unreadable_part_of_a_message_is_skipped_live_and_in_the_history(
     assert identify_count(server.wire) == 2, "the connection was lost"
 
 
-ENDLESS = {
-    "question": {"text": "Tea?"},
-    "answers": [{"answer_id": 1, "poll_media": {"text": "yes"}}],
-    "allow_multiselect": False,
-    "layout_type": 1,
-    "expiry": None,
-}
-
-
-async def test_poll_without_an_end_is_read(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
-    make_odd(server, {"content": "", "poll": ENDLESS})
-    async with running(platform, intake):
-        odd = server.say("odd")
-        server.say("which?", reference={"message_id": str(odd.id)})
-        await wait_until(lambda: "which?" in intake.texts)
-    [asked, answered] = intake.received
-    assert asked.text == "[poll] Tea?\n- yes"
-    assert answered.quote is not None
-    assert answered.quote.text == asked.text
-
-
 def test_skipped_event_quotes_nobody_in_the_log() -> None:
     with capture_logs() as logs:
         assert skip_unreadable("MESSAGE", lambda: int("canary")) is None

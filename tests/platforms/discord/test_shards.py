@@ -1,7 +1,6 @@
 """Shards on loopback: sessions are resumed by the next process, IDENTIFYs keep to their limits."""
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -9,9 +8,9 @@ from simcord.builders import ChannelHandle
 from simcord.results import ResponseMessage
 
 from bot.chat.incoming import Edited, Said
-from bot.platforms.discord.shards import GatewaySession, Shard, loop_pause, recent_identifies
+from bot.platforms.discord.shards import GatewaySession, Shard
 from bot.runtime.tasks import cancel_and_wait
-from tests.platforms.discord.conftest import ShortSleepClock, platform_for, running, wait_until
+from tests.platforms.discord.conftest import platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
 from tests.support.intake import FakeIntake
 
@@ -237,31 +236,6 @@ async def test_used_up_budget_is_waited_for(wire: SimWire, intake: FakeIntake) -
     await cancel_and_wait([run])
     await platform.close()
     assert count(wire, "<op2") == 1
-
-
-async def test_repeated_identifies_of_a_shard_wait_longer_and_longer(
-    wire: SimWire, intake: FakeIntake
-) -> None:
-    now = ShortSleepClock().now()
-    intake.stored["discord:0/1 identified"] = json.dumps(
-        [now - number for number in range(12, -1, -1)]
-    )
-    platform = platform_for(wire)
-    run = asyncio.create_task(platform.run(intake))
-    await wait_until(lambda: "waiting" in (platform.connection_error or ""))
-    assert count(wire, "<op2") == 0
-    await cancel_and_wait([run])
-    await platform.close()
-
-
-def test_loop_pause_doubles_and_forgets_after_an_hour() -> None:
-    ten = range(10)
-    assert loop_pause(range(9), 9) == 0
-    assert loop_pause(ten, 9) == 5
-    assert loop_pause([*ten, 20], 22) == 8
-    assert loop_pause(range(40), 40) == 59
-    assert loop_pause(ten, 3700) == 0
-    assert recent_identifies([1, 100], 3650) == [100]
 
 
 def test_guilds_belong_to_one_shard_and_direct_messages_to_the_first() -> None:
