@@ -126,12 +126,8 @@ class MovedChats:
                 )
             case Joined():
                 return None  # it was in the group before
-            case Deleted():
-                ids = tuple(str(int(one) + _IDS_ABOVE) for one in incoming.message_ids)
-                scopes = scopes_of(address)
-                return replace(incoming, address=address, scopes=scopes, message_ids=ids)
-            case ForgetRequested():
-                return replace(incoming, address=address, scopes=scopes_of(address))
+            case Deleted() | ForgetRequested():  # Telegram tells of neither
+                return incoming
 
     async def in_chat(
         self, address: Address, request: Callable[[CurrentChat], Awaitable[Result]]

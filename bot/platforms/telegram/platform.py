@@ -1,73 +1,78 @@
 """Telegram as a platform: poll or be called, store, and only then acknowledge."""
 
 import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
-
-# isort: split
-
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import partial
 from itertools import count
-from typing import Any, NoReturn, TypeVar
-
+from typing import Any
+from typing import NoReturn
+from typing import TypeVar
 import msgspec
 import structlog
 from aiogram.enums import ChatMemberStatus
-from aiogram.methods import (
-    AnswerCallbackQuery,
-    DeleteWebhook,
-    GetMe,
-    SetWebhook,
-)
-from aiogram.types import Update, User
+from aiogram.methods import AnswerCallbackQuery
+from aiogram.methods import DeleteWebhook
+from aiogram.methods import GetMe
+from aiogram.methods import SetWebhook
+from aiogram.types import Update
+from aiogram.types import User
 from pydantic import SecretStr
 from typing_extensions import override
-
-from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
-from bot.errors import (
-    PlatformError,
-    RateLimited,
-    Refused,
-    StoreError,
-    TokenRejected,
-    TroupeError,
-    Unreachable,
-)
-from bot.platforms.receiving import mark_late, read_number
+from bot.chat.incoming import Address
+from bot.chat.incoming import Incoming
+from bot.chat.incoming import MediaItem
+from bot.chat.incoming import Pressed
+from bot.chat.incoming import Request
+from bot.chat.incoming import source_name
+from bot.errors import PlatformError
+from bot.errors import RateLimited
+from bot.errors import Refused
+from bot.errors import StoreError
+from bot.errors import TokenRejected
+from bot.errors import TroupeError
+from bot.errors import Unreachable
+from bot.platforms.receiving import mark_late
+from bot.platforms.receiving import read_number
 from bot.platforms.spec import PlatformContext
-from bot.platforms.telegram.api import (
-    CALL_SECONDS,
-    BotApi,
-    NoSuchMember,
-    PollingConflict,
-    decode_lenient,
-    decode_result,
-    token_refused,
-)
+from bot.platforms.telegram.api import CALL_SECONDS
+from bot.platforms.telegram.api import BotApi
+from bot.platforms.telegram.api import NoSuchMember
+from bot.platforms.telegram.api import PollingConflict
+from bot.platforms.telegram.api import decode_lenient
+from bot.platforms.telegram.api import decode_result
+from bot.platforms.telegram.api import token_refused
 from bot.platforms.telegram.command_menu import offer_commands
-from bot.platforms.telegram.incoming import (
-    PRESS_KEY_PREFIX,
-    UPDATE_TYPES,
-    parse_updates,
-    read_update,
-)
+from bot.platforms.telegram.incoming import PRESS_KEY_PREFIX
+from bot.platforms.telegram.incoming import UPDATE_TYPES
+from bot.platforms.telegram.incoming import parse_updates
+from bot.platforms.telegram.incoming import read_update
 from bot.platforms.telegram.moved_chats import MovedChats
-from bot.platforms.telegram.settings import TelegramSettings, is_webhook_secret
+from bot.platforms.telegram.settings import TelegramSettings
+from bot.platforms.telegram.settings import is_webhook_secret
 from bot.platforms.telegram.surface import TelegramSurface
-from bot.ports import (
-    FileSource,
-    Intake,
-    Platform,
-    PrivateChats,
-    Surface,
-    WebhookReceiver,
-)
+from bot.ports import FileSource
+from bot.ports import Intake
+from bot.ports import Platform
+from bot.ports import PrivateChats
+from bot.ports import Surface
+from bot.ports import WebhookReceiver
 from bot.runtime.in_process import BoundedDict
-from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile
+from bot.runtime.secret_file import LOOK_EVERY_SECONDS
+from bot.runtime.secret_file import SecretFile
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import POLLING_CONFLICTS
 from bot.telemetry.secret_masker import mask_from_now_on
+
+
+# isort: split
+
+
+
 
 Response = TypeVar("Response")
 StoreMessages = Callable[[Sequence[Incoming], Mapping[str, str]], Awaitable[None]]
@@ -75,19 +80,13 @@ StoreMessages = Callable[[Sequence[Incoming], Mapping[str, str]], Awaitable[None
 _FIRST_PAUSE_SECONDS = 0.25
 _MAX_PAUSE_SECONDS = 5.0
 _MAX_CONFLICT_PAUSE_SECONDS = 30.0  # leave more time to the other poller
-_MAX_EARLY_PAUSE_SECONDS = 1.0  # messages wait for it
-_EARLY_POLLS_TO_LOG = 3
+_EARLY_PAUSE_SECONDS = 1.0
 _MAX_UPDATES = 100  # in one response: there may be more
-_MAX_SEEN = 1000  # updates that are recognized when repeated
 _MAX_ALERT_CHARS = 200
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a header
 _SET_WEBHOOK_SECONDS = 300.0
 
 _log = structlog.get_logger(__name__)
-
-
-class _MemberStatus(msgspec.Struct):
-    status: str
 
 
 _decode_update = msgspec.json.Decoder(dict[str, Any]).decode
@@ -115,9 +114,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self._has_conflict = False
         self._is_catching_up = True
         self._is_early = False  # whether the last poll ended long before its timeout
-        self._early_polls = 0  # in a row, without updates
-        self._is_early_logged = False
-        self._seen = BoundedDict[int, None](_MAX_SEEN)  # the newest updates
 
     @property
     @override
@@ -138,8 +134,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def check(self) -> str:
         try:
             me = await self._api.call(GetMe())
-        except Refused as error:
-            raise token_refused(error) from None
+        except Refused:
+            raise token_refused() from None
         return f"@{me.username}, t.me/{me.username}"
 
     @override
@@ -163,21 +159,20 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         offset = read_number(stored, self._offset_cursor)
         try:
             while True:
-                updates = self._new_updates(
-                    await self._until_answered(partial(self._get_updates, offset))
-                )
+                updates = await self._until_answered(partial(self._get_updates, offset))
                 parsed = parse_updates(updates)
                 cursors = dict(self._chats.note_moves(parsed))
                 incomings = self._chats.to_first(self._to_incomings(parsed, bot))
                 if self._is_catching_up:
                     incomings = self._with_late_marked(incomings)
                 self._is_catching_up = len(updates) >= _MAX_UPDATES
-                if not updates:
-                    await self._pause_if_early()
+                # After a quiet week Telegram may continue with a lower id.
+                after = updates[-1]["update_id"] + 1 if updates else offset
+                if after == offset:
+                    if self._is_early:  # some servers ignore the timeout or the offset
+                        await self._clock.sleep(_EARLY_PAUSE_SECONDS)
                     continue
-                self._early_polls = 0
-                # Do not compare: after a quiet week Telegram may continue with a lower id.
-                offset = updates[-1]["update_id"] + 1
+                offset = after
                 cursors[self._offset_cursor] = str(offset)
                 await self._take(incomings, cursors, partial(self._store_messages, intake))
         finally:
@@ -308,29 +303,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         began = self._clock.monotonic()
         updates = await self._api.send("getUpdates", fields, seconds)
         self._is_early = self._clock.monotonic() - began < timeout / 2
-        return decode_result(updates, list[dict[str, Any]])
-
-    def _new_updates(self, updates: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Drop updates that were seen before or have no number."""
-        new: dict[int, dict[str, Any]] = {}
-        for update in updates:
-            match update:
-                case {"update_id": int(number)} if number not in self._seen:
-                    new[number] = update
-        self._seen.update(dict.fromkeys(new))
-        return list(new.values())
-
-    async def _pause_if_early(self) -> None:
-        """Pause after an empty poll that ended early: some servers ignore timeout or offset."""
-        if not self._is_early:
-            self._early_polls, self._is_early_logged = 0, False
-            return
-        self._early_polls += 1
-        if self._early_polls == _EARLY_POLLS_TO_LOG and not self._is_early_logged:
-            self._is_early_logged = True
-            _log.warning("telegram_polls_end_early", timeout_seconds=self._poll_seconds)
-        pause = _FIRST_PAUSE_SECONDS * 2 ** (self._early_polls - 1)
-        await self._clock.sleep(min(pause, _MAX_EARLY_PAUSE_SECONDS))
+        decoded = decode_result(updates, list[dict[str, Any]])
+        return [one for one in decoded if isinstance(one.get("update_id"), int)]
 
     def _poll_timeout_seconds(self) -> int:
         """Return the timeout of a poll: 0 after a failure, to notice soon that it is over.
@@ -370,8 +344,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 response = await call()
             except TokenRejected as error:
                 await self._wait_for_token(error)
-            except Refused as error:
-                await self._wait_for_token(token_refused(error))
+            except Refused:
+                await self._wait_for_token(token_refused())
             except PlatformError as error:
                 has_conflict = isinstance(error, PollingConflict)
                 POLLING_CONFLICTS.inc(has_conflict)
@@ -424,7 +398,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             )
         except NoSuchMember:
             return False
-        status = decode_result(member, _MemberStatus).status
+        status = decode_result(member, dict[str, Any])["status"]
         return status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
 
 

@@ -1,7 +1,6 @@
 """Groups that became supergroups: their events keep the address, requests use the new id."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,9 +8,7 @@ from aiogram.types import Update
 
 from bot.chat.incoming import (
     Address,
-    Deleted,
     Edited,
-    ForgetRequested,
     Incoming,
     Person,
     Pressed,
@@ -76,16 +73,6 @@ def test_who_writes_as_the_supergroup_writes_as_the_group(moved: MovedChats) -> 
     assert isinstance(said, Said)
     assert said.author == Person("telegram:-5", "Round table")
     assert said.author_is_admin
-
-
-def test_deletions_in_the_supergroup_name_the_messages_of_the_group(moved: MovedChats) -> None:
-    new, at = Address("telegram", str(NEW)), datetime.now(UTC)
-    deleted = Deleted(new, "d", ("7",), at, ("telegram:-1005",))
-    forget = ForgetRequested(new, "f", None, at, ("telegram:-1005",))
-    assert moved.to_first([deleted, forget]) == [
-        Deleted(GROUP, "d", ("1000000000007",), at, ("telegram:-5",)),
-        ForgetRequested(GROUP, "f", None, at, ("telegram:-5",)),
-    ]
 
 
 def test_arrival_in_the_supergroup_is_no_join(moved: MovedChats) -> None:
