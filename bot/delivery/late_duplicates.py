@@ -7,19 +7,24 @@ chat. What is remembered for that ends with the process (docs/delivery.md#unknow
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-
 import structlog
-
 from bot.chat.outgoing import OutboxRow
-from bot.errors import PlatformError, RateLimited, Refused, StoreError
-from bot.ports import Clock, Surface
+from bot.errors import PlatformError
+from bot.errors import Refused
+from bot.errors import StoreError
+from bot.ports import Clock
+from bot.ports import Surface
 from bot.runtime.http_client import write_only_if
 from bot.runtime.in_process import BoundedDict
 from bot.storage.outbox import SqlOutbox
 from bot.telemetry.logs import BoundTurn
 from bot.value_class import value_class
+
 
 _log = structlog.get_logger(__name__)
 _LATE_SECONDS = 60.0
@@ -27,9 +32,7 @@ _LATE_SECONDS = 60.0
 _SEARCH_SECONDS = 15.0
 """No request is made after this time; the lane is held for longer."""
 _POLL_SECONDS = 1.0
-_RETRY_SECONDS = 2.0
-"""Doubles with each search that fails."""
-_MAX_RETRY_SECONDS = 60.0
+_RETRY_SECONDS = 30.0  # each search holds the lane
 _GIVE_UP_SECONDS = 3600.0
 _MAX_REMEMBERED = 1000
 _MAX_CHATS = 8  # searched at once
@@ -46,8 +49,6 @@ class _Repeated:
     due_at: float
     """When to search, by the monotonic clock."""
     given_up_at: float
-    failures: int = 0
-    """The number of failed searches, each of which held the lane."""
 
 
 class LateDuplicates:
@@ -108,27 +109,22 @@ class LateDuplicates:
 
     async def _settle(self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]) -> None:
         """Delete the second copies of a row, or schedule another search for them."""
-        row, wait, failures = repeated.row, _RETRY_SECONDS, repeated.failures
-        is_done = False
+        row, is_done = repeated.row, False
         with BoundTurn(row.turn):
             try:
                 is_done = await self._search_alone(repeated, wake)
             except Refused as error:
                 _log.warning("late_duplicate_not_deleted", row=row.id, reason=str(error))
                 is_done = True
-            except RateLimited as error:
-                wait = error.retry_after_seconds
             except (PlatformError, StoreError) as error:
-                wait = min(_RETRY_SECONDS * 2.0**failures, _MAX_RETRY_SECONDS)
-                failures += 1
                 _log.info("late_duplicate_search_postponed", row=row.id, reason=str(error))
         if self._repeated.get(row.id) is not repeated:  # there is something newer to search for
             return
-        due_at = self._clock.monotonic() + wait
+        due_at = self._clock.monotonic() + _RETRY_SECONDS
         if is_done or due_at > repeated.given_up_at:
             del self._repeated[row.id]
         else:
-            self._repeated[row.id] = replace(repeated, due_at=due_at, failures=failures)
+            self._repeated[row.id] = replace(repeated, due_at=due_at)
 
     async def _search_alone(
         self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]
