@@ -1,7 +1,7 @@
 """Application commands: the payloads that register them, and what people enter."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import discord
 
@@ -64,11 +64,15 @@ def commands_differ(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[
     return any(not _matches(known[command["type"], command["name"]], command) for command in ours)
 
 
+def data_of(interaction: discord.Interaction) -> Mapping[str, Any]:
+    return cast(Mapping[str, Any], interaction.data or {})
+
+
 def message_command(
     interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]
 ) -> MessageCommandSpec | None:
     """Return the command that was called in a message's menu; None: another kind of call."""
-    data: Mapping[str, Any] = interaction.data or {}
+    data = data_of(interaction)
     if data.get("type") != _MESSAGE_COMMAND:
         return None
     return next((spec for spec in specs if spec.name == data["name"]), None)
@@ -76,8 +80,7 @@ def message_command(
 
 def form_target_id(spec: MessageCommandSpec, interaction: discord.Interaction) -> str:
     """Return the id of a form: its command and its message."""
-    data: Mapping[str, Any] = interaction.data or {}
-    return f"{spec.command}:{data.get('target_id', '')}"
+    return f"{spec.command}:{data_of(interaction).get('target_id', '')}"
 
 
 def is_form_of_menu(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]) -> bool:
@@ -86,12 +89,6 @@ def is_form_of_menu(interaction: discord.Interaction, specs: Sequence[MessageCom
         return False
     command, _ = form_target(interaction)
     return command not in {spec.command for spec in specs}
-
-
-def custom_id(interaction: discord.Interaction) -> str:
-    """Return the id of the component or form that was sent."""
-    data: Mapping[str, Any] = interaction.data or {}
-    return str(data.get("custom_id", ""))
 
 
 def form_data(form_id: str, form: EditableText) -> dict[str, Any]:
@@ -111,7 +108,7 @@ def form_data(form_id: str, form: EditableText) -> dict[str, Any]:
 
 def form_target(interaction: discord.Interaction) -> tuple[str, str]:
     """Return the command and the message of a form."""
-    command, _, message_id = custom_id(interaction).partition(":")
+    command, _, message_id = str(data_of(interaction).get("custom_id", "")).partition(":")
     return command, message_id
 
 
@@ -206,19 +203,16 @@ def _matches(theirs: object, ours: object) -> bool:
 
 
 def _parts(interaction: discord.Interaction) -> tuple[str, str | None, list[dict[str, Any]]]:
-    data: Mapping[str, Any] = interaction.data or {}
-    options = list(_options(data))
+    """Return the name of a command, its action, and its options."""
+    data = data_of(interaction)
+    options: list[dict[str, Any]] = data.get("options") or []
     for option in options:
         if option["type"] == _SUBCOMMAND:
-            return data["name"], option["name"], list(_options(option))
+            return data["name"], option["name"], option.get("options") or []
     return data.get("name", ""), None, options
 
 
 def form_value(interaction: discord.Interaction) -> str:
-    data: Mapping[str, Any] = interaction.data or {}
-    fields = [field for row in data.get("components", ()) for field in row.get("components", ())]
+    rows = data_of(interaction).get("components", ())
+    fields = [field for row in rows for field in row.get("components", ())]
     return str(fields[0].get("value", "")) if fields else ""
-
-
-def _options(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    yield from data.get("options") or []

@@ -1,9 +1,8 @@
 """Turn Discord's events into `Incoming`; discord.py's types end here."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, cast
 
 import discord
 from discord.abc import Snowflake
@@ -23,6 +22,7 @@ from bot.chat.incoming import (
 )
 from bot.platforms.discord.commands import (
     command_text,
+    data_of,
     form_target,
     form_value,
     has_public_response,
@@ -112,7 +112,7 @@ def deletion_to_incoming(
 def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pressed:
     """Convert a press, a choice from a menu, or the input of a button's form."""
     address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
-    data = cast(Mapping[str, Any], interaction.data or {})
+    data = data_of(interaction)
     message = interaction.message
     values = tuple(map(str, data.get("values", ())))
     if interaction.type is discord.InteractionType.modal_submit:
@@ -197,7 +197,7 @@ def _target(interaction: discord.Interaction) -> Quote | None:
     if interaction.type is discord.InteractionType.modal_submit:
         _, message_id = form_target(interaction)
         return Quote(None, message_id, "")
-    data = cast(Mapping[str, Any], interaction.data or {})
+    data = data_of(interaction)
     resolved = data.get("resolved", {}).get("messages", {}).get(str(data.get("target_id")))
     if resolved is None:
         return None

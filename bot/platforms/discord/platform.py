@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import reduce
 from operator import or_
@@ -39,7 +39,6 @@ _log = structlog.get_logger(__name__)
 _API_HOSTS = frozenset({"discord.com", "discordapp.com"})
 _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _DOWNLOAD_SECONDS = 20.0
-_TOKEN_REPLACED = "the bot's token was replaced"  # noqa: S105 # words, not a token
 _OPEN_PRIVATE = RestEndpoint("POST", "/users/@me/channels", resource_ids=0)
 _COMMANDS = RestEndpoint("GET", "/applications/{}/commands")
 _REPLACE_COMMANDS = RestEndpoint("PUT", "/applications/{}/commands")
@@ -121,7 +120,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
                 await self._token.wait_for_retry(token, error)
 
     async def _receive_shard(self, shard: str, intake: Intake, token: str) -> None:
-        """Receive until the connection ends or the token changes."""
+        """Receive until the connection ends."""
         which = Shard.from_name(shard)
         async with Gateway(
             self._settings, self._rest, self._context, which, self._identify_limits
@@ -132,7 +131,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
             receiver = MessageReceiver(gateway, await self._bot(), intake, self._context)
             self._running[shard], self._rejection = (gateway, receiver), None
             try:
-                await _run_until_closed(gateway, receiver, self._token.wait_for_change(token))
+                await _run_until_closed(gateway, receiver)
             finally:
                 del self._running[shard]
 
@@ -242,22 +241,16 @@ def _is_of_discord(source: str, api_base: str) -> bool:
     return (url.scheme, url.netloc) == (api.scheme, api.netloc)
 
 
-async def _run_until_closed(
-    gateway: Gateway, receiver: MessageReceiver, token_change: Coroutine[None, None, None]
-) -> NoReturn:
-    changed = asyncio.create_task(token_change)
-    jobs = [changed]
+async def _run_until_closed(gateway: Gateway, receiver: MessageReceiver) -> NoReturn:
+    jobs: list[asyncio.Task[None]] = []
     try:
-        session = await receiver.load()
-        connecting = gateway.stay_connected(session)
-        jobs += [asyncio.create_task(receiver.run()), asyncio.create_task(connecting)]
+        connecting = gateway.stay_connected(await receiver.load())
+        jobs = [asyncio.create_task(receiver.run()), asyncio.create_task(connecting)]
         ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await gateway.close()  # discord.py may swallow a cancellation, but not this
         await cancel_and_wait(jobs)
-    if ended == {changed}:
-        raise Unreachable(_TOKEN_REPLACED)
-    raise _end_reason((ended - {changed}).pop())
+    raise _end_reason(ended.pop())
 
 
 def _first_error(error: BaseException) -> BaseException:

@@ -335,8 +335,6 @@ class ChannelCursors:
                 self._stored[channel], self._guilds[channel] = message, guild
         names = [f"{self._marks}{one}" for one in ("connected", "catching_up")]
         connected, catching_up = (read_number(stored, name) for name in names)
-        if not stored.keys() & set(names):
-            connected = self._oldest_mark(stored)
         self._connected = self._connected if connected is None else connected
         self._catching_up = catching_up or 0
         self._frozen.clear()
@@ -344,16 +342,6 @@ class ChannelCursors:
     def _read_row(self, name: str, value: str) -> tuple[int, int, int]:
         message, _, guild = value.partition(" ")
         return to_number(name.removeprefix(self._channels)), to_number(message), to_number(guild)
-
-    def _oldest_mark(self, stored: Mapping[str, str]) -> int | None:
-        """Return the oldest mark of all shards: there was another number of them before."""
-        marks = {
-            name: value
-            for name, value in stored.items()
-            if name.startswith(self.prefix) and name.endswith(("connected", "catching_up"))
-        }
-        numbers = read_cursors(marks, lambda _, value: to_number(value))
-        return min((mark for mark in numbers if mark), default=None)
 
     def fully_received_until(self) -> int | None:
         """Return the snowflake before which no channel misses messages; None at the first start.

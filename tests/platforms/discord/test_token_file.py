@@ -89,27 +89,6 @@ async def test_revoked_token_stops_nothing_until_its_file_has_the_new_one(
         assert await platform.check()
 
 
-async def test_token_that_is_replaced_before_it_is_revoked_is_connected_with_at_once(
-    wire: SimWire, file: Path
-) -> None:
-    intake = FakeIntake()
-    guild = wire.guild("Guild")
-    channel, alice = guild.create_text_channel("general"), wire.member(guild, "alice")
-    async with kept_running(wire, file, intake) as platform:
-        await wait_until(lambda: platform.connection_error is None)
-        wire.say(alice, channel.id, "before")
-        await wait_until(lambda: intake.texts == ["before"])
-        connections = sum(name in {"<op2", "<op6"} for _, name, _ in wire.events)
-        wire.token = _NEW
-        write(file, _NEW)
-        await wait_until(
-            lambda: sum(name in {"<op2", "<op6"} for _, name, _ in wire.events) > connections
-        )
-        wire.say(alice, channel.id, "after")
-        await wait_until(lambda: intake.texts == ["before", "after"])
-        assert await platform.check()
-
-
 async def test_token_that_is_refused_at_the_start_is_tried_again(wire: SimWire, file: Path) -> None:
     intake = FakeIntake()
     guild = wire.guild("Guild")
