@@ -7,24 +7,19 @@ chat. What is remembered for that ends with the process (docs/delivery.md#unknow
 """
 
 import asyncio
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+
 import structlog
+
 from bot.chat.outgoing import OutboxRow
-from bot.errors import PlatformError
-from bot.errors import Refused
-from bot.errors import StoreError
-from bot.ports import Clock
-from bot.ports import Surface
+from bot.errors import PlatformError, Refused, StoreError
+from bot.ports import Clock, Surface
 from bot.runtime.http_client import write_only_if
 from bot.runtime.in_process import BoundedDict
 from bot.storage.outbox import SqlOutbox
 from bot.telemetry.logs import BoundTurn
 from bot.value_class import value_class
-
 
 _log = structlog.get_logger(__name__)
 _LATE_SECONDS = 60.0

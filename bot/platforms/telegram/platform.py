@@ -1,77 +1,59 @@
 """Telegram as a platform: poll or be called, store, and only then acknowledge."""
 
-import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
 import asyncio
 import hmac
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Any
-from typing import NoReturn
-from typing import TypeVar
+from typing import Any, NoReturn, TypeVar
+
 import msgspec
 import structlog
 from aiogram.enums import ChatMemberStatus
-from aiogram.methods import AnswerCallbackQuery
-from aiogram.methods import DeleteWebhook
-from aiogram.methods import GetMe
-from aiogram.methods import SetWebhook
-from aiogram.types import Update
-from aiogram.types import User
+from aiogram.methods import AnswerCallbackQuery, DeleteWebhook, GetMe, SetWebhook
+from aiogram.types import Update, User
 from pydantic import SecretStr
 from typing_extensions import override
-from bot.chat.incoming import Address
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import MediaItem
-from bot.chat.incoming import Pressed
-from bot.chat.incoming import Request
-from bot.chat.incoming import source_name
-from bot.errors import PlatformError
-from bot.errors import RateLimited
-from bot.errors import Refused
-from bot.errors import StoreError
-from bot.errors import TokenRejected
-from bot.errors import TroupeError
-from bot.errors import Unreachable
-from bot.platforms.receiving import mark_late
-from bot.platforms.receiving import read_number
+
+import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
+from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
+from bot.errors import (
+    PlatformError,
+    RateLimited,
+    Refused,
+    StoreError,
+    TokenRejected,
+    TroupeError,
+    Unreachable,
+)
+from bot.platforms.receiving import mark_late, read_number
 from bot.platforms.spec import PlatformContext
-from bot.platforms.telegram.api import CALL_SECONDS
-from bot.platforms.telegram.api import BotApi
-from bot.platforms.telegram.api import NoSuchMember
-from bot.platforms.telegram.api import PollingConflict
-from bot.platforms.telegram.api import decode_lenient
-from bot.platforms.telegram.api import decode_result
-from bot.platforms.telegram.api import token_refused
+from bot.platforms.telegram.api import (
+    CALL_SECONDS,
+    BotApi,
+    NoSuchMember,
+    PollingConflict,
+    decode_lenient,
+    decode_result,
+    token_refused,
+)
 from bot.platforms.telegram.command_menu import offer_commands
-from bot.platforms.telegram.incoming import PRESS_KEY_PREFIX
-from bot.platforms.telegram.incoming import UPDATE_TYPES
-from bot.platforms.telegram.incoming import parse_updates
-from bot.platforms.telegram.incoming import read_update
+from bot.platforms.telegram.incoming import (
+    PRESS_KEY_PREFIX,
+    UPDATE_TYPES,
+    parse_updates,
+    read_update,
+)
 from bot.platforms.telegram.moved_chats import MovedChats
-from bot.platforms.telegram.settings import TelegramSettings
-from bot.platforms.telegram.settings import is_webhook_secret
+from bot.platforms.telegram.settings import TelegramSettings, is_webhook_secret
 from bot.platforms.telegram.surface import TelegramSurface
-from bot.ports import FileSource
-from bot.ports import Intake
-from bot.ports import Platform
-from bot.ports import PrivateChats
-from bot.ports import Surface
-from bot.ports import WebhookReceiver
-from bot.runtime.in_process import BoundedDict
-from bot.runtime.secret_file import LOOK_EVERY_SECONDS
-from bot.runtime.secret_file import SecretFile
+from bot.ports import FileSource, Intake, Platform, PrivateChats, Surface, WebhookReceiver
+from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import POLLING_CONFLICTS
 from bot.telemetry.secret_masker import mask_from_now_on
 
-
 # isort: split
-
-
 
 
 Response = TypeVar("Response")
