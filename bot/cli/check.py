@@ -38,7 +38,7 @@ from bot.errors import (
     StoreError,
     TroupeError,
 )
-from bot.importers.character_files import CharacterFolder, read_character_folder
+from bot.importers.character_files import read_character_folder
 from bot.platforms.registry import make_account_setup, make_platform
 from bot.platforms.spec import BotAccount, PlatformContext, PlatformSpec
 from bot.ports import Backend
@@ -162,7 +162,7 @@ def _list_checks(
     for spec in settings.configured_platforms:
         yield _CheckItem(spec.kind, partial(_test_platform, spec, settings))
     folder = _read_folder(settings)
-    presets = folder.read.presets
+    presets = folder.presets
     if stories_by_preset(presets, folder.stories):
         yield _CheckItem("embedding", partial(_test_embedder, settings))
     for name in settings.mcp_servers:
@@ -186,11 +186,11 @@ def _list_checks(
         yield _CheckItem(f"model {model}", partial(_try_model, trial, turns), is_limited=False)
 
 
-def _read_folder(settings: Settings) -> CharacterFolder:
+def _read_folder(settings: Settings) -> ReadPresets:
     try:
         return read_character_folder(presets_folder(settings.presets_dir))
     except PresetError:  # the line of the presets tells
-        return CharacterFolder(ReadPresets(), {})
+        return ReadPresets()
 
 
 def _models_by_provider(
@@ -218,7 +218,7 @@ def _check_variable_names(report: Report) -> bool:
 
 async def _test_presets(settings: Settings, renderer: Renderer) -> str:
     folder = presets_folder(settings.presets_dir)
-    found = read_character_folder(folder).read
+    found = read_character_folder(folder)
     refused = refused_presets(found.presets.values(), settings)
     problems = [*found.problems.values(), *describe_refusals(refused)]
     usable = {name: one for name, one in found.presets.items() if name not in refused}

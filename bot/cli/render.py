@@ -20,7 +20,7 @@ from bot.chat.session import Session, Turn
 from bot.cli.text_io import print_exactly, print_progress, read_bytes, read_text
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TemplateError, UserError
-from bot.importers.character_files import read_complete_presets
+from bot.importers.character_files import read_character_folder
 from bot.importers.file_kinds import (
     MAX_BYTES_READ,
     TEMPLATE_FILES,
@@ -88,7 +88,7 @@ def render(
         shown = uvloop.run(render_template(template, conversation, view))
     else:
         settings = read_settings()
-        presets = read_complete_presets(presets_folder(settings.presets_dir))
+        presets = read_character_folder(presets_folder(settings.presets_dir))
         chosen = presets.find(preset or settings.default_preset)
         shown = uvloop.run(render_preset(chosen, conversation, view, settings))
     if view is View.TOKENS:

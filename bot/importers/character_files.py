@@ -4,12 +4,15 @@ A new kind of file needs a function and an entry in `_READERS`.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from bot.errors import CharacterError, PresetError
 from bot.importers.archives import read_haruhi_zip
 from bot.importers.file_kinds import FileKind, detect_file_kind
 from bot.prompting.haruhi import (
+    CharacterData,
     builtin_role_name,
     load_builtin_role,
     read_jsonl,
@@ -20,51 +23,32 @@ from bot.prompting.presets.files import ReadPresets, read_presets, validate_pres
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.preset_folder import path_inside
 from bot.texts.text import text_of, translatable
-from bot.value_class import value_class
 
 _VERSION_2_COLUMN = "luotuo_openai"  # of ChatHaruhi 2 only; its personas name no place for stories
+CharacterFile: TypeAlias = tuple[dict[str, object], tuple[str, ...]]
+
 _HARUHI_BUDGET = {"max_input_tokens": 1600}  # what ChatHaruhi's characters were written for
 
 
-@value_class
-class CharacterFile:
-    """The content of a character file."""
-
-    preset_keys: Mapping[str, object]
-    """Keys of a preset, such as `persona`."""
-
-    stories: tuple[str, ...] = ()
-
-
-@value_class
-class CharacterFolder:
-    """The presets of a folder, merged with their character files."""
-
-    read: ReadPresets
-    stories: Mapping[str, tuple[str, ...]]
-    """Of the characters that have any, by preset name."""
-
-
-def read_character_folder(directory: Path) -> CharacterFolder:
+def read_character_folder(directory: Path) -> ReadPresets:
     """Read every preset in a directory together with its character file.
 
     Raises:
         PresetError: the directory cannot be read, or is empty.
     """
     read = read_presets(directory, _describe_other)
-    stories: dict[str, tuple[str, ...]] = {}
     for file, name in read.names.items():
         if file in read.problems:
             continue
         try:
-            read.presets[name], found = merge_character_file(read.presets[name], directory)
+            read.presets[name], stories = merge_character_file(read.presets[name], directory)
         except PresetError as error:
             read.problems[file] = text_of(error)
             del read.presets[name]
             continue
-        if found:
-            stories[name] = found
-    return CharacterFolder(read, stories)
+        if stories:
+            read.stories[name] = stories
+    return read
 
 
 def _describe_other(text: str, file: Path) -> str | None:
@@ -74,11 +58,6 @@ def _describe_other(text: str, file: Path) -> str | None:
     return translatable(
         "{description}, and move it out of the presets folder", description=kind.describe(file)
     )
-
-
-def read_complete_presets(directory: Path) -> ReadPresets:
-    """Read the same presets without their stories."""
-    return read_character_folder(directory).read
 
 
 def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple[str, ...]]:
@@ -94,34 +73,31 @@ def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple
         character=repr(preset.character),
     )
     try:
-        file = read_character_file(preset.character, directory)
+        keys, stories = read_character_file(preset.character, directory)
     except CharacterError as error:
         raise PresetError.translatable(
             "{file}: {problem}", file=source, problem=text_of(error)
         ) from error
-    merged = validate_preset({**file.preset_keys, **preset.model_dump(exclude_unset=True)}, source)
+    merged = validate_preset({**keys, **preset.model_dump(exclude_unset=True)}, source)
     if not merged.role_name:
         raise PresetError.translatable(
             "{source}: the file has no name for the character; add 'role_name'", source=source
         )
-    return merged, file.stories
+    return merged, stories
 
 
 def read_character_file(reference: str, directory: Path) -> CharacterFile:
     """Read a character file, or a built-in role if `reference` has no file suffix.
+
+    Return keys of a preset, such as `persona`, and the stories.
 
     Raises:
         CharacterError: there is no such file or role, or it cannot be read.
     """
     file = directory / reference
     if not file.suffix:
-        data = load_builtin_role(reference)
-        keys = {
-            "role_name": builtin_role_name(reference),
-            "persona": data.persona,
-            **_HARUHI_BUDGET,
-        }
-        return CharacterFile(keys, data.texts)
+        keys, stories = _as_file(load_builtin_role(reference))
+        return {"role_name": builtin_role_name(reference), **keys}, stories
     if path_inside(directory, reference) is None:
         raise CharacterError.translatable(
             "it is outside {directory}; move it into that folder", directory=directory
@@ -163,13 +139,15 @@ def _read_haruhi(content: bytes, source: str) -> CharacterFile:
     if data.column == _VERSION_2_COLUMN:
         data = with_default_placeholder(data)
     # Nothing is similar to an empty story, and some services refuse to embed one.
-    stories = tuple(text for text in data.texts if text.strip())
-    return CharacterFile({"persona": data.persona, **_HARUHI_BUDGET}, stories)
+    return _as_file(replace(data, texts=tuple(text for text in data.texts if text.strip())))
 
 
 def _read_haruhi_zip(content: bytes, source: str) -> CharacterFile:
-    data = read_haruhi_zip(content, source)
-    return CharacterFile({"persona": data.persona, **_HARUHI_BUDGET}, data.texts)
+    return _as_file(read_haruhi_zip(content, source))
+
+
+def _as_file(data: CharacterData) -> CharacterFile:
+    return {"persona": data.persona, **_HARUHI_BUDGET}, data.texts
 
 
 _READERS: Mapping[str, Callable[[bytes, str], CharacterFile]] = {

@@ -9,7 +9,7 @@ import structlog
 
 from bot.chat.session import PresetVersion
 from bot.errors import SettingsError, StoreError
-from bot.importers.character_files import read_complete_presets
+from bot.importers.character_files import read_character_folder
 from bot.prompting.presets.files import (
     ReadPresets,
     export_preset,
@@ -100,7 +100,7 @@ class PublishedPresets:
         the changes could be stored.
         """
         try:
-            found = await asyncio.to_thread(read_complete_presets, self._folder)
+            found = await asyncio.to_thread(read_character_folder, self._folder)
             names = await self._use_changes(found)
             if names:
                 await self._tell(names)

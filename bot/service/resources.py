@@ -85,7 +85,7 @@ async def open_resources(
     """
     stamps = file_stamps(presets_folder(settings.presets_dir))
     folder = read_character_folder(presets_folder(settings.presets_dir))
-    presets, disabled = _usable_presets(settings, folder.read, options, progress)
+    presets, disabled = _usable_presets(settings, folder, options, progress)
     async with contextlib.AsyncExitStack() as stack:
         use = data_dir_use(specs)
         is_shared = shares_data_dir(settings, use, options)
@@ -101,7 +101,7 @@ async def open_resources(
         chat_settings = make_chat_settings(
             database, signals, has_remote_signals=settings.redis_url is not None
         )
-        versions = await _save_versions(folder.read.presets, database)
+        versions = await _save_versions(folder.presets, database)
         default = settings.default_preset
         if options.preset is not None:
             default = find_preset(presets, options.preset, disabled).name
@@ -115,8 +115,8 @@ async def open_resources(
             database,
             bot_ids,
             *coordination,
-            file_presets=folder.read.presets,
-            preset_files=folder.read.names,
+            file_presets=folder.presets,
+            preset_files=folder.names,
             file_stamps=stamps,
         )
 

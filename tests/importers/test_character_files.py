@@ -11,7 +11,6 @@ from bot.errors import CharacterError, PresetError
 from bot.importers.character_files import (
     read_character_file,
     read_character_folder,
-    read_complete_presets,
 )
 from bot.prompting.character import Character
 from bot.prompting.presets.files import load_presets
@@ -37,7 +36,7 @@ def test_persona_and_stories_are_read_from_the_file(tmp_path: Path) -> None:
         preset_folder(tmp_path, character="nora.jsonl", role_name="Nora")
     )
 
-    assert loaded.read.presets["nora"].persona == "P\n{{RAG-dialogue}}"
+    assert loaded.presets["nora"].persona == "P\n{{RAG-dialogue}}"
     assert loaded.stories["nora"] == ("one", "two")
 
 
@@ -47,7 +46,7 @@ def test_card_in_the_presets_folder_is_named_with_the_command_that_takes_it(
     folder = preset_folder(tmp_path)
     card = {"spec": "chara_card_v2", "spec_version": "2.0", "data": {"name": "Ilse"}}
     (folder / "ilse.json").write_text(json.dumps(card), "utf-8")
-    found = read_complete_presets(folder)
+    found = read_character_folder(folder)
     assert found.presets.keys() == {"nora"}
     assert found.disabled["ilse"] == (
         f"{folder}/ilse.json is a character card (JSON); make a preset of it with"
@@ -58,7 +57,7 @@ def test_card_in_the_presets_folder_is_named_with_the_command_that_takes_it(
 def test_keys_of_the_preset_win(tmp_path: Path) -> None:
     save_character(tmp_path)
 
-    found = read_complete_presets(
+    found = read_character_folder(
         preset_folder(tmp_path, character="nora.jsonl", role_name="Nora", persona="Q")
     )
 
@@ -68,7 +67,7 @@ def test_keys_of_the_preset_win(tmp_path: Path) -> None:
 def test_built_in_role_needs_no_file(tmp_path: Path) -> None:
     loaded = read_character_folder(preset_folder(tmp_path, character="haruhi"))
 
-    assert loaded.read.presets["nora"].role_name == "凉宫春日"
+    assert loaded.presets["nora"].role_name == "凉宫春日"
     assert len(loaded.stories["nora"]) == 8
 
 
@@ -77,7 +76,7 @@ def test_preset_without_a_character_is_unchanged(tmp_path: Path) -> None:
     loaded = read_character_folder(folder)
 
     assert loaded.stories == {}
-    assert loaded.read.presets == load_presets(folder)
+    assert loaded.presets == load_presets(folder)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def test_problem_with_a_character_is_named(
 ) -> None:
     save_character(tmp_path)
 
-    found = read_complete_presets(preset_folder(tmp_path, **keys))
+    found = read_character_folder(preset_folder(tmp_path, **keys))
     with pytest.raises(PresetError, match=f"preset 'nora': character '.*': .*{message}"):
         found.find("nora")
 

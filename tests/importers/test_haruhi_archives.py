@@ -43,7 +43,7 @@ def save(folder: Path, content: bytes, name: str = "nora.zip") -> str:
 
 
 def test_version_1_is_a_folder_of_texts(tmp_path: Path) -> None:
-    found = read_zip(
+    keys, stories = read_zip(
         tmp_path,
         nora__system_prompt="You are Nora.\r\nBe kind.",
         nora__texts__b="Ana:「two」",
@@ -51,9 +51,9 @@ def test_version_1_is_a_folder_of_texts(tmp_path: Path) -> None:
         nora__texts__empty=" \n",
     )
 
-    assert found.preset_keys["persona"] == f"You are Nora.\nBe kind.{PLACEHOLDER}"
-    assert found.preset_keys["max_input_tokens"] == 1600
-    assert found.stories == ("Ana:「one」\nNora:「yes」", "Ana:「two」")
+    assert keys["persona"] == f"You are Nora.\nBe kind.{PLACEHOLDER}"
+    assert keys["max_input_tokens"] == 1600
+    assert stories == ("Ana:「one」\nNora:「yes」", "Ana:「two」")
 
 
 def test_version_2_has_its_stories_in_a_database(tmp_path: Path) -> None:
@@ -62,9 +62,9 @@ def test_version_2_has_its_stories_in_a_database(tmp_path: Path) -> None:
         archive.writestr("content/nora/chroma.sqlite3", chroma("one", "", "two"))
         archive.writestr("content/system_prompt.txt", "P\n{{RAG-dialogue}}")
 
-    found = read_character_file(save(tmp_path, packed.getvalue()), tmp_path)
+    keys, stories = read_character_file(save(tmp_path, packed.getvalue()), tmp_path)
 
-    assert (found.preset_keys["persona"], found.stories) == ("P\n{{RAG-dialogue}}", ("one", "two"))
+    assert (keys["persona"], stories) == ("P\n{{RAG-dialogue}}", ("one", "two"))
 
 
 def test_columns_of_version_2_are_read(tmp_path: Path) -> None:
@@ -75,10 +75,10 @@ def test_columns_of_version_2_are_read(tmp_path: Path) -> None:
     ]
     text = "\n".join(map(json.dumps, rows))
 
-    found = read_character_file(save(tmp_path, text.encode(), "nora.jsonl"), tmp_path)
+    keys, stories = read_character_file(save(tmp_path, text.encode(), "nora.jsonl"), tmp_path)
 
-    assert found.preset_keys["persona"] == f"You are Nora.{PLACEHOLDER}"
-    assert found.stories == ("one",)
+    assert keys["persona"] == f"You are Nora.{PLACEHOLDER}"
+    assert stories == ("one",)
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])

@@ -104,10 +104,10 @@ class PresetImports:
 
     def _keep_character(self, path: Path, content: bytes, name: str, default: Preset) -> Preset:
         """Put a character file with its stories into the presets folder; return its preset."""
-        found = read_character_content(path, content)
+        keys, _ = read_character_content(path, content)
         preset = validate_preset(
             {
-                **found.preset_keys,
+                **keys,
                 "name": name or path.stem[:MAX_NAME_CHARS],
                 "role_name": path.stem,
                 "provider": default.provider,

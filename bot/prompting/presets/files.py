@@ -34,6 +34,8 @@ class ReadPresets:
     """The preset in each file; of a file without a readable name, the file's own name."""
     problems: dict[Path, str] = field(default_factory=dict)
     """Why a file cannot be used, one problem a line."""
+    stories: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of the characters that have any, by preset name."""
 
     @property
     def disabled(self) -> dict[str, str]:
