@@ -5,7 +5,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import Any
 
 from typing_extensions import override
 
@@ -289,27 +289,23 @@ _IGNORED_CONFIGS = frozenset({"separator", "plugin", "interpreter", "stop_words"
 _TOOL_TOKENS = ("tool_start_token", "tool_args_token", "tool_end_token")
 
 
-@value_class
-class FilledPrompt:
-    """The parts of one prompt with their form fields filled."""
-
-    instruction: str
-    user: str
-    input: Any
-    history: History
-    tools: Tools
-
-
 class Prompter(ABC):
     """Builds prompts of an instruction for the system, one for the user, and tools."""
 
     takes_turns = True
     """Whether a history and an input without a form field are allowed."""
 
-    def __init__(self, system_part: str, user_part: str, tools: Tools | None) -> None:
+    def __init__(
+        self,
+        system_part: str,
+        user_part: str,
+        tools: Tools | None,
+        history: History | None = None,
+    ) -> None:
         self._system_part = system_part
         self._user_part = user_part
         self._tools = tools
+        self._history = history or ()
         self._configs = ModelConfigs()
 
     @property
@@ -329,28 +325,6 @@ class Prompter(ABC):
         }
         self._configs = dataclasses.replace(self._configs, **given)
 
-    @overload
-    def generate_prompt(
-        self,
-        input: Input | None = ...,
-        history: History | None = ...,
-        tools: Tools | None = ...,
-        label: str | None = ...,
-        *,
-        return_dict: Literal[False] = ...,
-    ) -> str: ...
-
-    @overload
-    def generate_prompt(
-        self,
-        input: Input | None = ...,
-        history: History | None = ...,
-        tools: Tools | None = ...,
-        label: str | None = ...,
-        *,
-        return_dict: Literal[True],
-    ) -> dict[str, Any]: ...
-
     def generate_prompt(
         self,
         input: Input | None = None,  # noqa: A002 # LazyLLM's name
@@ -359,8 +333,8 @@ class Prompter(ABC):
         label: str | None = None,
         *,
         return_dict: bool = False,
-    ) -> str | dict[str, Any]:
-        """Return the text for a local model, or `messages` (and `tools`) for an API.
+    ) -> Any:
+        """Return the text for a local model, or a dict of `messages` and `tools` for an API.
 
         `input` holds the values of the form fields and the newest turn; a training text ends with
         the expected answer, `label`.
@@ -372,21 +346,27 @@ class Prompter(ABC):
             raise UserError("the tools were given to the constructor; leave them out of the call")
         values, rest = assign_fields(self.fields, input)
         values |= self._tool_tokens()
-        parts = FilledPrompt(
-            instruction=fill_fields(self._system_part, values),
-            user=fill_fields(self._user_part, values),
-            input=rest,
-            history=history or (),
-            tools=self._tools or tools or (),
-        )
-        if not self.takes_turns and parts.history:
+        instruction = fill_fields(self._system_part, values)
+        user = fill_fields(self._user_part, values)
+        history, tools = history or (), self._tools or tools or ()
+        if not self.takes_turns and history:
             raise UserError("AlpacaPrompter takes no history; use ChatPrompter")
-        if not self.takes_turns and parts.input:
+        if not self.takes_turns and rest:
             raise UserError(
                 "AlpacaPrompter takes no input without a form field;"
                 " write {input} into the instruction, or name it in extra_keys"
             )
-        return self._as_messages(parts) if return_dict else self._as_text(parts) + (label or "")
+        if not return_dict:
+            return self._as_text(instruction, user, rest, history, tools) + (label or "")
+        system = self._configs.system + (f"\n{instruction}" if instruction else "")
+        messages = [
+            {"role": "system", "content": system},
+            *history_messages([*self._history, *history]),
+        ]
+        messages += input_messages(rest)
+        if user:
+            messages[-1]["content"] = user + messages[-1]["content"]
+        return {"messages": messages, **({"tools": list(tools)} if tools else {})}
 
     def get_response(self, output: str, input: str | None = None) -> str:  # noqa: A002
         """Remove the prompt that a model has repeated in front of its answer."""
@@ -401,21 +381,12 @@ class Prompter(ABC):
         return {name: value for name, value in values.items() if value}
 
     @abstractmethod
-    def _as_text(self, parts: FilledPrompt) -> str: ...
+    def _as_text(
+        self, instruction: str, user: str, given: Any, history: History, tools: Tools
+    ) -> str: ...
 
     @abstractmethod
     def _answer_marker(self) -> str: ...
-
-    def _as_messages(self, parts: FilledPrompt) -> dict[str, Any]:
-        system = self._configs.system
-        if parts.instruction:
-            system += "\n" + parts.instruction
-        messages = [{"role": "system", "content": system}, *history_messages(parts.history)]
-        messages += input_messages(parts.input)
-        if parts.user:
-            messages[-1]["content"] = parts.user + messages[-1]["content"]
-        made: dict[str, Any] = {"messages": messages}
-        return {**made, "tools": list(parts.tools)} if parts.tools else made
 
 
 _PREAMBLE = (
@@ -446,11 +417,10 @@ class AlpacaPrompter(Prompter):
         super().__init__(system_part, user_part, tools)
 
     @override
-    def _as_text(self, parts: FilledPrompt) -> str:
-        return (
-            f"{self._configs.system}\n{parts.instruction}\n{tools_text(parts.tools)}\n{parts.user}"
-            "### Response:\n"
-        )
+    def _as_text(
+        self, instruction: str, user: str, given: Any, history: History, tools: Tools
+    ) -> str:
+        return f"{self._configs.system}\n{instruction}\n{tools_text(tools)}\n{user}### Response:\n"
 
     @override
     def _answer_marker(self) -> str:
@@ -476,24 +446,18 @@ class ChatPrompter(Prompter):
                 system_part, user_part = "", ""
             case _:
                 system_part, user_part = f"{instruction}\n{extra}\n", ""
-        super().__init__(system_part, user_part, tools)
-        self._history = history or ()
+        super().__init__(system_part, user_part, tools, history)
 
     @override
-    def _as_messages(self, parts: FilledPrompt) -> dict[str, Any]:
-        return super()._as_messages(
-            dataclasses.replace(parts, history=[*self._history, *parts.history])
-        )
-
-    @override
-    def _as_text(self, parts: FilledPrompt) -> str:
+    def _as_text(
+        self, instruction: str, user: str, given: Any, history: History, tools: Tools
+    ) -> str:
         configs = self._configs
-        soh, text, eoh = input_text(parts.input, configs)
-        history = history_text(self._history, configs) + history_text(parts.history, configs)
-        system = f"{configs.system}{parts.instruction}{tools_text(parts.tools)}"
+        soh, text, eoh = input_text(given, configs)
+        turns = history_text(self._history, configs) + history_text(history, configs)
         return (
-            f"{configs.sos}{system}{configs.eos}\n\n"
-            f"{history}\n{soh}\n{parts.user}{text}\n{eoh}{configs.soa}\n"
+            f"{configs.sos}{configs.system}{instruction}{tools_text(tools)}{configs.eos}\n\n"
+            f"{turns}\n{soh}\n{user}{text}\n{eoh}{configs.soa}\n"
         )
 
     @override
