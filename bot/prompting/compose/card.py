@@ -27,7 +27,6 @@ from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.compose.instructions import PERSONA_FIELDS, persona_prefix
 from bot.prompting.compose.lore import (
     DeepMessage,
-    ScannedTurn,
     deep_lore,
     find_lore,
     inactive_entries,
@@ -40,7 +39,6 @@ from bot.prompting.compose.lore import (
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart
 from bot.prompting.lorebook.entries import (
     EntryPosition,
-    Lorebook,
     LoreResult,
     RegexTimeBudget,
     TimedEffects,
@@ -50,7 +48,6 @@ from bot.prompting.presets.preset import OrderedPrompt, Preset
 from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.speakers import describe_speakers, sanitize_persona
 from bot.prompting.story_string import parse_story_string, render_story_string
-from bot.prompting.text.tokens import counter_for_model
 from bot.value_class import value_class
 
 _NO_LORE = LoreResult((), (), 0, TimedEffects())
@@ -105,7 +102,7 @@ def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
         draft = _expand_persona(draft, macros.stable)
     macros = _with_card_fields(macros, draft, inputs)
     book = preset.parsed_lorebook
-    lore = _find_lore(book, inputs, macros) if book else _NO_LORE
+    lore = find_lore(book, inputs, macros.current) if book else _NO_LORE
     macros = macros.with_outlets(outlets(lore)).with_fields(
         wibefore=_joined(parts_at(lore, EntryPosition.BEFORE_CHAR)),
         wiafter=_joined(parts_at(lore, EntryPosition.AFTER_CHAR)),
@@ -198,21 +195,6 @@ def _expand_macros(draft: Draft, macros: Macros) -> Draft:
 def _expand_message(message: Message, macros: Macros) -> Message:
     parts = tuple(macros.expand(part) if isinstance(part, str) else part for part in message.parts)
     return replace(message, content=macros.expand(message.content), parts=parts)
-
-
-def _find_lore(book: Lorebook, inputs: PromptInputs, macros: CardMacros) -> LoreResult:
-    turns = [
-        ScannedTurn(turn, f"{inputs.speaker_label(turn)}: {turn.text}", inputs.is_own(turn))
-        for turn in inputs.turns
-    ]
-    return find_lore(
-        book,
-        turns,
-        max_input_tokens=inputs.max_input_tokens,
-        macros=macros.current,
-        seed=inputs.seed,
-        count=counter_for_model(inputs.preset.model),
-    )
 
 
 def _insert_deep_lore(draft: Draft, lore: LoreResult) -> Draft:

@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem
-from bot.chat.session import Turn
-from bot.ports import TextTokenCounter
 from bot.prompting.compose.card_macros import seeded_random, turn_seed
+from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.draft import HistoryUnit, InsertedMessage, PromptPart
 from bot.prompting.lorebook.entries import (
     EntryPosition,
@@ -26,6 +25,7 @@ from bot.prompting.lorebook.entries import (
 from bot.prompting.lorebook.search import KEYS_NOT_FOUND, LorebookSearch
 from bot.prompting.macro_variables import Variables
 from bot.prompting.macros import Macros
+from bot.prompting.text.tokens import counter_for_model
 from bot.texts.text import StoredPattern, marked
 from bot.value_class import value_class
 
@@ -50,56 +50,39 @@ class DeepMessage:
     name: str
 
 
-@value_class
-class ScannedTurn:
-    """A turn with the text that keys are searched in, `Alice: hello`."""
-
-    turn: Turn
-    text: str
-    is_own: bool
-    """Whether the character that the book belongs to said it."""
-
-
-def find_lore(
-    book: Lorebook,
-    turns: Sequence[ScannedTurn],
-    *,
-    max_input_tokens: int | None,
-    macros: Macros,
-    seed: str,
-    count: TextTokenCounter,
-) -> LoreResult:
+def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResult:
     """Return the entries that the turns (the newest message included) activate."""
-    budget = _TOKENS_WITHOUT_LIMIT if not max_input_tokens else max_input_tokens // _PROMPT_DIVISOR
-    texts = [one.text for one in turns]
+    turns, limit = inputs.turns, inputs.max_input_tokens
+    texts = [f"{inputs.speaker_label(turn)}: {turn.text}" for turn in turns]
     time_budget = RegexTimeBudget()
 
     def search(length: int, timed: TimedEffects, macros: Macros) -> LoreResult:
+        rng = seeded_random("lore", inputs.seed, turn_seed(turns[length - 1]))
         return LorebookSearch(
             book,
             texts[:length],
-            budget=budget,
-            count=count,
-            random_float=seeded_random("lore", seed, turn_seed(turns[length - 1].turn)).random,
+            budget=limit // _PROMPT_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT,
+            count=counter_for_model(inputs.preset.model),
+            random_float=rng.random,
             timed=timed,
             expand=macros.expand,
             time_budget=time_budget,
         ).run()
 
     timed = TimedEffects()
-    for length in _earlier_prompts(book, turns):
+    for length in _earlier_prompts(book, inputs):
         timed = search(length, timed, replace(macros, variables=Variables())).timed
     return search(len(turns), timed, macros)
 
 
-def _earlier_prompts(book: Lorebook, turns: Sequence[ScannedTurn]) -> list[int]:
+def _earlier_prompts(book: Lorebook, inputs: PromptInputs) -> list[int]:
     """Return the number of turns of each earlier prompt, as far back as an effect may last."""
     reach = max((entry.sticky + entry.cooldown for entry in book.entries), default=0)
     if not reach:
         return []
     # An effect may have prevented another one just before, so look twice as far.
-    oldest = max(1, len(turns) - 2 * reach)
-    answered = [at for at in range(oldest, len(turns)) if turns[at].is_own]
+    oldest = max(1, len(inputs.turns) - 2 * reach)
+    answered = [at for at in range(oldest, len(inputs.turns)) if inputs.is_own(inputs.turns[at])]
     most = min(_MAX_REPLAYED, _MAX_ENTRIES_REPLAYED // len(book.entries))
     return answered[len(answered) - most :] if most < len(answered) else answered
 
