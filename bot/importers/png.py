@@ -27,11 +27,7 @@ class PngCards:
 
 
 def read_png(data: bytes, source: str) -> PngCards:
-    """Extract the cards of a PNG.
-
-    Raises:
-        PresetError: the PNG is damaged or holds no card.
-    """
+    """Extract the cards of a PNG; raises `PresetError` if the PNG is damaged or holds no card."""
     kept, cards = [SIGNATURE], dict.fromkeys(_KEYWORDS, b"")
     for kind, body, raw in _chunks(data, source):
         keyword, _, text = body.partition(b"\0")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NoReturn, TypeVar
@@ -18,6 +19,7 @@ MAX_DEPTH = 64
 MAX_CHARS = 10 * 2**20
 MAX_COMMAS = 100_000
 """In texts with more, which take seconds, only strict JSON is read, and no lines are recorded."""
+_SKIPPED = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _OF_PYTHON = (
     marked("expecting value"),
     marked("invalid control character at"),
@@ -119,7 +121,7 @@ class _JsoncReader:
         self._at = 0
         self._line_ends = [index for index, char in enumerate(text) if char == "\n"]
         self._lines: dict[Path, int] = {}
-        self._scalars = json.JSONDecoder(parse_constant=self._refuse_constant)
+        self._scalars = json.JSONDecoder(parse_constant=_refuse_constant)
 
     def read(self) -> JsonDocument:
         self._skip()
@@ -202,6 +204,8 @@ class _JsoncReader:
             self._fail(translatable("the text ends too early"))
         try:
             value, self._at = self._scalars.raw_decode(self._text, self._at)
+        except JsonSyntaxError as error:  # not a number
+            self._fail(error.problem)
         except json.JSONDecodeError as error:
             self._fail(looked_up(error.msg[0].lower() + error.msg[1:]), self._line(error.pos))
         except ValueError:  # an integer with more digits than Python converts
@@ -214,20 +218,10 @@ class _JsoncReader:
 
     def _skip(self) -> None:
         """Skip white space and comments, `// ...` and `/* ... */`."""
-        text = self._text
-        while self._at < len(text):
-            if text[self._at] in " \t\r\n":
-                self._at += 1
-            elif text.startswith("//", self._at):
-                end = text.find("\n", self._at)
-                self._at = len(text) if end < 0 else end
-            elif text.startswith("/*", self._at):
-                end = text.find("*/", self._at + 2)
-                if end < 0:
-                    self._fail(translatable("this comment is never closed by */"))
-                self._at = end + 2
-            else:
-                return
+        if skipped := _SKIPPED.match(self._text, self._at):
+            self._at = skipped.end()
+        if self._text.startswith("/*", self._at):
+            self._fail(translatable("this comment is never closed by */"))
 
     def _peek(self) -> str:
         return self._text[self._at : self._at + 1]
@@ -238,9 +232,6 @@ class _JsoncReader:
     def _fail(self, problem: Text, line: int | None = None) -> NoReturn:
         column = self._at - self._text.rfind("\n", 0, self._at)
         raise JsonSyntaxError(problem, line or self._line(), column)
-
-    def _refuse_constant(self, word: str) -> NoReturn:
-        self._fail(translatable("{word} is not a JSON number", word=word))
 
 
 T = TypeVar("T")
