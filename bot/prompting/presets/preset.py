@@ -1,11 +1,19 @@
 """The preset model: RodelAgent's session preset with our additions for groups and characters."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    field_validator,
+    model_validator,
+)
 
 from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, ToolName, lowest_output_limit
 from bot.errors import PresetError, TemplateError
@@ -27,7 +35,7 @@ from bot.prompting.story_string import parse_story_string
 from bot.prompting.text.tokens import ENCODINGS
 from bot.templates import RoleTemplate, get
 from bot.templates.jinja_template import check_source
-from bot.texts.text import joined, text_of, translatable
+from bot.texts.text import Text, joined, text_of, translatable
 
 DEFAULT_MODEL = "default"
 """The value of `model` that stands for the model that the provider is configured with."""
@@ -61,6 +69,66 @@ NonEmptyText = Annotated[str, Field(min_length=1)]
 NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)]
 
 
+def _check(check: Callable[[Any], object]) -> AfterValidator:
+    """Refuse a value for which `check` raises, or returns a problem."""
+
+    def checked(value: object) -> object:
+        try:
+            problem = check(value)
+        except (PresetError, TemplateError) as error:
+            problem = text_of(error)
+        if isinstance(problem, str):
+            raise ValueError(problem)  # noqa: TRY004 -- pydantic
+        return value
+
+    return AfterValidator(checked)
+
+
+def _check_template(template: str | dict[str, object]) -> None:
+    if isinstance(template, dict):
+        RoleTemplate.from_json(template)
+    elif template != "model":
+        is_inline = "{{" in template or "{%" in template
+        (check_source if is_inline else get)(template)
+
+
+def _persona_problem(persona: str) -> Text | None:
+    return joined(parse_persona(persona).problems, "; ") or None
+
+
+def _encoding_problem(name: str) -> Text | None:
+    if name in ENCODINGS:
+        return None
+    return translatable(
+        "there is no encoding {name}; known are {names}",
+        name=repr(name),
+        names=", ".join(ENCODINGS),
+    )
+
+
+def _path_problem(path: str) -> Text | None:
+    return translatable("a file path cannot contain a NUL character") if "\0" in path else None
+
+
+def _lorebook_problem(lorebook: str | dict[str, object]) -> Text | None:
+    if isinstance(lorebook, str):
+        return _path_problem(lorebook)
+    try:
+        read_lorebook(lorebook, "inline")
+    except LoreEntryError as error:
+        names: Any = lorebook["entries"]
+        name = error.index if isinstance(names, list) else list(names)[error.index]
+        raise PlacedValueError(text_of(error), ("entries", name)) from None
+    return None
+
+
+def _word_problem(word: str) -> Text | None:
+    problem = compile_key(word) if is_regex(word) else None
+    if not isinstance(problem, str):
+        return None
+    return translatable("{word} cannot be used: {problem}", word=repr(word), problem=problem)
+
+
 class WakeRules(StrictModel):
     """When the bot answers in a group; in a private chat it always does."""
 
@@ -68,7 +136,10 @@ class WakeRules(StrictModel):
     reply: StrictBool = True
     names: StrictBool = True
     """Whether the character's names call it, as whole words anywhere in a message."""
-    words: NonEmptyTexts = ()
+    words: Annotated[
+        tuple[Annotated[NonEmptyText, _check(_word_problem)], ...],
+        Field(max_length=MAX_LIST_ITEMS),
+    ] = ()
     """Whole words or phrases that may stand anywhere in a message, in any case; `/pattern/i` is a
     regular expression."""
     sticky: StrictBool = True
@@ -76,19 +147,6 @@ class WakeRules(StrictModel):
     always: StrictBool = False
     chance: Annotated[float, Field(ge=0, le=1)] = 0
     """The probability of answering a message that no other rule applies to."""
-
-    @field_validator("words")
-    @classmethod
-    def _check_patterns(cls, words: tuple[str, ...]) -> tuple[str, ...]:
-        for word in words:
-            problem = compile_key(word) if is_regex(word) else None
-            if isinstance(problem, str):
-                raise ValueError(  # noqa: TRY004 -- pydantic
-                    translatable(
-                        "{word} cannot be used: {problem}", word=repr(word), problem=problem
-                    )
-                )
-        return words
 
 
 BusyMode: TypeAlias = Literal["collect", "interrupt", "queue"]
@@ -178,7 +236,7 @@ class Preset(StrictModel):
     See docs/sources.md#rodel.
     """
 
-    name: str
+    name: Annotated[str, _check(name_problem)]
     provider: NonEmptyText
     model: NonEmptyText
     system: str | None = None
@@ -195,8 +253,8 @@ class Preset(StrictModel):
     avatar: str | None = None
     """An address."""
     role_name: str | None = None
-    persona: str | None = None
-    character: NonEmptyText | None = None
+    persona: Annotated[str, _check(_persona_problem)] | None = None
+    character: Annotated[NonEmptyText, _check(_path_problem)] | None = None
     """A file with persona and stories, relative to the presets directory, or a built-in role."""
     stories: Literal["persona", "recent"] = "persona"
     """Where its character's stories stand: in the persona, or in front of the newest message."""
@@ -213,11 +271,11 @@ class Preset(StrictModel):
     """The system message behind the newest message."""
     prompts: Annotated[tuple[OrderedPrompt, ...], Field(max_length=_MAX_MESSAGES)] = ()
     """SillyTavern's prompt order; it replaces the usual order of the prompt."""
-    lorebook: str | dict[str, object] | None = None
+    lorebook: Annotated[str | dict[str, object], _check(_lorebook_problem)] | None = None
     """SillyTavern's World Info or a card's `character_book`, or a file relative to the preset's."""
     regex_scripts: Annotated[tuple[RegexScript, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
     """Replacements in answers, which are then shown when they are complete, and in prompts."""
-    story_string: str | None = None
+    story_string: Annotated[str, _check(parse_story_string)] | None = None
     """SillyTavern's layout of the system message."""
     macros: StrictBool = False
     """The texts come from a card: expand {{char}}, {{user}}, {{random}}."""
@@ -226,9 +284,9 @@ class Preset(StrictModel):
     """The token budget of the prompt, and never more than the model's context less the answer;
     null: that alone."""
     max_output_tokens: StrictInt | None = Field(None, ge=1, le=_MAX_OUTPUT_TOKENS)
-    token_counter: str | None = None
+    token_counter: Annotated[str, _check(_encoding_problem)] | None = None
     """The encoding to count tokens in; null: the backend's own tokenizer."""
-    template: str | dict[str, object] | None = None
+    template: Annotated[str | dict[str, object], _check(_check_template)] | None = None
     """A registered name, Jinja source, `model` (the GGUF's own) or the JSON of an LMDeploy chat
     template; overrides string templates."""
     names_in_template: StrictBool = False
@@ -345,22 +403,6 @@ class Preset(StrictModel):
             if key not in FOREIGN_KEYS and (value is not None or key == "max_input_tokens")
         }
 
-    @field_validator("template")
-    @classmethod
-    def _template(cls, template: str | dict[str, object] | None) -> object:
-        if isinstance(template, dict):
-            try:
-                RoleTemplate.from_json(template)
-            except TemplateError as error:
-                raise ValueError(text_of(error)) from None
-        elif template not in {None, "model"}:
-            is_inline = "{{" in template or "{%" in template
-            try:
-                (check_source if is_inline else get)(template)
-            except TemplateError as error:
-                raise ValueError(text_of(error)) from None
-        return template
-
     @field_validator("parameters", mode="before")
     @classmethod
     def _parameters(cls, parameters: object) -> object:
@@ -376,66 +418,3 @@ class Preset(StrictModel):
                 if problem := parameter_problem(str(name)):
                     raise PlacedValueError(problem, (name,))
         return parameters
-
-    @field_validator("persona")
-    @classmethod
-    def _persona(cls, persona: str | None) -> str | None:
-        if problems := parse_persona(persona or "").problems:
-            raise ValueError(joined(problems, "; "))
-        return persona
-
-    @field_validator("token_counter")
-    @classmethod
-    def _token_counter(cls, name: str | None) -> str | None:
-        if name is not None and name not in ENCODINGS:
-            raise ValueError(
-                translatable(
-                    "there is no encoding {name}; known are {names}",
-                    name=repr(name),
-                    names=", ".join(ENCODINGS),
-                )
-            )
-        return name
-
-    @field_validator("story_string")
-    @classmethod
-    def _story_string(cls, text: str | None) -> str | None:
-        try:
-            parse_story_string(text or "")
-        except TemplateError as error:
-            raise ValueError(text_of(error)) from None
-        return text
-
-    @field_validator("character")
-    @classmethod
-    def _character(cls, character: str | None) -> str | None:
-        return _without_nul(character)
-
-    @field_validator("lorebook")
-    @classmethod
-    def _lorebook(cls, lorebook: object) -> object:
-        if isinstance(lorebook, dict):
-            try:
-                read_lorebook(lorebook, "inline")
-            except LoreEntryError as error:
-                names = lorebook["entries"]
-                name = error.index if isinstance(names, list) else list(names)[error.index]
-                raise PlacedValueError(text_of(error), ("entries", name)) from None
-            except PresetError as error:
-                raise ValueError(text_of(error)) from None
-        elif isinstance(lorebook, str):
-            _without_nul(lorebook)
-        return lorebook
-
-    @field_validator("name")
-    @classmethod
-    def _name(cls, name: str) -> str:
-        if problem := name_problem(name):
-            raise ValueError(problem)
-        return name
-
-
-def _without_nul(path: str | None) -> str | None:
-    if path is not None and "\0" in path:
-        raise ValueError(translatable("a file path cannot contain a NUL character"))
-    return path
