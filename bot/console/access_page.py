@@ -1,9 +1,10 @@
 """Access and audit: the tokens of the API, and who changed what."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from bot.chat.access import ApiToken, AuditEntry, Scope
 from bot.console.routes import Caller, ConsoleRequest, NavigationItem, Page, RouteGroup, route
@@ -17,29 +18,6 @@ from bot.value_class import value_class
 _PAGE_ENTRIES = 200
 # Begins the names of callers with an API token, and ends the names of actions on tokens.
 _KIND = "token"
-
-
-class RevokedToken(BaseModel):
-    name: str = Field(max_length=500, pattern=r"^[^\x00]*$")
-
-
-@value_class
-class TokenName:
-    name: str
-
-
-@value_class
-class TokenList:
-    tokens: Sequence[ApiToken]
-
-
-class AuditQuery(BaseModel):
-    limit: int = Field(100, ge=1, le=1000)
-
-
-@value_class
-class AuditList:
-    entries: Sequence[AuditEntry]
 
 
 @value_class
@@ -61,27 +39,30 @@ class AccessPage(RouteGroup):
         return Page("access.html", {"tokens": tokens, "entries": entries})
 
     @route("GET /api/v1/tokens", Scope.OPERATE)
-    async def list_tokens(self) -> TokenList:
+    async def list_tokens(self) -> Mapping[str, Sequence[ApiToken]]:
         """List the tokens of the API."""
-        return TokenList(await self.tokens.api_tokens())
-
-    @route("POST /access/revoke", Scope.OPERATE, then="/access")
-    async def revoke_by_form(self, request: ConsoleRequest, form: RevokedToken) -> TokenName:
-        return await self.revoke(request, form.name)
+        return {"tokens": await self.tokens.api_tokens()}
 
     @route("DELETE /api/v1/tokens/{name}", Scope.OPERATE)
-    async def revoke(self, request: ConsoleRequest, name: str) -> TokenName:
+    @route("POST /access/revoke", Scope.OPERATE, then="/access")
+    async def revoke(
+        self,
+        request: ConsoleRequest,
+        name: Annotated[str, Field(max_length=500, pattern=r"^[^\x00]*$")],
+    ) -> Mapping[str, str]:
         """Revoke a token of the API."""
         if not await self.tokens.revoke_api_token(name):
             raise RequestRefused(404, translatable("There is no token with this name."))
         now = self.clock.now()
         await self.audit.record(AuditEntry(now, request.caller.name, "revoke token", name))
-        return TokenName(name)
+        return {"name": name}
 
     @route("GET /api/v1/audit", Scope.READ)
-    async def list_changes(self, request: ConsoleRequest, query: AuditQuery) -> AuditList:
+    async def list_changes(
+        self, request: ConsoleRequest, limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    ) -> Mapping[str, Sequence[AuditEntry]]:
         """List the newest changes."""
-        return AuditList(await self._changes(request.caller, query.limit))
+        return {"entries": await self._changes(request.caller, limit)}
 
     async def _changes(self, reader: Caller, limit: int) -> Sequence[AuditEntry]:
         """Return the newest changes; token names are only for those who may list tokens."""

@@ -74,11 +74,8 @@ class WaterfallStep:
 def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[WaterfallStep]:
     """Return where the time went, from the receipt of the message to the answer's delivery.
 
-    Args:
-        receipt: of the answer.
-        delivered: when its last part was sent, in seconds after the receipt of the message; None:
-            not yet, or not known any more. What was shown while it was written is there when the
-            last edit is.
+    `delivered` is when its last part was sent, in seconds after the receipt of the message; None:
+    not yet, or not known any more.
     """
     timings = receipt.timings
     first = timings.seconds if timings.first_word_seconds is None else timings.first_word_seconds
@@ -152,18 +149,13 @@ class _Content(msgspec.Struct, frozen=True):
     stop_sequences: list[str] | None = None
 
 
-@value_class
-class UsedParameter:
-    """A parameter as it was sent."""
+def used_parameters(
+    prompt: Prompt, version: PresetVersion | None
+) -> list[tuple[str, str, Text | None]]:
+    """Return parameters as they were sent: name, value, origin.
 
-    name: str
-    value: str
-    origin: Text | None
-    """None: the version of the preset is not known."""
-
-
-def used_parameters(prompt: Prompt, version: PresetVersion | None) -> list[UsedParameter]:
-    """Return the parameters with their origins, if the preset's version is known."""
+    The origin is None where the version of the preset is not known.
+    """
     content = _Content()
     try:
         content = msgspec.json.decode(version.content, type=_Content) if version else content
@@ -181,18 +173,17 @@ def used_parameters(prompt: Prompt, version: PresetVersion | None) -> list[UsedP
 
     given = content.parameters or {}
     used = [
-        UsedParameter(name, str(value), origin(value, given.get(name)))
+        (name, str(value), origin(value, given.get(name)))
         for name, value in prompt.parameters.items()
     ]
     longest = prompt.max_output_tokens
     if longest is not None:
-        given_limit = origin(longest, content.max_output_tokens)
-        used.append(UsedParameter("max_output_tokens", str(longest), given_limit))
+        used.append(("max_output_tokens", str(longest), origin(longest, content.max_output_tokens)))
     own = content.stop_sequences or ()
     others = translatable("names of the other speakers")
     for text in prompt.stop:
         is_own = version is None or text in own
-        used.append(UsedParameter("stop", repr(text), origin(text, text) if is_own else others))
+        used.append(("stop", repr(text), origin(text, text) if is_own else others))
     return used
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -14,8 +14,7 @@ from bot.chat.access import Scope
 from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.incoming import address_of
 from bot.chat.prompt import Prompt, PromptToken
-from bot.chat.receipt import DroppedItem
-from bot.chat.usage import MICROS, format_cost
+from bot.chat.usage import MICROS
 from bot.console.answer_details import (
     budget_segments,
     costs_elsewhere,
@@ -89,32 +88,8 @@ def _to_dollars(micros: int | None) -> float | None:
     return None if micros is None else micros / MICROS
 
 
-class ComparedAnswer(BaseModel):
-    other: int = Field(ge=0, lt=_MAX_NUMBER)
-
-
-class PromptQuery(BaseModel):
-    form: Literal["text", "messages", "tokens"] = "messages"
-
-
-class ReplayForm(BaseModel):
-    """What should differ; empty values stay as they were."""
-
-    preset: str = Field("", max_length=500, description="Whose model and parameters are used.")
-    system: str | None = Field(
-        None, max_length=200_000, description="What the system message says instead."
-    )
-    draft: str = Field(
-        "",
-        max_length=500,
-        description="The preset from whose draft the prompt is composed anew, and whose model"
-        " answers; without a draft from its published version. The others do not count then.",
-    )
-
-    @field_validator("system")
-    @classmethod
-    def _with_plain_line_breaks(cls, given: str | None) -> str | None:
-        return given and given.replace("\r\n", "\n").replace("\0", "")
+_PromptForm: TypeAlias = Literal["text", "messages", "tokens"]
+_AnswerNumber: TypeAlias = Annotated[int, Field(ge=0, lt=_MAX_NUMBER)]
 
 
 @value_class
@@ -148,61 +123,6 @@ class AnswerRow:
     """The beginning of the answer."""
 
 
-@value_class
-class AnswerDetail(AnswerRow):
-    """One answer, and what it was made of."""
-
-    answer: str
-    sections: Mapping[str, int]
-    """The tokens of each section of the prompt."""
-    dropped: Sequence[DroppedItem]
-    parameters: Mapping[str, object]
-    stop: Sequence[str]
-
-
-@value_class
-class AnswerList:
-    """A page of answers, newest first."""
-
-    answers: Sequence[AnswerRow]
-    next_before: int | None
-    """What to search before for the next page."""
-
-
-@value_class
-class ShownMessage:
-    role: str
-    content: str
-
-
-@value_class
-class ShownPrompt:
-    """A prompt in the requested form; the others are empty."""
-
-    text: str = ""
-    messages: Sequence[ShownMessage] = ()
-    tokens: Sequence[PromptToken] = ()
-
-
-@value_class
-class ReplayResult:
-    """Another answer to the same or a changed prompt; not stored in any history."""
-
-    answer: str
-    messages: Sequence[ShownMessage]
-    """The prompt that was sent."""
-    reason: str | None
-    """Why it ended; null: it was interrupted."""
-    provider: str
-    model: str
-    prompt_tokens: int
-    output_tokens: int
-    first_word_seconds: float | None
-    seconds: float
-    cost: float | None
-    """In US dollars; null: not known."""
-
-
 def answer_row(one: StoredAnswer) -> AnswerRow:
     receipt = one.receipt
     return AnswerRow(
@@ -230,17 +150,7 @@ def answer_row(one: StoredAnswer) -> AnswerRow:
 
 @value_class
 class AnswerPages(RouteGroup):
-    """Shows what was answered, and from what.
-
-    Args:
-        answers: the stored answers.
-        prompts: describes what a model was sent.
-        backends: the providers, of which some can tell their tokens.
-        versions: the presets as they were.
-        providers: what their models cost.
-        presets: whose model can be asked again; none where there is nobody to ask.
-        drafts: what prompts can be composed from anew, beside the presets.
-    """
+    """Shows what was answered, and from what."""
 
     navigation = (NavigationItem("/answers", translatable("Answers"), "answers"),)
 
@@ -250,25 +160,30 @@ class AnswerPages(RouteGroup):
     versions: PresetVersions
     providers: Mapping[str, ProviderSettings]
     presets: Collection[str] = ()
+    """Whose model can be asked again; none where there is nobody to ask."""
     drafts: PresetDrafts | None = None
+    """What prompts can be composed from anew, beside the presets."""
 
     @route("GET /api/v1/answers", Scope.READ)
-    async def list_answers(self, query: AnswerQuery) -> AnswerList:
-        """Search answers, newest first."""
+    async def list_answers(
+        self, query: AnswerQuery
+    ) -> Mapping[str, Sequence[AnswerRow] | int | None]:
+        """Search answers, newest first; `next_before` continues the search."""
         found = await self.answers.search(query.to_search(), _ANSWERS_PER_PAGE)
         masked = (with_masked_text(one, self.prompts.mask) for one in found.answers)
-        return AnswerList([answer_row(one) for one in masked], found.next_before)
+        return {"answers": [answer_row(one) for one in masked], "next_before": found.next_before}
 
     @route("GET /answers", Scope.READ)
     async def list_page(self, request: ConsoleRequest, query: AnswerQuery) -> Page:
         found = await self.list_answers(query)
-        older = {**dict(request.http.query), "before": found.next_before}
+        before = found["next_before"]
+        older = urlencode({**dict(request.http.query), "before": before})
         return Page(
             "answers.html",
             {
                 "found": found,
                 "query": query,
-                "older": None if found.next_before is None else f"/answers?{urlencode(older)}",
+                "older": None if before is None else f"/answers?{older}",
                 "is_filtered": bool(request.http.query),
             },
         )
@@ -277,34 +192,39 @@ class AnswerPages(RouteGroup):
         return masked_answer(await find_answer(self.answers, number), self.prompts.mask)
 
     @route("GET /api/v1/answers/{number}", Scope.READ)
-    async def show(self, number: int) -> AnswerDetail:
-        """One answer, and what it was made of."""
+    async def show(self, number: int) -> Mapping[str, object]:
+        """One answer with its text, and what it was made of."""
         answer = await self._find(number)
         receipt = answer.receipt
-        return AnswerDetail(
+        return {
             **asdict(answer_row(answer)),
-            answer=receipt.answer,
-            sections=tokens_by_section(receipt),
-            dropped=receipt.dropped,
-            parameters=receipt.prompt.parameters,
-            stop=receipt.prompt.stop,
-        )
+            "answer": receipt.answer,
+            "sections": tokens_by_section(receipt),
+            "dropped": receipt.dropped,
+            "parameters": receipt.prompt.parameters,
+            "stop": receipt.prompt.stop,
+        }
 
     @route(
         "GET /api/v1/answers/{number}/prompt",
         Scope.READ,
         errors={409: "The tokens are not known."},
     )
-    async def show_prompt(self, number: int, query: PromptQuery) -> ShownPrompt:
-        """The prompt that was sent, secrets removed."""
+    async def show_prompt(
+        self, number: int, form: _PromptForm = "messages"
+    ) -> Mapping[str, str | Sequence[Mapping[str, str] | PromptToken]]:
+        """The prompt that was sent, secrets removed; only the requested form is not empty."""
         answer = await self._find(number)
-        match query.form:
+        shown: dict[str, str | Sequence[Mapping[str, str] | PromptToken]]
+        shown = {"text": "", "messages": [], "tokens": []}
+        match form:
             case "messages":
-                return ShownPrompt(messages=_shown_messages(answer.receipt.prompt))
+                shown["messages"] = _shown_messages(answer.receipt.prompt)
             case "tokens":
-                return ShownPrompt(tokens=await self._tokens(answer))
+                shown["tokens"] = await self._tokens(answer)
             case "text":
-                return ShownPrompt(text=(await self.prompts.describe(answer.receipt)).text)
+                shown["text"] = (await self.prompts.describe(answer.receipt)).text
+        return shown
 
     async def _tokens(self, answer: StoredAnswer) -> Sequence[PromptToken]:
         """Return the tokens of a prompt; raises `RequestRefused` where nobody here knows them."""
@@ -317,13 +237,12 @@ class AnswerPages(RouteGroup):
             raise RequestRefused(409, str(error)) from None
 
     @route("GET /answers/{number}", Scope.READ)
-    async def answer_page(self, number: int, query: PromptQuery) -> Page:
+    async def answer_page(self, number: int, form: _PromptForm = "messages") -> Page:
         answer = await self._find(number)
         receipt = answer.receipt
-        charge, version_number = receipt.charge, receipt.preset_version
         version = None
-        if version_number is not None:
-            version = await self.versions.find(receipt.preset, version_number)
+        if receipt.preset_version is not None:
+            version = await self.versions.find(receipt.preset, receipt.preset_version)
         drafts = [] if self.drafts is None else await self.drafts.all()
         return Page(
             "answer.html",
@@ -333,8 +252,7 @@ class AnswerPages(RouteGroup):
                 "thoughts": receipt.thoughts,
                 "address": address_of(answer.conversation),
                 "received_at": receipt.timings.received_at,
-                "form": query.form,
-                "cost": None if charge.cost is None else format_cost(charge.cost),
+                "form": form,
                 "segments": budget_segments(receipt),
                 "steps": waterfall(receipt, await self._delivered_seconds(answer)),
                 "named": [span for span in receipt.layout if span.name],
@@ -346,7 +264,7 @@ class AnswerPages(RouteGroup):
                 "presets": sorted(self.presets),
                 "drafts": [one.name for one in drafts],
                 "instructions": instructions_of(receipt.prompt),
-                **await self._prompt_values(answer, query.form),
+                **await self._prompt_values(answer, form),
             },
         )
 
@@ -374,8 +292,8 @@ class AnswerPages(RouteGroup):
         return values
 
     @route("GET /answers/{number}/compare", Scope.READ)
-    async def choose_other(self, number: int, query: ComparedAnswer) -> web.Response:
-        older, newer = sorted((number, query.other))
+    async def choose_other(self, number: int, other: _AnswerNumber) -> web.Response:
+        older, newer = sorted((number, other))
         return redirect(f"/answers/{newer}/compare/{older}")
 
     @route("GET /answers/{number}/compare/{other}", Scope.READ)
@@ -395,77 +313,93 @@ class AnswerPages(RouteGroup):
 
 def _shown_messages(
     prompt: Prompt, mask: Callable[[str], str] = lambda text: text
-) -> Sequence[ShownMessage]:
-    return [ShownMessage(one.role, mask(one.content)) for one in prompt.messages]
+) -> Sequence[Mapping[str, str]]:
+    return [{"role": one.role, "content": mask(one.content)} for one in prompt.messages]
 
 
 Replay: TypeAlias = Callable[[StoredAnswer, ReplayChanges], Awaitable[OperatorAnswer]]
 """Asks a model again."""
+_Preset = Annotated[str, Field(max_length=500, description="Whose model and parameters are used.")]
+_System = Annotated[
+    str | None, Field(max_length=200_000, description="What the system message says instead.")
+]
+_Draft = Annotated[
+    str,
+    Field(
+        max_length=500,
+        description="The preset from whose draft the prompt is composed anew, and whose model"
+        " answers; without a draft from its published version. The others do not count then.",
+    ),
+]
 
 
 @value_class
 class ReplayPages(RouteGroup):
-    """Sends stored prompts again.
-
-    Args:
-        answers: the stored answers.
-        replay: asks a model.
-        mask: removes secrets from what is shown.
-    """
+    """Sends stored prompts again."""
 
     answers: AnswerLog
     replay: Replay
     mask: Callable[[str], str]
 
-    async def _ask(self, number: int, form: ReplayForm) -> tuple[StoredAnswer, OperatorAnswer]:
+    async def _ask(
+        self, number: int, preset: str, system: str | None, draft: str
+    ) -> tuple[StoredAnswer, OperatorAnswer, Mapping[str, object]]:
+        """Return the stored answer, the new one, and that one as the API tells it."""
         stored = await find_answer(self.answers, number)
         shown = masked_answer(stored, self.mask)
-        before = instructions_of(shown.receipt.prompt).replace("\r\n", "\n")
-        # Browsers drop a line break at the beginning of a text area.
-        is_same = form.system is None or form.system.lstrip("\n") == before.lstrip("\n")
-        changes = ReplayChanges(form.preset, None if is_same else form.system, form.draft)
+        if system is not None:
+            system = system.replace("\r\n", "\n").replace("\0", "")
+            before = instructions_of(shown.receipt.prompt).replace("\r\n", "\n")
+            # Browsers drop a line break at the beginning of a text area.
+            if system.lstrip("\n") == before.lstrip("\n"):
+                system = None
         try:
-            return shown, await self.replay(stored, changes)
+            made = await self.replay(stored, ReplayChanges(preset, system, draft))
         except BackendError as error:
             raise RequestRefused(502, error.notice) from error
+        told = {
+            "answer": self.mask(made.generated.text),
+            "messages": _shown_messages(made.prompt, self.mask),
+            "reason": made.generated.reason,
+            "provider": made.provider,
+            "model": made.charge.model,
+            "prompt_tokens": made.usage.prompt_tokens,
+            "output_tokens": made.usage.output_tokens,
+            "first_word_seconds": made.generated.first_word_seconds,
+            "seconds": made.generated.seconds,
+            "cost": _to_dollars(made.charge.cost),
+        }
+        return shown, made, told
 
     @route(
         "POST /api/v1/answers/{number}/replay",
         Scope.OPERATE,
         errors={502: "The model does not answer."},
     )
-    async def ask(self, number: int, form: ReplayForm) -> ReplayResult:
-        """Ask a model again with the stored prompt; no history keeps it."""
-        _, made = await self._ask(number, form)
-        return ReplayResult(
-            answer=self.mask(made.generated.text),
-            messages=_shown_messages(made.prompt, self.mask),
-            reason=made.generated.reason,
-            provider=made.provider,
-            model=made.charge.model,
-            prompt_tokens=made.usage.prompt_tokens,
-            output_tokens=made.usage.output_tokens,
-            first_word_seconds=made.generated.first_word_seconds,
-            seconds=made.generated.seconds,
-            cost=_to_dollars(made.charge.cost),
-        )
+    async def ask_again(
+        self, number: int, preset: _Preset = "", system: _System = None, draft: _Draft = ""
+    ) -> Mapping[str, object]:
+        """Ask a model again with the stored prompt; empty values stay as they were.
+
+        No history keeps the answer.
+        """
+        return (await self._ask(number, preset, system, draft))[2]
 
     @route("POST /answers/{number}/replay", Scope.OPERATE)
-    async def ask_by_form(self, number: int, form: ReplayForm) -> Page:
+    async def ask_by_form(
+        self, number: int, preset: _Preset = "", system: _System = None, draft: _Draft = ""
+    ) -> Page:
         """Ask a model again, and show both answers."""
-        stored, made = await self._ask(number, form)
-        receipt, text = stored.receipt, self.mask(made.generated.text)
+        stored, made, told = await self._ask(number, preset, system, draft)
+        receipt = stored.receipt
         prompts = joined_messages(receipt.prompt), self.mask(joined_messages(made.prompt))
-        costs = (receipt.charge.cost, made.charge.cost)
         return Page(
             "replay.html",
             {
                 "stored": answer_row(stored),
                 "stored_text": receipt.answer,
-                "made": made,
-                "made_text": text,
-                "costs": [None if one is None else format_cost(one) for one in costs],
-                "differences": differing_pieces(receipt.answer, text),
+                "made": told,
+                "differences": differing_pieces(receipt.answer, str(told["answer"])),
                 "is_same_prompt": prompts[0] == prompts[1],
                 "prompt": differing_pieces(*prompts),
             },

@@ -29,12 +29,7 @@ _TITLES = {
 
 
 class Console:
-    """All groups of routes as one; `add_routes` serves them.
-
-    Args:
-        gate: admits requests.
-        groups: the routes, and their places in the navigation.
-    """
+    """All groups of routes as one; `add_routes` serves them."""
 
     def __init__(self, gate: RequestGate, groups: Sequence[RouteGroup]) -> None:
         self._gate = gate

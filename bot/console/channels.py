@@ -2,20 +2,20 @@
 
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from bot.chat.access import AuditEntry, Scope
 from bot.chat.answers import AnswerSearch
 from bot.chat.incoming import ForgetRequested, Incoming, address_of
 from bot.chat.operation import KnownChannel, KnownSession, MadeSetting
 from bot.chat.session import HistoryScope, Turn
-from bot.chat.usage import MICROS, BudgetCap, format_cost
+from bot.chat.usage import MICROS, BudgetCap
 from bot.chat.web_channel import WEB_PLATFORM
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
 from bot.errors import RequestRefused
@@ -36,24 +36,12 @@ _MAX_CHANNELS = 500
 _OPERATOR = "web:console"
 """Stored as who chose a preset; the audit log names the caller."""
 _ONE = "/channels/{channel}"
-ScopeKind: TypeAlias = Literal["thread", "channel", "server"]
-
-
-@value_class
-class ChannelList:
-    default_preset: str
-    channels: Sequence[KnownChannel]
-    settings: Sequence[MadeSetting]
+_Row = Mapping[str, object]
 
 
 @value_class
 class ChannelsPage(RouteGroup):
-    """Lists channels, and the settings made in chats.
-
-    Args:
-        state: what is stored.
-        default_preset: what answers where no setting was made.
-    """
+    """Lists channels, and the settings made in chats."""
 
     navigation = (NavigationItem("/channels", translatable("Channels"), "channels"),)
 
@@ -61,51 +49,17 @@ class ChannelsPage(RouteGroup):
     default_preset: str
 
     @route("GET /api/v1/channels", Scope.READ)
-    async def list_channels(self) -> ChannelList:
+    @route("GET /channels", Scope.READ, template="channels.html")
+    async def list_channels(self) -> Mapping[str, str | Sequence[KnownChannel | MadeSetting]]:
         """List channels, and the settings made in chats."""
-        channels = await self.state.channels(_MAX_CHANNELS)
-        return ChannelList(self.default_preset, channels, await self.state.chat_settings())
-
-    @route("GET /channels", Scope.READ)
-    async def show(self) -> Page:
-        return Page("channels.html", {"found": await self.list_channels()})
+        return {
+            "default_preset": self.default_preset,
+            "channels": await self.state.channels(_MAX_CHANNELS),
+            "settings": await self.state.chat_settings(),
+        }
 
 
 # --- one channel --------------------------------------------------------------------------------
-
-
-@value_class
-class ScopeRow:
-    """A thread, a channel or a server, and which presets were chosen for it."""
-
-    scope: str
-    kind: ScopeKind
-    presets: Sequence[str]
-    """Empty: nobody has chosen any; it is inherited."""
-    by: str
-    at: float | None
-    """In Unix seconds; null: nobody has chosen any."""
-
-
-@value_class
-class PersonRow:
-    """Somebody who has spoken in a channel."""
-
-    id: str
-    name: str
-    label: str
-    """What prompts call this person."""
-
-
-@value_class
-class BudgetRow:
-    """A budget that answers in a channel count against."""
-
-    kind: str
-    period: str
-    spent: float
-    """In US dollars."""
-    limit: float
 
 
 @value_class
@@ -117,51 +71,25 @@ class ChannelDetail:
     """The presets that answer."""
     active_from: str | None
     """The scope that says so; null: the default."""
-    scopes: Sequence[ScopeRow]
-    """The narrowest first."""
+    scopes: Sequence[_Row]
+    """The narrowest first: scope, kind (thread, channel or server), presets (empty: inherited),
+    by whom, and at which time in Unix seconds."""
     history_scope: str
     """Whose messages share one history."""
     history_scope_from: str | None
     observes: bool
     """Whether messages not addressed to the bot are remembered."""
     observes_from: str | None
-    people: Sequence[PersonRow]
+    people: Sequence[_Row]
+    """Who has spoken there: id, name, and the label in prompts."""
     sessions: Sequence[KnownSession]
-    budgets: Sequence[BudgetRow]
-
-
-class PresetChoice(BaseModel):
-    """What /preset use, add, remove and reset change, in one scope of a channel."""
-
-    scope: str = Field(min_length=1, max_length=300)
-    action: Literal["use", "add", "remove", "reset"]
-    preset: str = Field("", max_length=500, description="Its name; not needed for reset.")
-
-
-@value_class
-class ForgottenChannel:
-    """A conversation that its worker will forget."""
-
-    channel: str
+    budgets: Sequence[_Row]
+    """What answers there count against: kind, period, spent and limit in US dollars."""
 
 
 @value_class
 class ChannelPage(RouteGroup):
-    """Shows one channel, and changes it through what its commands use.
-
-    Args:
-        histories: what was said.
-        answers: what was answered.
-        state: the settings made in chats.
-        resolver: which presets answer.
-        history_scopes: whose messages share one history.
-        budgets: what was spent.
-        caps: the budgets of a channel by its scopes, whoever asks.
-        web_channels: the channels of the playground.
-        receive: takes an event as if a platform had reported it.
-        audit: notes who changed what.
-        clock: the time.
-    """
+    """Shows one channel, and changes it through what its commands use."""
 
     histories: ChannelHistories
     answers: AnswerLog
@@ -170,8 +98,10 @@ class ChannelPage(RouteGroup):
     history_scopes: HistoryScopes
     budgets: Budgets
     caps: Callable[[Sequence[str], Preset], Sequence[BudgetCap]]
+    """Returns the budgets of a channel by its scopes, whoever asks."""
     web_channels: SqlWebChannels
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
+    """Takes events as if a platform had reported them."""
     audit: AuditLog
     clock: Clock
 
@@ -191,14 +121,14 @@ class ChannelPage(RouteGroup):
             active=[one.name for one in active.presets],
             active_from=active.first.scope,
             scopes=[
-                _scope_row(one, _kind(at, scopes), settings.get((one, "preset")))
+                _scope_row(at, scopes, settings.get((one, "preset")))
                 for at, one in enumerate(scopes)
             ],
             history_scope=await self.history_scopes.find(scopes) or HistoryScope.SHARED,
             history_scope_from=shared_by.scope if shared_by else None,
             observes=observing is None or observing.value != "off",
             observes_from=observing.scope if observing else None,
-            people=[PersonRow(one.id, one.name, labels[one.id]) for one in people],
+            people=[{"id": one.id, "name": one.name, "label": labels[one.id]} for one in people],
             sessions=await self.histories.sessions(channel, _MAX_SESSIONS),
             budgets=await self._budgets(scopes, active),
         )
@@ -206,7 +136,6 @@ class ChannelPage(RouteGroup):
     @route(f"GET {_ONE}", Scope.READ)
     async def show(self, channel: str) -> Page:
         found = await self.detail(channel)
-        budgets = [(one, _dollars(one.spent), _dollars(one.limit)) for one in found.budgets]
         return Page(
             "channel.html",
             {
@@ -214,41 +143,42 @@ class ChannelPage(RouteGroup):
                 "base": f"/channels/{quote(found.channel, safe='')}",
                 "presets": sorted(self.resolver.presets, key=str.casefold),
                 "history_scope": looked_up(SCOPE_DESCRIPTIONS[HistoryScope(found.history_scope)]),
-                "budgets": budgets,
             },
         )
 
     @route(f"POST /api/v1{_ONE}/presets", Scope.OPERATE)
     @route(f"POST {_ONE}/presets", Scope.OPERATE, then=_ONE)
     async def choose(
-        self, request: ConsoleRequest, channel: str, choice: PresetChoice
+        self,
+        request: ConsoleRequest,
+        channel: str,
+        scope: Annotated[str, Field(min_length=1, max_length=300)],
+        action: Literal["use", "add", "remove", "reset"],
+        preset: Annotated[str, Field(max_length=500, description="Not needed for reset.")] = "",
     ) -> ChannelDetail:
-        """Change which presets answer in a channel, or around it."""
+        """Change which presets answer in a channel, or around it, as /preset does."""
         scopes = await self._scopes(channel)
-        if choice.scope not in scopes:
+        if scope not in scopes:
             raise RequestRefused(404, translatable("This scope is not one of this channel."))
-        wider = scopes[scopes.index(choice.scope) :]
+        wider = scopes[scopes.index(scope) :]
         before = await self.resolver.resolve(wider)
-        match choice.action:
-            case "reset":
-                await self.resolver.reset(choice.scope, _OPERATOR)
-            case "use":
-                preset = self.resolver.find(choice.preset)
-                await self.resolver.set_active(choice.scope, [preset], _OPERATOR)
-            case "add":
-                added = before.with_added(self.resolver.find(choice.preset))
-                await self.resolver.set_active(choice.scope, added, _OPERATOR)
-            case "remove":
-                left = before.with_removed(self.resolver.find(choice.preset))
-                await self.resolver.set_active(choice.scope, left, _OPERATOR)
+        if action == "reset":
+            await self.resolver.reset(scope, _OPERATOR)
+        else:
+            found = self.resolver.find(preset)
+            chosen: Sequence[Preset] = [found]
+            if action != "use":
+                change = before.with_added if action == "add" else before.with_removed
+                chosen = change(found)
+            await self.resolver.set_active(scope, chosen, _OPERATOR)
         after = await self.resolver.resolve(wider)
         names = ("\n".join(one.name for one in active.presets) for active in (before, after))
-        await self._record(request, f"preset {choice.action}", choice.scope, *names)
+        await self._record(request, f"preset {action}", scope, *names)
         return await self.detail(channel)
 
     @route(f"DELETE /api/v1{_ONE}", Scope.OPERATE)
     @route(f"POST {_ONE}/forget", Scope.OPERATE, then="/channels")
-    async def forget(self, request: ConsoleRequest, channel: str) -> ForgottenChannel:
+    async def forget(self, request: ConsoleRequest, channel: str) -> Mapping[str, str]:
         """Have the worker of a channel delete everything that was said there."""
         scopes = await self._scopes(channel)
         event = ForgetRequested(
@@ -256,7 +186,7 @@ class ChannelPage(RouteGroup):
         )
         await self.receive([event])
         await self._record(request, "forget channel", channel)
-        return ForgottenChannel(channel)
+        return {"channel": channel}
 
     @route(f"GET {_ONE}/export", Scope.READ)
     async def export(self, request: ConsoleRequest, channel: str) -> web.Response:
@@ -309,25 +239,32 @@ class ChannelPage(RouteGroup):
         known = await self.state.channels(_MAX_CHANNELS)
         return any(one.channel == channel for one in known)
 
-    async def _budgets(self, scopes: Sequence[str], active: ActiveCharacters) -> list[BudgetRow]:
+    async def _budgets(self, scopes: Sequence[str], active: ActiveCharacters) -> list[_Row]:
         caps = self.caps(scopes, active.first.preset)
         spent = await self.budgets.spent(caps) if caps else {}
         return [
-            BudgetRow(cap.kind, cap.period, spent.get(cap.key, 0) / MICROS, cap.limit / MICROS)
+            {
+                "kind": cap.kind,
+                "period": cap.period,
+                "spent": spent.get(cap.key, 0) / MICROS,
+                "limit": cap.limit / MICROS,
+            }
             for cap in caps
         ]
 
 
-def _kind(at: int, scopes: Sequence[str]) -> ScopeKind:
+def _scope_row(at: int, scopes: Sequence[str], chosen: MadeSetting | None) -> _Row:
     if ":guild:" in scopes[at]:
-        return "server"
-    return "thread" if any(":guild:" not in one for one in scopes[at + 1 :]) else "channel"
-
-
-def _scope_row(scope: str, kind: ScopeKind, chosen: MadeSetting | None) -> ScopeRow:
-    if chosen is None:
-        return ScopeRow(scope, kind, [], "", None)
-    return ScopeRow(scope, kind, chosen.value.splitlines(), chosen.by, chosen.at)
+        kind = "server"
+    else:
+        kind = "thread" if any(":guild:" not in one for one in scopes[at + 1 :]) else "channel"
+    return {
+        "scope": scopes[at],
+        "kind": kind,
+        "presets": chosen.value.splitlines() if chosen else [],
+        "by": chosen.by if chosen else "",
+        "at": chosen.at if chosen else None,
+    }
 
 
 def _exported(session: int, turn: Turn) -> dict[str, object]:
@@ -340,7 +277,3 @@ def _exported(session: int, turn: Turn) -> dict[str, object]:
         "preset": turn.preset,
         "text": turn.text,
     }
-
-
-def _dollars(amount: float) -> str:
-    return format_cost(round(amount * MICROS))

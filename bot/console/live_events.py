@@ -31,10 +31,7 @@ async def stream_events(
 ) -> web.StreamResponse:
     """Send events until the page is gone, its session has ended, or it should connect again.
 
-    Args:
-        request: whose answer the stream is.
-        events: as they are sent; an empty one only lets the session be checked.
-        clock: the time.
+    An empty event only lets the session be checked.
     """
     response = protected(web.StreamResponse())
     response.headers["Content-Type"] = "text/event-stream"

@@ -51,16 +51,13 @@ async def make_login_link(tokens: ConsoleTokens, clock: Clock, address: str) -> 
 
 
 class ConsoleLinks:
-    """Makes links to pages once the console is served.
-
-    Attributes:
-        address: where browsers open the console; None while it is not served.
-    """
+    """Makes links to pages once the console is served."""
 
     def __init__(self, tokens: ConsoleTokens, clock: Clock) -> None:
         self._tokens = tokens
         self._clock = clock
         self.address: str | None = None
+        """Where browsers open the console; None while it is not served."""
 
     async def make_login_link(self) -> str:
         """Return a link that logs in to the console once."""
@@ -72,14 +69,7 @@ class ConsoleLinks:
 
 
 class ConsoleLogins:
-    """Exchanges one-time tokens for sessions; at most five wrong ones a minute are checked.
-
-    Args:
-        tokens: what is stored.
-        rate_limits: how often somebody may try.
-        clock: the time.
-        settings: may name a token for the API.
-    """
+    """Exchanges one-time tokens for sessions; at most five wrong ones a minute are checked."""
 
     def __init__(
         self,

@@ -24,6 +24,7 @@ _WITHOUT_LINKS = frozenset({Style.LINK, Style.CODE, Style.CODE_BLOCK})
 _ADDRESS = re.compile(r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]]")
 _MAX_QUOTE_CHARS = 80
 _FACE_COLORS = 6
+_BOT_NAME = "Troupe"  # speaks where no character does
 
 
 @value_class
@@ -51,22 +52,13 @@ class MessageView:
         return any(one.data.startswith(stops) for one in self.message.buttons)
 
 
-def view_message(
-    message: WebMessage, known: Mapping[str, WebMessage], bot_name: str
-) -> MessageView:
-    """Return a message for the page.
-
-    Args:
-        message: the message.
-        known: the other messages of the channel, by id.
-        bot_name: who speaks where no character does.
-    """
-    name = _name(message, bot_name)
+def view_message(message: WebMessage, known: Mapping[str, WebMessage]) -> MessageView:
+    """Return a message for the page; `known` are the others of the channel, by id."""
+    name = _name(message)
     replied = known.get(message.reply_to or "")
-    is_reply = message.author is not None and replied is not None
-    quote = (
-        f"{_name(replied, bot_name)}: {_shortened(replied.text)}" if is_reply and replied else ""
-    )
+    quote = ""
+    if message.author is not None and replied is not None:
+        quote = f"{_name(replied)}: {_shortened(replied.text)}"
     html = Markup.escape(message.text) if message.author else _styled_html(message.text)
     rows: dict[int, list[Button]] = {}
     for button in message.buttons:
@@ -84,10 +76,9 @@ def view_people(people: Sequence[Person]) -> Sequence[tuple[Person, int, str]]:
     return [(one, color_of(one.name), one.name[:1].upper()) for one in people]
 
 
-def _name(message: WebMessage, bot_name: str) -> str:
-    if message.author is not None:
-        return message.author.name
-    return message.face.name if message.face is not None else bot_name
+def _name(message: WebMessage) -> str:
+    speaker = message.author or message.face
+    return speaker.name if speaker is not None else _BOT_NAME
 
 
 def _shortened(text: str) -> str:

@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import cached_property
 from typing import Any
 
 from aiohttp import web
 from pydantic import ConfigDict, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
 from bot import __version__
 from bot.chat.access import Scope
-from bot.console.routes import Route, RouteGroup, protected, route
-from bot.value_class import value_class
+from bot.console.routes import Route, RouteGroup, is_whole, protected, route
 
 _REFERENCE = "#/components/schemas/{model}"
 _STATUSES: Mapping[int, str] = {
@@ -25,8 +26,7 @@ _DOCUMENTED = ConfigDict(
 _Schemas = Mapping[Any, Any]
 
 
-@value_class
-class ApiError:
+class ApiError(TypedDict):
     """Why a request was refused."""
 
     error: str
@@ -52,11 +52,10 @@ class ApiDescription(RouteGroup):
 def describe_api(routes: Sequence[Route]) -> Mapping[str, Any]:
     """Return the OpenAPI document of these routes."""
     answers = {one.answer for one in routes if one.answer is not None} | {ApiError}
-    documented = with_config(_DOCUMENTED)
     models = {one.model for one in routes if one.model is not None}
     inputs: list[Any] = [(one, "validation", TypeAdapter(one)) for one in models]
-    inputs += [(one, "serialization", TypeAdapter(documented(one))) for one in answers]
-    inputs.sort(key=lambda one: str(one[0].__name__))
+    inputs += [(one, "serialization", _documented(one)) for one in answers]
+    inputs.sort(key=lambda one: str(one[0]))
     schemas, definitions = TypeAdapter.json_schemas(inputs, ref_template=_REFERENCE)
     components = definitions["$defs"]
     paths: dict[str, dict[str, Any]] = {}
@@ -74,11 +73,19 @@ def describe_api(routes: Sequence[Route]) -> Mapping[str, Any]:
     }
 
 
+def _documented(answer: Any) -> TypeAdapter[Any]:
+    if answer is ApiError:
+        return TypeAdapter(answer)
+    if isinstance(answer, type) and is_dataclass(answer):
+        return TypeAdapter(with_config(_DOCUMENTED)(answer))
+    return TypeAdapter(answer, config=_DOCUMENTED)
+
+
 def _operation(route: Route, schemas: _Schemas, components: _Schemas) -> Mapping[str, Any]:
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": f"{route.method.lower()} {route.path}",
-        "parameters": [*_path_parameters(route), *_query_parameters(route, components)],
+        "parameters": [*_path_parameters(route), *_query_parameters(route, schemas, components)],
         "responses": _responses(route, schemas),
     }
     if route.scope is not None:
@@ -98,16 +105,18 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": number if route.parameters.get(name) is int else {"type": "string"},
+            "schema": number if is_whole(route.parameters.get(name)) else {"type": "string"},
         }
         for name in names
     ]
 
 
-def _query_parameters(route: Route, components: _Schemas) -> list[dict[str, Any]]:
+def _query_parameters(
+    route: Route, schemas: _Schemas, components: _Schemas
+) -> list[dict[str, Any]]:
     if route.query is None:
         return []
-    schema = components[route.query.__name__]
+    schema = components[schemas[route.query, "validation"]["$ref"].rpartition("/")[2]]
     required = schema.get("required", ())
     return [
         {"name": name, "in": "query", "required": name in required, "schema": field}

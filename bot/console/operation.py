@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from aiohttp import web
 from bot.chat.access import Scope
 from bot.chat.operation import (
     FailedMessage,
+    HeldJob,
     LoggedStep,
     MessageTrace,
     Node,
@@ -39,79 +40,7 @@ _MAX_ERRORS = 20
 _MAX_SAMPLES = 600
 
 
-@value_class
-class LeaseRow:
-    """A role that one process holds at a time."""
-
-    role: str
-    owner: str
-    seconds_left: float
-    """Negative: nobody holds it."""
-
-
-@value_class
-class ProviderRow:
-    """A provider that is set up."""
-
-    name: str
-    kind: str
-    model: str | None
-    presets: Sequence[str]
-    """The presets that it answers for."""
-    max_in_flight: int | None = None
-    """How many requests are made at once."""
-
-
-@value_class
-class NodeRow:
-    """A process of the installation."""
-
-    owner: str
-    roles: str
-    version: str
-    seen_seconds: float
-    """How long ago it reported itself."""
-    is_silent: bool
-    """Whether it has missed several reports."""
-    leases: Sequence[str]
-    """The exclusive roles that it holds."""
-    conversations: int
-    """How many it is answering."""
-
-
-@value_class
-class WaitRow:
-    """A rate limit that makes somebody wait."""
-
-    scope: str
-    """What is limited: calls of a platform, or a provider."""
-    seconds: float | None
-    """How long still; null: until a slot is free."""
-    waiting: int | None
-    """Requests of this process that wait; null: unknown."""
-
-
-@value_class
-class ErrorRow:
-    """A message with warnings or errors in the log of a process."""
-
-    error_id: str
-    """What its author was told."""
-    turn: str
-    at: str
-    event: str
-    reason: str
-    process: str
-    """Which process; empty: the one that answers."""
-
-
-@value_class
-class ErrorDetail:
-    """The steps of a message that failed."""
-
-    error_id: str
-    turn: str
-    steps: Sequence[LoggedStep]
+_Row = Mapping[str, object]
 
 
 @value_class
@@ -130,26 +59,20 @@ class OperationState:
     """Chats with messages that are not sent yet."""
     unsent: int
     """Their number."""
-    leases: Sequence[LeaseRow]
-    providers: Sequence[ProviderRow]
+    leases: Sequence[HeldJob]
+    providers: Sequence[_Row]
+    """Those that are set up: name, kind, model, max_in_flight, and the presets that use them."""
     health: Sequence[ProcessModelHealth]
     loaded: Sequence[ProcessModel]
-    waits: Sequence[WaitRow]
-    errors: Sequence[ErrorRow]
-    nodes: Sequence[NodeRow]
+    waits: Sequence[_Row]
+    """Rate limits: scope, seconds (null: until a slot is free), waiting (null: unknown)."""
+    errors: Sequence[_Row]
+    """The newest: error_id, turn, at, event, reason, process (empty: the one that answers)."""
+    nodes: Sequence[_Row]
+    """Processes, as `troupe nodes` shows them."""
     pauses: Sequence[Pause]
     dead_letters: int
     """What was set aside; `troupe dead-letters` shows it."""
-
-
-@value_class
-class TrialResult:
-    """What a provider answered when it was tried."""
-
-    provider: str
-    works: bool
-    answer: str
-    """Or why it does not work."""
 
 
 def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
@@ -169,69 +92,42 @@ def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> Pro
     )
 
 
-@value_class
-class Installation:
-    """What the operators' commands read as well."""
-
-    nodes: NodeRegistry
-    pauses: Pauses
-    dead_letters: DeadLetters
-    notes: SqlMessageNotes
-    owner: str = ""
-    """The name of this process."""
-
-
-@value_class
-class QueueSample:
-    """How much waited at a moment."""
-
-    at: float
-    """In Unix seconds."""
-    conversations: int
-    held: int
-    unsent: int
-
-
 TryProvider: TypeAlias = Callable[[str], Awaitable[str]]
 """Returns what a provider answers; raises `BackendError` or `UserError`."""
 
 
 @dataclass(slots=True)
 class OperationPage(RouteGroup):
-    """Shows the state of the service.
-
-    Args:
-        probes: what /readyz asks.
-        stored: what the database knows.
-        providers: the providers that are set up.
-        backends: the same as what is asked, by name.
-        waiting: how many requests to a provider wait for a slot.
-        rate_limits: what platforms refuse.
-        events: what was logged.
-        installation: processes, pauses and what was set aside.
-        try_provider: sends one request to a provider.
-        mask: removes secrets from what is shown.
-        renderer: renders the part of the page that is renewed.
-        clock: the time.
-    """
+    """Shows the state of the service."""
 
     navigation = (NavigationItem("/operation", translatable("Operation"), "operation"),)
 
     probes: Mapping[str, Probe]
+    """What /readyz asks."""
     stored: ServiceState
-    providers: Sequence[ProviderRow]
+    providers: Sequence[_Row]
     backends: Mapping[str, Backend]
     waiting: Callable[[str], int]
+    """Returns how many requests to a provider wait for a slot."""
     rate_limits: RateLimits
     events: RecentEvents
-    installation: Installation
+    nodes: NodeRegistry
+    pauses: Pauses
+    dead_letters: DeadLetters
+    notes: SqlMessageNotes
+    owner: str
+    """The name of this process."""
     try_provider: TryProvider
     mask: Callable[[str], str]
-    renderer: PageRenderer
+    """Removes secrets from what is shown."""
     clock: Clock
+    renderer: PageRenderer = field(default_factory=lambda: PageRenderer(()))
     _newest: OperationState | None = None
     _made_at: float = 0.0
-    _samples: deque[QueueSample] = field(default_factory=lambda: deque(maxlen=_MAX_SAMPLES))
+    _samples: deque[tuple[float, int, int, int]] = field(
+        default_factory=lambda: deque(maxlen=_MAX_SAMPLES)
+    )
+    """When, in Unix seconds, and then: conversations, of them held, unsent messages."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _rendered: dict[object, object] = field(default_factory=dict)
     """By reader, of the state under "state"."""
@@ -244,9 +140,8 @@ class OperationPage(RouteGroup):
             if self._newest is None or now - self._made_at >= _FRESH_SECONDS:
                 state = self._newest = await self._report()
                 self._made_at = now
-                self._samples.append(
-                    QueueSample(self.clock.now(), state.conversations, state.held, state.unsent)
-                )
+                counts = (state.conversations, state.held, state.unsent)
+                self._samples.append((self.clock.now(), *counts))
             return self._newest
 
     @route("GET /operation", Scope.READ)
@@ -277,24 +172,23 @@ class OperationPage(RouteGroup):
         return str(self._rendered[reader])
 
     @route("GET /api/v1/operation/errors/{error}", Scope.READ)
-    async def find_error(self, error: str) -> ErrorDetail:
+    @route("GET /operation/errors/{error}", Scope.READ, template="operation_error.html")
+    async def find_error(self, error: str) -> FailedMessage:
         """The steps of a message by the id that its author was told."""
         failed = await self._find_failed(error)
         if failed is None:
             text = translatable("No process has logged an error with this id.")
             raise RequestRefused(404, text)
         trace = await self.stored.trace(failed.turn)
-        steps = [*_received(trace), *failed.steps, *_deliveries(trace)]
-        return ErrorDetail(failed.error_id, failed.turn, steps)
-
-    @route("GET /operation/errors/{error}", Scope.READ)
-    async def error_page(self, error: str) -> Page:
-        return Page("operation_error.html", {"error": await self.find_error(error)})
+        return replace(failed, steps=(*_received(trace), *failed.steps, *_deliveries(trace)))
 
     @route("POST /api/v1/operation/providers/{provider}/try", Scope.OPERATE)
-    async def try_out(self, request: ConsoleRequest, provider: str) -> TrialResult:
+    @route(
+        "POST /operation/providers/{provider}/try", Scope.OPERATE, template="operation_trial.html"
+    )
+    async def try_out(self, request: ConsoleRequest, provider: str) -> Mapping[str, str | bool]:
         """Try a provider with one short request."""
-        if all(one.name != provider for one in self.providers):
+        if all(one["name"] != provider for one in self.providers):
             raise RequestRefused(404, translatable("There is no such provider."))
         try:
             answer, works = await self.try_provider(provider), True
@@ -302,16 +196,12 @@ class OperationPage(RouteGroup):
             answer, works = str(error), False
         except UserError as error:
             answer, works = translate(error.text, request.look.language), False
-        return TrialResult(provider, works, self.mask(answer))
-
-    @route("POST /operation/providers/{provider}/try", Scope.OPERATE)
-    async def trial_page(self, request: ConsoleRequest, provider: str) -> Page:
-        return Page("operation_trial.html", {"trial": await self.try_out(request, provider)})
+        return {"provider": provider, "works": works, "answer": self.mask(answer)}
 
     async def _report(self) -> OperationState:
         now = self.clock.now()
         queues = await self.stored.queues()
-        nodes = await self.installation.nodes.nodes()
+        nodes = await self.nodes.nodes()
         reports = {"": process_report(self.backends, self.events), **await self._others(nodes)}
         return OperationState(
             parts=await run_probes(self.probes, _PROBE_SECONDS),
@@ -320,10 +210,7 @@ class OperationPage(RouteGroup):
             oldest_seconds=queues.oldest_since and max(0.0, now - queues.oldest_since),
             lanes=queues.lanes,
             unsent=queues.unsent,
-            leases=[
-                LeaseRow(one.role, one.owner, one.lease_seconds)
-                for one in await self.installation.nodes.held_jobs()
-            ],
+            leases=await self.nodes.held_jobs(),
             providers=self.providers,
             health=[
                 replace(one, process=name) for name, told in reports.items() for one in told.health
@@ -333,56 +220,55 @@ class OperationPage(RouteGroup):
             ],
             waits=await self._waits(),
             errors=_newest_errors(reports),
-            nodes=[
-                NodeRow(
-                    one.owner,
-                    one.roles,
-                    one.version,
-                    one.seen_seconds,
-                    one.is_silent,
-                    one.leases,
-                    one.conversations,
-                )
-                for one in nodes
-            ],
-            pauses=await self.installation.pauses.current(),
-            dead_letters=len(await self.installation.dead_letters.all()),
+            nodes=[{**asdict(one), "is_silent": one.is_silent} for one in nodes],
+            pauses=await self.pauses.current(),
+            dead_letters=len(await self.dead_letters.all()),
         )
 
     async def _others(self, nodes: Sequence[Node]) -> Mapping[str, ProcessReport]:
         """Return the reports of the other processes, by their names."""
         living = [one.owner for one in nodes if not one.is_silent]
-        others = [one for one in living if one != self.installation.owner]
-        return await self.installation.nodes.reports(others)
+        others = [one for one in living if one != self.owner]
+        return await self.nodes.reports(others)
 
-    async def _waits(self) -> Sequence[WaitRow]:
-        queued = [(one.name, self.waiting(one.name)) for one in self.providers]
+    async def _waits(self) -> Sequence[_Row]:
+        queued = [(one["name"], self.waiting(str(one["name"]))) for one in self.providers]
         refused = await self.rate_limits.refusals()
         return [
-            *(WaitRow(name, None, waiting) for name, waiting in queued if waiting),
-            *(WaitRow(one.scope, one.seconds, None) for one in refused),
+            *(
+                {"scope": name, "seconds": None, "waiting": count}
+                for name, count in queued
+                if count
+            ),
+            *({"scope": one.scope, "seconds": one.seconds, "waiting": None} for one in refused),
         ]
 
     async def _find_failed(self, error_id: str) -> FailedMessage | None:
         found = self.events.failure(error_id)
-        found = found or await find_failure(self.installation.notes.newest, error_id)
+        found = found or await find_failure(self.notes.newest, error_id)
         if found is not None:
             return found
-        others = await self._others(await self.installation.nodes.nodes())
+        others = await self._others(await self.nodes.nodes())
         told = (one for report in others.values() for one in report.errors)
         return next((one for one in told if one.error_id == error_id), None)
 
 
-def _newest_errors(reports: Mapping[str, ProcessReport]) -> Sequence[ErrorRow]:
+def _newest_errors(reports: Mapping[str, ProcessReport]) -> Sequence[_Row]:
     rows = [_error_row(one, name) for name, told in reports.items() for one in told.errors]
-    return sorted(rows, key=lambda one: one.at, reverse=True)[:_MAX_ERRORS]
+    return sorted(rows, key=lambda one: str(one["at"]), reverse=True)[:_MAX_ERRORS]
 
 
-def _error_row(one: FailedMessage, process: str) -> ErrorRow:
-    newest = one.newest_failure
+def _error_row(failed: FailedMessage, process: str) -> _Row:
+    newest = failed.newest_failure
     reason = newest.details.get("reason") or newest.details.get("exception", "").strip()
-    reason = reason.rpartition("\n")[2]
-    return ErrorRow(one.error_id, one.turn, newest.at, newest.event, reason, process)
+    return {
+        "error_id": failed.error_id,
+        "turn": failed.turn,
+        "at": newest.at,
+        "event": newest.event,
+        "reason": reason.rpartition("\n")[2],
+        "process": process,
+    }
 
 
 def _received(trace: MessageTrace) -> Sequence[LoggedStep]:
@@ -406,11 +292,15 @@ def _deliveries(trace: MessageTrace) -> Sequence[LoggedStep]:
     return steps
 
 
-def _queue_chart(samples: Sequence[QueueSample], language: str) -> dict[str, object]:
-    lines = (
-        (translatable("Unanswered conversations"), [one.conversations for one in samples]),
-        (translatable("Being answered"), [one.held for one in samples]),
-        (translatable("Unsent messages"), [one.unsent for one in samples]),
+def _queue_chart(
+    samples: Sequence[tuple[float, int, int, int]], language: str
+) -> Mapping[str, object]:
+    labels = (
+        translatable("Unanswered conversations"),
+        translatable("Being answered"),
+        translatable("Unsent messages"),
     )
-    times = [round(one.at) for one in samples]
-    return line_chart("second", translatable("Time (UTC)"), times, lines, language)
+    times, *counts = zip(*samples, strict=True)
+    lines = list(zip(labels, counts, strict=True))
+    title = translatable("Time (UTC)")
+    return line_chart("second", title, list(map(round, times)), lines, language)

@@ -55,15 +55,7 @@ class ReplayChanges:
 
 @value_class
 class OperatorRequests:
-    """Sends requests that no message asked for.
-
-    Args:
-        backends: by provider.
-        spending: what may be spent.
-        slots: how many requests may be made at once.
-        log: counts what it took.
-        clock: time.
-    """
+    """Sends requests that no message asked for."""
 
     backends: Mapping[str, Backend]
     spending: Spending
@@ -98,10 +90,6 @@ class OperatorRequests:
         await self.log.record(conversation, preset.name, preset.provider, charge, usages[0])
         return OperatorAnswer(preset.provider, prompt, made, usages[0], charge)
 
-    async def ask(self, preset: Preset, prompt: Prompt, conversation: str) -> GeneratedAnswer:
-        """Return the answer alone; raises as `send`."""
-        return (await self.send(preset, prompt, conversation)).generated
-
     def _said(self, conversation: str, server: str | None) -> Said:
         """Return a message that selects the budgets of a channel, its server, and the operator."""
         address = address_of(conversation)
@@ -128,37 +116,33 @@ _MAX_OUTPUT_TOKENS = 32
 _MAX_SECONDS = 60.0
 
 
-@value_class
-class ProviderTrial:
-    """Sends one short request, which closes an open circuit breaker if it is answered."""
+async def try_provider(
+    requests: OperatorRequests, presets: Mapping[str, Preset], provider: str
+) -> str:
+    """Return what the model of the provider's first preset answers to one short request.
 
-    requests: OperatorRequests
-    presets: Mapping[str, Preset]
+    An answer closes an open circuit breaker.
 
-    async def try_provider(self, provider: str) -> str:
-        """Return what the model of the provider's first preset answers.
-
-        Raises:
-            UserError: no preset uses the provider, or a budget is used up.
-            BackendError: it does not answer.
-        """
-        preset = next((one for one in self.presets.values() if one.provider == provider), None)
-        if preset is None:
-            raise UserError(translatable("No preset uses this provider."))
-        bare = bare_prompt(preset)
-        prompt = Prompt(
-            messages=(Message("user", _QUESTION),),
-            model=bare.model,
-            conversation=_CONVERSATION,
-            max_output_tokens=_MAX_OUTPUT_TOKENS,
-            template=template_of(preset),
-        )
-        try:
-            async with asyncio.timeout(_MAX_SECONDS):
-                answer = await self.requests.send(preset, prompt, _CONVERSATION)
-        except TimeoutError:
-            raise BackendUnavailable(f"no answer within {_MAX_SECONDS:g} s") from None
-        return answer.generated.text
+    Raises:
+        UserError: no preset uses the provider, or a budget is used up.
+        BackendError: it does not answer.
+    """
+    preset = next((one for one in presets.values() if one.provider == provider), None)
+    if preset is None:
+        raise UserError(translatable("No preset uses this provider."))
+    prompt = Prompt(
+        messages=(Message("user", _QUESTION),),
+        model=bare_prompt(preset).model,
+        conversation=_CONVERSATION,
+        max_output_tokens=_MAX_OUTPUT_TOKENS,
+        template=template_of(preset),
+    )
+    try:
+        async with asyncio.timeout(_MAX_SECONDS):
+            answer = await requests.send(preset, prompt, _CONVERSATION)
+    except TimeoutError:
+        raise BackendUnavailable(f"no answer within {_MAX_SECONDS:g} s") from None
+    return answer.generated.text
 
 
 _NOT_STORED = translatable(
@@ -168,25 +152,17 @@ _NOT_STORED = translatable(
 
 @value_class
 class PromptReplay:
-    """Asks again.
-
-    Args:
-        requests: asks the model.
-        presets: those that another model can be taken from, by name.
-        answers: finds what was answered.
-        find_draft: returns the draft of a preset, or the published version if there is none, ready
-            to answer; raises `UserError` and `RequestRefused`.
-        composer: composes prompts of drafts.
-        prepare: makes the model of a preset ready, which none may use any more; raises
-            `SettingsError`.
-    """
+    """Asks again."""
 
     requests: OperatorRequests
     presets: Mapping[str, Preset]
     answers: AnswerLog
     find_draft: Callable[[str], Awaitable[Preset]]
+    """Returns the draft of a preset, or the published version if there is none, ready to answer;
+    raises `UserError` and `RequestRefused`."""
     composer: DraftComposer
     prepare: Callable[[Preset], Preset]
+    """Makes the model of a preset ready, which none may use any more; raises `SettingsError`."""
 
     async def replay(self, answer: StoredAnswer, changes: ReplayChanges) -> OperatorAnswer:
         """Return another answer to the same prompt, or to that of a draft for the same message.

@@ -13,6 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bot import __version__
+from bot.chat.usage import MICROS, format_cost
 from bot.console.routes import THEMES, ConsoleRequest, NavigationItem, Page
 from bot.prompting.draft import section_name
 from bot.texts.text import LANGUAGES, looked_up, translatable, translatable_count, translate
@@ -28,13 +29,7 @@ class PageRenderer:
         self._navigation = navigation
 
     def render(self, page: Page, request: ConsoleRequest, nonce: str) -> str:
-        """Return the HTML of a page.
-
-        Args:
-            page: the template and its values.
-            request: who reads it, and how.
-            nonce: what a style sheet made by a script must carry.
-        """
+        """Return the HTML of a page; style sheets made by a script must carry the nonce."""
         language = request.look.language
 
         def localized(pattern: str, **values: object) -> str:
@@ -75,7 +70,9 @@ class PageRenderer:
             themes=THEMES,
             version=__version__,
         )
-        environment.filters.update(thousands=_thousands, moment=_moment, seconds=_seconds)
+        environment.filters.update(
+            thousands=_thousands, moment=_moment, seconds=_seconds, dollars=_dollars
+        )
         return environment
 
 
@@ -91,6 +88,10 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.1f}"
 
 
+def _dollars(amount: float) -> str:
+    return format_cost(round(amount * MICROS))
+
+
 def line_chart(
     unit: str,
     title: str,
@@ -98,14 +99,10 @@ def line_chart(
     lines: Sequence[tuple[str, Sequence[int]]],
     language: str,
 ) -> dict[str, object]:
-    """Return what charts.js draws.
+    """Return what charts.js draws: the label and the values of each line.
 
-    Args:
-        unit: between two times: "day", or "second", which is live.
-        title: the name of the axis of time.
-        times: in Unix seconds.
-        lines: the label and the values of each line.
-        language: of the reader.
+    `unit` stands between two times, which are Unix seconds: "day", or "second", which is live.
+    `title` is the name of the axis of time.
     """
     return {
         "unit": unit,

@@ -6,13 +6,13 @@ Every change is stored before its request is answered; the platform `web` reads 
 import getpass
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from typing import Annotated, TypeAlias
 from urllib.parse import quote
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from bot.chat.access import Scope
 from bot.chat.command import CommandSpec
@@ -56,83 +56,20 @@ _MAX_PEOPLE = 20
 _MAX_SHOWN = 500
 _MAX_COPIES = 50
 _DRAFT = "draft"
-_BOT_NAME = "Troupe"
 _OPERATOR = "web:console"
 """Stored as who chose the presets of a copied channel."""
 _PLAIN = ("", marked("Plain"))
 
 MessageId = Annotated[str, Field(pattern="^[A-Za-z0-9-]{8,64}$")]
+ReplyTo = Annotated[str, Field(max_length=64)]
 MessageText = Annotated[str, Field(min_length=1, max_length=100_000)]
 ShortName = Annotated[str, Field(max_length=80)]
-
-
-class NewChannel(BaseModel):
-    name: ShortName = ""
-    look: ShortName = ""
-
-
-class ConversationCopy(BaseModel):
-    conversation: str = Field(min_length=1, max_length=300)
-
-
-class NewPerson(BaseModel):
-    name: ShortName
-
-
-class ChosenLook(BaseModel):
-    channel_look: ShortName = ""
-
-
-class MessageDraft(BaseModel):
-    """The message being written, and its author."""
-
-    author: str = Field(max_length=200)
-    text: str = Field("", max_length=100_000)
-    reply_to: str = Field("", max_length=64)
-
-
-class NewMessage(BaseModel):
-    author: str = Field(max_length=200)
-    text: MessageText
-    key: MessageId
-    reply_to: str = Field("", max_length=64)
-
-
-class ChangedMessage(BaseModel):
-    text: MessageText
-
-
-class ButtonPress(BaseModel):
-    author: str = Field("", max_length=200)
-    data: str = Field(min_length=1, max_length=200)
-    value: str | None = Field(None, max_length=200)
-    key: MessageId | None = None
-
-
-class ComposerQuery(BaseModel):
-    """What the composer of the page is opened for."""
-
-    reply: str = ""
-    edit: str = ""
-    author: str = ""
+LongName = Annotated[str, Field(max_length=200)]
 
 
 @value_class
 class PlaygroundPages(RouteGroup):
-    """Serves the playground.
-
-    Args:
-        channels: the channels and their messages.
-        copies: copies histories of other channels.
-        resolver: which presets answer.
-        clock: the time.
-        preview: what would happen to a message.
-        to_said: a message as the service reads it.
-        receipts: what the last answer was made of.
-        commands: those that can be written.
-        looks: the platforms that a channel can look like.
-        renderer: renders a message for an open page.
-    """
+    """Serves the playground."""
 
     navigation = (NavigationItem(_PATH, translatable("Playground"), "playground"),)
 
@@ -145,7 +82,8 @@ class PlaygroundPages(RouteGroup):
     receipts: Receipts
     commands: Sequence[CommandSpec]
     looks: Sequence[str]
-    renderer: PageRenderer
+    """The platforms that a channel can look like."""
+    renderer: PageRenderer = field(default_factory=lambda: PageRenderer(()))
 
     # --- channels -----------------------------------------------------------------------------
 
@@ -156,31 +94,36 @@ class PlaygroundPages(RouteGroup):
         if channels:
             return _see(channels[-1])
         check_scope(request.caller, Scope.OPERATE)
-        return await self.create(request, NewChannel(look=self.looks[0] if self.looks else ""))
+        return await self.create(request, look=self.looks[0] if self.looks else "")
 
     @route(f"GET {_CHANNEL}", Scope.READ)
-    async def show(self, request: ConsoleRequest, channel: str, query: ComposerQuery) -> Page:
-        """Show a channel with its composer."""
+    async def show(
+        self,
+        request: ConsoleRequest,
+        channel: str,
+        reply: str = "",
+        edit: str = "",
+        author: str = "",
+    ) -> Page:
+        """Show a channel with its composer, which may be open for a reply or an edit."""
         found = await self._find(channel)
         messages = await self.channels.newest(found.id, _MAX_SHOWN)
         known = {one.id: one for one in messages}
         active = await self.resolver.resolve((found.address.lane,))
-        edited = known.get(query.edit)
+        edited = known.get(edit)
         return Page(
             "playground/channel.html",
             {
                 "channel": found,
                 "channels": await self.channels.all(),
                 "conversations": await self.copies.recent(_MAX_COPIES),
-                "messages": [
-                    view_message(one, known, _BOT_NAME) for one in messages if one.is_shown
-                ],
+                "messages": [view_message(one, known) for one in messages if one.is_shown],
                 "people": view_people(found.people),
-                "author": query.author or found.people[0].id,
+                "author": author or found.people[0].id,
                 "characters": [one.preset for one in active.members],
                 "is_inherited": active.first.scope is None,
                 "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN],
-                "replied": known.get(query.reply),
+                "replied": known.get(reply),
                 "edited": edited if edited is not None and edited.author is not None else None,
                 "key": _new_key(),
                 "commands": self._command_list(request.look.language),
@@ -188,20 +131,26 @@ class PlaygroundPages(RouteGroup):
         )
 
     @route(f"POST {_PATH}", Scope.OPERATE)
-    async def create(self, request: ConsoleRequest, new: NewChannel) -> web.Response:
+    async def create(
+        self, request: ConsoleRequest, name: ShortName = "", look: ShortName = ""
+    ) -> web.Response:
         """Open a channel with the operator as its first person."""
-        name = new.name.strip() or "playground"
-        channel = self._make_channel(name, self._known_look(new.look), request)
+        shown = name.strip() or "playground"
+        channel = self._make_channel(shown, self._known_look(look), request)
         await self.channels.create(channel)
         return _see(channel)
 
     @route(f"POST {_PATH}/copies", Scope.OPERATE)
-    async def copy(self, request: ConsoleRequest, given: ConversationCopy) -> web.Response:
+    async def copy(
+        self,
+        request: ConsoleRequest,
+        conversation: Annotated[str, Field(min_length=1, max_length=300)],
+    ) -> web.Response:
         """Copy a conversation, with its people and characters, to a new channel."""
-        look = given.conversation.partition(":")[0].partition("@")[0]
+        look = conversation.partition(":")[0].partition("@")[0]
         look = look if look in self.looks else ""
-        channel = self._make_channel(given.conversation, look, request)
-        turns = await self.copies.copy(given.conversation, channel.address.conversation)
+        channel = self._make_channel(conversation, look, request)
+        turns = await self.copies.copy(conversation, channel.address.conversation)
         if not turns:
             raise RequestRefused(404, translatable("There is nothing to copy."))
         people = {one.speaker.id: one.speaker for one in turns if one.speaker is not None}
@@ -221,16 +170,16 @@ class PlaygroundPages(RouteGroup):
         await self.channels.delete((await self._find(channel)).id)
 
     @route(f"POST {_CHANNEL}/look", Scope.OPERATE, then=_CHANNEL)
-    async def choose_look(self, channel: str, chosen: ChosenLook) -> None:
+    async def choose_look(self, channel: str, channel_look: ShortName = "") -> None:
         """Let a channel look like another platform from now on."""
-        look = self._known_look(chosen.channel_look)
+        look = self._known_look(channel_look)
         await self.channels.update(replace(await self._find(channel), look=look))
 
     @route(f"POST {_CHANNEL}/people", Scope.OPERATE)
-    async def add_person(self, channel: str, new: NewPerson) -> web.Response:
+    async def add_person(self, channel: str, name: ShortName) -> web.Response:
         """Add somebody whom messages can be written as."""
         found = await self._find(channel)
-        person = web_person(" ".join(new.name.split()))
+        person = web_person(" ".join(name.split()))
         if not person.name:
             raise UserError(translatable("A person needs a name."))
         if all(one.id != person.id for one in found.people):
@@ -261,21 +210,28 @@ class PlaygroundPages(RouteGroup):
         return await stream_events(request, events, self.clock)
 
     @route(f"POST {_CHANNEL}/messages", Scope.OPERATE)
-    async def say(self, channel: str, new: NewMessage) -> web.Response:
+    async def say(
+        self,
+        channel: str,
+        author: LongName,
+        text: MessageText,
+        key: MessageId,
+        reply_to: ReplyTo = "",
+    ) -> web.Response:
         """Write a message; the same key is written once."""
         found = await self._find(channel)
-        author = _person(found, new.author)
-        said = WebMessage(new.key, author, "", self._now(), reply_to=new.reply_to or None)
-        await self.channels.add(found.id, [_with_text(said, new.text)])
-        return _see(found, author)
+        person = _person(found, author)
+        said = WebMessage(key, person, "", self._now(), reply_to=reply_to or None)
+        await self.channels.add(found.id, [_with_text(said, text)])
+        return _see(found, person)
 
     @route(f"POST {_MESSAGE}/edit", Scope.OPERATE, then=_CHANNEL)
-    async def edit(self, channel: str, message: str, changed: ChangedMessage) -> None:
+    async def edit(self, channel: str, message: str, text: MessageText) -> None:
         """Change what a person's message says."""
         found = await self._of_person(channel, message)
-        if changed.text != found.text:
+        if text != found.text:
             edited = replace(found, edited_at=self._now())
-            await self.channels.replace(channel, _with_text(edited, changed.text))
+            await self.channels.replace(channel, _with_text(edited, text))
 
     @route(f"POST {_MESSAGE}/delete", Scope.OPERATE, then=_CHANNEL)
     async def delete(self, channel: str, message: str) -> None:
@@ -284,21 +240,29 @@ class PlaygroundPages(RouteGroup):
         await self.channels.replace(channel, found.emptied())
 
     @route(f"POST {_MESSAGE}/press", Scope.OPERATE)
-    async def press(self, channel: str, message: str, press: ButtonPress) -> web.Response:
+    async def press(
+        self,
+        channel: str,
+        message: str,
+        data: Annotated[str, Field(min_length=1, max_length=200)],
+        author: LongName = "",
+        value: LongName | None = None,
+        key: MessageId | None = None,
+    ) -> web.Response:
         """Press a button that stands under a message, or choose a value from its menu."""
         found = await self._find(channel)
-        author = _person(found, press.author or found.people[0].id)
+        person = _person(found, author or found.people[0].id)
         pressed = WebMessage(
-            press.key or _new_key(),
-            author,
+            key or _new_key(),
+            person,
             "",
             self._now(),
             reply_to=message,
-            press=press.data,
-            values=() if press.value is None else (press.value,),
+            press=data,
+            values=() if value is None else (value,),
         )
         await self.channels.add(found.id, [pressed])
-        return _see(found, author)
+        return _see(found, person)
 
     # --- prompts ------------------------------------------------------------------------------
 
@@ -310,15 +274,19 @@ class PlaygroundPages(RouteGroup):
         return Page("playground/last.html", {"answers": answers})
 
     @route(f"POST {_CHANNEL}/next", Scope.OPERATE)
-    async def show_next(self, channel: str, draft: MessageDraft) -> Page:
+    async def show_next(
+        self,
+        channel: str,
+        author: LongName,
+        text: Annotated[str, Field(max_length=100_000)] = "",
+        reply_to: ReplyTo = "",
+    ) -> Page:
         """Preview the next prompt."""
         found = await self._find(channel)
-        author = _person(found, draft.author)
-        written = WebMessage(_DRAFT, author, draft.text, self._now())
-        replied = None
-        if draft.reply_to:
-            replied = await self.channels.find(found.id, draft.reply_to)
-        answer = await self.preview(self.to_said(found, written, author, replied))
+        person = _person(found, author)
+        written = WebMessage(_DRAFT, person, text, self._now())
+        replied = await self.channels.find(found.id, reply_to) if reply_to else None
+        answer = await self.preview(self.to_said(found, written, person, replied))
         return Page(
             "playground/next.html",
             {
@@ -365,7 +333,7 @@ class PlaygroundPages(RouteGroup):
     ) -> str:
         if message.is_deleted or not message.is_shown:
             return ""
-        view = view_message(message, known, _BOT_NAME)
+        view = view_message(message, known)
         page = Page("playground/message.html", {"one": view, "channel": channel})
         return self.renderer.render(page, request, "")
 

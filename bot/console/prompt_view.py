@@ -122,15 +122,9 @@ class LookAlikes:
     ) -> list[Piece]:
         """Divide the text of a message, or of a part of it.
 
-        Args:
-            text: the text.
-            speaker: whose name was added before it; None: nobody's.
-            is_observed: whether each message in it was quoted as background, with its speaker.
+        `speaker` is whose name was added before it; with `is_observed`, each message in it was
+        quoted as background, with its speaker.
         """
-        return list(_cut(text, self.marks(text, speaker, is_observed=is_observed)))
-
-    def marks(self, text: str, speaker: str | None, *, is_observed: bool = False) -> list[Mark]:
-        """Return what stands out in a text, in its order; arguments as of `pieces`."""
         marks = _control_marks(text, 0, len(text), PieceKind.LOOK_ALIKE)
         is_tagged = self._adds_speakers and speaker is not None
         for match in self._speaker.finditer(text):
@@ -141,7 +135,7 @@ class LookAlikes:
                 ours = is_tagged and match.start() == 0 and tag == f"{speaker}:"
             kind = PieceKind.SPEAKER if ours else PieceKind.LOOK_ALIKE
             marks.append((match.span(2), kind))
-        return sorted(marks)
+        return list(_cut(text, sorted(marks)))
 
 
 def _cut(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:

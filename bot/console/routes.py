@@ -2,12 +2,12 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field, is_dataclass, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 from aiohttp import web
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 
 from bot.chat.access import Scope
 from bot.errors import RequestRefused
@@ -165,13 +165,17 @@ class Route:
     """What a token needs; None: the route is public."""
     handler: Callable[..., Awaitable[object]]
     parameters: Mapping[str, Any]
-    """What the handler takes, by name: the `ConsoleRequest`; a pydantic model of the body, or of
-    the query where the method has none; parts of the path as `int` or `str`."""
+    """What the handler takes, by name: the `ConsoleRequest`, parts of the path, a pydantic model
+    of the whole body or query, or its fields one by one."""
+    model: type[BaseModel] | None
+    """What the body is validated as, or the query where the method has no body."""
     answer: Any
-    """The dataclass that is sent as JSON; None: a `Page` or another response."""
+    """What is sent as JSON; None: a `Page` or another response."""
     then: str = ""
     """Where the browser goes after a form, instead of the handler's answer: a path with parts of
     the request's path or of the answer, such as "/presets/{name}"."""
+    template: str = ""
+    """Of the page that shows the answer as `found`."""
     errors: Mapping[int, str] = field(default_factory=dict)
     """Further statuses and when they are answered."""
 
@@ -183,12 +187,6 @@ class Route:
     def summary(self) -> str:
         """The first line of the handler's docstring."""
         return (inspect.getdoc(self.handler) or "").partition("\n")[0]
-
-    @property
-    def model(self) -> type[BaseModel] | None:
-        """What the body or the query is validated as."""
-        kinds = self.parameters.values()
-        return next((one for one in kinds if issubclass(one, BaseModel)), None)
 
     @property
     def body(self) -> type[BaseModel] | None:
@@ -210,22 +208,33 @@ class Route:
             for name, kind in self.parameters.items()
         ]
         answer = await self.handler(*values)
+        if self.template:
+            return Page(self.template, {"found": answer})
         return redirect(self._target(request.http, answer)) if self.then else answer
 
     def _value(self, http: web.Request, name: str, kind: Any, given: BaseModel | None) -> object:
         if name not in http.match_info:
-            return given
+            return given if is_model(kind) else getattr(given, name)
         part = http.match_info[name].replace("\0", "")  # PostgreSQL has none
-        if kind is not int:
+        if not is_whole(kind):
             return part
         if not is_number(part):
             raise RequestRefused(404, translatable("There is nothing with this number."))
         return int(part)
 
     def _target(self, http: web.Request, answer: object) -> str:
-        named = {name: getattr(answer, name, None) for name in ("name", "entry")}
-        values = {**http.match_info, **{key: one for key, one in named.items() if one is not None}}
+        values = {**http.match_info, **(answer if isinstance(answer, Mapping) else {})}
         return self.then.format_map({key: quote(str(one), safe="") for key, one in values.items()})
+
+
+def is_model(kind: Any) -> bool:
+    """Whether a parameter takes the whole body or query."""
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def is_whole(kind: Any) -> bool:
+    """Whether a parameter is a whole number."""
+    return kind is int or getattr(kind, "__origin__", None) is int
 
 
 def route(
@@ -233,26 +242,52 @@ def route(
     scope: Scope | None,
     *,
     then: str = "",
+    template: str = "",
     errors: Mapping[int, str] | None = None,
 ) -> Callable[[Handler], Handler]:
     """Make a method of a `RouteGroup` the handler of a route: `@route("GET /answers", ...)`.
 
-    Its signature says what it takes and answers, see `Route`. Decorators stack: a form of a page
-    and a route of the API share a handler.
+    Its signature says what it takes and answers, see `Route`. Decorators stack: a page, a form of
+    it and a route of the API share a handler.
     """
     method, _, path = method_and_path.partition(" ")
 
     def register(handler: Handler) -> Handler:
         signature = inspect.signature(handler)
         taken = list(signature.parameters.values())[1:]  # without self
-        parameters = {one.name: one.annotation for one in taken}
         kind = signature.return_annotation
-        answer = kind if is_dataclass(kind) and kind is not Page else None
-        added = Route(method, path, scope, handler, parameters, answer, then, errors or {})
+        added = Route(
+            method,
+            path,
+            scope,
+            handler,
+            {one.name: one.annotation for one in taken},
+            _model(handler.__name__, path, taken),
+            None if isinstance(kind, type) and issubclass(kind, web.StreamResponse) else kind,
+            then,
+            template,
+            errors or {},
+        )
         vars(handler)["routes"] = (added, *vars(handler).get("routes", ()))
         return handler
 
     return register
+
+
+def _model(name: str, path: str, taken: Sequence[inspect.Parameter]) -> type[BaseModel] | None:
+    """Return the model of what a handler takes beside the request and the parts of the path."""
+    given = [
+        one
+        for one in taken
+        if one.annotation is not ConsoleRequest and f"{{{one.name}}}" not in path
+    ]
+    if not given or is_model(given[0].annotation):
+        return given[0].annotation if given else None
+    empty = inspect.Parameter.empty
+    fields: dict[str, Any] = {
+        one.name: (one.annotation, ... if one.default is empty else one.default) for one in given
+    }
+    return create_model("".join(map(str.capitalize, name.split("_"))), **fields)
 
 
 @value_class

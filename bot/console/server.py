@@ -42,12 +42,7 @@ async def serve_http(
     """Serve within the block; yields the address.
 
     Where no port was set, or with `any_port`, and the port is in use, the next free one is taken.
-
-    Args:
-        console: where to listen.
-        add_routes: what is served.
-        any_port: whether another port will do.
-        head_seconds: how long a caller may take to send the head of the first request.
+    A caller may take `head_seconds` to send the head of the first request.
 
     Raises:
         SettingsError: the port that was set is in use, the host is no address of this machine, or
@@ -86,21 +81,17 @@ async def serve_http(
 
 
 class ServedCertificate:
-    """The certificate of the HTTPS server, reloaded when its files are replaced.
-
-    Args:
-        chain: the file of the chain, in PEM.
-        key: the file of its key, in PEM; None: it is in the same file.
+    """The certificate of the HTTPS server, reloaded when its files (in PEM) are replaced.
 
     Raises:
         OSError: they cannot be read, or do not belong together (`ssl.SSLError`).
     """
 
-    def __init__(self, chain: Path, key: Path | None) -> None:
-        self._chain, self._key = chain, key
+    def __init__(self, chain: Path, key: Path) -> None:
+        self._files = chain, key
         self._versions = self._read_versions()
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._load(self.context)
+        self.context.load_cert_chain(*self._files)
 
     async def follow(self, clock: Clock) -> None:
         """Look for other files every five seconds, until cancelled."""
@@ -115,24 +106,21 @@ class ServedCertificate:
             if versions == self._versions:
                 return
             # Try another context first: one keeps what was loaded even if the key does not match.
-            self._load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
-            self._load(self.context)
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*self._files)
+            self.context.load_cert_chain(*self._files)
         except OSError as error:
             _log.warning("certificate_not_read", reason=error.strerror or type(error).__name__)
             return
         self._versions = versions
         _log.info("certificate_replaced")
 
-    def _load(self, context: ssl.SSLContext) -> None:
-        context.load_cert_chain(self._chain, self._key)
-
-    def _read_versions(self) -> tuple[tuple[int, int, int], ...]:
-        found = [file.stat() for file in (self._chain, self._key) if file is not None]
-        return tuple((one.st_mtime_ns, one.st_ino, one.st_size) for one in found)
+    def _read_versions(self) -> list[tuple[int, int, int]]:
+        found = [file.stat() for file in self._files]
+        return [(one.st_mtime_ns, one.st_ino, one.st_size) for one in found]
 
 
 def _load_certificate(console: ConsoleSettings) -> ServedCertificate | None:
-    if console.tls_certificate is None:
+    if console.tls_certificate is None or console.tls_key is None:  # neither, as settings say
         return None
     try:
         return ServedCertificate(console.tls_certificate, console.tls_key)

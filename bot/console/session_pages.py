@@ -2,10 +2,10 @@
 
 import mimetypes
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from bot.chat.access import Scope
 from bot.console.login import SESSION_SECONDS, ConsoleLogins
@@ -29,33 +29,16 @@ _YEAR_SECONDS = 365 * 86_400
 _IS_LOCAL_PATH = re.compile(r"/(?:[^\s\\/\x00-\x20\x7f][^\s\\\x00-\x20\x7f]*)?")
 
 
-class LoginForm(BaseModel):
-    token: str = Field(max_length=200)
-
-
-class LookForm(BaseModel):
-    """What a reader chose; an absent value stays."""
-
-    language: Literal["en", "zh"] | None = None
-    theme: Literal["system", "light", "dark"] | None = None
-    back: str = Field("/", max_length=2000)
-
-
 @value_class
 class SessionPages(RouteGroup):
-    """Serves the log-in, and what needs none.
-
-    Args:
-        logins: exchanges tokens for sessions.
-        cookie: the name of the session cookie.
-        is_https: whether browsers reach the console over HTTPS.
-        home: the page after the log-in.
-    """
+    """Serves the log-in, and what needs none."""
 
     logins: ConsoleLogins
     cookie: str
+    """The name of the session cookie."""
     is_https: bool
     home: str
+    """The page after the log-in."""
 
     @route("GET /", Scope.READ)
     async def redirect_home(self) -> web.Response:
@@ -81,8 +64,8 @@ class SessionPages(RouteGroup):
         return response
 
     @route("POST /login", None)
-    async def log_in(self, form: LoginForm) -> web.Response:
-        session = await self.logins.log_in(form.token)
+    async def log_in(self, token: Annotated[str, Field(max_length=200)]) -> web.Response:
+        session = await self.logins.log_in(token)
         response = redirect(self.home)
         self._set_session(response, session, int(SESSION_SECONDS))
         return response
@@ -106,10 +89,15 @@ class SessionPages(RouteGroup):
         )
 
     @route("POST /look", None)
-    async def choose_look(self, form: LookForm) -> web.Response:
-        """Keep language and theme in cookies."""
-        response = redirect(form.back if _IS_LOCAL_PATH.fullmatch(form.back) else "/")
-        for name, value in ((LANGUAGE_COOKIE, form.language), (THEME_COOKIE, form.theme)):
+    async def choose_look(
+        self,
+        language: Literal["en", "zh"] | None = None,
+        theme: Literal["system", "light", "dark"] | None = None,
+        back: Annotated[str, Field(max_length=2000)] = "/",
+    ) -> web.Response:
+        """Keep language and theme in cookies; an absent value stays."""
+        response = redirect(back if _IS_LOCAL_PATH.fullmatch(back) else "/")
+        for name, value in ((LANGUAGE_COOKIE, language), (THEME_COOKIE, theme)):
             if value is not None:
                 response.set_cookie(
                     name, value, max_age=_YEAR_SECONDS, path="/", httponly=True, samesite="Strict"

@@ -1,9 +1,10 @@
 """Set-up: from a bot's token to the file that the next start reads."""
 
 from collections.abc import Awaitable, Callable
+from typing import Annotated
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from bot.chat.access import AuditEntry, Scope
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
@@ -17,20 +18,9 @@ from bot.value_class import value_class
 SETUP_PATH = "/setup"
 
 
-class TokenForm(BaseModel):
-    token: str = Field(min_length=1, max_length=300)
-
-
 @value_class
 class SetupPage(RouteGroup):
-    """Leads through the steps of `troupe init`.
-
-    Args:
-        steps: what was chosen so far.
-        audit: notes who wrote the file.
-        mask: removes secrets from what is shown.
-        clock: the time.
-    """
+    """Leads through the steps of `troupe init`."""
 
     navigation = (NavigationItem(SETUP_PATH, translatable("Set-up"), "setup"),)
 
@@ -60,8 +50,10 @@ class SetupPage(RouteGroup):
         )
 
     @route(f"POST {SETUP_PATH}/{{platform}}/token", Scope.OPERATE)
-    async def check_token(self, platform: str, form: TokenForm) -> web.Response | Page:
-        return await self._tried(platform, self.steps.check_token(platform, form.token.strip()))
+    async def check_token(
+        self, platform: str, token: Annotated[str, Field(min_length=1, max_length=300)]
+    ) -> web.Response | Page:
+        return await self._tried(platform, self.steps.check_token(platform, token.strip()))
 
     @route(f"POST {SETUP_PATH}/{{platform}}/admin", Scope.OPERATE)
     async def ask_for_admin(self, platform: str) -> web.Response | Page:
@@ -77,11 +69,10 @@ class SetupPage(RouteGroup):
             return await self._shown(problem=masked, problem_of=platform)
         return redirect(SETUP_PATH)
 
-    @route(f"POST {SETUP_PATH}/{{platform}}/forget", Scope.OPERATE)
-    async def forget(self, platform: str) -> web.Response:
+    @route(f"POST {SETUP_PATH}/{{platform}}/forget", Scope.OPERATE, then=SETUP_PATH)
+    async def forget(self, platform: str) -> None:
         """Drop a bot that was chosen."""
         await self.steps.forget(platform)
-        return redirect(SETUP_PATH)
 
     @route(f"POST {SETUP_PATH}/write", Scope.OPERATE)
     async def write(self, request: ConsoleRequest) -> Page:

@@ -1,14 +1,14 @@
 """Usage and cost by day, preset, channel, person or model; the same rows as CSV."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from bot.chat.access import Scope
-from bot.chat.usage import MICROS, UsageRow, UsageTotal, format_cost, format_usage_table
+from bot.chat.usage import MICROS, UsageRow, UsageTotal, format_usage_table
 from bot.console.pages import line_chart
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
 from bot.ports import Clock
@@ -22,14 +22,8 @@ _BAR_WIDTH = 1000
 _FIRST_DAY = date(2020, 1, 1)
 
 Grouping: TypeAlias = Literal["day", "preset", "channel", "person", "model"]
-
-
-class UsageQuery(BaseModel):
-    """Which days, and how they are grouped."""
-
-    by: Grouping = "day"
-    since: date | Literal[""] = Field("", description="By default a month ago; days are UTC's.")
-    until: date | Literal[""] = Field("", description="The last day; by default today.")
+_Since = Annotated[date | Literal[""], Field(description="By default a month ago; days are UTC's.")]
+_Until = Annotated[date | Literal[""], Field(description="The last day; by default today.")]
 
 
 @value_class
@@ -52,13 +46,6 @@ class UsageSum:
 
 
 @value_class
-class UsageList:
-    since: date
-    until: date
-    sums: Sequence[UsageSum]
-
-
-@value_class
 class UsagePage(RouteGroup):
     """Adds up what answers cost."""
 
@@ -67,38 +54,51 @@ class UsagePage(RouteGroup):
     totals: UsageTotals
     clock: Clock
 
-    def _days(self, query: UsageQuery) -> tuple[date, date]:
+    def _days(self, since: _Since, until: _Until) -> tuple[date, date]:
         today = datetime.fromtimestamp(self.clock.now(), UTC).date()
-        until = max(_FIRST_DAY, min(query.until or today, today))
-        since = min(query.since or until - timedelta(days=_DAYS - 1), until)
-        return max(since, until - timedelta(days=_MAX_DAYS)), until
+        last = max(_FIRST_DAY, min(until or today, today))
+        first = min(since or last - timedelta(days=_DAYS - 1), last)
+        return max(first, last - timedelta(days=_MAX_DAYS)), last
 
-    async def _rows(self, query: UsageQuery) -> Sequence[UsageRow]:
-        since, until = self._days(query)
-        return await self.totals.by_day(_midnight(since), _midnight(until + timedelta(days=1)))
+    async def _rows(self, first: date, last: date) -> Sequence[UsageRow]:
+        return await self.totals.by_day(_midnight(first), _midnight(last + timedelta(days=1)))
 
     @route("GET /api/v1/usage", Scope.READ)
-    async def list_sums(self, query: UsageQuery) -> UsageList:
+    async def list_sums(
+        self, by: Grouping = "day", since: _Since = "", until: _Until = ""
+    ) -> Mapping[str, date | Sequence[UsageSum]]:
         """What answers took and cost."""
-        since, until = self._days(query)
-        return UsageList(since, until, usage_sums(await self._rows(query), query.by))
+        first, last = self._days(since, until)
+        return {
+            "since": first,
+            "until": last,
+            "sums": usage_sums(await self._rows(first, last), by),
+        }
 
     @route("GET /usage", Scope.READ)
-    async def show(self, request: ConsoleRequest, query: UsageQuery) -> Page:
-        found = await self.list_sums(query)
-        most = max((one.tokens for one in found.sums), default=0)
-        bars = {one.name: round(_BAR_WIDTH * one.tokens / max(1, most)) for one in found.sums}
-        costs = {one.name: format_cost(round(one.cost * MICROS)) for one in found.sums}
-        chart = _day_chart(found, request.look.language) if query.by == "day" else None
+    async def show(
+        self, request: ConsoleRequest, by: Grouping = "day", since: _Since = "", until: _Until = ""
+    ) -> Page:
+        first, last = self._days(since, until)
+        sums = usage_sums(await self._rows(first, last), by)
+        most = max((one.tokens for one in sums), default=0)
+        is_drawn = sums and by == "day"
         return Page(
             "usage.html",
-            {"found": found, "by": query.by, "bars": bars, "costs": costs, "chart": chart},
+            {
+                "since": first,
+                "until": last,
+                "sums": sums,
+                "by": by,
+                "bars": {one.name: round(_BAR_WIDTH * one.tokens / max(1, most)) for one in sums},
+                "chart": _day_chart(first, last, sums, request.look.language) if is_drawn else None,
+            },
         )
 
     @route("GET /usage.csv", Scope.READ)
-    async def send_table(self, query: UsageQuery) -> web.Response:
+    async def send_table(self, since: _Since = "", until: _Until = "") -> web.Response:
         """Send a row for each day, person, channel and model."""
-        text = format_usage_table(await self._rows(query))
+        text = format_usage_table(await self._rows(*self._days(since, until)))
         return download(text, "text/csv", 'filename="usage.csv"')
 
 
@@ -106,13 +106,12 @@ def _midnight(day: date) -> datetime:
     return datetime.combine(day, time.min, UTC)
 
 
-def _day_chart(found: UsageList, language: str) -> dict[str, object] | None:
+def _day_chart(
+    first: date, last: date, sums: Sequence[UsageSum], language: str
+) -> Mapping[str, object]:
     """Return what charts.js draws: the tokens of every day, also of those without any."""
-    if not found.sums:
-        return None
-    by_day = {one.name: one for one in found.sums}
-    count = (found.until - found.since).days + 1
-    days = [found.since + timedelta(days=number) for number in range(count)]
+    by_day = {one.name: one for one in sums}
+    days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
     used = [by_day.get(day.isoformat()) for day in days]
     lines = (
         (translatable("Read and written"), [one.tokens if one else 0 for one in used]),
@@ -123,14 +122,12 @@ def _day_chart(found: UsageList, language: str) -> dict[str, object] | None:
 
 
 def usage_sums(rows: Sequence[UsageRow], by: Grouping) -> list[UsageSum]:
-    """Add up rows: days in their order, everything else with the most tokens first."""
+    """Add up rows: days with the newest first, everything else with the most tokens first."""
     groups: dict[str, list[UsageTotal]] = {}
     for row in rows:
         groups.setdefault(_name(row, by), []).append(row.total)
     sums = [_sum(name, totals) for name, totals in groups.items()]
-    if by == "day":
-        return sorted(sums, key=lambda one: one.name, reverse=True)
-    return sorted(sums, key=lambda one: one.tokens, reverse=True)
+    return sorted(sums, key=lambda one: one.name if by == "day" else one.tokens, reverse=True)
 
 
 def _name(row: UsageRow, by: Grouping) -> str:

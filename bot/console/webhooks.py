@@ -35,12 +35,6 @@ def webhook_routes(
 
     A call is answered with 200 once it is committed, and with 503 if it cannot be stored or that
     takes too long. A slow database stores it in the end; a repeated call is dropped by its key.
-
-    Args:
-        receivers: the platforms.
-        intake: stores what they receive.
-        body_seconds: how long a caller may take to send a body.
-        store_seconds: how long the caller waits for what it has sent to be stored.
     """
 
     def add_routes(app: web.Application) -> None:

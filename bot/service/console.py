@@ -17,16 +17,13 @@ from bot.console.gate import RequestGate
 from bot.console.health import Probe
 from bot.console.login import ConsoleLogins
 from bot.console.openapi import ApiDescription
-from bot.console.operation import Installation, OperationPage, ProviderRow
-from bot.console.operator_requests import OperatorRequests, PromptReplay, ProviderTrial
-from bot.console.pages import PageRenderer
+from bot.console.operation import OperationPage
+from bot.console.operator_requests import OperatorRequests, PromptReplay, try_provider
 from bot.console.playground import PlaygroundPages
-from bot.console.presets.api import PresetApi
 from bot.console.presets.editing import PresetEditing
 from bot.console.presets.files import PresetImports
 from bot.console.presets.pages import PresetPages
 from bot.console.presets.preview import DraftPreviews
-from bot.console.presets.trials import TrialPages
 from bot.console.prompt_preview import DraftComposer, PromptPreview
 from bot.console.routes import RouteGroup
 from bot.console.session_pages import SessionPages
@@ -62,7 +59,7 @@ class ConsoleContainer:
         pages = [
             self._playground_pages,
             *self._answer_pages,
-            *self._preset_pages,
+            self._preset_pages,
             ChannelsPage(self._state, c.resolver.default.name),
             self._channel_page,
             self._operation_page(probes),
@@ -101,7 +98,6 @@ class ConsoleContainer:
             c.receipts,
             COMMANDS,
             imitable_platforms(),
-            PageRenderer(()),
         )
 
     @property
@@ -131,19 +127,17 @@ class ConsoleContainer:
         )
 
     @property
-    def _preset_pages(self) -> Sequence[RouteGroup]:
-        """The pages of presets, and their API."""
+    def _preset_pages(self) -> PresetPages:
         editing, previews = self.preset_editing, self._draft_previews
         providers = self._c.settings.providers
 
         def is_local(preset: Preset) -> bool:
             return isinstance(providers.get(preset.provider), LlamaCppSettings)
 
-        return [
-            PresetPages(editing, previews, list(providers)),
-            TrialPages(previews, self._operator_requests.ask),
-            PresetApi(editing, previews, PresetImports(editing, is_local)),
-        ]
+        imports = PresetImports(editing, is_local)
+        return PresetPages(
+            editing, previews, imports, self._operator_requests.send, list(providers)
+        )
 
     @cached_property
     def preset_editing(self) -> PresetEditing:
@@ -188,7 +182,6 @@ class ConsoleContainer:
 
     def _operation_page(self, probes: Mapping[str, Probe]) -> OperationPage:
         c = self._c
-        trial = ProviderTrial(self._operator_requests, c.resolver.presets)
         return OperationPage(
             probes,
             self._state,
@@ -197,25 +190,28 @@ class ConsoleContainer:
             c.provider_slots.waiting,
             c.rate_limits,
             RECENT_EVENTS,
-            Installation(c.nodes, c.pauses, c.dead_letters, c.message_notes, c.owner),
-            trial.try_provider,
+            c.nodes,
+            c.pauses,
+            c.dead_letters,
+            c.message_notes,
+            c.owner,
+            partial(try_provider, self._operator_requests, c.resolver.presets),
             c.exact_prompts.mask,
-            PageRenderer(()),
             c.clock,
         )
 
     @property
-    def _provider_rows(self) -> list[ProviderRow]:
+    def _provider_rows(self) -> list[Mapping[str, object]]:
         """The configured providers, each with the presets that use it."""
         presets = self._c.resolver.presets.values()
         return [
-            ProviderRow(
-                name=name,
-                kind=provider.kind,
-                model=getattr(provider, "model", None),
-                max_in_flight=provider.max_in_flight,
-                presets=[one.name for one in presets if one.provider == name],
-            )
+            {
+                "name": name,
+                "kind": provider.kind,
+                "model": getattr(provider, "model", None),
+                "presets": [one.name for one in presets if one.provider == name],
+                "max_in_flight": provider.max_in_flight,
+            }
             for name, provider in self._c.settings.providers.items()
         ]
 

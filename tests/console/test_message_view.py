@@ -13,7 +13,7 @@ _REST = 'rel="noreferrer noopener" target="_blank"'
 
 def html_of(text: str) -> Markup:
     message = WebMessage("1", None, text, datetime(2026, 1, 5, tzinfo=UTC))
-    return view_message(message, {}, "Troupe").html
+    return view_message(message, {}).html
 
 
 def test_address_in_an_answer_is_a_link() -> None:

@@ -1,7 +1,7 @@
 """The operation: this process and the others, errors with their steps, trials, the live page."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +14,12 @@ from bot.chat.access import Scope
 from bot.chat.operation import ModelHealth, ModelInMemory
 from bot.chat.session import error_id_of
 from bot.console import live_events
-from bot.console.operation import ProviderRow
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.service.jobs import make_report
 from bot.storage.inbox import SqlInbox
-from bot.storage.operation import NodeRegistry, SqlMessageNotes
+from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
 from bot.storage.tables import node
 from bot.telemetry.logs import RecentEvents, describe_failure
 from tests.fakes import FakeBackend
@@ -29,16 +28,15 @@ from tests.support.console import (
     ConsoleUnderTest,
     MakeParts,
     hidden_fields,
-    installation,
     operation_page,
 )
 from tests.waiting import PATIENCE_SECONDS
 
 CLOCK = SystemClock()
 TURN = "telegram:5:1"
-PROVIDERS = [
-    ProviderRow(name="remote", kind="openai", model="m", presets=["nora"]),
-    ProviderRow(name="local", kind="llama_cpp", model=None, presets=["lan"]),
+PROVIDERS: list[Mapping[str, object]] = [
+    {"name": "remote", "kind": "openai", "model": "m", "presets": ["nora"]},
+    {"name": "local", "kind": "llama_cpp", "model": None, "presets": ["lan"]},
 ]
 
 
@@ -284,11 +282,11 @@ async def test_live_pages_of_two_readers_have_forms_of_their_own(console: Consol
 async def test_operation_tells_of_processes_pauses_and_what_was_set_aside(
     console: ConsoleUnderTest,
 ) -> None:
-    shown = installation(console.database)
-    await shown.nodes.enter("host:<1>", "gateway,worker", "0.1.0")
-    await shown.pauses.begin("telegram", "command line")
-    await shown.pauses.begin("discord", "command line")
-    await shown.pauses.end("discord")
+    await NodeRegistry(console.database, CLOCK).enter("host:<1>", "gateway,worker", "0.1.0")
+    pauses = Pauses(console.database, CLOCK)
+    await pauses.begin("telegram", "command line")
+    await pauses.begin("discord", "command line")
+    await pauses.end("discord")
     await console.log_in()
 
     state, page = await read_state(console), await read_page(console)

@@ -9,7 +9,6 @@ from bot.chat.access import Scope
 from bot.chat.session import TurnResult
 from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal
 from bot.console.channels import ChannelsPage
-from bot.console.operation import ProviderRow
 from bot.console.usage_page import UsagePage, usage_sums
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
@@ -23,7 +22,6 @@ from tests.samples import begin, make_incoming
 from tests.support.console import ConsoleUnderTest, MakeParts
 
 CLOCK = SystemClock()
-PROVIDER = ProviderRow(name="local", kind="llama_cpp", model=None, presets=["nora"])
 
 
 @pytest.fixture

@@ -24,16 +24,8 @@ from bot.chat.session import TurnResult
 from bot.console.answer_pages import AnswerPages
 from bot.console.health import Probe
 from bot.console.login import make_login_link, new_api_token, token_digest
-from bot.console.operation import (
-    Installation,
-    OperationPage,
-    ProviderRow,
-    TryProvider,
-)
-from bot.console.pages import PageRenderer
-from bot.console.routes import (
-    RouteGroup,
-)
+from bot.console.operation import OperationPage, TryProvider
+from bot.console.routes import RouteGroup
 from bot.errors import BackendUnavailable
 from bot.platforms.web import SPEC
 from bot.ports import Backend, Clock, RateLimits
@@ -101,17 +93,6 @@ class ConsoleUnderTest:
 
 
 MakeParts = Callable[[Database], list[RouteGroup]]
-
-
-def installation(database: Database) -> Installation:
-    """What the page of the operation reads beside the queues."""
-    clock = SystemClock()
-    return Installation(
-        NodeRegistry(database, clock),
-        Pauses(database, clock),
-        DeadLetters(database, clock),
-        SqlMessageNotes(database, clock),
-    )
 
 
 NORA: dict[str, object] = {"name": "nora", "role_name": "Nora", "system": "You are Nora."}
@@ -277,7 +258,7 @@ def operation_page(
     database: Database,
     *,
     probes: Mapping[str, Probe] | None = None,
-    providers: Sequence[ProviderRow] = (),
+    providers: Sequence[Mapping[str, object]] = (),
     backends: Mapping[str, Backend] | None = None,
     waiting: Mapping[str, int] | None = None,
     rate_limits: RateLimits | None = None,
@@ -295,9 +276,12 @@ def operation_page(
         lambda name: waits.get(name, 0),
         rate_limits or InProcessRateLimits(clock),
         events or RecentEvents(),
-        installation(database),
+        NodeRegistry(database, clock),
+        Pauses(database, clock),
+        DeadLetters(database, clock),
+        SqlMessageNotes(database, clock),
+        "",
         try_provider,
         mask_secret,
-        PageRenderer(()),
         clock,
     )

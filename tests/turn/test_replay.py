@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -12,8 +13,8 @@ from bot.chat.usage import BudgetKind, Period
 from bot.console.operator_requests import (
     OperatorRequests,
     PromptReplay,
-    ProviderTrial,
     ReplayChanges,
+    try_provider,
 )
 from bot.console.prompt_preview import DraftComposer
 from bot.errors import BackendUnavailable, UserError
@@ -216,11 +217,11 @@ async def test_trial_asks_the_model_of_the_provider_s_first_preset(database: Dat
     setup = Setup(database)
     model = FakeBackend(["Hello!"])
     requests = make_replay(setup, database, model).requests
-    trial = ProviderTrial(requests, {"nils": NILS})
+    trial = partial(try_provider, requests, {"nils": NILS})
 
-    assert await trial.try_provider("q") == "Hello!"
+    assert await trial("q") == "Hello!"
 
     [prompt] = model.prompts
     assert (prompt.model, prompt.max_output_tokens) == ("tiny", 32)
     with pytest.raises(UserError, match="No preset uses this provider"):
-        await trial.try_provider("p")
+        await trial("p")

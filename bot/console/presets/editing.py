@@ -67,11 +67,20 @@ class ListedPreset:
     """A preset in the list."""
 
     name: str
-    preset: Preset | None
-    """As it answers now; None: it was never published."""
     version: int | None
+    """None: it was never published."""
+    character: str
+    """The name that it plays as."""
+    description: str
+    provider: str
+    model: str
     has_draft: bool
     is_default: bool
+    is_character: bool
+
+    @property
+    def searched(self) -> str:
+        return f"{self.name}\n{self.character}\n{self.description}".casefold()
 
 
 @value_class
@@ -101,17 +110,22 @@ class PresetEditing:
     async def all(self) -> Sequence[ListedPreset]:
         """Return the presets that answer, and those that are only drafts, by name."""
         drafts = {one.name for one in await self.drafts.all()}
-        known = self.resolver.presets
-        return [
-            ListedPreset(
-                name,
-                known.get(name),
-                self.resolver.versions.get(name),
-                name in drafts,
-                name == self.resolver.default.name,
-            )
-            for name in sorted(drafts | known.keys(), key=str.casefold)
-        ]
+        names = sorted(drafts | self.resolver.presets.keys(), key=str.casefold)
+        return [self._listed(name, has_draft=name in drafts) for name in names]
+
+    def _listed(self, name: str, *, has_draft: bool) -> ListedPreset:
+        preset = self.resolver.presets.get(name)
+        return ListedPreset(
+            name,
+            self.resolver.versions.get(name),
+            preset.character_name if preset else name,
+            preset.description if preset else "",
+            preset.provider if preset else "",
+            preset.model if preset else "",
+            has_draft,
+            is_default=name == self.resolver.default.name,
+            is_character=preset is None or preset.is_character,
+        )
 
     async def open(self, name: str) -> EditedPreset:
         """Return a preset to work on; raises `RequestRefused` with 404 if there is none."""

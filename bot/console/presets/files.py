@@ -16,12 +16,7 @@ from bot.errors import CharacterError, PresetError, TemplateError, UserError
 from bot.importers.card import CardContainer, load_card, read_card, write_card
 from bot.importers.card_to_preset import card_notes, preset_from_card
 from bot.importers.character_files import read_character_content
-from bot.importers.file_kinds import (
-    CHARACTER_IMPORTS,
-    PRESET_IMPORTS,
-    FileKind,
-    check_file_kind,
-)
+from bot.importers.file_kinds import CHARACTER_IMPORTS, PRESET_IMPORTS, FileKind, check_file_kind
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.prompting.presets.fields import MAX_NAME_CHARS
@@ -36,16 +31,6 @@ _ADDED_TO_PRESETS = (PRESET_IMPORTS | {FileKind.LOREBOOK}) - {FileKind.PRESET, F
 
 
 @value_class
-class ImportAnswer:
-    """The preset whose draft a file has become, or was added to."""
-
-    name: str
-    """The preset that has the draft."""
-    notes: Sequence[str]
-    """What it expresses differently than the file, or not at all."""
-
-
-@value_class
 class PresetImports:
     """Imports files; `troupe preset import` and `troupe character import` use the same readers."""
 
@@ -53,15 +38,14 @@ class PresetImports:
     is_local: Callable[[Preset], bool]
     """Whether a preset answers with a model on this machine."""
 
-    async def add(self, file: ImportedFile, name: str, into: str, who: str) -> ImportAnswer:
-        """Make a draft of a file.
+    async def add(
+        self, file: ImportedFile, name: str, into: str, who: str
+    ) -> tuple[str, Sequence[str]]:
+        """Make a draft of a file, of any kind.
 
-        Args:
-            file: the file, of any kind.
-            name: of the new preset; empty: the file's own.
-            into: the preset that the file was dropped on; empty: none. A whole preset or a
-                character becomes a preset of its own all the same.
-            who: imports it.
+        Without a `name` it gets the file's own. A file may be dropped `into` a preset; a whole
+        preset or a character becomes a preset of its own all the same. Returns the name of the
+        preset, and what that expresses differently than the file, or not at all.
 
         Raises:
             UserError: it cannot be imported; the text says what it is, and what to do with it.
@@ -78,7 +62,7 @@ class PresetImports:
         source = ImportedFile(path.name, file.content) if kind in CHARACTER_IMPORTS else None
         draft = PresetDraft(preset.name, 0, 1, text, self.editing.clock.now(), source)
         await self.editing.begin_draft(draft, who, "import")
-        return ImportAnswer(preset.name, notes)
+        return preset.name, notes
 
     def _read(
         self, kind: FileKind, path: Path, content: bytes, name: str
@@ -124,7 +108,9 @@ class PresetImports:
         write_whole_file(target, content)
         return preset
 
-    async def _add_to(self, name: str, path: Path, content: bytes, who: str) -> ImportAnswer:
+    async def _add_to(
+        self, name: str, path: Path, content: bytes, who: str
+    ) -> tuple[str, Sequence[str]]:
         edited = await self.editing.open(name)
         preset = await self.editing.preset_of(edited)
         given = _decode(path, content)
@@ -132,7 +118,7 @@ class PresetImports:
         text = await asyncio.to_thread(export_preset, imported.preset)
         await self.editing.save_draft(name, text, edited.revision)
         await self.editing.record(who, "import into", name, edited.content, text)
-        return ImportAnswer(name, imported.notes)
+        return name, imported.notes
 
 
 def _decode(path: Path, content: bytes) -> str:

@@ -292,11 +292,9 @@ _ESCAPES = {"n": "\n", "t": "\t"}
 
 
 def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, object]:
-    """Return the JSON of a preset with the values of a form.
+    """Return the JSON of a preset with the values of a form; keys without a field stay.
 
-    Args:
-        value: the preset as it was; keys without a field stay.
-        fields: by the name of the field; the texts of a list are "greetings.0", "greetings.1".
+    The texts of a list are the fields "greetings.0", "greetings.1".
     """
     changed: dict[str, Any] = json.loads(json.dumps(value))
     for spec in field_specs():

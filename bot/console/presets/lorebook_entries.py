@@ -126,11 +126,9 @@ def has_entry_fields(fields: Mapping[str, str]) -> bool:
 
 
 def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, object]:
-    """Return the JSON of a preset with what a form sent of its lorebook's entries.
+    """Return the JSON of a preset with what a form sent of the entries of the lorebook in it.
 
-    Args:
-        value: the preset as it was; its lorebook is inside, not in a file.
-        fields: by name, such as "lorebook.3.keys"; entries that do not exist are ignored.
+    Fields have names such as "lorebook.3.keys"; entries that do not exist are ignored.
     """
     changed: dict[str, Any] = json.loads(json.dumps(value))
     book = changed.get("lorebook")

@@ -1,35 +1,73 @@
-"""The pages of presets: the list, and one preset with its draft."""
+"""Presets: their pages and their API. List, read, change drafts, publish, test, import, delete."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Literal, TypeAlias
+from urllib.parse import quote
 
-from pydantic import AfterValidator, BaseModel, Field
+from aiohttp import web
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from bot.chat.access import Scope
-from bot.console.differences import differing_lines
+from bot.chat.drafts import ImportedFile, PresetDraft, Scene
+from bot.chat.prompt import Prompt
+from bot.chat.receipt import Receipt
+from bot.chat.session import PresetVersion
+from bot.console.differences import DifferingPiece, differing_lines, differing_pieces
 from bot.console.message_view import color_of
-from bot.console.presets.api import MAX_VERSIONS, preset_path
-from bot.console.presets.editing import EditedPreset, ListedPreset, PresetEditing
-from bot.console.presets.files import ExportForm
-from bot.console.presets.form import form_groups, keys_without_field
+from bot.console.operator_requests import OperatorAnswer
+from bot.console.presets.editing import (
+    MAX_CONTENT_CHARS,
+    EditedPreset,
+    ListedPreset,
+    PresetEditing,
+    draft_conflict,
+)
+from bot.console.presets.files import ExportForm, PresetImports, send_preset
+from bot.console.presets.form import form_groups, keys_without_field, write_preset_json
+from bot.console.presets.lorebook_entries import add_entry, remove_entry
 from bot.console.presets.preview import (
     SAMPLE_SCENES,
     DraftPreviews,
-    LorebookView,
-    ShownDraft,
     open_entry,
+    recorded_scene_id,
     view_lorebook,
 )
-from bot.console.routes import Caller, ConsoleRequest, NavigationItem, Page, RouteGroup, route
-from bot.texts.text import translatable
+from bot.console.routes import (
+    ConsoleRequest,
+    NavigationItem,
+    Page,
+    RouteGroup,
+    protected,
+    redirect,
+    route,
+)
+from bot.errors import BackendError, PresetError, RequestRefused, SettingsError, UserError
+from bot.importers.card import card_file
+from bot.importers.character_files import merge_character_file
+from bot.prompting.fit import prompt_tokens
+from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
+from bot.prompting.presets.files import (
+    delete_preset_file,
+    export_preset,
+    find_preset_file,
+    load_preset_lorebook,
+    preset_version,
+    write_preset,
+    write_whole_file,
+)
+from bot.prompting.presets.preset import Preset
+from bot.prompting.presets.problems import PresetProblem
+from bot.texts.text import text_of, translatable
 from bot.value_class import value_class
 
-_ONE = "/presets/{name}"
-TriedText = Annotated[
-    str, Field(max_length=4000), AfterValidator(lambda text: text.replace("\r\n", "\n"))
-]
-"""The text that the lorebook is tried on, with plain line breaks."""
+_API = "/api/v1/presets/{name}"
+_PAGE = "/presets/{name}"
+_LOREBOOK_PAGE = "/presets/{name}?tab=lorebook"
+_MAX_VERSIONS = 200  # the newest ones are listed
+_CONFLICT: Mapping[int, str] = {409: "Somebody has saved another draft meanwhile."}
 _EXPORTS = (
     (ExportForm.JSON, "JSON"),
     (ExportForm.MODELFILE, "Modelfile"),
@@ -38,50 +76,129 @@ _EXPORTS = (
     (ExportForm.CHARX, translatable("Card (CHARX)")),
 )
 
+_MAX_NUMBER = 2**31 - 1
+PresetText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
+Revision = Annotated[
+    int, Field(ge=0, le=_MAX_NUMBER, description="Of the draft that was worked on; 0: none.")
+]
+EntryNumber = Annotated[int, Field(ge=1, le=_MAX_NUMBER)]
+OpenEntry = Annotated[
+    int, Field(ge=0, le=_MAX_NUMBER, description="The lorebook entry that is edited; 0: none.")
+]
+OtherName = Annotated[str, Field(max_length=64)]
+SceneId = Annotated[str, Field(max_length=400, description="A sample, or a conversation.")]
+TriedText = Annotated[
+    str, Field(max_length=4000), AfterValidator(lambda text: text.replace("\r\n", "\n"))
+]
+"""The text that the lorebook is tried on, with plain line breaks."""
+
+Ask: TypeAlias = Callable[[Preset, Prompt, str], Awaitable[OperatorAnswer]]
+"""Asks the model of a preset, in the name of the operator and for a conversation."""
+
+
+def preset_path(name: str) -> str:
+    """Return the address of a preset's page."""
+    return f"/presets/{quote(name, safe='')}"
+
 
 class EditorQuery(BaseModel):
     """Which part of the editor is open."""
 
     tab: Literal["form", "json", "lorebook", "changes", "versions"] = "form"
     view: Literal["edit", "preview"] = "edit"
-    scene: str = Field("tavern", max_length=400)
-    against: int = Field(0, ge=0, le=2**31 - 1, description="The version to compare with.")
+    scene: SceneId = "tavern"
+    against: int = Field(0, ge=0, le=_MAX_NUMBER, description="The version to compare with.")
     find: str = Field("", max_length=200)
     text: TriedText = ""
-    entry: int = Field(0, ge=0, le=2**31 - 1, description="The lorebook entry that is edited.")
+    entry: OpenEntry = 0
 
 
-class TrialQuery(BaseModel):
-    text: TriedText = ""
-    entry: int = Field(0, ge=0, le=2**31 - 1, description="The entry that is edited beside it.")
+class NewName(BaseModel):
+    name: str = Field(min_length=1, max_length=MAX_NAME_CHARS)
 
 
-class SceneQuery(BaseModel):
-    scene: str = Field("tavern", max_length=400)
+class PresetForm(BaseModel):
+    """The fields of the form, by the name of the key: "scope", "lorebook.3.keys"."""
+
+    model_config = ConfigDict(extra="allow")
+    revision: Revision
+    entry: OpenEntry = 0
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        return {key: str(text) for key, text in (self.model_extra or {}).items()}
+
+
+@value_class
+class PresetDetail:
+    """The published text of a preset, and the draft of the next one."""
+
+    name: str
+    version: int
+    """0: it was never published."""
+    published: str
+    draft: str | None
+    revision: int
+    """Of the draft; 0: there is none."""
+    problems: Sequence[PresetProblem]
+    """Of the draft, or else of the published text."""
+
+
+@value_class
+class TrialAnswer:
+    """An answer of one version to a scene."""
+
+    version: int | None
+    """Absent: of the draft."""
+    text: str
+    seconds: float = 0.0
+    problem: str = ""
+    """Why there is no text."""
 
 
 @value_class
 class PresetPages(RouteGroup):
-    """Shows presets.
+    """Shows, changes and tests presets.
 
-    Args:
-        editing: reads presets and drafts.
-        previews: composes drafts.
-        providers: those that are set up.
+    Questions of a test count as usage, and no history keeps them.
     """
 
     navigation = (NavigationItem("/presets", translatable("Presets"), "characters"),)
 
     editing: PresetEditing
     previews: DraftPreviews
+    imports: PresetImports
+    ask_model: Ask
     providers: Sequence[str]
+
+    # --- reading ------------------------------------------------------------------------------
+
+    @route("GET /api/v1/presets", Scope.READ)
+    async def list_presets(self) -> Mapping[str, Sequence[ListedPreset]]:
+        """List presets and drafts."""
+        return {"presets": await self.editing.all()}
 
     @route("GET /presets", Scope.READ)
     async def list_page(self, query: EditorQuery) -> Page:
         listed = await self.editing.all()
         return Page("presets/list.html", {**_sorted_list(listed, query.find), "count": len(listed)})
 
-    @route(f"GET {_ONE}", Scope.READ)
+    @route("GET /api/v1/preset-schema", Scope.READ)
+    async def send_schema(self) -> web.Response:
+        """The JSON schema of presets."""
+        return protected(web.json_response(Preset.model_json_schema()))
+
+    @route("POST /api/v1/preset-check", Scope.READ)
+    async def check(self, content: PresetText) -> Mapping[str, Sequence[PresetProblem]]:
+        """Check the text of a preset, by line; nothing is stored."""
+        return {"problems": (await self.editing.check(content)).problems}
+
+    @route(f"GET {_API}", Scope.READ)
+    async def show(self, name: str) -> PresetDetail:
+        """One preset and its draft."""
+        return await self._detail(await self.editing.open(name))
+
+    @route(f"GET {_PAGE}", Scope.READ)
     async def editor_page(self, request: ConsoleRequest, name: str, query: EditorQuery) -> Page:
         """Show one preset with its draft."""
         edited = await self.editing.open(name)
@@ -95,10 +212,14 @@ class PresetPages(RouteGroup):
         if against != edited.version:
             changed = await asyncio.to_thread(differing_lines, edited.published, edited.content)
         checked = await self.editing.check(edited.content)
+        is_preview, is_lorebook = query.view == "preview", query.tab == "lorebook"
+        is_counted = query.tab == "form" or (is_lorebook and query.entry > 0)
+        may_spend = request.caller.may_spend
         return Page(
             "presets/editor.html",
             {
                 **_sorted_list(listed, query.find),
+                **self._form(checked.value),
                 "edited": edited,
                 "default_name": self.editing.resolver.default.name,
                 "tab": query.tab,
@@ -108,19 +229,23 @@ class PresetPages(RouteGroup):
                 "lines": shown.lines,
                 "changes": changed.changes,
                 "against": against,
-                "versions": await self.editing.versions.history(name, MAX_VERSIONS),
-                **self._form(checked.value),
+                "versions": await self.editing.versions.history(name, _MAX_VERSIONS),
                 "scenes": await self.previews.scenes(name),
                 "samples": len(SAMPLE_SCENES),
                 "scene": query.scene,
                 "view": query.view,
-                "shown": await self._shown(edited, query, request.caller),
+                # For readers without a script; with one, the page asks for it.
+                "shown": await self.previews.show(edited, query.scene, may_spend=may_spend)
+                if is_preview
+                else None,
                 "exports": _EXPORTS,
                 "text": query.text,
-                "tried": await self._tried(edited, query),
+                "tried": await view_lorebook(self.editing, edited, query.text)
+                if is_lorebook
+                else None,
                 "opened": await open_entry(self.editing, checked.value, query.entry),
                 "entry": query.entry,
-                "tokens": await self._tokens(edited, query),
+                "tokens": await self.previews.count(edited, query.entry) if is_counted else {},
                 "limit": checked.preset and checked.preset.max_input_tokens,
             },
         )
@@ -135,65 +260,452 @@ class PresetPages(RouteGroup):
             "providers": sorted({*self.providers, str(value.get("provider", ""))} - {""}),
         }
 
-    async def _shown(
-        self, edited: EditedPreset, query: EditorQuery, caller: Caller
-    ) -> ShownDraft | None:
-        """Return the prompt for readers without a script; with one, the page asks for it."""
-        if query.view != "preview":
-            return None
-        return await self.previews.show(edited, query.scene, may_spend=caller.may_spend)
-
-    async def _tried(self, edited: EditedPreset, query: EditorQuery) -> LorebookView | None:
-        if query.tab != "lorebook":
-            return None
-        return await view_lorebook(self.editing, edited, query.text)
-
-    async def _tokens(self, edited: EditedPreset, query: EditorQuery) -> Mapping[str, int]:
-        """Return what the texts of the open tab take."""
-        is_counted = query.tab == "form" or (query.tab == "lorebook" and query.entry > 0)
-        return await self.previews.count(edited, query.entry) if is_counted else {}
-
-    @route(f"GET {_ONE}/lorebook", Scope.READ)
-    async def try_lorebook(self, name: str, query: TrialQuery) -> Page:
+    @route(f"GET {_PAGE}/lorebook", Scope.READ)
+    async def try_lorebook(self, name: str, text: TriedText = "", entry: OpenEntry = 0) -> Page:
         """Show which entries of the draft's lorebook a text activates."""
         edited = await self.editing.open(name)
         return Page(
             "presets/lorebook_trial.html",
             {
-                "tried": await view_lorebook(self.editing, edited, query.text),
+                "tried": await view_lorebook(self.editing, edited, text),
                 "problems": (await self.editing.check(edited.content)).problems,
-                "text": query.text,
-                "entry": query.entry,
+                "text": text,
+                "entry": entry,
                 "base": preset_path(name),
             },
         )
 
-    @route(f"GET {_ONE}/preview", Scope.READ)
-    async def preview(self, request: ConsoleRequest, name: str, query: SceneQuery) -> Page:
+    @route(f"GET {_PAGE}/preview", Scope.READ)
+    async def preview(self, request: ConsoleRequest, name: str, scene: SceneId = "tavern") -> Page:
         """Show what a model would read of the draft."""
         edited = await self.editing.open(name)
-        may_spend = request.caller.may_spend
-        shown = await self.previews.show(edited, query.scene, may_spend=may_spend)
+        shown = await self.previews.show(edited, scene, may_spend=request.caller.may_spend)
         return Page("presets/prompt.html", {"shown": shown, "edited": edited})
+
+    @route(f"GET {_API}/versions", Scope.READ)
+    async def list_versions(self, name: str) -> Mapping[str, Sequence[Mapping[str, float]]]:
+        """List the versions of a preset, newest first, and since when there are."""
+        found = await self.editing.versions.history(name, _MAX_VERSIONS)
+        return {"versions": [{"version": number, "first_seen_at": at} for number, at in found]}
+
+    @route(f"GET {_API}/versions/{{number}}", Scope.READ)
+    async def show_version(self, name: str, number: int) -> Mapping[str, int | str]:
+        """The text of one version."""
+        return {"version": number, "content": await self.editing.version_text(name, number)}
+
+    @route(f"GET {_API}/tokens", Scope.READ)
+    async def count_tokens(
+        self, name: str, entry: OpenEntry = 0
+    ) -> Mapping[str, Mapping[str, int] | int | None]:
+        """Count the texts of the draft by their keys, as its model does; and its token budget."""
+        edited = await self.editing.open(name)
+        preset = (await self.editing.check(edited.content)).preset
+        tokens = await self.previews.count(edited, entry)
+        return {"tokens": tokens, "limit": preset.max_input_tokens if preset else None}
+
+    @route(f"GET {_PAGE}/export", Scope.READ)
+    async def export(self, name: str, form: ExportForm = ExportForm.JSON) -> web.Response:
+        """Send a preset as a file to save."""
+        return await send_preset(self.editing, await self.editing.open(name), form)
+
+    async def _detail(self, edited: EditedPreset) -> PresetDetail:
+        draft = None if edited.draft is None else edited.draft.content
+        problems = (await self.editing.check(edited.content)).problems
+        return PresetDetail(
+            edited.name, edited.version, edited.published, draft, edited.revision, problems
+        )
+
+    # --- drafts -------------------------------------------------------------------------------
+
+    @route(f"PUT {_API}/draft", Scope.PRESETS, errors=_CONFLICT)
+    @route(f"POST {_PAGE}/draft", Scope.PRESETS, then=f"{_PAGE}?tab=json")
+    async def save(self, name: str, content: PresetText, revision: Revision) -> PresetDetail:
+        """Keep a text as the draft of a preset, valid or not."""
+        return await self._detail(await self.editing.save_draft(name, content, revision))
+
+    @route(f"PATCH {_API}/draft", Scope.PRESETS, errors=_CONFLICT)
+    async def save_fields(
+        self, name: str, fields: dict[str, PresetText], revision: Revision
+    ) -> PresetDetail:
+        """Change keys in the draft of a preset; an empty one is left to the default."""
+        return await self._detail(await self.editing.save_fields(name, fields, revision))
+
+    @route(f"POST {_PAGE}/form", Scope.PRESETS, then=_PAGE)
+    async def save_form(self, name: str, form: PresetForm) -> None:
+        await self.editing.save_fields(name, form.fields, form.revision)
+
+    @route(f"DELETE {_API}/draft", Scope.PRESETS)
+    async def discard(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
+        """Discard the draft of a preset."""
+        edited, draft = await self._open_draft(name)
+        await self.editing.drafts.delete(name)
+        await self._record(request, "discard draft", name, draft.content, edited.published)
+        return {"content": ""}
+
+    @route(f"POST {_PAGE}/discard", Scope.PRESETS)
+    async def discard_by_form(self, request: ConsoleRequest, name: str) -> web.Response:
+        await self.discard(request, name)
+        is_left = name in self.editing.resolver.presets
+        return redirect(preset_path(name) if is_left else "/presets")
+
+    @route(f"POST {_API}/publish", Scope.PRESETS, errors=_CONFLICT)
+    @route(f"POST {_PAGE}/publish", Scope.PRESETS, then=f"{_PAGE}?tab=versions")
+    async def publish(
+        self, request: ConsoleRequest, name: str, revision: Revision
+    ) -> Mapping[str, str | int]:
+        """Let the draft of a preset answer, as a new version."""
+        editing = self.editing
+        edited, draft = await self._open_draft(name)
+        if draft.revision != revision:
+            raise draft_conflict()
+        preset = await self._valid(name, draft.content)
+        editing.check_name(name, editing.resolver.presets.keys() - {name})
+        live = await asyncio.to_thread(self._write, preset, draft)
+        number = (await editing.versions.save([preset_version(live)]))[name]
+        editing.resolver.publish(editing.prepare(live), number)
+        await editing.announce([name])
+        await editing.drafts.delete(name)
+        text = export_preset(live)
+        await self._record(request, "publish", f"{name} v{number}", edited.published, text)
+        return {"name": name, "version": number}
+
+    async def _open_draft(self, name: str) -> tuple[EditedPreset, PresetDraft]:
+        edited = await self.editing.open(name)
+        if edited.draft is None:
+            raise RequestRefused(404, translatable("There is no draft."))
+        return edited, edited.draft
+
+    async def _valid(self, name: str, content: str) -> Preset:
+        checked = await self.editing.check(content)
+        if checked.preset is None:
+            first = checked.problems[0]
+            raise UserError(
+                translatable("Line {line}: {problem}", line=first.line, problem=first.text)
+            )
+        if checked.preset.name != name:
+            raise UserError(
+                translatable(
+                    "A preset keeps its name: write {name}, or make a new preset.", name=repr(name)
+                )
+            )
+        return checked.preset
+
+    def _write(self, preset: Preset, draft: PresetDraft) -> Preset:
+        """Write the files of a preset; return it with the files that it names."""
+        folder = self.editing.open_folder()
+        try:
+            live = load_preset_lorebook(preset, find_preset_file(folder, preset))
+            if draft.source is not None:
+                write_whole_file(card_file(folder, preset), draft.source.content)
+            live = merge_character_file(live, folder)[0]
+            self.editing.prepare(live)
+            write_preset(folder, preset)
+        except SettingsError as error:
+            raise UserError(text_of(error)) from None
+        return live
+
+    @route(f"POST {_API}/rollback", Scope.PRESETS, errors=_CONFLICT)
+    @route(f"POST {_PAGE}/rollback", Scope.PRESETS, then=f"{_PAGE}?tab=changes")
+    async def go_back(
+        self, request: ConsoleRequest, name: str, version: EntryNumber
+    ) -> PresetDetail:
+        """Make the text of a version the draft."""
+        content = await self.editing.version_text(name, version)
+        edited = await self.editing.open(name)
+        saved = await self.editing.save_draft(name, content, edited.revision)
+        await self._record(request, "go back", f"{name} v{version}", edited.content, content)
+        return await self._detail(saved)
+
+    async def _record(
+        self, request: ConsoleRequest, action: str, subject: str, before: str, after: str
+    ) -> None:
+        await self.editing.record(request.caller.name, action, subject, before, after)
+
+    # --- new presets, and their end -----------------------------------------------------------
+
+    @route(f"POST {_API}/copies", Scope.PRESETS)
+    @route(f"POST {_PAGE}/copy", Scope.PRESETS, then=_PAGE)
+    async def copy(self, request: ConsoleRequest, name: str, new: NewName) -> Mapping[str, str]:
+        """Make a draft of another name from a preset."""
+        edited = await self.editing.open(name)
+        return await self._copy(edited, new, request.caller.name, "copy preset")
+
+    @route(f"POST {_PAGE}/rename", Scope.PRESETS, then=_PAGE)
+    async def rename(self, request: ConsoleRequest, name: str, new: NewName) -> Mapping[str, str]:
+        """Rename a preset that was never published."""
+        edited = await self.editing.open(name)
+        if edited.draft is None or name in self.editing.resolver.presets:
+            raise UserError(
+                translatable(
+                    "Histories and settings know a published preset by its name. Copy it, choose"
+                    " the copy where it answers, and delete this one."
+                )
+            )
+        renamed = await self._copy(edited, new, request.caller.name, "rename preset")
+        await self.editing.drafts.delete(name)
+        return renamed
+
+    async def _copy(
+        self, edited: EditedPreset, new: NewName, who: str, action: str
+    ) -> Mapping[str, str]:
+        name = new.name.strip()
+        if problem := name_problem(name):
+            raise UserError(problem)
+        content = write_preset_json({**await self.editing.value_of(edited), "name": name})
+        source = None if edited.draft is None else edited.draft.source
+        draft = PresetDraft(name, 0, 1, content, self.editing.clock.now(), source)
+        await self.editing.begin_draft(draft, who, action)
+        return {"name": name}
+
+    @route(
+        f"DELETE {_API}",
+        Scope.PRESETS,
+        errors={422: "It is the default preset, or its file cannot be deleted."},
+    )
+    @route(f"POST {_PAGE}/delete", Scope.PRESETS, then="/presets")
+    async def delete(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
+        """Delete a preset, its file and its draft; its versions are kept."""
+        editing = self.editing
+        edited = await editing.open(name)
+        if name == editing.resolver.default.name:
+            raise UserError(
+                translatable(
+                    "{name} is the default preset, which answers where none is chosen; set another"
+                    " TROUPE_DEFAULT_PRESET first.",
+                    name=name,
+                )
+            )
+        preset = editing.resolver.presets.get(name)
+        if preset is not None:
+            try:
+                await asyncio.to_thread(delete_preset_file, editing.open_folder(), preset)
+            except PresetError as error:
+                raise UserError(text_of(error)) from None
+            await editing.versions.save([PresetVersion(name, "", 1)])
+            editing.resolver.remove(name)
+            await editing.announce([name])
+        await editing.drafts.delete(name)
+        await self._record(request, "delete preset", name, edited.content, "")
+        return {"name": name}
+
+    @route(
+        "POST /api/v1/preset-imports",
+        Scope.PRESETS,
+        errors={404: "There is no such preset.", 409: "Its draft was changed."},
+    )
+    async def import_file(
+        self,
+        request: ConsoleRequest,
+        file_name: Annotated[str, Field(min_length=1, max_length=255)],
+        content: Annotated[str, Field(max_length=4 * MAX_CONTENT_CHARS, description="In base64.")],
+        name: OtherName = "",
+        into: OtherName = "",
+    ) -> Mapping[str, str | Sequence[str]]:
+        """Make a draft of a file, or add it to the draft of a preset, `into`."""
+        try:
+            decoded = base64.b64decode(content, validate=True)
+        except (binascii.Error, ValueError):
+            raise RequestRefused(422, translatable("The content is not in base64.")) from None
+        file = ImportedFile(file_name, decoded)
+        made, notes = await self.imports.add(file, name.strip(), into, request.caller.name)
+        return {"name": made, "notes": notes}
+
+    @route("POST /presets/import", Scope.PRESETS)
+    async def import_by_form(
+        self, request: ConsoleRequest, name: OtherName = "", into: OtherName = ""
+    ) -> web.Response | Page:
+        given = (await request.http.post()).get("file")
+        if not isinstance(given, web.FileField):
+            raise RequestRefused(422, translatable("Choose a file."))
+        file = ImportedFile(given.filename[:255], given.file.read())
+        made, notes = await self.imports.add(file, name.strip(), into, request.caller.name)
+        address = preset_path(made)
+        if notes:
+            values = {"name": made, "notes": notes, "address": address}
+            return Page("presets/imported.html", values)
+        return redirect(address)
+
+    # --- lorebooks ----------------------------------------------------------------------------
+
+    @route(f"POST {_API}/lorebook/entries", Scope.PRESETS, errors=_CONFLICT)
+    @route(f"POST {_PAGE}/lorebook/add", Scope.PRESETS, then=f"{_LOREBOOK_PAGE}&entry={{entry}}")
+    async def add_entry(self, name: str, revision: Revision) -> Mapping[str, int]:
+        """Add an empty entry to the lorebook of the draft; entries count from 1."""
+        try:
+            changed, number = add_entry(await self._with_lorebook(name))
+        except ValueError:
+            raise UserError(
+                translatable("No entry can be added to this lorebook; see its JSON.")
+            ) from None
+        saved = await self.editing.save_draft(name, write_preset_json(changed), revision)
+        return {"revision": saved.revision, "entry": number}
+
+    @route(f"DELETE {_API}/lorebook/entries/{{entry}}", Scope.PRESETS, errors=_CONFLICT)
+    @route(f"POST {_PAGE}/lorebook/remove", Scope.PRESETS, then=_LOREBOOK_PAGE)
+    async def remove_entry(self, name: str, entry: EntryNumber, revision: Revision) -> PresetDetail:
+        """Remove an entry from the lorebook of the draft."""
+        try:
+            changed = remove_entry(await self._with_lorebook(name), entry)
+        except KeyError:
+            raise RequestRefused(404, translatable("There is no such entry.")) from None
+        text = write_preset_json(changed)
+        return await self._detail(await self.editing.save_draft(name, text, revision))
+
+    @route(f"POST {_PAGE}/lorebook/change", Scope.PRESETS)
+    async def change_entry(self, name: str, form: PresetForm) -> web.Response:
+        await self.editing.save_fields(name, form.fields, form.revision)
+        return redirect(f"{preset_path(name)}?tab=lorebook&entry={form.entry}")
+
+    async def _with_lorebook(self, name: str) -> dict[str, object]:
+        editing = self.editing
+        return await editing.with_lorebook(await editing.value_of(await editing.open(name)))
+
+    # --- tests: on recorded conversations, and by asking ----------------------------------------
+
+    @route("GET /presets/{name}/test", Scope.READ)
+    async def test_page(self, request: ConsoleRequest, name: str) -> Page:
+        trials = (await self.test(request, name))["trials"]
+        outcomes = [one["outcome"] for one in trials]
+        return Page(
+            "presets/test.html",
+            {
+                "edited": await self.editing.open(name),
+                "trials": trials,
+                "counts": {one: outcomes.count(one) for one in ("same", "differs", "over")},
+                "base": preset_path(name),
+            },
+        )
+
+    @route(f"POST {_API}/test", Scope.READ, errors={422: "The draft has mistakes."})
+    async def test(
+        self, request: ConsoleRequest, name: str
+    ) -> Mapping[str, Sequence[Mapping[str, str | int | None]]]:
+        """Compose the draft for recorded conversations; nothing is asked.
+
+        The prompt of each stays the "same", "differs", or is "over": something no longer fits.
+        What costs money is left out unless the caller may spend.
+        """
+        edited = await self.editing.open(name)
+        before, draft = await self._presets(edited)
+        if before is None:
+            raise UserError(translatable("Nothing was answered with this preset yet."))
+        trials = []
+        may_spend = request.caller.may_spend
+        for conversation in await self.previews.recorded(name):
+            scene = await self.previews.composer.recorded(conversation)
+            if scene is not None:
+                old, _ = await self._compose(before, scene, may_spend=may_spend)
+                new, problem = await self._compose(draft, scene, may_spend=may_spend)
+                trials.append(_trial(conversation, old, new, problem))
+        return {"trials": trials}
+
+    @route(f"POST {_PAGE}/ask", Scope.OPERATE)
+    async def ask_by_form(self, name: str, scene: SceneId = "tavern", part: bool = False) -> Page:
+        """Show the answers; `part`: a script shows them on its own page."""
+        answers, pieces = await self._ask(name, scene)
+        return Page(
+            "presets/answers.html" if part else "presets/asked.html",
+            {
+                "answers": answers,
+                "pieces": pieces,
+                "differ": _differ(pieces),
+                "name": name,
+                "base": preset_path(name),
+            },
+        )
+
+    @route(f"POST {_API}/ask", Scope.OPERATE)
+    async def ask(
+        self, name: str, scene: SceneId = "tavern"
+    ) -> Mapping[str, Sequence[TrialAnswer] | bool]:
+        """Ask the published version and the draft, which counts as usage."""
+        answers, pieces = await self._ask(name, scene)
+        return {"answers": answers, "differ": _differ(pieces)}
+
+    async def _ask(
+        self, name: str, scene_id: str
+    ) -> tuple[Sequence[TrialAnswer], Sequence[DifferingPiece]]:
+        """Return the answers, and how two of them differ."""
+        edited = await self.editing.open(name)
+        before, draft = await self._presets(edited)
+        scene = await self.previews.scene(name, scene_id)
+        tasks = []
+        async with asyncio.TaskGroup() as group:
+            if before is not None:
+                tasks.append(group.create_task(self._answer(before, edited.version, scene)))
+            if edited.draft is not None or before is None:
+                tasks.append(group.create_task(self._answer(draft, None, scene)))
+        answers = [task.result() for task in tasks]
+        texts = [one.text for one in answers]
+        return answers, differing_pieces(*texts) if len(texts) > 1 and all(texts) else []
+
+    async def _presets(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
+        """Return the published version, if there is one, and the draft."""
+        draft = await self.editing.preset_of(edited)
+        if not edited.published:
+            return None, draft
+        return (await self.editing.check(edited.published)).preset, draft
+
+    async def _compose(
+        self, preset: Preset, scene: Scene, *, may_spend: bool
+    ) -> tuple[Receipt | None, str]:
+        """Return the prompt, or else why it cannot be composed."""
+        try:
+            return await self.previews.compose(preset, None, scene, may_spend=may_spend), ""
+        except UserError as error:
+            return None, error.text
+        except BackendError as error:
+            return None, error.notice
+
+    async def _answer(self, preset: Preset, version: int | None, scene: Scene) -> TrialAnswer:
+        receipt, problem = await self._compose(preset, scene, may_spend=True)
+        if receipt is None:
+            return TrialAnswer(version, "", problem=problem)
+        try:
+            conversation = scene.said.address.conversation
+            ready = await self.previews.ready(preset)
+            made = (await self.ask_model(ready, receipt.prompt, conversation)).generated
+        except BackendError as error:
+            return TrialAnswer(version, "", problem=error.notice)
+        except (UserError, RequestRefused) as error:
+            return TrialAnswer(version, "", problem=error.text)
+        return TrialAnswer(version, made.text, made.seconds)
+
+
+def _trial(
+    conversation: str, old: Receipt | None, new: Receipt | None, problem: str
+) -> Mapping[str, str | int | None]:
+    if new is None or (old is not None and _dropped_turns(new) > _dropped_turns(old)):
+        outcome = "over"
+    elif old is not None and (old.provider, old.prompt) == (new.provider, new.prompt):
+        outcome = "same"
+    else:
+        outcome = "differs"
+    return {
+        "conversation": conversation,
+        "scene": recorded_scene_id(conversation),
+        "outcome": outcome,
+        "tokens_before": None if old is None else prompt_tokens(old),
+        "tokens": None if new is None else prompt_tokens(new),
+        "problem": problem,
+    }
+
+
+def _dropped_turns(receipt: Receipt) -> int:
+    return sum(one.count for one in receipt.dropped if one.section == "history")
+
+
+def _differ(pieces: Sequence[DifferingPiece]) -> bool:
+    return any(one.change != "same" for one in pieces)
 
 
 def _sorted_list(listed: Sequence[ListedPreset], find: str) -> dict[str, object]:
     """Return the presets that match a word, characters and assistants apart."""
     wanted = find.strip().casefold()
-    found = [one for one in listed if not wanted or wanted in _searched(one)]
+    found = [one for one in listed if wanted in one.searched]
     return {
-        "characters": [one for one in found if _is_character(one)],
-        "assistants": [one for one in found if not _is_character(one)],
+        "characters": [one for one in found if one.is_character],
+        "assistants": [one for one in found if not one.is_character],
         "find": find,
         "color_of": color_of,
     }
-
-
-def _searched(one: ListedPreset) -> str:
-    preset = one.preset
-    texts = [one.name, *([preset.character_name, preset.description] if preset else [])]
-    return "\n".join(texts).casefold()
-
-
-def _is_character(one: ListedPreset) -> bool:
-    return one.preset is None or one.preset.is_character

@@ -1,7 +1,7 @@
 """Show what a model would read of a draft: its prompt in a scene, its lorebook for a text."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from bot.chat.answers import AnswerSearch
@@ -11,12 +11,12 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
 from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.console.presets.form import field_specs
-from bot.console.presets.lorebook_entries import EntryForm, entry_form
+from bot.console.presets.lorebook_entries import entry_form
 from bot.console.prompt_preview import DraftComposer
-from bot.console.prompt_view import PromptView, view_prompt
+from bot.console.prompt_view import view_prompt
 from bot.errors import BackendError, RequestRefused, SettingsError, UserError
 from bot.prompting.fit import prompt_tokens
-from bot.prompting.lorebook.search import LorebookTrial, try_lorebook
+from bot.prompting.lorebook.search import try_lorebook
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import counter_for_model, get_counter
 from bot.storage.reports import AnswerLog
@@ -95,14 +95,9 @@ _RECORDED = "recorded "
 _MEND_FIRST = translatable("The draft has mistakes; the JSON tab lists them by line.")
 
 
-@value_class
-class ShownDraft:
-    """The prompt of a draft, or why there is none."""
-
-    prompt: PromptView | None = None
-    more_tokens: int | None = None
-    """Compared with the published version; None: it is missing or cannot be composed."""
-    problem: str = ""
+_NO_PROMPT: Mapping[str, object] = {"prompt": None, "more_tokens": None, "problem": ""}
+_NO_ENTRY: Mapping[str, object] = {"form": None, "file": "", "problem": ""}
+_NO_TRIAL: Mapping[str, object] = {"trial": None, "pieces": (), "problem": ""}
 
 
 @value_class
@@ -123,8 +118,13 @@ class DraftPreviews:
         found = await self.answers.search(AnswerSearch(preset=name), _ANSWERS_SEARCHED)
         return list(dict.fromkeys(one.conversation for one in found.answers))[:_MAX_RECORDED]
 
-    async def show(self, edited: EditedPreset, scene_id: str, *, may_spend: bool) -> ShownDraft:
+    async def show(
+        self, edited: EditedPreset, scene_id: str, *, may_spend: bool
+    ) -> Mapping[str, object]:
         """Compose the prompt of the draft, or of the published version where there is none.
+
+        Returns `prompt` and `more_tokens` than the published version takes (None: that is missing,
+        or cannot be composed), or the `problem`.
 
         Raises:
             RequestRefused: 404: there is no such scene.
@@ -133,23 +133,21 @@ class DraftPreviews:
         scene = await self.scene(edited.name, scene_id)
         preset = (await self.editing.check(edited.content)).preset
         if preset is None:
-            return ShownDraft(problem=_MEND_FIRST)
+            return {**_NO_PROMPT, "problem": _MEND_FIRST}
         try:
             version = None if edited.draft else edited.version
             receipt = await self.compose(preset, version, scene, may_spend=may_spend)
         except UserError as error:
-            return ShownDraft(problem=error.text)
+            return {**_NO_PROMPT, "problem": error.text}
         except BackendError as error:
-            return ShownDraft(problem=error.notice)
+            return {**_NO_PROMPT, "problem": error.notice}
         more = await self._more_tokens(edited, receipt, scene, may_spend=may_spend)
-        return ShownDraft(view_prompt(receipt), more)
+        return {**_NO_PROMPT, "prompt": view_prompt(receipt), "more_tokens": more}
 
     async def count(self, edited: EditedPreset, entry: int = 0) -> dict[str, int]:
         """Return the tokens of the texts that stand in prompts, by the name of their field.
 
-        Args:
-            edited: the preset.
-            entry: the lorebook entry whose text is counted as well; 0: none.
+        The text of one lorebook entry is counted as well; 0: of none.
         """
         checked = await self.editing.check(edited.content)
         if checked.preset is None or checked.value is None:
@@ -239,64 +237,47 @@ def recorded_scene_id(conversation: str) -> str:
 # --- the lorebook -------------------------------------------------------------------------------
 
 
-@value_class
-class LorebookView:
-    """What a text activates; None: the draft has no lorebook, or mistakes."""
-
-    trial: LorebookTrial | None
-    pieces: Sequence[tuple[str, bool]] = ()
-    """The text, and which pieces of it are keys."""
-    problem: str = ""
-
-
-@value_class
-class OpenEntry:
-    """The entry that is edited."""
-
-    form: EntryForm | None = None
-    file: str = ""
-    """The file that the preset names instead of a lorebook; a change puts it into the preset."""
-    problem: str = ""
-    """Why it cannot be shown."""
-
-
 async def open_entry(
     editing: PresetEditing, value: dict[str, object] | None, number: int
-) -> OpenEntry:
-    """Return an entry of a preset's lorebook as a form.
+) -> Mapping[str, object]:
+    """Return an entry of a preset's lorebook as a form; 0: none is edited.
 
-    Args:
-        editing: reads the file that the preset may name.
-        value: the preset as JSON; None: its text is none.
-        number: counts from 1; 0: none is edited.
+    With `file`, the preset names a file instead of a lorebook; a change puts it into the preset.
     """
     if value is None:
-        return OpenEntry(problem=translatable("The draft is not valid JSON. Fix it first."))
+        return {**_NO_ENTRY, "problem": translatable("The draft is not valid JSON. Fix it first.")}
     try:
         book = (await editing.with_lorebook(value)).get("lorebook")
     except UserError as error:
-        return OpenEntry(problem=error.text)
+        return {**_NO_ENTRY, "problem": error.text}
     file = value.get("lorebook")
-    return OpenEntry(entry_form(book, number), file if isinstance(file, str) else "")
+    named = file if isinstance(file, str) else ""
+    return {**_NO_ENTRY, "form": entry_form(book, number), "file": named}
 
 
-async def view_lorebook(editing: PresetEditing, edited: EditedPreset, text: str) -> LorebookView:
-    """Try the lorebook of a draft on a text; raises nothing for a draft with mistakes."""
+async def view_lorebook(
+    editing: PresetEditing, edited: EditedPreset, text: str
+) -> Mapping[str, object]:
+    """Try the lorebook of a draft on a text.
+
+    Returns the `trial`, and the `pieces` of the text with whether they are keys; nothing where the
+    draft has mistakes or no lorebook; or the `problem`.
+    """
     preset = (await editing.check(edited.content)).preset
     if preset is None:
-        return LorebookView(None)
+        return _NO_TRIAL
     try:
         complete = await asyncio.to_thread(editing.complete, preset)
     except UserError as error:
-        return LorebookView(None, problem=error.text)
+        return {**_NO_TRIAL, "problem": error.text}
     book = complete.parsed_lorebook
     if book is None:
-        return LorebookView(None)
+        return _NO_TRIAL
     counter = get_counter(preset.token_counter or "") if preset.token_counter else None
     counter = counter or counter_for_model(preset.model)
     await counter.load()
     trial = await asyncio.to_thread(try_lorebook, book, text, budget=_budget(preset), count=counter)
-    return LorebookView(trial, list(_pieces(text, trial.marks)))
+    return {**_NO_TRIAL, "trial": trial, "pieces": list(_pieces(text, trial.marks))}
 
 
 def _budget(preset: Preset) -> int:
