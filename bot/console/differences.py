@@ -4,14 +4,13 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from difflib import SequenceMatcher
+from difflib import Match, SequenceMatcher
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Literal
+
+from typing_extensions import override
 
 from bot.value_class import value_class
-
-Opcode: TypeAlias = tuple[Literal["equal", "replace", "delete", "insert"], int, int, int, int]
-"""As of difflib, which takes cubic time: tag, begin and end in the first and second sequence."""
 
 _MAX_WORDS = 20_000
 _MAX_DIFFLIB_PAIRS = 10_000  # of a gap without unique items: its time grows with their cube
@@ -21,29 +20,27 @@ _CONTEXT_LINES = 3
 _MAX_LINES = 2000
 
 
-def opcodes(before: Sequence[str], after: Sequence[str]) -> list[Opcode]:
-    """Return the changes from one sequence to the other.
+class PatienceMatcher(SequenceMatcher[str]):
+    """Compares sequences by patience diff; difflib's own way takes cubic time.
 
-    This is patience diff: match the common beginning and end, then the items that are unique in
-    both, then the same in the gaps between these.
+    It matches the common beginning and end, then the items that are unique in both, then the same
+    in the gaps between these.
     """
-    found: list[Opcode] = []
-    at, other = 0, 0
-    for begin, other_begin in [*sorted(_pairs(before, after)), (len(before), len(after))]:
-        if at < begin and other < other_begin:
-            found.append(("replace", at, begin, other, other_begin))
-        elif at < begin:
-            found.append(("delete", at, begin, other, other_begin))
-        elif other < other_begin:
-            found.append(("insert", at, begin, other, other_begin))
-        if begin == len(before) and other_begin == len(after):
-            break
-        at, other = begin + 1, other_begin + 1
-        if found and found[-1][0] == "equal":
-            found[-1] = ("equal", found[-1][1], at, found[-1][3], other)
-        else:
-            found.append(("equal", begin, at, other_begin, other))
-    return found
+
+    def __init__(self, before: Sequence[str], after: Sequence[str]) -> None:
+        super().__init__(None, before, after, autojunk=False)
+        self._before, self._after = before, after
+
+    @override
+    def get_matching_blocks(self) -> list[Match]:
+        blocks: list[Match] = []
+        for at, other in sorted(_pairs(self._before, self._after)):
+            last = blocks[-1] if blocks else None
+            if last and (last.a + last.size, last.b + last.size) == (at, other):
+                blocks[-1] = last._replace(size=last.size + 1)
+            else:
+                blocks.append(Match(at, other, 1))
+        return [*blocks, Match(len(self._before), len(self._after), 0)]
 
 
 def _pairs(
@@ -117,7 +114,7 @@ def differing_pieces(before: str, after: str) -> list[DifferingPiece]:
     if len(old) + len(new) > _MAX_WORDS:
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     pieces = []
-    for tag, begin, end, other, other_end in opcodes(old, new):
+    for tag, begin, end, other, other_end in PatienceMatcher(old, new).get_opcodes():
         removed, added = "".join(old[begin:end]), "".join(new[other:other_end])
         if tag == "equal":
             pieces.append(DifferingPiece(removed, "same"))
@@ -158,11 +155,11 @@ class LineDifferences:
 def differing_lines(before: str, after: str) -> LineDifferences:
     """Compare two texts; where they differ in very many lines, the rest is only counted."""
     old, new = before.splitlines(), after.splitlines()
-    codes = opcodes(old, new)
-    changes = sum(tag != "equal" for tag, *_ in codes)
+    matcher = PatienceMatcher(old, new)
+    changes = sum(tag != "equal" for tag, *_ in matcher.get_opcodes())
     lines: list[DifferingLine] = []
     shown_to = 0
-    for group in _groups(codes):
+    for group in matcher.get_grouped_opcodes(_CONTEXT_LINES):
         if len(lines) >= _MAX_LINES:
             return LineDifferences([*lines, _REST], changes)
         if left_out := group[0][3] - shown_to:
@@ -185,22 +182,6 @@ def differing_lines(before: str, after: str) -> LineDifferences:
     if lines and shown_to < len(new):
         lines.append(DifferingLine("gap", len(new) - shown_to))
     return LineDifferences(lines, changes)
-
-
-def _groups(codes: Sequence[Opcode]) -> Iterator[Sequence[Opcode]]:
-    """Yield the changes that are near each other, with the equal lines around them."""
-    group: list[Opcode] = []
-    for at, (tag, begin, end, other, other_end) in enumerate(codes):
-        is_last = at == len(codes) - 1
-        if tag != "equal" or (group and not is_last and end - begin <= 2 * _CONTEXT_LINES):
-            group.append((tag, begin, end, other, other_end))
-            continue
-        size = min(_CONTEXT_LINES, end - begin)
-        if group:
-            yield [*group, ("equal", begin, begin + size, other, other + size)]
-        group = [] if is_last else [("equal", end - size, end, other_end - size, other_end)]
-    if group:
-        yield group
 
 
 def _changed(

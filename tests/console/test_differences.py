@@ -7,16 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.console.differences import (
-    Opcode,
+    PatienceMatcher,
     differing_lines,
     differing_pieces,
-    opcodes,
 )
 
 _ITEMS = st.lists(st.sampled_from("abcdef"), max_size=12)
 
 
-def rebuilt(before: Sequence[str], after: Sequence[str], codes: Sequence[Opcode]) -> list[str]:
+Opcodes = Sequence[tuple[str, int, int, int, int]]
+
+
+def opcodes(before: Sequence[str], after: Sequence[str]) -> Opcodes:
+    return PatienceMatcher(before, after).get_opcodes()
+
+
+def rebuilt(before: Sequence[str], after: Sequence[str], codes: Opcodes) -> list[str]:
     """Return the second sequence, made of what both have and of what was added."""
     made: list[str] = []
     for tag, begin, end, other, other_end in codes:

@@ -99,6 +99,7 @@ class ServedConsole(ConsoleUnderTest):
 FILLED = {
     "{name}": "nora",
     "{channel}": "c1",
+    "{entry}": "1",
     "{number}": "1",
     "{other}": "1",
     "{message}": "m1",
