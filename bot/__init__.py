@@ -64,4 +64,4 @@ Glossary:
     turn       the processing of one message; in a history: one line of it
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

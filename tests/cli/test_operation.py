@@ -79,7 +79,7 @@ def audit_of(*actions: str) -> None:
 def test_processes_are_shown_and_one_that_died_is_silent() -> None:
     async def start(database: Database) -> None:
         nodes = NodeRegistry(database, SystemClock())
-        await nodes.enter("host:1", "gateway,worker", "0.1.0")
+        await nodes.enter("host:1", "gateway,worker", "0.2.0")
         await SqlRoleLeases(database, "host:1", SystemClock()).take("receive telegram", 60)
         silent = update(node).values(seen_at=node.c.seen_at - 300)
         await database.write(lambda c: c.execute(silent).rowcount)

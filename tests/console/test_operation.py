@@ -282,7 +282,7 @@ async def test_live_pages_of_two_readers_have_forms_of_their_own(console: Consol
 async def test_operation_tells_of_processes_pauses_and_what_was_set_aside(
     console: ConsoleUnderTest,
 ) -> None:
-    await NodeRegistry(console.database, CLOCK).enter("host:<1>", "gateway,worker", "0.1.0")
+    await NodeRegistry(console.database, CLOCK).enter("host:<1>", "gateway,worker", "0.2.0")
     pauses = Pauses(console.database, CLOCK)
     await pauses.begin("telegram", "command line")
     await pauses.begin("discord", "command line")
@@ -302,7 +302,7 @@ async def test_errors_and_models_of_another_process_are_shown(console: ConsoleUn
     elsewhere.log("error", "turn_failed", exception=f"{'x' * 1500}\nValueError: <script>")
     nodes = NodeRegistry(console.database, CLOCK)
     backends = {"remote": WatchedBackend([]), "local": LocalBackend([])}
-    await nodes.enter("host:<2>", "worker", "0.1.0")
+    await nodes.enter("host:<2>", "worker", "0.2.0")
     await nodes.share("host:<2>", make_report(backends, elsewhere.events))
     await console.log_in()
     error_id = error_id_of(TURN)
@@ -327,8 +327,8 @@ async def test_errors_and_models_of_another_process_are_shown(console: ConsoleUn
 
 async def test_process_without_a_readable_report_is_left_out(console: ConsoleUnderTest) -> None:
     nodes = NodeRegistry(console.database, CLOCK)
-    await nodes.enter("host:1", "worker", "0.1.0")
-    await nodes.enter("host:2", "worker", "0.1.0")
+    await nodes.enter("host:1", "worker", "0.2.0")
+    await nodes.enter("host:2", "worker", "0.2.0")
     other_version = update(node).where(node.c.owner == "host:1").values(report=b"of another one")
     await console.database.write(lambda c: c.execute(other_version).rowcount)
     await console.log_in()
