@@ -131,10 +131,9 @@ def read_card(data: bytes, source: str) -> Card:
             "{source} is larger than {limit} MiB; shrink its images", source=source, limit=limit
         )
     if data.startswith(png.SIGNATURE):
-        found = png.read_png(data, source)
-        newest = found.v3 or found.v2
-        older = load_json(found.v2, source) if found.v2 and found.v3 else None
-        return _card(load_json(newest, source), source, image=found.image, older=older)
+        image, v2, v3 = png.read_png(data, source)
+        older = load_json(v2, source) if v2 and v3 else None
+        return _card(load_json(v3 or v2, source), source, image=image, older=older)
     if data.startswith(b"PK\x03\x04"):
         text, assets = charx.read_charx(data, source)
         return _card(load_json(text, source), source, assets=assets)

@@ -10,24 +10,18 @@ import zlib
 from collections.abc import Iterator
 
 from bot.errors import PresetError
-from bot.value_class import value_class
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _KEYWORDS = (b"chara", b"ccv3")
 _MAX_CHUNKS = 10_000
 
 
-@value_class
-class PngCards:
-    """A PNG without its cards, and its cards as JSON; at least one of them is not empty."""
+def read_png(data: bytes, source: str) -> tuple[bytes, bytes, bytes]:
+    """Return the image without its cards, and the cards as JSON: V1 or V2, and V3.
 
-    image: bytes
-    v2: bytes
-    v3: bytes
-
-
-def read_png(data: bytes, source: str) -> PngCards:
-    """Extract the cards of a PNG; raises `PresetError` if the PNG is damaged or holds no card."""
+    Raises:
+        PresetError: the PNG is damaged or holds no card; one of the two may be empty.
+    """
     kept, cards = [SIGNATURE], dict.fromkeys(_KEYWORDS, b"")
     for kind, body, raw in _chunks(data, source):
         keyword, _, text = body.partition(b"\0")
@@ -41,7 +35,7 @@ def read_png(data: bytes, source: str) -> PngCards:
             " or convert images remove it, so use the original file",
             source=source,
         )
-    return PngCards(b"".join(kept), v2=cards[b"chara"], v3=cards[b"ccv3"])
+    return b"".join(kept), cards[b"chara"], cards[b"ccv3"]
 
 
 def write_png(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
@@ -50,7 +44,11 @@ def write_png(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
     if v3 is not None:
         texts.append(_chunk(b"tEXt", b"ccv3\0" + base64.b64encode(v3)))
     chunks = list(_chunks(image, "the card's image"))
-    others = [raw for kind, body, raw in chunks[:-1] if not _is_card(kind, body)]
+    others = [
+        raw
+        for kind, body, raw in chunks[:-1]
+        if kind != b"tEXt" or body.partition(b"\0")[0].lower() not in _KEYWORDS
+    ]
     return b"".join([SIGNATURE, *others, *texts, chunks[-1][2]])
 
 
@@ -69,11 +67,7 @@ def _chunks(data: bytes, source: str) -> Iterator[tuple[bytes, bytes, bytes]]:
     """
     position = len(SIGNATURE)
     for count in range(_MAX_CHUNKS):
-        if len(data) < position + 12:
-            raise PresetError.translatable(
-                "{source}: the PNG ends too early; download it again", source=source
-            )
-        size, kind = struct.unpack_from(">I4s", data, position)
+        size, kind = struct.unpack(">I4s", data[position : position + 8].ljust(8, b"\xff"))
         end = position + 12 + size
         if end > len(data):
             raise PresetError.translatable(
@@ -104,10 +98,6 @@ def _decode(text: bytes, source: str) -> bytes:
             "{source}: the card in the PNG is not base64; export it from its program again",
             source=source,
         ) from None
-
-
-def _is_card(kind: bytes, body: bytes) -> bool:
-    return kind == b"tEXt" and body.partition(b"\0")[0].lower() in _KEYWORDS
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:

@@ -104,15 +104,14 @@ def _from_modelfile(
         raise PresetError.translatable(
             "{file} is not a preset: it is neither JSON nor a Modelfile with a FROM line", file=file
         )
+    source = ""
     try:
         modelfile = parse_modelfile(text)
-    except PresetError as error:
-        raise PresetError.translatable(
-            "{file}: {problem}", file=file, problem=text_of(error)
-        ) from None
-    source = next(command.args for command in modelfile.commands if command.name == "model")
-    try:
+        source = next(command.args for command in modelfile.commands if command.name == "model")
         model, found_provider, model_notes = _resolve_model(source, file.parent)
+        preset = preset_from_modelfile(
+            text, name or _preset_name(source, text), model, provider=provider or found_provider
+        )
     except (OSError, RuntimeError) as error:  # the name is too long, or ~user does not exist
         raise PresetError.translatable(
             "{file}: FROM {source} is not a usable path: {error}",
@@ -120,10 +119,6 @@ def _from_modelfile(
             source=source[:80],
             error=str(error),
         ) from None
-    try:
-        preset = preset_from_modelfile(
-            text, name or _preset_name(source, text), model, provider=provider or found_provider
-        )
     except PresetError as error:
         raise PresetError.translatable(
             "{file}: {problem}", file=file, problem=text_of(error)

@@ -5,9 +5,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
-
-from typing_extensions import TypedDict, Unpack
+from typing import Any, Self
 
 from bot.chat.incoming import Person
 from bot.chat.story import Story, Vector
@@ -112,19 +110,6 @@ ChatModel = Callable[[Messages], str]
 AsyncChatModel = Callable[[Messages], Awaitable[str]]
 
 
-class CharacterOptions(TypedDict, total=False):
-    """The options of all constructors; see `Character`."""
-
-    user_name: str | None
-    llm: ChatModel | None
-    llm_async: AsyncChatModel | None
-    embedding: FunctionEmbedder | Callable[[str], Vector]
-    token_counter: Callable[[str], int] | str | None
-    max_input_token: int | None
-    user_name_in_message: str
-    transfer_haruhi_2_zero: bool
-
-
 class Character:
     """Plays a role and keeps the history of the conversation.
 
@@ -206,7 +191,7 @@ class Character:
         role_name: str,
         *,
         column: str | None = None,
-        **options: Unpack[CharacterOptions],
+        **options: Any,
     ) -> Self:
         """Load a file that `save_to_jsonl` or ChatHaruhi wrote.
 
@@ -231,7 +216,7 @@ class Character:
         role_name: str,
         *,
         column: str | None = None,
-        **options: Unpack[CharacterOptions],
+        **options: Any,
     ) -> Self:
         """Load `owner/dataset` or `owner/dataset/role` with the library `datasets`.
 
@@ -313,7 +298,7 @@ class Character:
 
     @classmethod
     def _from_data(
-        cls, data: CharacterData, role_name: str, column: str | None, options: CharacterOptions
+        cls, data: CharacterData, role_name: str, column: str | None, options: dict[str, Any]
     ) -> Self:
         embedding = options.get("embedding", DEFAULT_EMBEDDER)
         is_custom = not isinstance(embedding, FunctionEmbedder)

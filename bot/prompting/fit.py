@@ -39,10 +39,6 @@ class FittedPrompt:
     limit: int | None
     dropped: tuple[DroppedItem, ...]
 
-    def with_earlier_drops(self, earlier: "FittedPrompt") -> "FittedPrompt":
-        """Add what an earlier fitting had dropped already."""
-        return replace(self, dropped=(*earlier.dropped, *self.dropped))
-
 
 async def fit_draft(
     draft: Draft,

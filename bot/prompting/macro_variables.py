@@ -6,9 +6,7 @@ each prompt, and what people can neither see nor reset is not stored here.
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Self
-
-from bot.value_class import value_class
+from typing import TypeAlias
 
 _EXPRESSION = re.compile(
     r"\s*([.$])\s*([A-Za-z](?:[\w-]*\w)?)\s*"
@@ -20,21 +18,19 @@ _MAX_NUMBER_CHARS = 200  # a variable may hold a megabyte, and be compared a tho
 _FALSE = frozenset({"", "0", "false", "off"})
 
 
-@value_class
-class VariableExpression:
-    """The short form: `.name` is a variable of the chat, `$name` a global one."""
+VariableExpression: TypeAlias = tuple[str, str, str]
+"""The key of a variable, an operator and its operand, as in `.name += 2`."""
 
-    name: str
-    operator: str
-    operand: str
 
-    @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """Return the expression that a macro consists of; None if it is another macro."""
-        found = _EXPRESSION.fullmatch(text) if text.lstrip()[:1] in {".", "$"} else None
-        if found is None:
-            return None
-        return cls(_key(found[2], is_global=found[1] == "$"), found[3] or "", found[4] or "")
+def parse_expression(text: str) -> VariableExpression | None:
+    """Return the expression that a macro consists of; None if it is another macro.
+
+    `.name` is a variable of the chat, `$name` a global one.
+    """
+    found = _EXPRESSION.fullmatch(text) if text.lstrip()[:1] in {".", "$"} else None
+    if found is None:
+        return None
+    return _key(found[2], is_global=found[1] == "$"), found[3] or "", found[4] or ""
 
 
 class Variables:
@@ -65,32 +61,33 @@ class Variables:
 
     def evaluate(self, expression: VariableExpression, expand: Callable[[str], str]) -> str:
         """Return the value of an expression; its operand is expanded only if it is needed."""
-        key, value = expression.name, self._values.get(expression.name, "")
+        key, operator, operand = expression
+        value = self._values.get(key, "")
         is_false = len(value) <= _MAX_NUMBER_CHARS and value.strip().lower() in _FALSE
-        match expression.operator:
+        match operator:
             case "":
                 return value
             case "=":
-                self._values[key] = expand(expression.operand)
+                self._values[key] = expand(operand)
                 return ""
             case "++" | "--":
-                return self._add(key, "1" if expression.operator == "++" else "-1")
+                return self._add(key, "1" if operator == "++" else "-1")
             case "+=" | "-=":
-                operand = expand(expression.operand)
-                if expression.operator == "+=":
-                    self._add(key, operand)
-                elif (number := _number(operand)) is not None:
+                added = expand(operand)
+                if operator == "+=":
+                    self._add(key, added)
+                elif (number := _number(added)) is not None:
                     self._add(key, _written(-number))
                 return ""
             case "||" | "??" | "||=" | "??=":
-                if not (is_false if expression.operator[0] == "|" else key not in self._values):
+                if not (is_false if operator[0] == "|" else key not in self._values):
                     return value
-                value = expand(expression.operand)
-                if expression.operator.endswith("="):
+                value = expand(operand)
+                if operator.endswith("="):
                     self._values[key] = value
                 return value
             case _:
-                return str(_compare(value, expression.operator, expand(expression.operand))).lower()
+                return str(_compare(value, operator, expand(operand))).lower()
 
     def _add(self, key: str, value: str) -> str:
         """Add a number to a number, or else append a text; return the new value."""

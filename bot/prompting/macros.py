@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Final
 
-from bot.prompting.macro_variables import VariableExpression, Variables
+from bot.prompting.macro_variables import Variables, parse_expression
 from bot.value_class import value_class
 
 _TOKEN = re.compile(
@@ -312,7 +312,7 @@ class Macros:
             return format_moment(self.now.astimezone(timezone(offset)), "LT")
         if call.name == "if":
             return self._choose_branch(document, index, closing, depth)
-        if expression := VariableExpression.parse(call.inner):
+        if expression := parse_expression(call.inner):
             return self.variables.evaluate(
                 expression, lambda text: self._expand(text, depth + 1).strip()
             )
@@ -390,7 +390,7 @@ class Macros:
 
     def _is_true(self, condition: str, depth: int) -> bool:
         # A value is never read as a macro: it may be what a person wrote.
-        if VariableExpression.parse(condition) or _canonical(condition.strip()) in _KNOWN:
+        if parse_expression(condition) or _canonical(condition.strip()) in _KNOWN:
             condition = "{{" + condition + "}}"
         return self._expand(condition, depth + 1).strip().lower() not in _FALSE
 
@@ -427,7 +427,7 @@ def unknown_macros(texts: Iterable[str]) -> Sequence[str]:
         texts = [call.inner for call in calls]
         for call in calls:
             is_known = call.name in _KNOWN or call.name == "//" or _TIME_ZONE.fullmatch(call.inner)
-            if not is_known and VariableExpression.parse(call.inner) is None:
+            if not is_known and parse_expression(call.inner) is None:
                 written = _CALL.match(call.inner)
                 name = written[2] if written else " ".join(call.inner.split())
                 found.setdefault(name[:40])

@@ -99,12 +99,11 @@ def _is_emoji(char: str) -> bool:
 
 def _limit_marks(text: str) -> str:
     """Remove all combining marks from a letter that has too many."""
-    runs = [(combining, "".join(run)) for combining, run in groupby(text, _is_combining)]
+    runs = [
+        (combining, "".join(run))
+        for combining, run in groupby(text, lambda char: unicodedata.combining(char) > 0)
+    ]
     return "".join(run for combining, run in runs if not combining or len(run) <= _MAX_MARKS)
-
-
-def _is_combining(char: str) -> bool:
-    return unicodedata.combining(char) > 0
 
 
 def _spell_emoji(text: str) -> str:
@@ -161,11 +160,6 @@ def candidate_names(line: str) -> Iterator[str]:
     for head in _heads(line):
         yield head
         yield _AROUND.sub("", head)
-
-
-def starts_with_role_tag(line: str) -> bool:
-    """Whether the text before a colon reads like a role name."""
-    return any(map(is_role_heading, _tags(line)))
 
 
 def is_role_heading(text: str) -> bool:
@@ -319,7 +313,7 @@ def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
     plain = spell_enclosed_letters(line)
     if plain != line and _looks_like_a_tag(plain, reserved_skeletons):
         return True
-    if starts_with_role_tag(line):
+    if any(map(is_role_heading, _tags(line))):
         return True
     skeletons = set(map(skeleton, candidate_names(line)))
     return not (skeletons.isdisjoint(reserved_skeletons) and skeletons.isdisjoint(ROLE_SKELETONS))
@@ -364,17 +358,14 @@ def describe_speakers(
     """Return how the speakers (ids, newest first) describe themselves, a line each."""
     if not personas:
         return ""
+    # Without round brackets a persona cannot end its description and begin one of somebody else.
     lines = [
-        f"({labels[one]} says of themselves: {_without_round_brackets(personas[one])})"
+        f"({labels[one]} says of themselves: "
+        f"{sanitize_persona(personas[one]).translate(_SQUARE_BRACKETS)})"
         for one in dict.fromkeys(speakers)
         if personas.get(one)
     ]
     return "\n".join(lines[:_MAX_DESCRIBED])
-
-
-def _without_round_brackets(persona: str) -> str:
-    """Return a persona that cannot end its description and begin one of somebody else."""
-    return sanitize_persona(persona).translate(_SQUARE_BRACKETS)
 
 
 _LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")

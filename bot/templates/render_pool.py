@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import structlog
@@ -72,12 +71,7 @@ class RenderProcessPool:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self._close()
 
     @property

@@ -10,8 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from bot.chat.prompt import (
     Capabilities,
@@ -95,28 +94,17 @@ class RenderedPrompt:
         return "".join(span.text for span in self.spans)
 
 
-class Renderer:
+class Renderer(AsyncExitStack):
     """Renders prompts; use with `async with`.
 
     The render processes are started when the first template from people is rendered.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._prepared: dict[object, _PreparedTemplate] = {}
-        self._exit_stack = AsyncExitStack()
         self._pool: RenderProcessPool | None = None
         self._pool_start = asyncio.Lock()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._exit_stack.aclose()
 
     async def render(
         self,
@@ -224,7 +212,7 @@ class Renderer:
     async def _running_pool(self) -> RenderProcessPool:
         async with self._pool_start:
             if self._pool is None:
-                self._pool = await self._exit_stack.enter_async_context(RenderProcessPool())
+                self._pool = await self.enter_async_context(RenderProcessPool())
         return self._pool
 
 

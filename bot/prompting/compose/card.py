@@ -103,7 +103,8 @@ def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
     macros = _with_card_fields(macros, draft, inputs)
     book = preset.parsed_lorebook
     lore = find_lore(book, inputs, macros.current) if book else _NO_LORE
-    macros = macros.with_outlets(outlets(lore)).with_fields(
+    macros = macros.with_values(
+        outlets(lore),
         wibefore=_joined(parts_at(lore, EntryPosition.BEFORE_CHAR)),
         wiafter=_joined(parts_at(lore, EntryPosition.AFTER_CHAR)),
     )
@@ -171,7 +172,8 @@ def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) ->
     ]
     book = preset.parsed_lorebook
     notes = [one.content for one in book.entries if one.name == DEPTH_NOTE] if book else []
-    return macros.with_fields(
+    return macros.with_values(
+        {},
         **persona,
         charprompt=own_instructions(preset),
         mesexamples="\n".join(examples),

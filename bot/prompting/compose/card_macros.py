@@ -39,16 +39,12 @@ class CardMacros:
     """Here `{{user}}` is everybody in the conversation, because the author changes too often."""
     current: Macros
 
-    def with_fields(self, **fields: str) -> "CardMacros":
-        """Return them with further values, in both."""
-        return CardMacros(
-            replace(self.stable, fields={**self.stable.fields, **fields}),
-            replace(self.current, fields={**self.current.fields, **fields}),
+    def with_values(self, outlets: Mapping[str, str], **fields: str) -> "CardMacros":
+        """Return them with further values in both, and with lore by the name of its outlet."""
+        stable, current = (
+            replace(one, fields={**one.fields, **fields}, outlets=outlets)
+            for one in (self.stable, self.current)
         )
-
-    def with_outlets(self, outlets: Mapping[str, str]) -> "CardMacros":
-        """Return them with lore by the name of its outlet."""
-        stable, current = (replace(one, outlets=outlets) for one in (self.stable, self.current))
         return CardMacros(stable, current)
 
 

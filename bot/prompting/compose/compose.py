@@ -344,7 +344,7 @@ async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> Fit
         return fitted
     estimate = get_counter(encoding)
     smaller = await fit_draft(fitted.draft, max_prompt_tokens, backend.count_tokens, estimate)
-    return smaller.with_earlier_drops(fitted)
+    return replace(smaller, dropped=(*fitted.dropped, *smaller.dropped))
 
 
 async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:

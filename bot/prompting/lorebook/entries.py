@@ -252,7 +252,7 @@ class KeyMatcher:
         key = key.strip()
         if not key:
             return False
-        if not is_case_sensitive(entry, default=self._book.case_sensitive):
+        if not _or_default(entry.case_sensitive, self._book.case_sensitive):
             key, text = key.lower(), self._lowered(text)
         whole = _or_default(entry.match_whole_words, self._book.match_whole_words)
         if not whole or len(key.split()) > 1:  # SillyTavern matches phrases as substrings
@@ -281,11 +281,6 @@ class KeyMatcher:
             return False
         finally:
             time_budget.seconds -= self._cpu_seconds() - started
-
-
-def is_case_sensitive(entry: LoreEntry, *, default: bool) -> bool:
-    """Whether upper and lower case differ in an entry's keys; `default` is the book's setting."""
-    return _or_default(entry.case_sensitive, default)
 
 
 def is_regex(key: str) -> bool:

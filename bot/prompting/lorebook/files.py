@@ -100,18 +100,15 @@ def _entry(row: object, index: int, is_card: bool, source: str) -> LoreEntry | N
         return None
     where = _entry_place(source, index)
     strict = JsonFields(row, where)
+    order_key = "insertion_order" if "insertion_order" in row else "order"
     try:
-        content, order = strict.text("content"), strict.integer(_order_key(row))
+        content, order = strict.text("content"), strict.integer(order_key)
     except PresetError as error:
         raise LoreEntryError(text_of(error), index) from error
     is_card = "keys" in row or (is_card and "key" not in row)
     read = JsonFields(row, where, lenient=True)
     entry = _from_card(read) if is_card else _from_world_info(read)
     return _apply_decorators(replace(entry, content=content, order=_or(order, 100)))
-
-
-def _order_key(row: Mapping[str, object]) -> str:
-    return "insertion_order" if "insertion_order" in row else "order"
 
 
 def _entry_place(source: str, index: int) -> Text:

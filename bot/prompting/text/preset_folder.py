@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bot.errors import PresetError
-from bot.texts.text import translatable
 
 FileStamps: TypeAlias = Mapping[Path, tuple[int, int]]
 """When files were changed last, in nanoseconds, and their sizes."""
@@ -46,15 +45,15 @@ def read_preset_text(file: Path) -> str:
     """Read a file of a presets folder; raises `PresetError` if it is unreadable or not UTF-8."""
     try:
         if file.exists() and not (file.is_file() or file.is_dir()):  # such as a link to /dev/zero
-            raise PresetError(translatable("{file}: is a device; remove it", file=file))
+            raise PresetError.translatable("{file}: is a device; remove it", file=file)
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise PresetError(
-            translatable("{file}: cannot be read ({reason})", file=file, reason=error.strerror)
+        raise PresetError.translatable(
+            "{file}: cannot be read ({reason})", file=file, reason=error.strerror
         ) from error
     except UnicodeDecodeError as error:
-        raise PresetError(
-            translatable("{file}: is not UTF-8; save it as UTF-8", file=file)
+        raise PresetError.translatable(
+            "{file}: is not UTF-8; save it as UTF-8", file=file
         ) from error
 
 
