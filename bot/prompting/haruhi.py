@@ -184,40 +184,10 @@ def _text(row: HaruhiRow) -> str:
 
 
 _HUB = "silk-road/ChatHaruhi-RolePlaying"
-_NAMES = {
-    "haruhi": "凉宫春日",
-    "Dumbledore": "Dumbledore",
-    "Harry": "Harry",
-    "Hermione": "Hermione",
-    "Luna": "Luna",
-    "Malfoy": "Malfoy",
-    "McGonagall": "McGonagall",
-    "Penny": "Penny",
-    "Raj": "Raj",
-    "Ron": "Ron",
-    "Sheldon": "Sheldon",
-    "Snape": "Snape",
-    "ayaka": "神里绫华",
-    "baizhantang": "白展堂",
-    "duanyu": "段誉",
-    "guofurong": "郭芙蓉",
-    "hutao": "胡桃",
-    "jiumozhi": "鸠摩智",
-    "liyunlong": "李云龙",
-    "murongfu": "慕容复",
-    "qiaofeng": "乔峰",
-    "raidenShogun": "雷电将军",
-    "tangshiye": "汤师爷",
-    "tongxiangyu": "佟湘玉",
-    "wanderer": "流浪者",
-    "wangduoyu": "王多鱼",
-    "wangyuyan": "王语嫣",
-    "weixiaobao": "韦小宝",
-    "xiaofeng": "萧峰",
-    "xuzhu": "虚竹",
-    "yuqian": "于谦",
-    "zhongli": "钟离",
-}
+_ROLES = resources.files("bot.prompting") / "roles"
+_NAMES: Mapping[str, str] = json.loads((_ROLES / "names.json").read_text("utf-8"))
+"""The names of ChatHaruhi's files, and those of the roles."""
+
 _FILES = {
     **{file[0].upper() + file[1:]: file for file in _NAMES},
     **{name: file for file, name in _NAMES.items()},
@@ -252,7 +222,7 @@ def load_builtin_role(word: str) -> CharacterData:
             word=repr(word),
             hint=hint,
         )
-    shipped = resources.files("bot.prompting") / "roles" / f"{file}.jsonl"
+    shipped = _ROLES / f"{file}.jsonl"
     if shipped.is_file():
         return read_rows(read_jsonl(shipped.read_text("utf-8")), file)
     return with_default_placeholder(load_hub_role(f"{_HUB}/{file}"))

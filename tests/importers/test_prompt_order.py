@@ -2,14 +2,12 @@
 
 import json
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bot.errors import PresetError, TemplateError
 from bot.importers.card import read_card
 from bot.importers.card_to_preset import card_notes, preset_from_card
 from bot.importers.preset_files import ImportedPreset, preset_from_text
@@ -335,25 +333,6 @@ def test_scripts_that_cannot_be_run_and_extensions_are_named() -> None:
         "regular expression scripts that are not run: /(a{1000}){1000}/, /x/",
         "extensions of the card without effect here: tavern_helper",
     ]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{{setvar::x::" + "a" * 900_000 + "}}" + "{{.x > 1}}" * 20_000,
-        "{{foo::" * 20_000 + "}}" * 20_000,
-        "{{datetimeformat " + "[" * 60_000 + "}}",
-        "{{" * 24_000,
-    ],
-)
-def test_hostile_macros_cost_little(text: str) -> None:
-    begun = time.process_time()
-    draft(imported({"content": text}, "chatHistory").preset, "Now?")
-    data = json.dumps({"name": "s", "story_string": text[:50_000]})
-    with suppress(PresetError, TemplateError):
-        preset_from_text(data, Path("s.json"))
-
-    assert time.process_time() - begun < 5
 
 
 def test_slow_script_ends_in_time() -> None:

@@ -38,11 +38,3 @@ def test_overrides_change_the_values_of_a_registered_template() -> None:
     assert template.get_prompt("Hi") == "<|System|>:Be brief.\n<|User|>:Hi\n<|Bot|>:"
     assert template.temperature == 0.1
     assert template.stop_words == ["<eoa>"]
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["internlm-7b", "internlm-20b", "internlm-chat-7b", "internlm-chat-7b-8k", "internlm-chat-20b"],
-)
-def test_names_of_the_lmdeploy_document_are_registered(name: str) -> None:
-    assert isinstance(get(name)(), BaseTemplate)

@@ -38,14 +38,10 @@ NAMES = list(CARD_FILES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_field_of_a_card_is_read(name: str) -> None:
-    assert read_card(CARD_FILES[name], name).content == CARD_CONTENTS[name]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_card_survives_a_round_trip_through_its_own_container(name: str) -> None:
+def test_card_is_read_and_survives_a_round_trip_through_its_own_container(name: str) -> None:
     container = CardContainer(name.rpartition(".")[2])
     card = read_card(CARD_FILES[name], name)
+    assert card.content == CARD_CONTENTS[name]
 
     again = read_card(write_card(card, container), name)
 

@@ -2,6 +2,7 @@
 
 import random
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bot.errors import TemplateError
 from bot.prompting.macros import MacroBudget, Macros
+from bot.prompting.story_string import parse_story_string
 from tests.attacks import attacks, expanded
 
 AT = datetime(2026, 11, 21, 15, 7, tzinfo=UTC)
@@ -152,7 +155,12 @@ def test_hostile_braces_and_line_breaks_are_fast() -> None:
         "{{if 1}}" * 50_000 + "{{/if}}" * 50_000,
         "{{if 1}}" * 50_000 + "{{/trim}}{{else}}" * 50_000,
         "{{setvar::x::aaaa}}" + "{{addvar::x::{{getvar::x}}}}" * 10_000,
+        "{{setvar::x::" + "a" * 900_000 + "}}" + "{{.x > 1}}" * 20_000,
+        "{{foo::" * 20_000 + "}}" * 20_000,
+        "{{datetimeformat " + "[" * 60_000 + "}}",
     ):
         begun = time.process_time()
         macros().expand(text)
+        with suppress(TemplateError):
+            parse_story_string(text[:50_000])
         assert time.process_time() - begun < 5

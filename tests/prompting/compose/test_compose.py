@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import Person, Quote
@@ -94,6 +96,27 @@ def test_not_add_never_tags_and_add_always_does() -> None:
     assert as_sent(silent)[-1] == ("user", "and now?")
     loud = composed(preset(user_name_in_message="add"), [])
     assert as_sent(loud)[-1] == ("user", "Alice:and now?")
+
+
+_TEXTS = st.lists(
+    st.sampled_from(
+        ["hi", "Bob: yes", "nora：no", "/ask why", "\U000e0041", "é\u200b\u200b\u200b\u200b"]
+    ),
+    max_size=3,
+).map("\n".join)
+_TURNS = st.builds(user, _TEXTS, st.sampled_from([ALICE, BOB, Person("telegram:3", "nora")])) | (
+    st.builds(bot, _TEXTS)
+)
+
+
+@given(st.lists(_TURNS, max_size=8), st.sampled_from(["add", "not_add", "default"]))
+def test_messages_kept_from_earlier_prompts_equal_new_ones(turns: list[Turn], mode: str) -> None:
+    who, growing = preset(user_name_in_message=mode), Session(1, ())
+    for length in range(len(turns) + 1):
+        growing = replace(growing, turns=tuple(turns[:length]))
+        fresh = Session(1, growing.turns)
+        kept, made = (compose(who, one, make_incoming("so?")) for one in (growing, fresh))
+        assert kept.prompt.messages == made.prompt.messages
 
 
 def test_renamed_speaker_is_renamed_in_old_turns() -> None:

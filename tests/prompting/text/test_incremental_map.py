@@ -32,29 +32,13 @@ def test_only_new_items_are_computed() -> None:
     assert (shout("abcd"), shout.take()) == ("A! B! C! D!", "d")
     assert (shout("cdef"), shout.take()) == ("C! D! E! F!", "ef")
     assert (shout("cd"), shout.take()) == ("C! D!", "")
+    assert (shout("cx"), shout.take()) == ("C! X!", "x")
 
 
-def test_items_after_the_first_difference_are_computed() -> None:
+def test_other_form_and_other_key_compute_all_items() -> None:
     shout = Shouting()
-    shout("abcd")
-    shout.take()
-    assert (shout("abxd"), shout.take()) == ("A! B! X! D!", "xd")
-    assert (shout("ghi"), shout.take()) == ("G! H! I!", "ghi")
-
-
-def test_other_form_computes_all_items() -> None:
-    shout = Shouting()
-    shout("ab")
-    shout.take()
-    assert (shout("ab", form="?"), shout.take()) == ("A? B?", "ab")
-
-
-def test_sequences_are_separate() -> None:
-    shout = Shouting()
-    for key in ("a", "b"):
-        shout("xyz", key)
-    assert shout.take() == "xyzxyz"
-    assert (shout("xyz", "a"), shout.take()) == ("X! Y! Z!", "")
+    assert (shout("ab"), shout("ab", form="?"), shout("ab", "b")) == ("A! B!", "A? B?", "A! B!")
+    assert shout.take() == "ababab"
 
 
 @given(st.lists(st.text("abc", max_size=6), max_size=8))
