@@ -13,7 +13,6 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 import structlog
 
-from bot import __version__
 from bot.errors import TroupeError
 from bot.runtime.http_client import AddressRefused, ConnectionFailed, HttpClient, HttpResponse
 
@@ -29,12 +28,7 @@ _REDIRECTS = frozenset(
         *(HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT),
     }
 )
-_HEADERS = {
-    "User-Agent": f"troupe/{__version__}",
-    "Accept": "*/*",
-    "Accept-Encoding": "identity",  # what is packed may be a bomb
-    "Connection": "close",
-}
+_HEADERS = {"Connection": "close"}
 # ASCII only, and nothing that a browser would read as another address.
 _ADDRESS = re.compile(r"https?://[!#-;=?-\[\]_a-z~]+", re.IGNORECASE)
 _NAME = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]*[a-z0-9]")

@@ -3,15 +3,10 @@
 import asyncio
 from http import HTTPStatus
 
-from bot import __version__
 from bot.runtime.http_client import ConnectionFailed, HttpClient
 
 _CONNECT_SECONDS = 5.0
-_HEADERS = {
-    "User-Agent": f"troupe/{__version__}",
-    "Accept-Encoding": "identity",
-    "Connection": "close",
-}
+_HEADERS = {"Connection": "close"}
 
 
 async def download_file(url: str, max_bytes: int, seconds: float) -> bytes:

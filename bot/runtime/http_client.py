@@ -9,7 +9,6 @@ import os
 import socket
 import ssl
 import urllib.request
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,6 +23,7 @@ from aiohttp.abc import ResolveResult
 from typing_extensions import override
 from yarl import URL
 
+from bot import __version__
 from bot.errors import TroupeError
 from bot.runtime.tasks import wake_ups
 
@@ -78,7 +78,8 @@ _IDLE_SECONDS = 30.0  # a firewall may forget a connection that was idle longer
 _MAX_HEADER_BYTES = 64 * 1024
 _MAX_ADDRESSES = 1000  # URL objects that are kept, because they keep what was parsed
 _EXACT = 1e9  # aiohttp rounds timeouts above this to whole seconds
-_AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "User-Agent")
+# A compressed body may be a decompression bomb.
+_DEFAULT_HEADERS = {"Accept-Encoding": "identity", "User-Agent": f"troupe/{__version__}"}
 
 
 class HttpClient:
@@ -113,7 +114,7 @@ class HttpClient:
         self._url = URL()
         self._addresses: dict[str, URL] = {}
         self._session: aiohttp.ClientSession | None = None
-        self._responses = weakref.WeakSet[HttpResponse]()
+        self._responses = set[HttpResponse]()
 
     async def request(
         self,
@@ -154,7 +155,8 @@ class HttpClient:
                         headers=sent,
                         allow_redirects=False,
                         trace_request_ctx=attempt,
-                    )
+                    ),
+                    self._responses,
                 )
         except TimeoutError:
             if attempt.is_sent:
@@ -163,7 +165,6 @@ class HttpClient:
             raise ConnectionFailed(reason, sent=False) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _failure(error, attempt) from None
-        self._responses.add(response)
         try:
             await wake_ups().turn()
         except BaseException:
@@ -193,7 +194,7 @@ class HttpClient:
         self._url = url
         self._session = aiohttp.ClientSession(
             connector=self._connector(url),
-            skip_auto_headers=_AUTOMATIC_HEADERS,
+            headers=_DEFAULT_HEADERS,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             max_field_size=_MAX_HEADER_BYTES,
@@ -237,11 +238,16 @@ class HttpClient:
 class HttpResponse:
     """A response whose body is still to be read; close it, also after an error: `async with`."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(
+        self, response: aiohttp.ClientResponse, unclosed: "set[HttpResponse] | None" = None
+    ) -> None:
+        """Take a response that has begun, and where it stands until it is closed."""
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
         """Their names have no case."""
         self._response = response
+        self._unclosed = set[HttpResponse]() if unclosed is None else unclosed
+        self._unclosed.add(self)
 
     async def read(self, deadline: float, pause_seconds: float = 0.0) -> bytes:
         """Return the next bytes of the body; none at its end.
@@ -280,6 +286,7 @@ class HttpResponse:
 
     async def close(self) -> None:
         """Close the connection unless the body was read to its end."""
+        self._unclosed.discard(self)
         self._response.close()
 
     async def __aenter__(self) -> Self:

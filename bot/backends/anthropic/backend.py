@@ -101,8 +101,6 @@ class AnthropicConnection(KeyedConnection):
         headers = {
             "anthropic-version": _API_VERSION,
             "content-type": "application/json",
-            # A compressed body may be a decompression bomb.
-            "Accept-Encoding": "identity",
             **settings.basic_auth_headers,
         }
         if key is not None:

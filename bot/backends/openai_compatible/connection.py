@@ -8,8 +8,9 @@ decoder fails on what services really send (docs/decisions/0006).
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from http import HTTPStatus
-from typing import cast
+from typing import Any, cast
 
 import httpx2
 import msgspec
@@ -40,6 +41,7 @@ _STAINLESS = tuple(
     )
 )
 _NO_KEY = "none"  # the client wants one; it is not sent
+_parsed = lru_cache(maxsize=64)(httpx2.URL)
 RESPONSE = "troupe_response"
 """The extension of a response that holds ours, which reads its body up to a deadline."""
 
@@ -73,7 +75,14 @@ class OpenAIConnection(KeyedConnection):
                 cast_to=object,
                 stream=True,
                 stream_cls=AsyncStream[object],
-                options={"headers": {**self._headers, **(headers or {})}, "timeout": seconds},
+                options={
+                    "headers": {**self._headers, **(headers or {})},
+                    "timeout": seconds,
+                    # The client would copy its defaults for each request, and make up a key.
+                    "max_retries": 0,
+                    "security": {"bearer_auth": True},
+                    "idempotency_key": "-",  # it is not sent
+                },
             )
         return cast(HttpResponse, stream.response.extensions[RESPONSE])
 
@@ -131,7 +140,7 @@ def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI
         {},
         connect_seconds=settings.connect_seconds,
     )
-    client = httpx2.AsyncClient(transport=HttpTransport(http))
+    client = OneServerClient(HttpTransport(http))
     api_key = _NO_KEY if key is None else key.get_secret_value()
     base_url = str(url.copy_with(query=None))
     if settings.is_azure and azure.has_path_for_each_deployment(base_url):
@@ -156,7 +165,6 @@ def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str |
     """Return what each request has besides the client's own headers, and instead of some."""
     headers: dict[str, str | Omit] = {
         "User-Agent": f"troupe/{__version__}",
-        "Accept-Encoding": "identity",
         # They would come from the environment, and mean OpenAI's own service.
         "OpenAI-Organization": Omit(),
         "OpenAI-Project": Omit(),
@@ -168,6 +176,38 @@ def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str |
     if key is not None and settings.is_azure:
         headers["api-key"] = key.get_secret_value()
     return headers | settings.basic_auth_headers
+
+
+class OneServerClient(httpx2.AsyncClient):
+    """Hands requests to a transport as the openai client makes them.
+
+    Nothing is merged into them, and no redirect or challenge is answered, so the steps for that
+    are left out: they cost as much as the transport (docs/decisions/0006).
+    """
+
+    def __init__(self, transport: "HttpTransport") -> None:
+        super().__init__(transport=transport)
+        self._sends = transport.handle_async_request
+
+    @override
+    def build_request(self, method: str, url: httpx2.URL | str, **given: Any) -> httpx2.Request:
+        timeout = httpx2.Timeout(given.pop("timeout"))
+        return httpx2.Request(
+            method, _parsed(url), extensions={"timeout": timeout.as_dict()}, **given
+        )
+
+    @override
+    async def send(
+        self, request: httpx2.Request, *, stream: bool = False, **_: Any
+    ) -> httpx2.Response:
+        response = await self._sends(request)
+        response.request = request
+        if not stream:
+            try:
+                await response.aread()
+            finally:
+                await response.aclose()
+        return response
 
 
 class HttpTransport(httpx2.AsyncBaseTransport):

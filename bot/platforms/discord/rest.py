@@ -386,11 +386,7 @@ def _encode(
 
 
 def _connect(api_base: str, token: str) -> HttpClient:
-    headers = {
-        "Authorization": f"Bot {token}",
-        "User-Agent": _USER_AGENT,
-        "Accept-Encoding": "identity",
-    }
+    headers = {"Authorization": f"Bot {token}", "User-Agent": _USER_AGENT}
     return HttpClient(
         api_base.rstrip("/"),
         headers if _TOKEN.fullmatch(token) else {},
