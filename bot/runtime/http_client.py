@@ -5,6 +5,7 @@ stream of tokens wakes the process once for many of them.
 """
 
 import asyncio
+import math
 import os
 import socket
 import ssl
@@ -75,6 +76,7 @@ STOOD_STILL_SECONDS = 1.0
 
 _LAST_LOOK_SECONDS = 0.1  # after a deadline, for what has arrived and was not read yet
 _IDLE_SECONDS = 30.0  # a firewall may forget a connection that was idle longer
+_GRID_SECONDS = 0.05  # pauses end at multiples of it: one wake-up reads many streams
 _MAX_HEADER_BYTES = 64 * 1024
 _MAX_ADDRESSES = 1000  # URL objects that are kept, because they keep what was parsed
 _EXACT = 1e9  # aiohttp rounds timeouts above this to whole seconds
@@ -296,14 +298,16 @@ class HttpResponse:
         await self.close()
 
     async def _pause(self, seconds: float) -> None:
-        """Leave arriving data in the kernel for some seconds."""
+        """Leave arriving data in the kernel for some seconds; all pauses end together."""
         connection = self._response.connection
         transport = None if connection is None else connection.transport
         if transport is None or transport.is_closing():
             return
         transport.pause_reading()
+        now = asyncio.get_running_loop().time()
+        ends_at = math.ceil((now + seconds) / _GRID_SECONDS) * _GRID_SECONDS
         try:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(ends_at - now)
         finally:
             if not transport.is_closing():
                 transport.resume_reading()
