@@ -53,7 +53,8 @@ async def test_request_has_the_path_the_headers_and_the_body() -> None:
         await (await client.request("GET", "/models", None, in_seconds(5))).close()
 
     host = b"127.0.0.1:%d" % server.port
-    first = b"Host: %b\r\nUser-Agent: test\r\nContent-Type: application/json\r\n" % host
+    own = b"Accept-Encoding: identity\r\nUser-Agent: test\r\nContent-Type: application/json\r\n"
+    first = b"Host: %b\r\n%bAccept: */*\r\n" % (host, own)
     assert server.requests == [
         b"POST /v1/chat?v=2 HTTP/1.1\r\n%bContent-Length: 2\r\n\r\n{}" % first,
         b"GET /v1/models?v=2 HTTP/1.1\r\n%b\r\n" % first,

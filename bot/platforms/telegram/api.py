@@ -3,57 +3,51 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
-from typing import TypeVar
-from typing import cast
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
+
 import msgspec
 from aiogram import Bot
 from aiogram.client.session.base import BaseSession
-from aiogram.exceptions import AiogramError
-from aiogram.exceptions import ClientDecodeError
-from aiogram.exceptions import TelegramAPIError
-from aiogram.exceptions import TelegramConflictError
-from aiogram.exceptions import TelegramEntityTooLarge
-from aiogram.exceptions import TelegramMigrateToChat
-from aiogram.exceptions import TelegramRetryAfter
-from aiogram.exceptions import TelegramServerError
-from aiogram.exceptions import TelegramUnauthorizedError
-from aiogram.methods import GetFile
-from aiogram.methods import Response
-from aiogram.methods import SendDocument
-from aiogram.methods import TelegramMethod
+from aiogram.exceptions import (
+    AiogramError,
+    ClientDecodeError,
+    TelegramAPIError,
+    TelegramConflictError,
+    TelegramEntityTooLarge,
+    TelegramMigrateToChat,
+    TelegramRetryAfter,
+    TelegramServerError,
+    TelegramUnauthorizedError,
+)
+from aiogram.methods import GetFile, Response, SendDocument, TelegramMethod
 from aiogram.methods.base import TelegramType
 from aiogram.types import InputFile
 from aiogram.utils.token import TokenValidationError
 from aiohttp import FormData
 from pydantic import BaseModel
 from typing_extensions import override
-from bot.errors import ContentRefused
-from bot.errors import MessageNotFound
-from bot.errors import OutcomeUnknown
-from bot.errors import PlatformError
-from bot.errors import RateLimited
-from bot.errors import Refused
-from bot.errors import SettingsError
-from bot.errors import TokenRejected
-from bot.errors import Unreachable
+
+from bot.errors import (
+    ContentRefused,
+    MessageNotFound,
+    OutcomeUnknown,
+    PlatformError,
+    RateLimited,
+    Refused,
+    SettingsError,
+    TokenRejected,
+    Unreachable,
+)
 from bot.platforms.file_download import download_file
 from bot.platforms.telegram.model_building import response_type
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.tokens import BotToken
 from bot.ports import Clock
-from bot.runtime.http_client import ConnectionFailed
-from bot.runtime.http_client import HttpClient
-from bot.runtime.http_client import InvalidAddress
+from bot.runtime.http_client import ConnectionFailed, HttpClient, InvalidAddress
 from bot.texts.text import translatable
-
 
 Result = TypeVar("Result")
 T = TypeVar("T")

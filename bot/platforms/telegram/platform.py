@@ -64,6 +64,7 @@ _MAX_PAUSE_SECONDS = 5.0
 _MAX_CONFLICT_PAUSE_SECONDS = 30.0  # leave more time to the other poller
 _EARLY_PAUSE_SECONDS = 1.0
 _MAX_UPDATES = 100  # in one response: there may be more
+_GATHERING_SECONDS = 0.05  # where messages come one after the other, a poll takes several
 _MAX_ALERT_CHARS = 200
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a header
 _SET_WEBHOOK_SECONDS = 300.0
@@ -157,6 +158,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 offset = after
                 cursors[self._offset_cursor] = str(offset)
                 await self._take(incomings, cursors, partial(self._store_messages, intake))
+                await asyncio.sleep(_GATHERING_SECONDS)
         finally:
             await cancel_and_wait(self._acknowledging)
 
