@@ -7,6 +7,10 @@ from functools import partial
 from itertools import count
 from typing import Any, NoReturn, TypeVar
 
+import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
+
+# isort: split
+
 import msgspec
 import structlog
 from aiogram.enums import ChatMemberStatus
@@ -15,7 +19,6 @@ from aiogram.types import Update, User
 from pydantic import SecretStr
 from typing_extensions import override
 
-import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
 from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
 from bot.errors import (
     PlatformError,
