@@ -29,13 +29,10 @@ _NOT_IN_A_CHAT = {"cli", "prompting"}  # terminals speak English; a library that
 @pytest.mark.parametrize("language", OTHERS)
 def test_every_text_of_the_code_is_translated(language: str) -> None:
     catalogue = read_catalogue(language)
-    missing = [
-        text.id
-        for text in extract_texts()
-        if text.id and not (text.id in catalogue and catalogue[text.id].string)
-    ]
+    texts = {text.id for text in extract_texts() if text.id}
+    missing = [text for text in texts if not (text in catalogue and catalogue[text].string)]
     assert missing == [], "run `make catalogues` and translate what is new"
-    assert {one.id for one in catalogue if one.id} == {one.id for one in extract_texts() if one.id}
+    assert {one.id for one in catalogue if one.id} == texts
 
 
 @pytest.mark.parametrize("language", OTHERS)

@@ -4,10 +4,10 @@ import pytest
 
 from bot.prompting.embedding import DEFAULT_EMBEDDER, FunctionEmbedder, StoryIndex
 
-LONG = [pytest.param(text, marks=pytest.mark.slow) for text in ("word " * 10_000, "字" * 9000)]
+LONG = pytest.param("字" * 9000, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("text", ["", "\0", "\ud800", " " * 100_000, *LONG])
+@pytest.mark.parametrize("text", ["", "\0", "\ud800", " " * 100_000, LONG])
 def test_any_text_gets_a_vector(text: str) -> None:
     assert len(DEFAULT_EMBEDDER.document(text)) == 384
 
