@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.prompting.compose import lore as lore
+from bot.routing import speakers as speakers
 from bot.texts.text import looked_up, translate
 
 CHINESE = {
