@@ -35,37 +35,17 @@ class PromptPart:
 
 
 @value_class
-class InsertedMessage:
-    """A lorebook entry that is inserted into the history."""
-
-    after: int
-    """The number of messages of its unit that precede it."""
-    message: Message
-    name: str
-
-
-@value_class
 class HistoryUnit:
     """Messages that are kept or dropped together: a question with its answers."""
 
     messages: tuple[Message, ...]
-    inserted: tuple[InsertedMessage, ...] = ()
-
-    @property
-    def contents(self) -> Sequence[tuple[Message, str]]:
-        """The messages in order; inserted ones with their names, others with an empty name."""
-        found: list[tuple[Message, str]] = []
-        for index in range(len(self.messages) + 1):
-            found += [(one.message, one.name) for one in self.inserted if one.after == index]
-            found += [(message, "") for message in self.messages[index : index + 1]]
-        return found
+    contents: tuple[tuple[Message, str], ...] = ()
+    """With lorebook entries and prompts among them, by name; messages have an empty one."""
 
     @property
     def all_messages(self) -> Sequence[Message]:
         """The messages in order, inserted ones included."""
-        if not self.inserted:  # the usual case: every history is read several times
-            return self.messages
-        return [message for message, _ in self.contents]
+        return [message for message, _ in self.contents] or self.messages
 
 
 @value_class
@@ -154,7 +134,7 @@ class Draft:
     def _history_names(self) -> Iterator[tuple[str, int]]:
         """Yield the name of each inserted message, and an empty one for runs of others."""
         for unit in self.history:
-            if unit.inserted:
+            if unit.contents:
                 yield from ((name, 1) for _, name in unit.contents)
             else:
                 yield "", len(unit.messages)

@@ -13,7 +13,7 @@ from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem
 from bot.prompting.compose.card_macros import seeded_random, turn_seed
 from bot.prompting.compose.inputs import PromptInputs
-from bot.prompting.draft import HistoryUnit, InsertedMessage, PromptPart
+from bot.prompting.draft import HistoryUnit, PromptPart
 from bot.prompting.lorebook.entries import (
     EntryPosition,
     Lorebook,
@@ -129,22 +129,22 @@ def insert_messages(
     if not deep:
         return tuple(history)
     total = 1 + sum(len(unit.messages) for unit in history)  # with the newest message
-    waiting: dict[int, list[DeepMessage]] = defaultdict(list)  # by the number of messages before
+    waiting: dict[int, list[tuple[Message, str]]] = defaultdict(list)  # by the messages before
     for one in deep:
-        waiting[max(0, total - one.depth)].append(one)
+        waiting[max(0, total - one.depth)].append((one.message, one.name))
     units, before = [], 0
     for unit in history:
-        length = len(unit.messages)
-        is_last = before + length == total - 1  # it also takes what precedes the newest message
-        inserted = tuple(
-            InsertedMessage(index, one.message, one.name)
-            for index in range(length + is_last)
-            for one in waiting[before + index]
-        )
+        end = before + len(unit.messages)
+        contents = [*waiting.pop(before, ())]
         # What was inserted before stands nearer to the end, at the same place.
-        more = sorted((*inserted, *unit.inserted), key=lambda one: one.after)
-        units.append(replace(unit, inserted=tuple(more)) if more else unit)
-        before += length
+        for message, name in unit.contents or [(message, "") for message in unit.messages]:
+            contents.append((message, name))
+            before += not name
+            # The last unit also takes what precedes the newest message.
+            if not name and (before < end or unit is history[-1]):
+                contents += waiting.pop(before, ())
+        is_longer = len(contents) > len(unit.all_messages)
+        units.append(replace(unit, contents=tuple(contents)) if is_longer else unit)
     return tuple(units)
 
 
