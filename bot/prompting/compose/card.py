@@ -26,7 +26,6 @@ from bot.prompting.compose.card_macros import (
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.compose.instructions import PERSONA_FIELDS, persona_prefix
 from bot.prompting.compose.lore import (
-    DeepMessage,
     deep_lore,
     find_lore,
     inactive_entries,
@@ -299,11 +298,11 @@ def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreRes
     deep = [one for one in filled if one.prompt.depth is not None and one.text.strip()]
     newest = [one.message for depth, one in _at_depths(deep) if depth == 0]
     within = [
-        DeepMessage(depth, one.message, one.prompt.name or "prompt")
+        (depth, one.message, one.prompt.name or "prompt")
         for depth, one in _at_depths(deep)
         if depth
     ]
-    early = [] if draft.history else [one.message for one in within]
+    early = [] if draft.history else [message for _, message, _ in within]
     system = [part for one in before[:head] for part in one.parts if part.text.strip()]
     pinned = _messages_before(before[head:], draft.pinned, lore)
     return replace(

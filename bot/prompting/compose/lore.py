@@ -8,6 +8,7 @@ an effect may last.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem
@@ -27,7 +28,6 @@ from bot.prompting.macro_variables import Variables
 from bot.prompting.macros import Macros
 from bot.prompting.text.tokens import counter_for_model
 from bot.texts.text import StoredPattern, marked
-from bot.value_class import value_class
 
 _PROMPT_DIVISOR = 4  # a quarter of the prompt's budget, if the book has none
 _TOKENS_WITHOUT_LIMIT = 1024
@@ -40,14 +40,8 @@ _ACTIVE_ENTRY = StoredPattern(marked("{label}: {reason}"))
 _LORE_PRIORITY = 2  # lore has kept a budget of its own already, so other parts are dropped first
 
 
-@value_class
-class DeepMessage:
-    """A message to insert into the history."""
-
-    depth: int
-    """How many messages follow it, the newest one included."""
-    message: Message
-    name: str
+DeepMessage: TypeAlias = tuple[int, Message, str]
+"""How many messages follow one that is inserted, the newest one included; it, and its name."""
 
 
 def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResult:
@@ -113,7 +107,7 @@ def deep_lore(lore: LoreResult) -> list[DeepMessage]:
     """Return the entries to insert into the history."""
     reasons = _reasons(lore)
     return [
-        DeepMessage(entry.depth, Message(entry.role, entry.content), _named_reason(entry, reasons))
+        (entry.depth, Message(entry.role, entry.content), _named_reason(entry, reasons))
         for entry in lore.entries
         if entry.position is EntryPosition.AT_DEPTH and not _is_at_newest(entry)
     ]
@@ -130,8 +124,8 @@ def insert_messages(
         return tuple(history)
     total = 1 + sum(len(unit.messages) for unit in history)  # with the newest message
     waiting: dict[int, list[tuple[Message, str]]] = defaultdict(list)  # by the messages before
-    for one in deep:
-        waiting[max(0, total - one.depth)].append((one.message, one.name))
+    for depth, message, name in deep:
+        waiting[max(0, total - depth)].append((message, name))
     units, before = [], 0
     for unit in history:
         end = before + len(unit.messages)
@@ -153,8 +147,8 @@ def parts_without_history(lore: LoreResult, history: Sequence[HistoryUnit]) -> l
     if history:
         return []
     return [
-        PromptPart("lore", one.message.content, name=one.name, priority=_LORE_PRIORITY)
-        for one in deep_lore(lore)
+        PromptPart("lore", message.content, name=name, priority=_LORE_PRIORITY)
+        for _, message, name in deep_lore(lore)
     ]
 
 
