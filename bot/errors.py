@@ -18,7 +18,6 @@ TroupeError                 every error that is raised on purpose; it names the 
 │   └── Undecodable         one row cannot be read: set it aside, its neighbors go on
 ├── EmbeddingError          no vector was computed: answer without stories, retry later
 ├── ToolServerError         a server of tools gave no result: the model answers without
-├── SignalsUnavailable      Redis does not answer; only `troupe check` asks
 ├── PlatformError           a chat platform refused a call or could not be reached
 │   ├── PlatformFatal       ... for the whole bot: missing intent; no retry helps
 │   │   └── TokenRejected   ... wrong token: it may be accepted later, or replaced in its file
@@ -147,10 +146,6 @@ class EmbeddingError(TroupeError):
 
 
 class ToolServerError(TroupeError):
-    pass
-
-
-class SignalsUnavailable(TroupeError):
     pass
 
 

@@ -47,10 +47,8 @@ T = TypeVar("T", Said, Pressed, Deleted)
 class HistoryRouter:
     """Gives each event the history it belongs to; most channels have one and need no look-up.
 
-    Args:
-        scope_of: returns the scope that was chosen for a channel, by its settings' scopes and the
-            id of the person who is about to be answered; None: nobody chose one.
-        index: finds messages of a channel.
+    `scope_of` returns the scope that was chosen for a channel, by its settings' scopes and the id
+    of the person who is about to be answered; None: nobody chose one.
     """
 
     def __init__(
@@ -292,14 +290,10 @@ def _is_command(said: Said) -> bool:
 
 
 class InboxIntake(Intake):
-    """Stores messages, then wakes their workers.
+    """Stores what `keep` leaves of messages, then wakes the workers of their conversations.
 
-    Args:
-        inbox: stores messages.
-        wake: takes their conversations.
-        announce: takes the messages, some of which overtake others.
-        router: decides which history each belongs to; None: they say it themselves.
-        keep: returns what to store of a message; None: nothing.
+    `announce` takes the messages, some of which overtake others. Without a router, they say
+    themselves which history they belong to.
     """
 
     def __init__(

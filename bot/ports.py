@@ -50,11 +50,7 @@ class Surface(Protocol):
     ) -> None:
         """Replace what one of the bot's messages says and shows; may be repeated.
 
-        Args:
-            address: its channel.
-            message_id: the message.
-            content: what it says and shows from now on.
-            interaction: the press of a button under it, of a message that only one person sees.
+        `interaction` is the press of a button under it, of a message that only one person sees.
         """
         ...
 
@@ -78,10 +74,7 @@ class DraftingSurface(Protocol):
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
         """Show or replace a draft, which ends when a message is sent; may be repeated.
 
-        Args:
-            address: where.
-            draft_id: the same for all drafts of one message; not 0.
-            content: what is shown; it has no buttons.
+        The id is the same for all drafts of one message, and not 0. A draft has no buttons.
         """
         ...
 
@@ -107,10 +100,8 @@ class Intake(Protocol):
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         """Store messages and cursors in one transaction; a message that is known is dropped.
 
-        Only after this returns may the platform be told that the messages arrived.
-
-        Raises:
-            StoreError: Nothing was stored.
+        Only after this returns may the platform be told that the messages arrived. Raises
+        `StoreError` if nothing was stored.
         """
         ...
 
@@ -134,10 +125,9 @@ class Platform(Protocol):
         ...
 
     async def run(self, intake: Intake) -> None:
-        """Receive messages until cancelled or until the end of the input.
+        """Receive until cancelled or until the end of the input.
 
-        Raises:
-            PlatformFatal: No retry helps. After any other exception it may be run again.
+        Raises `PlatformFatal` if no retry helps; after any other exception it may be run again.
         """
         ...
 
@@ -150,11 +140,7 @@ class Platform(Protocol):
         ...
 
     async def is_admin(self, incoming: Request) -> bool:
-        """Ask the platform whether the author is an administrator of the channel.
-
-        Raises:
-            PlatformError: it does not say.
-        """
+        """Ask whether the author administers the channel; raise `PlatformError` if unknown."""
         ...
 
 
@@ -179,19 +165,11 @@ class HistoryReader(Protocol):
     """A platform that can list what was said in a channel."""
 
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
-        """Return up to `limit` messages of people just before this one, oldest first.
-
-        Raises:
-            PlatformError: they cannot be read.
-        """
+        """Return up to `limit` messages before this one, oldest first, or raise `PlatformError`."""
         ...
 
     async def read_start(self, said: Said) -> Said | None:
-        """Return the message that the thread of a message was opened about, if any.
-
-        Raises:
-            PlatformError: it cannot be read.
-        """
+        """Return what a message's thread was opened about, if any, or raise `PlatformError`."""
         ...
 
 
@@ -202,8 +180,7 @@ class PrivateChats(Protocol):
     async def private_chat(self, person: str) -> Address:
         """Return where a person, by their id, is written to; they may refuse what is sent.
 
-        Raises:
-            PlatformError: there is no such place.
+        Raises `PlatformError` if there is no such place.
         """
         ...
 
@@ -213,11 +190,7 @@ class FileSource(Protocol):
     """A platform that keeps the files of messages."""
 
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
-        """Return a file, or its first `max_bytes`.
-
-        Raises:
-            PlatformError: it cannot be had.
-        """
+        """Return a file, or its first `max_bytes`; raise `PlatformError` if it cannot be had."""
         ...
 
 
@@ -237,9 +210,8 @@ class WebhookReceiver(Protocol):
     async def receive_call(self, body: bytes, intake: Intake) -> bool:
         """Store what a call brings; return False if it cannot be understood.
 
-        Raises:
-            StoreError: Nothing was stored: the platform is to call again.
-            PlatformError: The platform does not say what is needed to understand it.
+        Raises `StoreError` if nothing was stored, so that the platform calls again, or
+        `PlatformError` if the platform does not say what is needed to understand it.
         """
         ...
 
@@ -267,11 +239,8 @@ class Backend(Protocol):
         """Stream an answer: any number of `Delta`, then exactly one `Finish`.
 
         A backend with a queue may yield `QueuePosition` before the first delta. Closing the
-        generator stops the model.
-
-        Raises:
-            BackendUnavailable: The model failed before the first delta.
-            BackendInterrupted: The model failed after it.
+        generator stops the model. Raises `BackendUnavailable` before the first delta,
+        `BackendInterrupted` after it.
         """
         ...
 
@@ -292,11 +261,7 @@ class Backend(Protocol):
         return None
 
     async def describe(self, prompt: Prompt) -> PromptDescription:
-        """Describe what the model is sent for a prompt, without sending it.
-
-        Raises:
-            BackendUnavailable: it cannot be determined, for example because the model is gone.
-        """
+        """Describe what the model is sent for a prompt, or raise `BackendUnavailable`."""
         ...
 
     async def check(self) -> str:
@@ -304,10 +269,9 @@ class Backend(Protocol):
         ...
 
     async def check_models(self, models: Sequence[str]) -> str:
-        """Return what answers with these models of presets, in a few words; loads none of them.
+        """Return what answers with these models, in a few words; loads none of them.
 
-        Raises:
-            BackendUnavailable: nothing answers, or a model is missing; one line for each.
+        Raises `BackendUnavailable` if nothing answers, or with a line for each missing model.
         """
         return await self.check()
 
@@ -338,10 +302,9 @@ class Backend(Protocol):
         return False
 
     async def transcribe(self, name: str, audio: bytes) -> str:
-        """Return what is said in an audio file; its name tells the service the format.
+        """Return what is said in an audio file, whose name tells the format.
 
-        Raises:
-            BackendUnavailable: there is no text.
+        Raises `BackendUnavailable` if there is no text.
         """
         raise BackendUnavailable("it does not transcribe")
 
@@ -388,11 +351,7 @@ class ToolServer(Protocol):
         ...
 
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
-        """Return the text of a result, whatever the server made of it.
-
-        Raises:
-            ToolServerError: there is no result.
-        """
+        """Return the text of whatever the server made of it, or raise `ToolServerError`."""
         ...
 
 
@@ -431,9 +390,7 @@ class Embedder(Protocol):
     async def embed_query_for(self, text: str, payer: EmbeddingPayer) -> PackedVector:
         """Return the vector of a search query that somebody pays for, if it costs anything.
 
-        Raises:
-            BudgetUsedUp: the payer has nothing left for it.
-            StoreError: the budgets cannot be read.
+        Raises `BudgetUsedUp`, or `StoreError` if the budgets cannot be read.
         """
         return await self.embed_query(text)
 
@@ -464,10 +421,7 @@ class Delivery(Protocol):
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
         """Send a row that was taken, or whatever is due in the lane; never waits.
 
-        Args:
-            lane: where it is sent.
-            row: what was taken; None: nothing was.
-            is_urgent: whether what is due there waits for no rate of the bot.
+        `is_urgent`: what is due there waits for no rate of the bot.
         """
         ...
 
@@ -485,14 +439,10 @@ class ChatSettings(Protocol):
     async def set(
         self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
     ) -> None:
-        """Set a value, or delete it with None, and note it in the audit log if that changes it.
+        """Set a value, or delete it with None; `by` is a person's id.
 
-        Args:
-            scope: where it holds.
-            key: which setting.
-            value: None: what holds in the wider scope.
-            by: the person's id.
-            audited: whether it is an act of an admin; never what people say of themselves.
+        `audited` notes a change in the audit log: the acts of admins, never what people say of
+        themselves.
         """
         ...
 
@@ -557,10 +507,8 @@ class Signals(Protocol):
     ) -> None:
         """Call `handler` with the keys of every signal of a topic; it must not block or raise.
 
-        Args:
-            topic: of which signals.
-            handler: of all signals, or of those of this process.
-            elsewhere: is called instead with the keys that other processes publish.
+        With `elsewhere`, that is called with the keys that other processes publish, and `handler`
+        only with those of this process.
         """
         ...
 
@@ -585,11 +533,9 @@ class RateLimits(Protocol):
     """
 
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
-        """Take the next moment at which all of these rates allow an event, each once.
+        """Take the next moment at which all of these rates allow an event; return how far it is.
 
-        Returns:
-            The seconds until that moment; 0: now. If it is later than `max_wait_seconds`, it was
-            not taken, and nothing was counted.
+        In seconds. If it is later than `max_wait_seconds`, it is not taken and nothing is counted.
         """
         ...
 
@@ -603,15 +549,8 @@ class RateLimits(Protocol):
     ) -> int:
         """Hold one of `limit` slots until `release`, or until the lease ends.
 
-        Args:
-            key: names the slots.
-            limit: how many there are.
-            holder: who holds the slot.
-            lease_seconds: after which a slot is free that was not released.
-            waiter: takes its turn among recent waiters; None: it takes any free slot.
-
-        Returns:
-            How many slots all processes hold now, this one included; 0: none was free.
+        Returns how many slots all processes hold now, this one included; 0: none was free. A
+        `waiter` takes its turn among recent waiters; without one, any free slot is taken.
         """
         ...
 
@@ -620,10 +559,9 @@ class RateLimits(Protocol):
         ...
 
     async def take_call(self, scopes: Sequence[CallScope]) -> float:
-        """Count a call in every window of these scopes.
+        """Count a call in every window of these scopes; return 0.
 
-        Returns:
-            0; or the seconds after which it may be allowed: then nothing was counted.
+        Where one is full, nothing is counted, and the seconds until it may be allowed are returned.
         """
         ...
 

@@ -227,9 +227,8 @@ async def find_local_services() -> Sequence[FoundService]:
 async def list_models(choice: ModelChoice) -> Sequence[str]:
     """Return the models that a service lists; none if it has no list.
 
-    Raises:
-        SettingsError: the choice is incomplete.
-        BackendUnavailable: nothing answers, or the key is wrong.
+    Raises `SettingsError` if the choice is incomplete, `BackendUnavailable` if nothing answers or
+    the key is wrong.
     """
     async with Renderer() as renderer:
         backend = _backend(choice, renderer)
@@ -240,11 +239,9 @@ async def list_models(choice: ModelChoice) -> Sequence[str]:
 
 
 async def try_model(choice: ModelChoice) -> str:
-    """Ask the model one short question and return its answer.
+    """Return the answer of the model to one short question.
 
-    Raises:
-        SettingsError: the choice is incomplete.
-        BackendUnavailable: it does not answer; the text says why.
+    Raises `SettingsError` if the choice is incomplete, `BackendUnavailable` if it does not answer.
     """
     prompt = Prompt(
         messages=(Message("user", _QUESTION),),
@@ -325,11 +322,7 @@ def platforms_with_tokens() -> Sequence[PlatformSpec]:
 async def open_account(
     spec: PlatformSpec, settings: Settings, token: str
 ) -> AsyncIterator[AccountSetup]:
-    """Open the account of a token, through the configured API address of the platform.
-
-    Raises:
-        SettingsError: the platform's bots have no token.
-    """
+    """Open the account of a token through the configured API address, or raise `SettingsError`."""
     given = settings.platform(spec)
     if given is None:
         raise SettingsError(f"bots of {spec.kind} have no token")
@@ -343,11 +336,7 @@ async def open_account(
 
 
 async def inspect_account(spec: PlatformSpec, settings: Settings, token: str) -> BotAccount:
-    """Ask the platform whose token it is.
-
-    Raises:
-        PlatformError: the token is wrong, or the platform cannot be reached.
-    """
+    """Ask the platform whose token it is; raise `PlatformError` if it is wrong."""
     async with open_account(spec, settings, token) as account:
         return await account.inspect()
 
@@ -433,9 +422,8 @@ class SetupSteps:
     async def check_token(self, kind: str, token: str) -> BotStep:
         """Ask the platform whose token it is, and remember the bot.
 
-        Raises:
-            UserError: there is no such platform.
-            PlatformError: the token is wrong, or the platform cannot be reached.
+        Raises `UserError` if there is no such platform, `PlatformError` if the token is wrong or
+        the platform cannot be reached.
         """
         spec = next((one for one in platforms_with_tokens() if one.kind == kind), None)
         if spec is None:
@@ -486,9 +474,7 @@ class SetupSteps:
     async def write(self) -> Sequence[str]:
         """Write the variables; return those that the environment overrides.
 
-        Raises:
-            UserError: nothing was chosen.
-            SettingsError: the file cannot be written.
+        Raises `UserError` if nothing was chosen, `SettingsError` if the file cannot be written.
         """
         variables = self.variables()
         if not variables:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from bot.chat.incoming import make_storable
+from bot.chat.incoming import make_json_storable, make_storable
 from bot.chat.prompt import (
     UNKNOWN_TOOL,
     Finish,
@@ -170,23 +170,12 @@ def _read_arguments(written: str) -> Mapping[str, object]:
     if len(written) > _MAX_ARGUMENT_CHARS:
         raise ToolFailed("the arguments are too long")
     try:
-        arguments = _with_storable_texts(json.loads(written or "{}"))
+        arguments = make_json_storable(json.loads(written or "{}"))
     except (ValueError, RecursionError):
         raise ToolFailed("the arguments are not valid JSON") from None
     if not isinstance(arguments, dict):
         raise ToolFailed("the arguments must be a JSON object")
     return arguments
-
-
-def _with_storable_texts(value: object) -> object:
-    """Return JSON with whole characters only: no tool can encode a lone surrogate."""
-    if isinstance(value, str):
-        return make_storable(value)
-    if isinstance(value, list):
-        return [_with_storable_texts(one) for one in value]
-    if isinstance(value, dict):
-        return {make_storable(name): _with_storable_texts(one) for name, one in value.items()}
-    return value
 
 
 async def _quote_within_limit(name: str, result: str) -> str:

@@ -32,7 +32,7 @@ from bot.prompting.presets.fields import name_problem
 from bot.prompting.speakers import label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.replying.split import split
-from bot.telemetry.logs import ConsoleLogRenderer
+from bot.telemetry.logs import render_for_console
 from bot.telemetry.secret_masker import SecretMasker
 from bot.templates import JinjaTemplate
 from bot.templates.control_tokens import break_control_tokens, control_tokens
@@ -189,7 +189,7 @@ DEFENCES = [
     Defence(
         "log lines are escaped",
         "store_injection",
-        rendered_log(ConsoleLogRenderer()),
+        rendered_log(render_for_console),
         rendered_log(printed),
         is_one_line,
     ),

@@ -26,19 +26,10 @@ def recorded_scene(
     scopes: Sequence[str] = (),
     answered_by: str = "",
 ) -> Scene | None:
-    """Return the newest message to somebody among the turns of a history as a scene.
+    """Return the newest message to somebody in a history as a scene; None if there is none.
 
-    What the message quoted and its files are no longer known.
-
-    Args:
-        conversation: the key of the history.
-        session: the number of the session.
-        turns: what was said in it, oldest first.
-        scopes: where settings of its channel are looked up; empty: in the channel itself.
-        answered_by: the preset that answered.
-
-    Returns:
-        None if no message is addressed to anybody.
+    What the message quoted and its files are no longer known. `scopes` tell where settings of its
+    channel are looked up; empty: in the channel itself.
     """
     asked = [at for at, one in enumerate(turns) if one.speaker and not one.observed]
     if not asked:

@@ -65,15 +65,17 @@ class MadeSetting:
 
 @value_class
 class ModelHealth:
-    """How the newest requests for a model went, and whether its circuit breaker is open."""
+    """How the newest requests for a model went."""
 
     model: str
-    is_paused: bool
-    """Whether requests wait, but for one trial at a time."""
+    paused: bool
+    """Its circuit breaker is open: one trial at a time is made."""
     requests: int
     """The newest ones that are remembered."""
     failed: int
-    """Of them."""
+    provider: str = ""
+    process: str = ""
+    """Which process; empty: the one that answers."""
 
 
 @value_class
@@ -88,6 +90,9 @@ class ModelInMemory:
     """Slots with the history of a conversation."""
     waiting: int
     """Requests in its queue."""
+    provider: str = ""
+    process: str = ""
+    """Which process; empty: the one that answers."""
 
 
 @value_class
@@ -130,45 +135,13 @@ class FailedMessage:
 
 
 @value_class
-class ProcessModelHealth:
-    """How the newest requests of a process for a model went."""
-
-    provider: str
-    model: str
-    paused: bool
-    """Its circuit breaker is open: one trial at a time is made."""
-    requests: int
-    """The newest ones that are remembered."""
-    failed: int
-    process: str = ""
-    """Which process; empty: the one that answers."""
-
-
-@value_class
-class ProcessModel:
-    """A model in the memory of a machine."""
-
-    provider: str
-    model: str
-    slots: int
-    busy: int
-    """Slots in which an answer is generated now."""
-    held: int
-    """Slots with the history of a conversation."""
-    waiting: int
-    """Requests in its queue."""
-    process: str = ""
-    """Which process; empty: the one that answers."""
-
-
-@value_class
 class ProcessReport:
     """What a process tells the others of itself."""
 
     errors: tuple[FailedMessage, ...] = ()
     """Those with the newest failures first."""
-    health: tuple[ProcessModelHealth, ...] = ()
-    models: tuple[ProcessModel, ...] = ()
+    health: tuple[ModelHealth, ...] = ()
+    models: tuple[ModelInMemory, ...] = ()
 
 
 @value_class

@@ -465,13 +465,7 @@ def files_to_keep(said: Said) -> tuple[MediaItem, ...]:
 
 
 def with_kept_files(said: Said, question: Turn, before: Sequence[Turn]) -> Said:
-    """Return a question that is asked again, with the files that it was asked with.
-
-    Args:
-        said: the question; its text is that of the turn.
-        question: the question in the history.
-        before: the turns before it, oldest first.
-    """
+    """Return a question that is asked again, with the files that it was asked with."""
     return replace(said, repeated_files=question.files, earlier_files=files_of_gathered(before))
 
 

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from bot.chat.outgoing import Attachment
 from bot.cli.installation import checked_key, record_change, scope_of, signal_all, use_installation
 from bot.cli.text_io import print_exactly, print_line, write_private_text
 from bot.cli.typer_apps import command_app
 from bot.commands.personas import UserPersonas
-from bot.commands.privacy import ExportedWords, export_words
+from bot.commands.privacy import export_words
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.settings import read_settings
@@ -53,22 +54,22 @@ def export(
     if to is not None and to.exists():
         raise UserError(f"{to} exists; give the file another name")
 
-    async def read(database: Database) -> ExportedWords:
+    async def read(database: Database) -> tuple[Attachment, int, int]:
         clock = SystemClock()
         at = datetime.fromtimestamp(clock.now(), UTC)
-        words = await export_words(PersonalData(database, clock), person, at)
-        if words.messages or words.descriptions:
+        exported = await export_words(PersonalData(database, clock), person, at)
+        if any(exported[1:]):
             await record_change(database, "export person", person)
-        return words
+        return exported
 
-    found = use_installation(read)
-    if not (found.messages or found.descriptions):
+    file, messages, descriptions = use_installation(read)
+    if not (messages or descriptions):
         raise UserError(f"nothing is stored of {person}")
     if to is None:
-        print_exactly(found.file.text)
+        print_exactly(file.text)
     else:
-        write_private_text(to, found.file.text)
-        print_line(f"{to} holds messages of {person}: {found.messages}")
+        write_private_text(to, file.text)
+        print_line(f"{to} holds messages of {person}: {messages}")
 
 
 @app.command()

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import structlog
 
@@ -14,7 +15,6 @@ from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import PlatformError, UserError
 from bot.ports import ChatSettings, PrivateChats, Surface
 from bot.texts.text import Text, joined, language_of, translatable, translate
-from bot.value_class import value_class
 
 CHOOSE = translatable("choose who reads notes for admins")
 _KEY = "admin_notes"
@@ -23,12 +23,8 @@ _SEND_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
 
 
-@value_class
-class NoteReaders:
-    """Who reads a note: who reads a channel, or people in private; neither: nobody."""
-
-    channel: str | None = None
-    people: tuple[str, ...] = ()
+NoteReaders: TypeAlias = tuple[str | None, tuple[str, ...]]
+"""Who reads a note: a channel, or people in private; neither: nobody."""
 
 
 @dataclass(eq=False)
@@ -47,11 +43,7 @@ class AdminNotes:
     is unknown; None: nobody is asked about."""
 
     async def choose(self, request: CommandRequest) -> CommandResult:
-        """Send the notes of the whole server here or to the author, or none, or inherit.
-
-        Raises:
-            UserError: there is no such value, or the author cannot be written to.
-        """
+        """Send notes here, to the author, or nowhere, or inherit; raise `UserError` otherwise."""
         incoming = request.incoming
         match request.argument.lower():
             case "here":
@@ -110,30 +102,29 @@ class AdminNotes:
             place, _, person = setting.value.partition(" ")
             may_read = await self._may_read(person, said)
             if may_read is None or ":" not in place:  # "off", or damaged
-                return NoteReaders()
+                return None, ()
             if may_read:
                 address = address_of(place)
                 is_reachable = address.platform == said.address.platform
                 is_elsewhere = place != said.address.channel
                 has_surface = is_reachable and address.source in self.surfaces
-                return NoteReaders(place) if is_elsewhere and has_surface else None
+                return (place, ()) if is_elsewhere and has_surface else None
         if said.is_private and said.author.id in self.operators:
             return None  # nobody else reads what stands under the answer
         people = [one for one in self.operators if one.startswith(f"{said.address.platform}:")]
         has_private_chats = said.address.source in self.private_chats
-        return NoteReaders(people=tuple(people)) if people and has_private_chats else None
+        return (None, tuple(people)) if people and has_private_chats else None
 
     async def send(self, readers: NoteReaders, said: Said, note: Text) -> bool:
-        """Send a note about a channel to its readers.
+        """Send a note about a channel; return whether it was sent, or goes where admins chose.
 
-        Returns:
-            Whether it is dealt with: it was sent, or the admins have chosen where it goes. What
-            cannot be sent there is only logged; /settings why tells it all the same.
+        What cannot be sent there is only logged; /settings why tells it all the same.
         """
         text = translate(joined([said.address.channel, note], ": "), language_of(said.locale))
-        if readers.channel is not None:
-            await self._try_to_send(address_of(readers.channel), text)
-        sent = [await self._write_to(one, said.address.source, text) for one in readers.people]
+        channel, people = readers
+        if channel is not None:
+            await self._try_to_send(address_of(channel), text)
+        sent = [await self._write_to(one, said.address.source, text) for one in people]
         return not sent or any(sent)
 
     async def _may_read(self, person: str, said: Said) -> bool | None:
@@ -146,11 +137,7 @@ class AdminNotes:
         return may
 
     async def _greet_in_private(self, incoming: Said) -> str:
-        """Tell the author in private that notes come there; return that channel.
-
-        Raises:
-            UserError: the author cannot be written to.
-        """
+        """Tell the author in private that notes come there; return that channel, or raise."""
         source, chats = incoming.address.source, self.private_chats
         try:
             if source not in chats:

@@ -263,11 +263,7 @@ class AnswerButtons:
         return None
 
     async def find(self, pressed: Pressed, data: ButtonData) -> Exchange:
-        """Return the question and the answers that a button stands under.
-
-        Raises:
-            UserError: it is not known any more, or the person may not press it; the text says so.
-        """
+        """Return what a button stands under; raise `UserError` if the press is refused."""
         pressed = await self.route(pressed)
         exchange = await self.conversations.load_answered(
             pressed.address.conversation, data.part, _MAX_TURNS_BEFORE
@@ -294,11 +290,7 @@ class AnswerButtons:
         return exchange
 
     async def find_to_change(self, pressed: Pressed, data: ButtonData) -> Exchange:
-        """Return what `find` does, and note in the audit log what an admin does to others'.
-
-        Raises:
-            UserError: as `find` does.
-        """
+        """Return what `find` does, and note in the audit log what an admin does to others'."""
         exchange = await self.find(pressed, data)
         audited_as = _AUDITED_AS.get(data.action)
         if audited_as is not None and not exchange.question.turn.is_said_by(pressed.author):
@@ -306,12 +298,9 @@ class AnswerButtons:
         return exchange
 
     async def find_quoted(self, said: Said) -> tuple[StoredTurn, Exchange]:
-        """Return the turn that a command replies to, and the exchange that it belongs to.
+        """Return the turn that a command replies to, and its exchange, or raise `UserError`.
 
         The notice that an answer failed stands for its question, which is not in the history.
-
-        Raises:
-            UserError: it is not in the history.
         """
         conversation, exchange = said.address.conversation, None
         reader = Claim(conversation, 0, "")  # nothing is written for it
@@ -329,11 +318,7 @@ class AnswerButtons:
         return found, exchange
 
     async def text_to_edit(self, said: Said) -> str:
-        """Return the text of the turn that a command replies to, if its author may change it.
-
-        Raises:
-            UserError: it is not in the history, or it is somebody else's.
-        """
+        """Return the text that a command replies to, if its author may edit it."""
         found, exchange = await self.find_quoted(said)
         await self.check_editor(said, found, exchange)
         return found.turn.text
@@ -343,15 +328,8 @@ class AnswerButtons:
     ) -> None:
         """Refuse to change what others said, and answers to others' questions; admins may those.
 
-        Args:
-            said: asks for it.
-            found: the turn that is to be changed.
-            exchange: what it belongs to.
-            audited_as: what it is in the audit log if an admin changes the answer to somebody
-                else's question; None: it is not changed yet.
-
-        Raises:
-            UserError: the author may not.
+        Raises `UserError`. `audited_as` is what the audit log says if an admin changes the answer
+        to somebody else's question; None: it is not changed yet.
         """
         is_said = found.turn.role == "user"
         if is_said and found.turn.sent_as:
@@ -377,11 +355,7 @@ class AnswerButtons:
             await self.admins.require(said, RETRY_OTHERS, audited_as=RETRY_QUESTION)
 
     async def check_reader(self, said: Said, exchange: Exchange) -> None:
-        """Refuse to tell what was read of another person's own history, except to admins.
-
-        Raises:
-            UserError: each person has a history here, and the author is another one.
-        """
+        """Refuse to show anybody but admins what was read of another person's own history."""
         is_own = exchange.question.turn.is_said_by(said.author)
         if said.address.is_of_one_person and not is_own:
             await self.admins.require(said, _SEE_OTHERS, audited_as="read context")

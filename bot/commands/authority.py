@@ -32,11 +32,7 @@ class AnonymousAdmins:
         return await self.chat_settings.resolve(scopes, _KEY) is not None
 
     async def choose(self, request: CommandRequest) -> CommandResult:
-        """Let them count here, or not any more; the author is an admin with a name.
-
-        Raises:
-            UserError: there is no such value.
-        """
+        """Let them count here, or no longer; raise `UserError` if there is no such value."""
         value = request.argument.lower()
         if value not in _VALUES:
             raise UserError(translatable("Use /settings anonymous on or /settings anonymous off."))
@@ -173,12 +169,9 @@ class AdminCheck:
             )
 
     async def note(self, incoming: Request, audited_as: str) -> None:
-        """Note in the audit log what an admin does; nothing of one's own private chat.
+        """Note an act of an admin in the audit log: who and where, never what anybody said.
 
-        It says who and where, never what anybody said.
-
-        Raises:
-            StoreError: it cannot be noted.
+        Nothing is noted of one's own private chat. Raises `StoreError`.
         """
         if self.audit is not None and not incoming.is_private:
             # Where each person has a conversation, its key names that person; a channel's does not.
@@ -195,18 +188,10 @@ class AdminCheck:
     ) -> None:
         """Log the request and refuse it unless the author is an admin.
 
-        Args:
-            incoming: what the author asks for.
-            action: what it is, for the log and the refusal.
-            needs_name: whether an admin who writes anonymously may not, because it cannot be
-                undone.
-            audited_as: what it is in the audit log, a verb and a noun; it is noted before it is
-                done, and again by the process that does it after the death of this one. None:
-                nothing is noted here, as what changes a setting is noted with that.
-
-        Raises:
-            UserError: the author is none, or the platform could not be asked; the text names the
-                action.
+        `needs_name` refuses admins who write anonymously, too, because the action cannot be undone.
+        `audited_as`, a verb and a noun, is noted before it is done, and again by the process that
+        does it after the death of this one; what changes a setting is noted with that. Raises
+        `UserError`, which names the action.
         """
         allowed = await self.is_known_admin(incoming)
         _log.info(

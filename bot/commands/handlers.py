@@ -92,11 +92,7 @@ class CommandHandlers:
         )
 
     async def handle(self, request: CommandRequest) -> CommandResult:
-        """Run a command.
-
-        Raises:
-            UserError: it cannot be done; the text is for the author.
-        """
+        """Run a command; raise `UserError` with a text for the author if that fails."""
         name, text = request.command.name, request.command.text
         group = _GROUPS.get(name)
         if group is not None:

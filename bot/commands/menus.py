@@ -196,13 +196,7 @@ class SettingMenus:
     ) -> str | None:
         """Return the command that a choice stands for; None: it shows another menu.
 
-        Args:
-            data: of the button or menu.
-            pressed: what was chosen, or entered into a form.
-            active: the names of the presets that answer in the channel.
-
-        Raises:
-            UserError: what was chosen does not exist any more.
+        `active` are the presets that answer. Raises `UserError` if the choice is gone.
         """
         entered = " ".join("".join(pressed.values).split())
         match data.action:
@@ -320,11 +314,7 @@ class HistoryScopeHandlers:
         ),
     )
     async def choose(self, request: CommandRequest) -> CommandResult:
-        """Set the scope of the channel; without a value, show it.
-
-        Raises:
-            UserError: there is no such scope, or the author is no admin.
-        """
+        """Set the scope of the channel as an admin; without a value, show it."""
         name = request.argument.lower()
         if not name:
             choices = [_described(one, one) for one in HistoryScope]

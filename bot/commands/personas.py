@@ -80,11 +80,7 @@ class UserPersonas:
         return CommandResult(await self.describe(request.argument, request.incoming))
 
     async def describe(self, argument: str, incoming: Said) -> Text:
-        """Save, delete or show a description: `[everywhere] [TEXT|clear]`.
-
-        Raises:
-            UserError: there is no persona to show, or the author is shown as the group itself.
-        """
+        """Save, delete or show a description: `[everywhere] [TEXT|clear]`."""
         first, _, rest = argument.partition(" ")
         everywhere = first.lower() == _EVERYWHERE
         text = sanitize_persona(rest if everywhere else argument)

@@ -35,19 +35,14 @@ from bot.texts.text import marked, translatable, translatable_count
 from bot.value_class import value_class
 
 
-@value_class
-class ExportedWords:
-    """A person's own words, of every channel."""
+async def export_words(
+    data: PersonalData, person: str, at: datetime
+) -> tuple[Attachment, int, int]:
+    """Write what a person has said, and how they describe themselves.
 
-    messages: int
-    """How many there are."""
-    descriptions: int
-    """In how many scopes the person has described themselves."""
-    file: Attachment
-
-
-async def export_words(data: PersonalData, person: str, at: datetime) -> ExportedWords:
-    """Write what a person has said and is described as; `at` is the time of the export."""
+    Returns:
+        A file, and the numbers of messages and descriptions in it.
+    """
     lines, descriptions = await data.lines(person), await data.descriptions(person)
     content = {
         "person": person,
@@ -59,7 +54,7 @@ async def export_words(data: PersonalData, person: str, at: datetime) -> Exporte
         ],
     }
     text = json.dumps(content, ensure_ascii=False, indent=1)
-    return ExportedWords(len(lines), len(descriptions), Attachment("my-words.json", f"{text}\n"))
+    return Attachment("my-words.json", f"{text}\n"), len(lines), len(descriptions)
 
 
 @value_class
@@ -285,11 +280,7 @@ class PrivacyHandlers:
         return CommandResult("", forgets=message_id)
 
     async def forget_last(self, request: CommandRequest) -> CommandResult:
-        """Delete the newest question and its answers for good.
-
-        Raises:
-            UserError: there is none, or somebody else asked it.
-        """
+        """Delete the newest question and its answers for good."""
         exchange = find_exchange(request)
         if exchange is None or exchange.question.message_id is None:
             raise UserError(translatable("There is no question in this conversation yet."))
@@ -308,10 +299,7 @@ class PrivacyHandlers:
         """Send the person's own words as a file that nobody else sees.
 
         From a group it is sent to the private chat with the person; where there is none, it goes
-        with the response to a native command.
-
-        Raises:
-            UserError: everybody would see the file, and that chat is not known.
+        with the response to a native command. Otherwise `UserError` is raised.
         """
         incoming = request.incoming
         if not incoming.is_private:
@@ -324,13 +312,13 @@ class PrivacyHandlers:
                         " chat."
                     )
                 )
-        exported = await export_words(self.data, incoming.author.id, incoming.at)
+        file, messages, _ = await export_words(self.data, incoming.author.id, incoming.at)
         text = translatable_count(
             "What you have said to me: {count} message.",
             "What you have said to me: {count} messages.",
-            exported.messages,
+            messages,
         )
-        return CommandResult(text, file=exported.file)
+        return CommandResult(text, file=file)
 
     @command(
         "settings me",
@@ -338,11 +326,7 @@ class PrivacyHandlers:
         CommandOption("value", marked("on or off"), required=False, choices=("on", "off")),
     )
     async def set_observing_author(self, request: CommandRequest) -> CommandResult:
-        """Switch, in all chats, whether what the author does not say to the bot is remembered.
-
-        Raises:
-            UserError: there is no such value, or the author is shown as the group itself.
-        """
+        """Switch, in all chats, whether what the author does not say to the bot is remembered."""
         value, author = request.argument.lower(), request.incoming.author.id
         if value not in {"", "on", "off"}:
             raise UserError(translatable("Use /settings me off or /settings me on."))
@@ -361,11 +345,7 @@ class PrivacyHandlers:
         needs_admin=True,
     )
     async def set_observing(self, request: CommandRequest) -> CommandResult:
-        """Switch whether what is not said to the bot is remembered in this channel.
-
-        Raises:
-            UserError: the author is no admin, or there is no such value.
-        """
+        """Switch whether what is not said to the bot is remembered in this channel."""
         value = request.argument.lower()
         if value not in _OBSERVED:
             raise UserError(

@@ -45,16 +45,7 @@ class ContextView:
     async def show(
         self, conversation: str, *, for_admin: bool, answered_at: datetime | None = None
     ) -> Text:
-        """Return the receipt of each speaker in a few lines; tell admins how to see the prompt.
-
-        Args:
-            conversation: the channel.
-            for_admin: whether an admin reads it.
-            answered_at: when the answer was given; None: the last one.
-
-        Raises:
-            UserError: there is no recent answer, or nothing is known of that one any more.
-        """
+        """Return the receipts of an answer (None: the last one) in a few lines."""
         found = await self._find(conversation, answered_at)
         shown = [show_context(*one) for one in found]
         if for_admin:
@@ -68,11 +59,7 @@ class ContextView:
         return joined(shown, "\n\n").with_values(self.mask)
 
     async def prompts(self, conversation: str) -> tuple[Text, Attachment]:
-        """Return a line for the chat, and a file with the exact prompts of all speakers.
-
-        Raises:
-            UserError: there is no recent answer.
-        """
+        """Return a line for the chat, and a file with the exact prompts of all speakers."""
         found = await self._newest(conversation)
         numbers = [str(number) for number, _ in found]
         written = [await self.write_prompt(*one) for one in found]
@@ -273,11 +260,7 @@ class UsageView:
 
     @command("settings usage", marked("tell what your answers cost, and what is left of budgets"))
     async def show(self, request: CommandRequest) -> CommandResult:
-        """Show the usage of the asker in a few lines.
-
-        Raises:
-            UserError: others would read it.
-        """
+        """Show the usage of the asker in a few lines, where nobody else reads it."""
         said = request.incoming
         if not said.is_for_author_alone:
             raise UserError(

@@ -128,13 +128,8 @@ def command(
 ) -> Callable[[Method], Method]:
     """Make a method the handler of a command, or of an action of a group: "preset use".
 
-    Args:
-        name: the name of the command, or of the group and the action.
-        summary: one line for people, from `marked`; without one, the command works unlisted.
-        options: its parameters.
-        is_private: see `CommandSpec`, as for the others.
-        changes_channel: see there.
-        needs_admin: see there.
+    The summary is one line for people, from `marked`; without one, the command works unlisted. For
+    the other arguments see `CommandSpec`.
     """
 
     def register(method: Method) -> Method:
@@ -162,13 +157,7 @@ def specs_of(owner: type) -> Iterator[CommandSpec]:
 def listed_commands(
     owners: tuple[type, ...], groups: tuple[CommandSpec, ...], order: Sequence[str]
 ) -> tuple[CommandSpec, ...]:
-    """Return the commands that are offered to people; actions stand in their groups.
-
-    Args:
-        owners: the classes with handlers.
-        groups: the commands that have actions.
-        order: the names that come first.
-    """
+    """Return the commands that are offered to people; actions stand in their groups."""
     found = {group.name: group for group in groups}
     ordered: dict[str, CommandSpec] = {}
     for spec in (each for owner in owners for each in specs_of(owner) if each.summary):

@@ -15,10 +15,10 @@ from bot.chat.operation import (
     HeldJob,
     LoggedStep,
     MessageTrace,
+    ModelHealth,
+    ModelInMemory,
     Node,
     Pause,
-    ProcessModel,
-    ProcessModelHealth,
     ProcessReport,
 )
 from bot.console.health import Probe, run_probes
@@ -62,8 +62,8 @@ class OperationState:
     leases: Sequence[HeldJob]
     providers: Sequence[_Row]
     """Those that are set up: name, kind, model, max_in_flight, and the presets that use them."""
-    health: Sequence[ProcessModelHealth]
-    loaded: Sequence[ProcessModel]
+    health: Sequence[ModelHealth]
+    loaded: Sequence[ModelInMemory]
     waits: Sequence[_Row]
     """Rate limits: scope, seconds (null: until a slot is free), waiting (null: unknown)."""
     errors: Sequence[_Row]
@@ -80,12 +80,12 @@ def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> Pro
     return ProcessReport(
         tuple(events.failures(_MAX_ERRORS)),
         tuple(
-            ProcessModelHealth(name, one.model, one.is_paused, one.requests, one.failed)
+            replace(one, provider=name)
             for name, backend in backends.items()
             for one in backend.model_health()
         ),
         tuple(
-            ProcessModel(name, one.model, one.slots, one.busy, one.held, one.waiting)
+            replace(one, provider=name)
             for name, backend in backends.items()
             for one in backend.models_in_memory()
         ),

@@ -52,13 +52,9 @@ def forget_buttons(part: str, locale: str | None) -> tuple[Button, ...]:
 def answer_buttons(
     part: str, locale: str | None, number: int = 1, versions: int = 1
 ) -> tuple[Button, ...]:
-    """Return the buttons under a complete answer.
+    """Return the buttons under a complete answer, whose last part has this name.
 
-    Args:
-        part: names its last part.
-        locale: of who asked.
-        number: which of its versions is shown, from 1.
-        versions: how many there are; with more than one, others can be chosen.
+    Of several `versions`, the `number`-th from 1 is shown, and others can be chosen.
     """
     return (
         _button(_RETRY, ButtonAction.RETRY, part, locale),
@@ -106,14 +102,8 @@ def fold_thoughts(
 ) -> tuple[OutgoingPart, ...]:
     """Return the parts of an answer with its thoughts, as much of them as fits.
 
-    They stand below the text of its last message; where a message has little left, in another one.
-
-    Args:
-        parts: the answer, as it is sent.
-        thoughts: of the model; nothing is added where there are none.
-        limits: of the channel.
-        may_add_message: False: another character may stand below already, so that a further
-            message would not stand under its answer.
+    They stand below the text of its last message; where that has little space left, in another one
+    if `may_add_message`: no other character's answer may stand below already.
     """
     thoughts = _harmless(thoughts)
     messages = [at for at, one in enumerate(parts) if one.file is None]
@@ -191,14 +181,7 @@ class PartPlaces:
 def find_places(
     form: LongAnswer, first_part: int, locale: str | None, part_name: Callable[[int], str]
 ) -> PartPlaces:
-    """Return where the parts of an answer are sent.
-
-    Args:
-        form: of a long answer.
-        first_part: the number of its first part.
-        locale: of the person who asked.
-        part_name: names a part by its number.
-    """
+    """Return where the parts of an answer are sent, which are numbered from `first_part`."""
     if form == "thread":
         title = translate(_REST, language_of(locale))
         return PartPlaces(first_part, AnswerThread(part_name(first_part), title))
@@ -214,13 +197,8 @@ def shorten(
 ) -> tuple[OutgoingPart, ...]:
     """Return the parts of an answer as they are sent.
 
-    Args:
-        parts: all of it, split.
-        text: all of it.
-        form: `parts`: each part is a message; `file`: the first one is, and a file has all of it;
-            `thread`: the first one is, and the others stand in a thread that is opened from it.
-        locale: of the person who asked.
-        part_name: names a part by its number.
+    With `parts`, each part is a message; with `file`, the first one is, and a file has all of
+    `text`; with `thread`, the others stand in a thread that is opened from the first one.
     """
     if form == "parts" or len(parts) < 2:
         return tuple(parts)

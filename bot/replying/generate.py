@@ -205,11 +205,7 @@ class VisibleLimit:
 
 @contextmanager
 def logged_steps(waited: WaitedSeconds, prompt_tokens: int, clock: Clock) -> Iterator[None]:
-    """Log how far an answer came, where the block fails: the steps before stand in the log then.
-
-    Raises:
-        BackendError: what the block raises.
-    """
+    """If the block fails, log how far the answer came."""
     asked_at = clock.monotonic()
     try:
         yield
@@ -286,9 +282,7 @@ async def _stream(
 ) -> None:
     """Add the events of an answer, and of the requests that follow on calls of tools.
 
-    Raises:
-        BackendUnavailable: there is no event with text.
-        BackendInterrupted: the answer is not whole.
+    Raises `BackendUnavailable` without any text, `BackendInterrupted` if it is not whole.
     """
     if tools is None:
         await _stream_request(backend, prompt, answer, may_continue)
@@ -317,9 +311,7 @@ async def _stream_request(
 ) -> None:
     """Add the events of an answer, and of its continuation where its stream is cut.
 
-    Raises:
-        BackendUnavailable: there is no event with text.
-        BackendInterrupted: the answer is not whole.
+    Raises `BackendUnavailable` without any text, `BackendInterrupted` if it is not whole.
     """
     try:
         await _add_events(backend, prompt, answer)

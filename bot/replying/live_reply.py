@@ -438,13 +438,7 @@ class LiveReplies:
     def deliver(
         self, address: Address, row: OutboxRow | None, *, is_response: bool = False
     ) -> None:
-        """Have what was queued for a channel delivered.
-
-        Args:
-            address: the channel.
-            row: the first of it, if that was taken already.
-            is_response: whether it responds to a native command or a press.
-        """
+        """Have what was queued for a channel delivered; `row` is the first, if taken already."""
         is_urgent = is_response and not self.limits(address).counts_responses
         self.delivery.deliver(address.lane, row, is_urgent=is_urgent)
 
@@ -461,13 +455,7 @@ class LiveReplies:
     ) -> AsyncIterator[LiveReply]:
         """Show live updates of an answer until the block ends, and until the first one: typing.
 
-        Args:
-            claim: the conversation.
-            message: what is answered.
-            places: where the answer's parts are sent.
-            earlier: the answer that another character gave before; it is shown whole first.
-            face: the character that answers.
-            can_stop: whether a button under the growing answer ends it.
+        What another character answered before, `earlier`, is shown whole first.
         """
         address, locale = message.incoming.address, message.incoming.locale
         surface = self.surfaces[address.source]

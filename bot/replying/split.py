@@ -59,9 +59,7 @@ _RULE = re.compile(r"[ \t]*\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t\
 def open_table(text: str, before: str) -> str:
     """Return the head of the table that a text ends in, with the rule below it; empty: none.
 
-    Args:
-        text: a message, without code blocks.
-        before: the head of the table that the message before ended in.
+    `before` is the head of the table that the message before ended in.
     """
     *_, block = _BLANK_LINE.split(text)
     if before and len(block) == len(text):

@@ -187,7 +187,7 @@ class ProviderNotices:
         for name in self._served():
             backend = self.backends.get(name)
             health = backend.model_health() if backend is not None else ()
-            if health and all(one.is_paused for one in health):
+            if health and all(one.paused for one in health):
                 found.append(name)
         return found
 

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from typing_extensions import override
 
-from bot.errors import SignalsUnavailable
+from bot.errors import TroupeError
 from bot.ports import Signals
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
@@ -227,7 +227,7 @@ async def check_redis(url: str) -> None:
 
     Raises:
         SettingsError: this is not the address of a Redis.
-        SignalsUnavailable: it does not answer, or refuses us; the text says why.
+        TroupeError: it does not answer, or refuses us; the text says why.
     """
     redis = open_client(url)
     try:
@@ -236,7 +236,7 @@ async def check_redis(url: str) -> None:
         except (TimeoutError, RedisTimeoutError):  # this process may have been busy
             await _publish_check(redis)
     except (TimeoutError, RedisError, OSError) as error:
-        raise SignalsUnavailable(describe_redis_error(error, redis)) from error
+        raise TroupeError(describe_redis_error(error, redis)) from error
     finally:
         await redis.aclose()
 

@@ -35,23 +35,21 @@ _OF_ONE_EVENT = {"timestamp", "turn", "error_id"}
 _VARIABLE = re.compile(r"0x[0-9a-f]+|(?<=Task-)\d+|(?<![\w.:=-])\d+(?:\.\d+)?(?!\.?\d)")
 
 
-class ConsoleLogRenderer:
+_render = structlog.dev.ConsoleRenderer(
+    colors=False, exception_formatter=structlog.dev.plain_traceback
+)
+
+
+def render_for_console(logger: WrappedLogger, method: str, event: EventDict) -> str:
     """Render an event as one line for people, with its traceback indented below.
 
     Control characters are escaped, so that text from people cannot forge a log line or control the
     terminal.
     """
-
-    def __init__(self) -> None:
-        self._render = structlog.dev.ConsoleRenderer(
-            colors=False, exception_formatter=structlog.dev.plain_traceback
-        )
-
-    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
-        event["event"] = _escape(str(event["event"]))
-        traceback = str(event.pop("exception", "")).splitlines()
-        lines = [_escape(self._render(logger, method, event))]
-        return "\n".join([*lines, *(f"  {_escape(line)}" for line in traceback)])
+    event["event"] = _escape(str(event["event"]))
+    traceback = str(event.pop("exception", "")).splitlines()
+    lines = [_escape(_render(logger, method, event))]
+    return "\n".join([*lines, *(f"  {_escape(line)}" for line in traceback)])
 
 
 class _Repeats:
@@ -173,7 +171,7 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
         RECENT_EVENTS,
     ]
     renderer: Processor = (
-        structlog.processors.JSONRenderer() if form == "json" else ConsoleLogRenderer()
+        structlog.processors.JSONRenderer() if form == "json" else render_for_console
     )
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
@@ -201,11 +199,7 @@ def log_crash(
 
 
 def open_log_stream(file: Path | None) -> TextIO:
-    """Open a log file; without one, return stderr.
-
-    Raises:
-        SettingsError: the file cannot be written.
-    """
+    """Open a log file, or raise `SettingsError`; without one, return stderr."""
     if file is None:
         return sys.stderr.stream if isinstance(sys.stderr, JsonLines) else sys.stderr
     try:

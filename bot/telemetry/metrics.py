@@ -12,7 +12,6 @@ from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from bot import __version__
 from bot.chat.prompt import Usage
 from bot.errors import SettingsError
-from bot.value_class import value_class
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
 
@@ -135,8 +134,21 @@ class MessageTraces:
         self._ids = ids
         self._api = import_module("opentelemetry.trace")
 
-    def record(self, name: str, turn: str, span: "Span") -> None:
-        """Record a span of a turn, or its root."""
+    def record(
+        self,
+        name: str,
+        turn: str,
+        began: float,
+        ended: float,
+        *,
+        attributes: Mapping[str, object] | None = None,
+        error: str | None = None,
+        is_remote_call: bool = False,
+    ) -> None:
+        """Record a span of a turn, or its root; times are in Unix seconds.
+
+        `error` is the outcome or the class of the error; None: it succeeded.
+        """
         api, digest = self._api, hashlib.sha256(turn.encode()).digest()
         ids = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
         parent = api.INVALID_SPAN
@@ -145,33 +157,21 @@ class MessageTraces:
         else:
             flags = api.TraceFlags(api.TraceFlags.SAMPLED)
             parent = api.NonRecordingSpan(api.SpanContext(*ids, is_remote=True, trace_flags=flags))
-        kind = api.SpanKind.CLIENT if span.is_remote_call else api.SpanKind.INTERNAL
+        kind = api.SpanKind.CLIENT if is_remote_call else api.SpanKind.INTERNAL
         started = self._tracer.start_span(
             name,
             context=api.set_span_in_context(parent),
             kind=kind,
-            attributes=span.attributes,
-            start_time=int(span.began * _NANOSECONDS),
+            attributes=attributes or {},
+            start_time=int(began * _NANOSECONDS),
         )
         self._ids.root = None
-        if span.error is None:
+        if error is None:
             started.set_status(api.StatusCode.OK)
         else:
-            started.set_attribute("error.type", span.error)
-            started.set_status(api.StatusCode.ERROR, span.error)
-        started.end(end_time=int(max(span.began, span.ended) * _NANOSECONDS))
-
-
-@value_class
-class Span:
-    """A step of a message; times are in Unix seconds."""
-
-    began: float
-    ended: float
-    attributes: Mapping[str, object]
-    error: str | None = None
-    """The outcome or the class of the error; None: it succeeded."""
-    is_remote_call: bool = False
+            started.set_attribute("error.type", error)
+            started.set_status(api.StatusCode.ERROR, error)
+        started.end(end_time=int(max(began, ended) * _NANOSECONDS))
 
 
 _current: list[MessageTraces] = []  # one, or none while there are no traces
@@ -180,21 +180,19 @@ _current: list[MessageTraces] = []  # one, or none while there are no traces
 def record_span(name: str, turn: str | None, began: float, ended: float, **more: Any) -> None:
     """Record a step of a message, if traces are on.
 
-    Without `turn` it belongs to the turn of the log's context. `more` are further fields of `Span`;
-    attributes come from closed sets, never from people.
+    Without `turn` it belongs to the turn of the log's context. `more` is as in
+    `MessageTraces.record`; attributes come from closed sets, never from people.
     """
     for traces in _current:
         of_turn = turn or structlog.contextvars.get_contextvars().get("turn")
         if of_turn is not None:
-            span = Span(began, ended, **{"attributes": {}, **more})
-            traces.record(name, of_turn, span)
+            traces.record(name, of_turn, began, ended, **more)
 
 
 def start_traces(url: str) -> Callable[[], None]:
-    """Send this process's spans to a collector (OTLP over HTTP); return a function that stops it.
+    """Send spans to a collector (OTLP over HTTP); return a function that stops it.
 
-    Raises:
-        SettingsError: the extra is not installed.
+    Raises `SettingsError` if the extra is not installed.
     """
     try:
         sdk = import_module("opentelemetry.sdk.trace")

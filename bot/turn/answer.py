@@ -37,7 +37,7 @@ from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
 from bot.runtime.in_process import InProcessRateLimits
 from bot.texts.text import Text, joined, language_of, translatable, translate
-from bot.turn.limits.rate_limits import ADMITTED, AnswerLimits, RareNotices
+from bot.turn.limits.rate_limits import AnswerLimits, RareNotices
 from bot.turn.limits.refusals import FallbackNotes
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import Spending
@@ -100,30 +100,22 @@ class AnswerPipeline:
         """Let the speakers answer, then whoever reacts to that, until they are stopped.
 
         A speaker that fails is skipped if another one answers. Who asks for too much waits first.
-
-        Args:
-            group: what is answered.
-            asked: what it says, who answers in this order, and which messages the answer gets: it
-                is shown when it is complete then. What was said earlier is not stored yet.
-            active: the characters of the channel.
-            stop: keeps what was said when it is requested.
-            removed: turns that nobody reads any more, because they are about to be deleted.
-            before: the only turns that the speakers know; None: those of the current session.
-            first_part: the number of its first part.
-
-        Returns:
-            The turns of the speakers, without that of the message; none before their first word.
+        `removed` turns are about to be deleted, so nobody reads them; `before` are the only turns
+        that the speakers know, else those of the session. Returns the turns of the speakers,
+        without that of the message; none before their first word.
 
         Raises:
             AnswerRefused: the platform shows nothing of it.
             BackendError: nobody answered; what the first speaker failed with.
-            UserError: where the author can fix it, or there were too many messages.
+            UserError: the author can fix it, or there were too many messages.
             ToldAlready: there were too many, and the author knows.
         """
         said, speakers = asked.incoming, asked.speakers
-        admission = await self.limits.admit(said, stop) if self.limits else ADMITTED
-        if admission.is_refused:
-            return self._refuse(said, admission.notice, first_part, is_new=removed is None)
+        may_answer, limit_notice = (
+            await self.limits.admit(said, stop) if self.limits else (True, None)
+        )
+        if not may_answer:
+            return self._refuse(said, limit_notice, first_part, is_new=removed is None)
         context = await self.sources.load(group, asked, active, removed, before, first_part)
         if is_unreadable(said, context.files):
             return self._refuse(said, explain_unread(context.files.unread), first_part)
@@ -135,7 +127,7 @@ class AnswerPipeline:
         if context.turns and active.first.preset.buttons:
             buttons = answer_buttons(context.part_name(context.parts[-1].part), said.locale)
             context.parts[:] = self.replies.with_buttons(said.address, context.parts, buttons)
-        for notice in (admission.notice, *context.notices):
+        for notice in (limit_notice, *context.notices):
             if notice is not None:
                 number = context.next_part
                 context.parts.extend(
@@ -225,9 +217,7 @@ class AnswerPipeline:
     ) -> TurnResult:
         """Keep a message without an answer.
 
-        Raises:
-            UserError: it was answered before, and its answer stays.
-            ToldAlready: the same, and its author knows why.
+        If it was answered before, its answer stays: raises `UserError`, or `ToldAlready`.
         """
         if not is_new:
             raise UserError(notice) if notice is not None else ToldAlready

@@ -147,9 +147,7 @@ class IsolationGate:
     async def admitted(self, message: InboxMessage, record: RecordAttempt) -> AsyncIterator[None]:
         """Wait until a message may be processed, in the block.
 
-        Args:
-            message: a suspect if processes died twice while they worked on it.
-            record: stores what the attempt is; called only if a process died before.
+        `record` stores what the attempt is; it is called only if a process died before.
         """
         if not message.crashes and self._alone is None and not self._recording.locked():
             self._in_flight += 1  # nearly always: there is nothing to record

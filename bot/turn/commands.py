@@ -40,16 +40,6 @@ _MAX_WAITING = 200
 
 
 @value_class
-class Greeting:
-    """What a character says when a conversation begins; without a turn: nothing."""
-
-    turn: Turn | None = None
-    address: Address | None = None
-    line: str = ""
-    face: Face | None = None
-
-
-@value_class
 class Commands:
     """Runs the commands of people, whether typed, chosen in a menu or pressed."""
 
@@ -93,11 +83,7 @@ class Commands:
     ) -> InboxMessage | None:
         """Store the result of a command and reply; return the next message.
 
-        Args:
-            group: the command, or the press that stands for one.
-            request: the command.
-            result: what it has brought about.
-            menu: what the author reads instead of its text, in place of the menu that was used.
+        The author reads `menu` instead of the result's text, in place of the menu that was used.
         """
         stages, finisher, claim = self.stages, self.finisher, group.claim
         if result.keeps_unanswered:
@@ -121,18 +107,14 @@ class Commands:
     ) -> InboxMessage | None:
         """Have a character greet a group that the bot was added to."""
         address, now = group.message.incoming.address, self.stages.now()
-        greeting = await self._greeting(address, scopes, result, now)
-        return await self.finisher.finish(group, self._say(group.message, greeting, 0))
+        turn, line, face = await self._greeting(address, scopes, result, now)
+        greeting = self._say(group.message, address, turn, line, face, 0)
+        return await self.finisher.finish(group, greeting)
 
     async def forget_person(
         self, group: MessageGroup, person_id: str | None
     ) -> InboxMessage | None:
-        """Delete what a person said here, the answers to it, and what was derived from them.
-
-        Args:
-            group: the request, which is finished by this.
-            person_id: of the person; None: what everybody said.
-        """
+        """Delete what a person (None: everybody) said here, and what derives from it."""
         if person_id is None:
             await self.finisher.delete_history(group.claim)
             return await self.finisher.finish(group, TurnResult(new_session=True))
@@ -141,11 +123,7 @@ class Commands:
         return await self.finisher.finish_forgetting(group, result, person_id)
 
     async def tell_refusal(self, claim: Claim, command: Said, outcome: StopOutcome) -> bool:
-        """Tell the author of a /stop at once, while the answer goes on, that it does not stop.
-
-        Returns:
-            Whether the command was found among those that wait.
-        """
+        """Tell the author of a /stop at once that the answer goes on, if it still waits."""
         waiting = await self.stages.conversations.waiting(claim, _MAX_WAITING)
         key = command.external_key
         message = next((one for one in waiting if one.incoming.external_key == key), None)
@@ -171,10 +149,8 @@ class Commands:
     ) -> tuple[AskedQuestion, TurnRange | None]:
         """Return the question to answer again, and what leaves the history with its old answer.
 
-        A question whose answer failed is answered in place of the notice; nothing leaves.
-
-        Raises:
-            UserError: it is not in the session any more, or somebody else asked.
+        A question whose answer failed is answered in place of the notice; nothing leaves. Raises
+        `UserError` if it is not in the session any more, or somebody else asked.
         """
         said, buttons = request.incoming, self.stages.buttons
         found, exchange = await buttons.find_quoted(said)
@@ -199,11 +175,7 @@ class Commands:
         return AskedQuestion(asked, speakers), TurnRange(0, newer)
 
     async def _edit(self, group: MessageGroup, request: CommandRequest) -> TurnResult:
-        """Change what a message says in the history, and an answer in the channel as well.
-
-        Raises:
-            UserError: there is no text, it is not in the history, or it is somebody else's.
-        """
+        """Change what a message says in the history, and an answer in the channel as well."""
         said, text, buttons = request.incoming, request.argument, self.stages.buttons
         if not text:
             example = "/edit It was a dark night."
@@ -276,17 +248,17 @@ class Commands:
         """Return what is sent and stored; see `finish`."""
         said = request.incoming
         is_alone = message.incoming.interaction is not None and not said.has_public_response
-        greeting = await self._greeting(said.address, said.scopes, result, request.now)
-        is_apart = is_alone or bool(greeting.line) or greeting.face is not None
+        turn, line, face = await self._greeting(said.address, said.scopes, result, request.now)
+        is_apart = is_alone or bool(line) or face is not None
         own = result.text_before_greeting if result.greeting and is_apart else result.text
         shown = self._own_parts(message, said, menu or replace(result, text=own))
         outgoing = list(shown.outgoing)
         if is_alone and result.changes_channel and not said.is_private:
             told, number = _change(result, said), len(outgoing)
             outgoing += self.stages.replies.notice_parts(said.address, told, said.locale, number)
-        spoken = TurnResult([greeting.turn] if greeting.turn else [])
+        spoken = TurnResult([turn] if turn else [])
         if is_apart:
-            spoken = self._say(message, greeting, len(outgoing))
+            spoken = self._say(message, said.address, turn, line, face, len(outgoing))
         return replace(
             shown,
             turns=spoken.turns,
@@ -298,23 +270,31 @@ class Commands:
 
     async def _greeting(
         self, address: Address, scopes: Sequence[str], result: CommandResult, now: datetime
-    ) -> Greeting:
-        """Return how the character says the greeting of a result, if it has one."""
+    ) -> tuple[Turn | None, str, Face | None]:
+        """Return the greeting of a result, if it has one, and what tells readers who says it."""
         if not result.greeting:
-            return Greeting()
+            return None, "", None
         turn = Turn("assistant", result.greeting, None, now, result.greeter)
         # The command may have changed who answers.
         active = await self.stages.resolver.resolve(scopes)
-        return Greeting(turn, address, *self.stages.find_speaker(turn, address, active))
+        return turn, *self.stages.find_speaker(turn, address, active)
 
-    def _say(self, message: InboxMessage, greeting: Greeting, first_part: int) -> TurnResult:
+    def _say(
+        self,
+        message: InboxMessage,
+        address: Address,
+        greeting: Turn | None,
+        line: str,
+        face: Face | None,
+        first_part: int,
+    ) -> TurnResult:
         """Let a character greet everybody, in messages of its own from this part on."""
-        if greeting.turn is None or greeting.address is None:
+        if greeting is None:
             return TurnResult()
-        text = greeting.line + greeting.turn.text
-        spoken = self.stages.replies.final_parts(greeting.address, text, first_part, greeting.face)
+        text = line + greeting.text
+        spoken = self.stages.replies.final_parts(address, text, first_part, face)
         names = tuple(message.part_name(one.part) for one in spoken)
-        return TurnResult([replace(greeting.turn, sent_as=names)], spoken)
+        return TurnResult([replace(greeting, sent_as=names)], spoken)
 
     def _own_parts(self, message: InboxMessage, said: Said, shown: CommandResult) -> TurnResult:
         """Return the reply to the author, with its menus; who may use them is kept with it."""

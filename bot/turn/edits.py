@@ -125,15 +125,9 @@ class Edits:
     ) -> TurnResult:
         """Answer a question again in the messages of its old answer, which stays if that fails.
 
-        Args:
-            group: asks for it.
-            said: the question as it reads now.
-            at: when another answer was asked for.
-            exchange: the question as it was, with its answers.
-            active: the characters of the channel.
-            speakers: who answers.
-            texts: what people's messages read now; without any, the same question is answered in
-                other words.
+        `said` is the question as it reads now, `exchange` as it was; `at` is when another answer
+        was asked for. `texts` are what people's messages read now; without any, the same question
+        is answered in other words.
         """
         stages, message = self.stages, group.message
         removed = None if texts else TurnRange(0, 0)  # nothing is deleted, but variety is wanted

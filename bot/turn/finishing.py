@@ -232,16 +232,9 @@ class QuestionAnswers:
     ) -> tuple[str, InboxMessage | None]:
         """Have a question answered, and replace the removed turns by it and its answer.
 
-        Args:
-            group: the question.
-            asked: what it says, and who answers.
-            active: the characters of the channel.
-            removed: what the question is answered again instead of.
-            decide_next: decides what happens to later messages, which may be answered with it;
-                None: nothing is added, as to a question that is asked again.
-
-        Returns:
-            The outcome for the metrics, and the next message.
+        `decide_next` decides on later messages, which may be answered with it; None: nothing is
+        added, as to a question that is asked again. Returns the outcome for the metrics, and the
+        next message.
         """
         stages, finisher, refused_chats = self.stages, self.finisher, self.stages.refused_chats
         gathering = self._gathering(group, asked, decide_next)

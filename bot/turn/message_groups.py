@@ -68,15 +68,9 @@ class MessageParts:
         return self.rules.paste_seconds if is_cut else 0.0
 
     def join(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> Said | None:
-        """Return what the parts of a message say together; it is named after the first one.
+        """Return what the parts so far and a later message say together; None: it is no part.
 
-        Args:
-            whole: what the parts so far say.
-            newest: the newest of them.
-            later: the message that came after it.
-
-        Returns:
-            None: the later message is no part of it.
+        `newest` is the newest of the parts.
         """
         said, last = later.incoming, newest.incoming
         if not (isinstance(said, Said) and isinstance(last, Said)):

@@ -96,12 +96,9 @@ class ModelRequests:
     async def generate(self, request: AnswerRequest) -> Receipt:
         """Ask the preset's model, or a cheaper one where a budget is used up for it.
 
-        Returns:
-            What was sent, and the answer; it is empty if it was stopped before its first word.
-
-        Raises:
-            BackendError: the model failed, and so did its fallbacks.
-            UserError: the author can fix it, or a budget is used up.
+        The answer in the receipt is empty if it was stopped before its first word. Raises
+        `BackendError` if the model and its fallbacks failed, `UserError` if the author can fix it
+        or a budget is used up.
         """
         try:
             return await self._try_models(request)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 from bot.chat.command import ButtonAction, ButtonData, Command, parse, read_button
 from bot.chat.incoming import Pressed, Said, WakeReason
@@ -36,15 +37,9 @@ _FORGOTTEN = translatable(
 _KEPT = translatable("Nothing was deleted.")
 
 
-@value_class
-class ChosenCommand:
-    """Something was chosen from a menu, and did what a command does."""
-
-    request: CommandRequest
-    result: CommandResult
-    """What it has brought about; nothing, if only another menu is shown."""
-    menu: CommandResult
-    """What takes the place of the menu."""
+ChosenCommand: TypeAlias = tuple[CommandRequest, CommandResult, CommandResult]
+"""A choice from a menu that does what a command does: the command, its result (nothing, if only
+another menu is shown), and what takes the place of the menu."""
 
 
 @value_class
@@ -140,7 +135,7 @@ class Presses:
         asked = replace(asked, active=await self.stages.resolver.resolve(pressed.scopes))
         menu = await commands.menus.after_choice(data, asked)
         text = joined([problem, menu.text]) if problem else menu.text
-        return ChosenCommand(asked, result, replace(menu, text=text, in_place_of=exchange.parts))
+        return asked, result, replace(menu, text=text, in_place_of=exchange.parts)
 
     async def _retry(
         self, group: MessageGroup, pressed: Pressed, exchange: Exchange, active: ActiveCharacters

@@ -312,13 +312,10 @@ class PromptSources:
     async def fit(
         self, preset: Preset, context: TurnContext, tools: Sequence[ToolSpec] = ()
     ) -> FittedPrompt:
-        """Compose the prompt of one speaker, and fit it to its budget and its model.
+        """Compose the prompt of one speaker, and fit it and its tools to its budget and its model.
 
-        It also counts the tools that will be offered with it.
-
-        Raises:
-            UserError: the required parts exceed the budget.
-            BackendError: the backend cannot count, and so could not answer either.
+        Raises `UserError` if the required parts exceed the budget, `BackendError` if the backend
+        cannot count, and so could not answer either.
         """
         backend = self.backends[preset.provider]
         model_limit = await find_model_limit(preset, backend)

@@ -135,13 +135,7 @@ class StopRequests:
         """Let the answer to a message be stopped while the block runs.
 
         An edit of the message stops it as well, and is followed afterwards. What waits behind it
-        already counts, too.
-
-        Args:
-            claim: the conversation.
-            message: the row of the inbox that it is answered for.
-            asked: the message, as it reads now.
-            edited_at: when it was edited to that; None: it is as it was sent.
+        already counts, too. `asked` is the message as it reads now, edited at `edited_at`.
         """
         conversation, flag = asked.address.conversation, StopFlag()
         at = edited_at or asked.at
@@ -155,12 +149,9 @@ class StopRequests:
             del self._answers[conversation]
 
     def extend(self, asked: Said, askers: Collection[str], *, is_alone: bool) -> None:
-        """Let the answer in progress cover more: everybody who asked for it may stop it.
+        """Let the answer in progress cover more, up to `asked`: all `askers` (ids) may stop it.
 
-        Args:
-            asked: the newest message that it answers now.
-            askers: the ids of who asked.
-            is_alone: whether it answers that message only, and ends where that is deleted.
+        If it `is_alone`, it answers that message only, and ends where that is deleted.
         """
         answer = self._answers[asked.address.conversation]
         if asked.message_id != answer.asked.message_id:
@@ -361,12 +352,9 @@ class ArrivalSignals:
         return self._watched.get(conversation, False)
 
     def subscribe(self, conversation: str, on_arrival: Callable[[], None]) -> Callable[[], None]:
-        """Call `on_arrival` from now on, at once if something arrived before.
+        """Call `on_arrival` from now on, at once if something arrived; return what ends that.
 
         It must not block or raise.
-
-        Returns:
-            What ends that.
         """
         listeners = self._listeners[conversation]
         listeners.append(on_arrival)

@@ -55,7 +55,7 @@ from bot.turn.message_groups import (
     observed_turn,
     recognize_reply,
 )
-from bot.turn.presses import ChosenCommand, Presses
+from bot.turn.presses import Presses
 
 _log = structlog.get_logger(__name__)
 TURNS_FOR_ROUTING = 40
@@ -74,10 +74,7 @@ _BUG = translatable("Something went wrong on my side. The error was logged; plea
 class ConversationWorker:
     """Processes conversations, each alone and in order; many at once.
 
-    Args:
-        stages: what a message passes.
-        owner: the name that claims are held under.
-        leases: renews the claims; None: nobody else asks it about them.
+    Claims are held under `owner`.
     """
 
     def __init__(self, stages: TurnStages, owner: str, leases: LeaseKeeper | None = None) -> None:
@@ -163,11 +160,7 @@ class ConversationWorker:
             return await self._process(group)
 
     async def _process(self, group: MessageGroup) -> InboxMessage | None:
-        """Process a message; a failure is replied, and the conversation goes on.
-
-        Returns:
-            The next message; None: there is none, and the conversation was released.
-        """
+        """Process a message; a failure is replied. Return the next one, or None: there is none."""
         with BoundTurn(group.message.turn):
             message, began = group.message, self._clock.now()
             outcome, following = await self._finish(group)
@@ -253,8 +246,8 @@ class ConversationWorker:
         self, group: MessageGroup, pressed: Pressed
     ) -> tuple[str, InboxMessage | None]:
         result = await self._presses.follow(group, pressed)
-        if isinstance(result, ChosenCommand):
-            request, done, menu = result.request, result.result, result.menu
+        if isinstance(result, tuple):
+            request, done, menu = result
             return "pressed", await self._commands.finish(group, request, done, menu)
         if isinstance(result, AskedQuestion):
             active = await self._stages.resolver.resolve(pressed.scopes)

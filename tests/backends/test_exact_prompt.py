@@ -18,7 +18,7 @@ from bot.settings import Settings, collect_secrets
 from bot.telemetry.secret_masker import SecretMasker
 from bot.templates.renderer import ModelTemplate, Renderer
 from tests.backends import tiny_gguf
-from tests.commands.test_context import RECEIPT
+from tests.commands.test_reports import RECEIPT
 
 SECRET = "sk-thesecretofanoperator"
 PROMPT = Prompt(

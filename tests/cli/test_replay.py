@@ -21,7 +21,7 @@ from bot.storage.database import open_database
 from bot.storage.inbox import SqlInbox
 from bot.storage.presets import PresetDrafts
 from tests.cli.command import troupe
-from tests.commands.test_context import RECEIPT
+from tests.commands.test_reports import RECEIPT
 from tests.samples import ALICE, begin, make_incoming
 
 SECRET = "sk-thesecretofanoperator"

@@ -18,7 +18,7 @@ from bot.storage.conversations import Conversations
 from bot.storage.database import open_database
 from bot.storage.inbox import SqlInbox
 from tests.cli.command import troupe
-from tests.commands.test_context import RECEIPT
+from tests.commands.test_reports import RECEIPT
 from tests.samples import begin, make_incoming
 
 HEAD = (

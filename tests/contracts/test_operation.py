@@ -284,12 +284,12 @@ async def test_own_words_are_exported_from_every_conversation(store: Store) -> N
     await store.chat_settings.set(f"{ALICE.id}0", "persona", "a dragon", BOB.id)
     at = datetime(2026, 11, 21, tzinfo=UTC)
 
-    found = await export_words(PersonalData(store.database, SystemClock()), ALICE.id, at)
+    file, *counts = await export_words(PersonalData(store.database, SystemClock()), ALICE.id, at)
 
-    words = json.loads(found.file.text)
+    words = json.loads(file.text)
     assert [one["text"] for one in words["messages"]] == ["line 0", "line 2"]
     assert words["descriptions"] == {f"{ALICE.id}@telegram:2": "a knight"}
-    assert (found.messages, found.descriptions) == (2, 1)
+    assert counts == [2, 1]
 
 
 async def test_refusals_are_those_of_their_lane(store: Store) -> None:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from bot.errors import SettingsError, SignalsUnavailable
+from bot.errors import SettingsError, TroupeError
 from bot.ports import Signals
 from bot.storage.redis_signals import check_redis, open_signals
 from tests.valkey import run_valkey
@@ -44,13 +44,13 @@ async def publish_until_received(here: Signals, there: Signals, word: str) -> No
 async def test_check_of_a_frozen_server_ends_soon() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         async with asyncio.timeout(3):
-            with pytest.raises(SignalsUnavailable, match="does not answer within 1 s"):
+            with pytest.raises(TroupeError, match="does not answer within 1 s"):
                 await check_redis(f"redis://127.0.0.1:{silent.getsockname()[1]}")
 
 
 async def test_missing_file_of_an_authority_is_named(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
-    with pytest.raises(SignalsUnavailable, match=f"there is no file {file}; correct"):
+    with pytest.raises(TroupeError, match=f"there is no file {file}; correct"):
         await check_redis(f"rediss://127.0.0.1:{free_port()}?ssl_ca_certs={file}")
 
 
@@ -117,7 +117,7 @@ async def test_signals_go_over_tls_with_a_known_certificate_only(tmp_path: Path)
         run_valkey(tmp_path) as plain,
         tls_in_front(plain.removeprefix("unix://"), certificate, key) as port,
     ):
-        with pytest.raises(SignalsUnavailable, match="has a certificate that is not trusted here"):
+        with pytest.raises(TroupeError, match="has a certificate that is not trusted here"):
             await check_redis(f"rediss://127.0.0.1:{port}/0")
         url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
         async with open_signals(url) as here, open_signals(url) as there:

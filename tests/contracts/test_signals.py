@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from bot.errors import SettingsError, SignalsUnavailable
+from bot.errors import SettingsError, TroupeError
 from bot.ports import Signals
 from bot.storage.redis_signals import check_redis, open_signals
 from tests.contracts.conftest import SignalPeers
@@ -147,7 +147,7 @@ async def test_wrong_password_is_logged_once_and_named_until_it_is_corrected(
     ],
 )
 async def test_check_of_a_server_that_is_away_names_it(url: str, problem: str) -> None:
-    with pytest.raises(SignalsUnavailable, match=rf"^TROUPE_REDIS_URL: {problem}.*; start it"):
+    with pytest.raises(TroupeError, match=rf"^TROUPE_REDIS_URL: {problem}.*; start it"):
         await check_redis(url)
 
 

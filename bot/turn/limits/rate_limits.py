@@ -12,7 +12,6 @@ from bot.ports import Clock, RateLimits
 from bot.replying.generate import StopFlag
 from bot.telemetry.metrics import LIMITED_MESSAGES
 from bot.texts.text import Text, translatable, translatable_count
-from bot.value_class import value_class
 
 _SECONDS_BETWEEN_NOTICES = 60.0
 
@@ -43,18 +42,6 @@ _MAX_WAIT_SECONDS = 30.0
 _SECONDS_BETWEEN_ANSWER_NOTICES = 600.0
 
 
-@value_class
-class Admission:
-    """Whether a message is answered, and the notice to its author."""
-
-    is_refused: bool = False
-    notice: Text | None = None
-    """None: there is nothing to tell, or it was told already."""
-
-
-ADMITTED = Admission()
-
-
 @dataclass(eq=False)
 class AnswerLimits:
     """Counts the answers that each person and each channel asks for, before work is done."""
@@ -72,16 +59,18 @@ class AnswerLimits:
     def __post_init__(self) -> None:
         self._notices = RareNotices(self.rates)
 
-    async def admit(self, said: Said, stop: StopFlag) -> Admission:
-        """Wait until a message may be answered, or until it is stopped."""
+    async def admit(self, said: Said, stop: StopFlag) -> tuple[bool, Text | None]:
+        """Wait until a message may be answered, or until it is stopped.
+
+        Returns:
+            Whether it may be, and what its author is told, unless they know.
+        """
         rates = self._rates_of(said)
-        if not rates:
-            return ADMITTED
-        if await self._admits_one_of_several(said):
-            return ADMITTED
+        if not rates or await self._admits_one_of_several(said):
+            return True, None
         wait = await self.rates.take(rates, _MAX_WAIT_SECONDS)
         if wait <= 0:
-            return ADMITTED
+            return True, None
         is_refused = wait > _MAX_WAIT_SECONDS
         LIMITED_MESSAGES.labels("refused" if is_refused else "slowed").inc()
         _log.info(
@@ -91,7 +80,7 @@ class AnswerLimits:
         if not is_refused and not stop.requested:
             with stop.ends_block():
                 await self.clock.sleep(wait)
-        return Admission(is_refused, notice)
+        return not is_refused, notice
 
     async def _admits_one_of_several(self, said: Said) -> bool:
         """Count an answer to several people for the newest of them who may have it at once.
@@ -190,12 +179,7 @@ class CommandLimits:
         return cls(rates, per_person=count, seconds=seconds)
 
     async def admit(self, said: Said, command: Command) -> None:
-        """Count a command before it is run.
-
-        Raises:
-            UserError: its author sends too many.
-            ToldAlready: the same, and the author knows.
-        """
+        """Count a command; beyond the limit raise `UserError`, or `ToldAlready` if they know."""
         if command.name == _STOP:
             return
         kind = "deletions" if command.name == _FORGET else "commands"

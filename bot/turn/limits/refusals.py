@@ -57,8 +57,7 @@ class FallbackNotes:
     async def tell(self, preset: Preset, failure: BackendError, said: Said) -> Text | None:
         """Tell the admins of a channel why another model answers in place of a preset's own.
 
-        Returns:
-            A note for under the answer, if no admin was told otherwise.
+        Returns a note for under the answer, if no admin was told otherwise.
         """
         note = translatable(
             "⚠ For the admins here: another model answers in place of {preset}'s own, which"
@@ -70,7 +69,7 @@ class FallbackNotes:
         unreachable = self._unreachable.setdefault(model, set())
         readers = await admin_notes.readers(said) if admin_notes is not None else None
         if admin_notes is not None and readers is not None and readers not in unreachable:
-            name = ",".join([readers.channel or "", *readers.people])
+            name = ",".join([readers[0] or "", *readers[1]])
             if not await self._is_due(model, f"to:{name}"):
                 return None
             if await admin_notes.send(readers, said, note):
@@ -276,9 +275,7 @@ class QueueLimit:
     async def enforced(self, group: MessageGroup, gathers_at_most: int) -> AsyncIterator[None]:
         """Refuse, while the block runs, the newest questions over the limit.
 
-        Args:
-            group: what is being answered; gets what is refused.
-            gathers_at_most: how many messages its answer may cover: those are never refused.
+        What the answer may gather is never refused.
         """
         looks: list[asyncio.Task[None]] = []
         most = max(self.most, gathers_at_most)

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 
 from bot.backends.chat_shares import FEWEST_SHARED, ChatShares
 from bot.chat.prompt import QueuePosition
@@ -16,7 +17,6 @@ from bot.ports import Clock, RateLimits, Signals
 from bot.replying.generate import StopFlag
 from bot.runtime.in_process import InProcessSignals
 from bot.texts.text import translatable
-from bot.value_class import value_class
 
 _MAX_CHATS_REMEMBERED = 1000
 
@@ -35,16 +35,30 @@ class Urgency(IntEnum):
 
 
 @dataclass(eq=False, slots=True)
-class WaitingRequest:
-    """A request that waits for a slot."""
+class SlotRequest:
+    """A request for a slot of a provider."""
 
-    chat: str
-    urgency: Urgency
-    number: int
+    provider: str
+    limit: int
+    """The most slots of the provider."""
+    chat: str = ""
+    """Empty: it counts for no chat."""
+    urgency: Urgency = Urgency.QUESTION
+    holder: str = field(default_factory=partial(secrets.token_hex, 8))
+    number: int = 0
     """Counts the requests as they come."""
     may_try: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while the next free slot is this request's, and from the end of its patience on."""
     has_waited_long: bool = False
+
+    @property
+    def chat_key(self) -> str:
+        return f"{self.provider} of {self.chat}"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the slots of a chat are counted."""
+        return bool(self.chat) and self.limit >= FEWEST_SHARED
 
 
 class SlotQueue:
@@ -55,7 +69,7 @@ class SlotQueue:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[WaitingRequest] = []
+        self._waiting: list[SlotRequest] = []
         self._served_at: dict[str, int] = {}  # by chat, in numbers of `_count`
         self._full_chats: set[str] = set()
         self._count = 0
@@ -63,15 +77,14 @@ class SlotQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def enter(self, chat: str, urgency: Urgency) -> WaitingRequest:
+    def enter(self, request: SlotRequest) -> None:
         """Add a request."""
         self._count += 1
-        request = WaitingRequest(chat, urgency, self._count)
+        request.number = self._count
         self._waiting.append(request)
         self._give_turn()
-        return request
 
-    def leave(self, request: WaitingRequest, *, is_served: bool) -> None:
+    def leave(self, request: SlotRequest, *, is_served: bool) -> None:
         """Remove a request that has a slot or was given up."""
         self._waiting.remove(request)
         self._full_chats.discard(request.chat)  # perhaps nobody else would look again
@@ -91,7 +104,7 @@ class SlotQueue:
         if len(self._served_at) > _MAX_CHATS_REMEMBERED:
             del self._served_at[next(iter(self._served_at))]
 
-    def end_patience(self, request: WaitingRequest) -> None:
+    def end_patience(self, request: SlotRequest) -> None:
         """Let a request try once more out of turn."""
         request.has_waited_long = True
         request.may_try.set()
@@ -104,7 +117,7 @@ class SlotQueue:
             self._full_chats.discard(chat)
         self._give_turn()
 
-    def position(self, request: WaitingRequest) -> int:
+    def position(self, request: SlotRequest) -> int:
         """Return the place of a request if nobody else comes; 1: it is the next."""
         own = self._order(request)
         return 1 + sum(self._order(each) < own for each in self._waiting)
@@ -117,7 +130,7 @@ class SlotQueue:
             elif not each.has_waited_long:
                 each.may_try.clear()
 
-    def _order(self, request: WaitingRequest) -> tuple[bool, int, int, int]:
+    def _order(self, request: SlotRequest) -> tuple[bool, int, int, int]:
         served_at = self._served_at.get(request.chat, 0)
         return request.chat in self._full_chats, request.urgency, served_at, request.number
 
@@ -181,15 +194,13 @@ class ProviderSlots:
     ) -> AsyncIterator[None]:
         """Hold a slot of a provider during the block; a stop ends the wait for it.
 
-        Raises:
-            BackendUnavailable: none became free in a minute, or too many requests wait; another
-                model may answer.
+        Raises `BackendUnavailable` if none became free in a minute, or too many requests wait.
         """
         limit = self.limits.get(provider)
         if limit is None:
             yield
             return
-        asked = _AskedSlot(provider, limit, chat, urgency, secrets.token_hex(8))
+        asked = SlotRequest(provider, limit, chat, urgency)
         try:
             if not stop.requested:
                 with stop.ends_block():
@@ -215,23 +226,24 @@ class ProviderSlots:
                 self._queues[provider].note_served(chat)
 
     async def _acquire(
-        self, asked: "_AskedSlot", show_position: Callable[[QueuePosition], None]
+        self, asked: SlotRequest, show_position: Callable[[QueuePosition], None]
     ) -> None:
         queue = self._queues[asked.provider]
-        request, is_served = queue.enter(asked.chat, asked.urgency), False
+        queue.enter(asked)
+        is_served = False
         try:
-            is_served = request.may_try.is_set() and await self._try(asked)
+            is_served = asked.may_try.is_set() and await self._try(asked)
             if not is_served:
                 async with self._place_in_queue(asked) as waiting_elsewhere:
-                    if (position := queue.position(request) + waiting_elsewhere) > 1:
+                    if (position := queue.position(asked) + waiting_elsewhere) > 1:
                         show_position(QueuePosition(position, None))
-                    await self._wait(asked, request)
+                    await self._wait(asked)
                 is_served = True
         finally:
-            queue.leave(request, is_served=is_served)
+            queue.leave(asked, is_served=is_served)
 
     @contextlib.asynccontextmanager
-    async def _place_in_queue(self, asked: "_AskedSlot") -> AsyncIterator[int]:
+    async def _place_in_queue(self, asked: SlotRequest) -> AsyncIterator[int]:
         """Count a request as waiting, unless too many do; give how many wait in other processes."""
         key, most = f"{asked.provider} waiting", self.max_waiting or _ANY_NUMBER
         try:
@@ -246,16 +258,16 @@ class ProviderSlots:
         finally:  # it may be counted although this was cancelled before it was told
             await self.rates.release(key, asked.holder)
 
-    async def _wait(self, asked: "_AskedSlot", request: WaitingRequest) -> None:
+    async def _wait(self, asked: SlotRequest) -> None:
         """Wait for the request's turn, and then for a free slot."""
         queue = self._queues[asked.provider]
-        call_off = self.clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.end_patience(request))
+        call_off = self.clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.end_patience(asked))
         try:
             while True:
-                await request.may_try.wait()
+                await asked.may_try.wait()
                 if await self._try(asked):
                     return
-                if request.has_waited_long:
+                if asked.has_waited_long:
                     raise BackendUnavailable(
                         f"provider {asked.provider!r} has {asked.limit} requests in flight; set"
                         f" TROUPE_PROVIDERS__{asked.provider.upper()}__MAX_IN_FLIGHT higher",
@@ -277,7 +289,7 @@ class ProviderSlots:
             del pauses[is_over]
             call_off()
 
-    async def _try(self, asked: "_AskedSlot") -> bool:
+    async def _try(self, asked: SlotRequest) -> bool:
         """Take a slot if one is free, and if the chat does not hold as many as it may already."""
         seconds, shares = self.lease_seconds, self._shares[asked.provider]
         waiter = Waiter(self._name, asked.urgency, _POLL_SECONDS * _MISSED_POLLS)
@@ -293,25 +305,6 @@ class ProviderSlots:
         await self.rates.release(asked.provider, asked.holder)
         self._queues[asked.provider].set_full(asked.chat, is_full=True)
         return False
-
-
-@value_class
-class _AskedSlot:
-    provider: str
-    limit: int
-    chat: str
-    """"": it counts for no chat."""
-    urgency: Urgency
-    holder: str
-
-    @property
-    def chat_key(self) -> str:
-        return f"{self.provider} of {self.chat}"
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the slots of a chat are counted."""
-        return bool(self.chat) and self.limit >= FEWEST_SHARED
 
 
 def _full_queue(provider: str, most: int) -> BackendUnavailable:

@@ -67,18 +67,6 @@ class BudgetRules:
 _NO_RULES = BudgetRules({})
 
 
-@value_class
-class BudgetShare:
-    """Budgets that share the cost of an answer equally among people."""
-
-    caps: Sequence[BudgetCap]
-    people: int = 1
-
-    def part(self, amount: int) -> int:
-        """Return what of an amount counts against each of the budgets."""
-        return -(-amount // self.people)
-
-
 @dataclass(slots=True)
 class Reservation:
     """What one answer may cost at most, and what it has cost once that is known."""
@@ -87,7 +75,7 @@ class Reservation:
     """With a limit for the answer, where there is a budget."""
     charge: AnswerCharge
     spent: int | None = None
-    shares: Sequence[BudgetShare] = ()
+    caps: Sequence[BudgetCap] = ()
     """What it counts against; none where nothing is limited."""
     amount: int = 0
     """What one request may cost at most."""
@@ -118,11 +106,8 @@ class Spending:
         """Reserve the cost of an answer for the block, and settle what `charged` found.
 
         A request that failed before its first token costs nothing; after any other failure the
-        reservation stays, because the provider may charge for it.
-
-        Raises:
-            BudgetUsedUp: a budget does not allow it; nothing was reserved.
-            StoreError: the budgets cannot be read.
+        reservation stays, because the provider may charge for it. Raises `BudgetUsedUp` if nothing
+        was reserved, `StoreError` if the budgets cannot be read.
         """
         caps = self.caps(said, preset)
         model = self._model(preset.provider, prompt.model)
@@ -133,52 +118,41 @@ class Spending:
         prompt = self._bounded(prompt)
         price = self._price(preset.provider, prompt.model)
         amount = 0 if price is None else _most(price, prompt, prompt_tokens)
-        shares = await self._reserve(caps, amount)
-        reservation = Reservation(prompt, charge, amount, shares, amount, amount)
+        caps = await self._reserve(caps, amount)
+        reservation = Reservation(prompt, charge, amount, caps, amount, amount)
         try:
             yield reservation
         except BackendUnavailable:
             reservation.spent = 0
             raise
         finally:
-            await self._settle(shares, reservation.reserved, reservation.spent or 0)
+            await self._settle(caps, reservation.reserved, reservation.spent or 0)
 
     @contextlib.asynccontextmanager
     async def reserved_amount(
         self, preset: Preset, said: Said, most: int
     ) -> AsyncIterator[SpentAmount]:
-        """Reserve an amount for the block, and settle what it has cost.
-
-        Raises:
-            BudgetUsedUp: a budget does not allow it; nothing was reserved.
-            StoreError: the budgets cannot be read.
-        """
+        """Reserve an amount for the block, and settle what it has cost; see `reserved`."""
         spent = SpentAmount()
         caps = self.caps(said, preset)
         if self.budgets is None or not caps or not most:
             yield spent
             return
-        shares = await self._reserve(caps, most)
+        caps = await self._reserve(caps, most)
         try:
             yield spent
         finally:
-            await self._settle(shares, most, spent.micros)
+            await self._settle(caps, most, spent.micros)
 
     async def reserve_continuation(self, reservation: Reservation) -> bool:
         """Reserve the cost of one more request for the same answer; False if it is too much."""
-        if self.budgets is None or not reservation.shares:
+        if self.budgets is None or not reservation.caps:
             return True
-        reserved: list[BudgetShare] = []
         try:
-            for share in reservation.shares:
-                part = share.part(reservation.amount)
-                if await self.budgets.reserve(share.caps, part) is not None:
-                    break
-                reserved.append(share)
+            if await self.budgets.reserve(reservation.caps, reservation.amount) is not None:
+                return False
         except StoreError as error:
             _log.warning("budget_not_read", reason=str(error))
-        if len(reserved) < len(reservation.shares):
-            await self._settle(reserved, reservation.amount, 0)
             return False
         reservation.reserved += reservation.amount
         reservation.spent = reservation.reserved
@@ -285,47 +259,25 @@ class Spending:
         settings = self.providers.get(provider)
         return None if settings is None else settings.price_of(self._model(provider, model))
 
-    async def _reserve(self, caps: Sequence[BudgetCap], amount: int) -> Sequence[BudgetShare]:
-        """Reserve an amount, in equal parts for the people among those who pay.
-
-        Who has too little left is left out while somebody else can pay: the question of nobody
-        else is refused for that.
-
-        Raises:
-            BudgetUsedUp: a budget does not allow it; nothing was reserved.
-            StoreError: the budgets cannot be read.
-        """
+    async def _reserve(self, caps: Sequence[BudgetCap], amount: int) -> list[BudgetCap]:
+        """Reserve an amount for the first of those who asked that can pay; return its budgets."""
         assert self.budgets is not None  # noqa: S101 -- caps are reserved in it
-        payers = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
-        if len(payers) <= 1:
-            exceeded = await self.budgets.reserve(caps, amount)
-            if exceeded is not None:
-                raise BudgetUsedUp(self.describe_used_up(exceeded))
-            return [BudgetShare(caps)]
-        of_people = [cap for cap in caps if cap.kind is BudgetKind.PERSON]
-        of_all = [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
-        shares = list(await self._reserve(of_all, amount)) if of_all else []
-        is_reserved = False
-        try:
-            while True:
-                people = [cap for cap in of_people if cap.owner in payers]
-                share = BudgetShare(people, len(payers))
-                exceeded = await self.budgets.reserve(people, share.part(amount))
-                if exceeded is None:
-                    is_reserved = True
-                    return [*shares, share]
-                del payers[exceeded.owner]
-                if not payers:
-                    raise BudgetUsedUp(self.describe_used_up(exceeded))
-        finally:
-            if not is_reserved:
-                await self._settle(shares, amount, 0)
+        people = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
+        exceeded, of_all = None, [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
+        for person in people or [""]:
+            own = [*of_all, *(cap for cap in caps if cap.owner == person)]
+            exceeded = await self.budgets.reserve(own, amount)
+            if exceeded is None:
+                return own
+            if exceeded in of_all:
+                break
+        assert exceeded is not None  # noqa: S101 -- there is one person at least
+        raise BudgetUsedUp(self.describe_used_up(exceeded))
 
-    async def _settle(self, shares: Sequence[BudgetShare], reserved: int, spent: int) -> None:
+    async def _settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
         assert self.budgets is not None  # noqa: S101 -- caps are reserved in it
         try:
-            for share in shares:
-                await self.budgets.settle(share.caps, share.part(reserved), share.part(spent))
+            await self.budgets.settle(caps, reserved, spent)
         except StoreError as error:  # what was reserved stays counted as spent
             _log.warning("budget_not_settled", reason=str(error))
 

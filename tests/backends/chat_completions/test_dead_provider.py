@@ -127,7 +127,7 @@ def run_outage(way: str, per_second: float) -> Outage:
 
     async def watch() -> None:
         while True:
-            is_open = any(one.is_paused for one in runner.model_health())
+            is_open = any(one.paused for one in runner.model_health())
             if is_open and not outage.opened_at:
                 outage.opened_at = loop.time()
             if not is_open and outage.opened_at and loop.time() >= back_at:
