@@ -26,7 +26,7 @@ def find_tests(files: Iterable[str]) -> list[str]:
 
 
 def _target_of(file: PurePosixPath) -> Iterator[PurePosixPath]:
-    """bot/turn/claims.py -> tests/turn; tests/turn/test_lease.py stays; README.md has no tests."""
+    """bot/turn/claims.py -> tests/turn; tests/turn/test_worker.py stays; README.md has no tests."""
     match file.parts:
         case ["tests", *_, name] if name.startswith("test_") and (CHECKOUT / file).is_file():
             yield file

@@ -22,6 +22,7 @@ from bot.chat.prompt import (
     QueuePosition,
     RateLimitWait,
     ReasoningDelta,
+    TemplateChoice,
 )
 from bot.chat.story import PackedVector
 from bot.errors import EmbeddingError, MessageNotFound, OutcomeUnknown, PlatformError
@@ -334,3 +335,11 @@ class FakeSignals(InProcessSignals):
     ) -> None:
         super().subscribe(topic, handler)
         self.elsewhere.subscribe(topic, elsewhere or handler)
+
+
+class CallingFakeBackend(FakeBackend):
+    """Calls tools."""
+
+    @override
+    async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
+        return True

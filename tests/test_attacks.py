@@ -15,7 +15,7 @@ from tests.e2e import test_delivery_faults as delivery
 from tests.e2e import test_permissions as permissions
 from tests.importers import test_hostile_files as files
 from tests.turn import test_excessive_input as limits
-from tests.turn import test_privacy as privacy
+from tests.turn import test_personal_data as privacy
 
 # By category: the tests whose parameters or loops are its cases.
 TESTS: Mapping[str, tuple[str, ...]] = {
@@ -67,7 +67,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         "tests/backends/chat_completions/test_errors.py::"
         "test_every_listed_llm_fault_is_covered_here",
     ),
-    "privacy": ("tests/turn/test_privacy.py::test_privacy",),
+    "privacy": ("tests/turn/test_personal_data.py::test_privacy",),
     "store_injection": (
         "tests/contracts/test_hostile_texts.py::test_hostile_text_is_stored_unchanged",
         "tests/telemetry/test_logs.py::test_control_characters_in_an_error_are_escaped",

@@ -18,13 +18,13 @@ from bot.media import conversion_child
 from bot.storage import sqlite as connections
 from bot.storage.database import Database, open_database
 from bot.storage.usage import Budgets
-from bot.turn.limits.rate_limits import Admission, AnswerLimits
+from bot.turn.limits.rate_limits import AnswerLimits
 from tests.attacks import attacks, expanded
 from tests.checkout import CHECKOUT
 from tests.commands import test_authority as authority
 from tests.media.file_samples import picture
 from tests.turn import test_excessive_input as excessive
-from tests.turn import test_privacy as privacy
+from tests.turn import test_personal_data as privacy
 from tests.turn.setup import Setup
 
 RENDER_WITHOUT_LIMITS = (
@@ -44,8 +44,8 @@ def cases(category: str, scenario: excessive.Scenario) -> list[object]:
 async def test_floods_get_through_without_limits_on_answers(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def admit_everything(*_: object) -> Admission:
-        return Admission()
+    async def admit_everything(*_: object) -> tuple[bool, None]:
+        return True, None
 
     monkeypatch.setattr(AnswerLimits, "admit", admit_everything)
     scenario = excessive.flood_is_slowed_down
@@ -56,8 +56,8 @@ async def test_floods_get_through_without_limits_on_answers(
 async def test_retries_get_through_without_limits_on_answers(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def admit_everything(*_: object) -> Admission:
-        return Admission()
+    async def admit_everything(*_: object) -> tuple[bool, None]:
+        return True, None
 
     monkeypatch.setattr(AnswerLimits, "admit", admit_everything)
     with pytest.raises(AssertionError):
@@ -88,7 +88,7 @@ async def test_member_does_what_admins_may_without_the_check_of_admins(
     monkeypatch.setattr(AdminCheck, "require", require_nothing)
     monkeypatch.setattr(AdminCheck, "require_prompts", require_nothing)
     with pytest.raises(AssertionError):
-        await authority.test_command_is_refused_to_who_may_not_use_it(database, use, "discord")
+        await authority.test_command_is_refused_to_who_may_not_use_it(database, use)
 
 
 async def test_deleted_words_stay_in_the_file_without_secure_deletion(

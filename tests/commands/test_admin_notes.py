@@ -9,7 +9,7 @@ from typing_extensions import override
 from bot.chat.command import Command
 from bot.chat.incoming import Address, Person, Request, Said
 from bot.chat.outgoing import OutgoingMessage
-from bot.commands.admin_notes import AdminNotes, NoteReaders
+from bot.commands.admin_notes import AdminNotes
 from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.request import CommandRequest
 from bot.errors import PlatformError, Refused, Unreachable, UserError
@@ -168,7 +168,7 @@ async def test_operator_reads_under_the_answer_in_their_own_private_chat(
     notes = Notes(database, [stranger.author.id])
     assert await notes.notes.readers(stranger) is None
     notes = Notes(database, ["telegram:7"])
-    assert await notes.notes.readers(stranger) == NoteReaders(people=("telegram:7",))
+    assert await notes.notes.readers(stranger) == (None, ("telegram:7",))
 
 
 async def test_channel_without_notes(notes: Notes) -> None:

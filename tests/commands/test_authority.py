@@ -1,4 +1,4 @@
-"""Every command and every button: who may use it, asked when it is used, on both platforms.
+"""Every command and every button: who may use it, asked when it is used.
 
 A new command, action, choice or button fails here until it has a row in the table.
 """
@@ -87,7 +87,6 @@ WHO_MAY_PRESS = {
     **dict.fromkeys(MENU_ACTIONS, ASKER_ALONE),
 }
 CAROL = Person("telegram:3", "Carol")
-PLATFORMS = ("discord", "telegram")
 
 
 def every_use() -> Iterator[str]:
@@ -107,9 +106,9 @@ def test_table_has_every_command_and_every_button() -> None:
     assert set(ButtonAction) == set(WHO_MAY_PRESS)
 
 
-async def refusal(setup: Setup, use: str, platform: str, asker: Person) -> str:
+async def refusal(setup: Setup, use: str, asker: Person) -> str:
     """Use a command as Alice where `asker` asked the newest question; return the refusal."""
-    said = make_incoming(platform=platform, author=ALICE, admin=None)
+    said = make_incoming(author=ALICE, admin=None)
     question = Turn("user", "a question", asker, said.at, message_id="3")
     command = parse(f"/{use} {ARGUMENTS.get(use, '')}")
     assert command is not None
@@ -122,40 +121,34 @@ async def refusal(setup: Setup, use: str, platform: str, asker: Person) -> str:
     return ""
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("use", WHO_MAY_USE)
-async def test_command_is_refused_to_who_may_not_use_it(
-    database: Database, use: str, platform: str
-) -> None:
+async def test_command_is_refused_to_who_may_not_use_it(database: Database, use: str) -> None:
     setup, who = Setup(database), WHO_MAY_USE[use]
     setup.admin = False
-    assert ("Only an admin can" in await refusal(setup, use, platform, BOB)) is (who != ANYONE)
-    assert ("Only an admin can" in await refusal(setup, use, platform, ALICE)) is (who == ADMIN)
-    assert await setup.active((f"{platform}:5",)) == ["assistant"]
+    assert ("Only an admin can" in await refusal(setup, use, BOB)) is (who != ANYONE)
+    assert ("Only an admin can" in await refusal(setup, use, ALICE)) is (who == ADMIN)
+    assert await setup.active(("telegram:5",)) == ["assistant"]
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("use", WHO_MAY_USE)
 async def test_admin_may_use_every_command_and_is_asked_for_at_run_time(
-    database: Database, use: str, platform: str
+    database: Database, use: str
 ) -> None:
     setup, who = Setup(database), WHO_MAY_USE[use]
-    assert "admin" not in await refusal(setup, use, platform, BOB)
+    assert "admin" not in await refusal(setup, use, BOB)
     setup.admin = False  # from now on
-    assert ("Only an admin can" in await refusal(setup, use, platform, BOB)) is (who != ANYONE)
+    assert ("Only an admin can" in await refusal(setup, use, BOB)) is (who != ANYONE)
     if who != ANYONE:
-        assert {asked.address.platform for asked in setup.asked} == {platform}
         assert len(setup.asked) >= 2, "the first answer was kept"
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("use", [use for use, who in WHO_MAY_USE.items() if who != ANYONE])
 async def test_command_is_refused_where_the_platform_cannot_be_asked(
-    database: Database, use: str, platform: str
+    database: Database, use: str
 ) -> None:
     setup = Setup(database)
     setup.platform_error = Unreachable("away")
-    assert "could not be asked whether you are one" in await refusal(setup, use, platform, BOB)
+    assert "could not be asked whether you are one" in await refusal(setup, use, BOB)
 
 
 async def _keep(pressed: Pressed) -> Pressed:
@@ -165,7 +158,7 @@ async def _keep(pressed: Pressed) -> Pressed:
 class AnsweredQuestion:
     """A question of Alice, with an answer; and another one, without."""
 
-    def __init__(self, database: Database, platform: str, press_seconds: float = 60) -> None:
+    def __init__(self, database: Database, press_seconds: float = 60) -> None:
         clock = SystemClock()
         self.is_admin: bool | PlatformError | None = False
         """What the platform says; None: nothing, ever."""
@@ -174,7 +167,7 @@ class AnsweredQuestion:
         anonymous = AnonymousAdmins(SqlChatSettings(database, clock))
         admins = AdminCheck((), self._ask, clock, anonymous, press_seconds=press_seconds)
         self._buttons = AnswerButtons(self._conversations, self._inbox, admins, _keep)
-        self._question = make_incoming(platform=platform)
+        self._question = make_incoming()
         self._part = ""
 
     async def store(self, *, is_answered: bool) -> None:
@@ -209,12 +202,11 @@ class AnsweredQuestion:
         return bool(self.is_admin)
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("action", ButtonAction)
 async def test_button_is_refused_to_who_may_not_press_it(
-    database: Database, action: ButtonAction, platform: str
+    database: Database, action: ButtonAction
 ) -> None:
-    question = AnsweredQuestion(database, platform)
+    question = AnsweredQuestion(database)
     await question.store(is_answered=action is not ButtonAction.STOP)
     assert await question.press(action, ALICE) is None
     assert "Only the person who asked" in str(await question.press(action, BOB))
@@ -227,19 +219,18 @@ async def test_button_is_refused_to_who_may_not_press_it(
 async def test_press_is_refused_where_the_platform_does_not_say_in_time_who_is_an_admin(
     database: Database,
 ) -> None:
-    question = AnsweredQuestion(database, "telegram", press_seconds=0.01)
+    question = AnsweredQuestion(database, press_seconds=0.01)
     await question.store(is_answered=True)
     question.is_admin = None
     told = str(await question.press(ButtonAction.RETRY, BOB))
     assert "Telegram could not be asked whether you are one" in told
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("action", ButtonAction)
 async def test_admin_may_press_every_button_but_those_of_the_asker_alone(
-    database: Database, action: ButtonAction, platform: str
+    database: Database, action: ButtonAction
 ) -> None:
-    question = AnsweredQuestion(database, platform)
+    question = AnsweredQuestion(database)
     await question.store(is_answered=action is not ButtonAction.STOP)
     question.is_admin = True
     refused = await question.press(action, BOB)

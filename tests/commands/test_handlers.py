@@ -252,14 +252,6 @@ async def test_wrong_commands_are_refused_with_the_remedy(
     assert words in str(told.value)
 
 
-async def test_new_begins_with_the_greeting_of_the_active_preset(setup: Setup) -> None:
-    assert await setup.run_command("/new") == CommandResult(
-        "A new conversation begins.", True, None, changes_channel=True
-    )
-    await setup.run_command("/preset use nova")
-    assert (await setup.run_command("/new")).greeting == "Hi, Nova here."
-
-
 @pytest.mark.parametrize("name", sorted(COMMAND_NAMES))
 async def test_each_command_has_a_handler(setup: Setup, name: str) -> None:
     with contextlib.suppress(UserError):  # such as that a value is missing
@@ -311,24 +303,6 @@ async def test_new_says_how_many_greetings_there_are(setup: Setup) -> None:
     with pytest.raises(UserError, match=r"^nova has only one greeting"):
         await setup.run_command("/new 2")
     assert (await setup.run_command("/new 1")).greeting == "Hi, Nova here."
-
-
-async def test_me_needs_no_admin(setup: Setup) -> None:
-    setup.admin = False
-
-    assert (await setup.run_command("/me a knight")).text == (
-        "Your description for this channel was saved: a knight"
-    )
-    assert (await setup.run_command("/me")).text == "Your description here: a knight"
-
-
-async def test_forget_deletes_the_history_and_begins_a_session(setup: Setup) -> None:
-    assert await setup.run_command("/forget") == CommandResult(
-        "A new conversation begins.",
-        new_session=True,
-        deletes_history=True,
-        changes_channel=True,
-    )
 
 
 async def test_admins_of_the_service_are_admins_everywhere(setup: Setup) -> None:
@@ -440,3 +414,63 @@ async def test_prompts_are_not_shown_to_strangers(
     assert "instructions" not in (await setup.run_command("/preset show nova")).text
     with pytest.raises(UserError, match="Only the operators"):
         await setup.run_command("/context prompt")
+
+
+BY = HERE.author.id
+CHANNEL, SERVER = HERE.scopes[0], HERE.scopes[-1]
+
+
+async def test_each_setting_is_noted_with_what_it_replaced(setup: Setup) -> None:
+    for line in (
+        *("/preset use nova", "/preset add fox", "/preset remove nova", "/preset reset"),
+        *("/settings overhear off", "/settings overhear inherit"),
+        *("/settings scope user", "/settings scope inherit"),
+        *("/settings anonymous on", "/settings anonymous off"),
+        *("/settings notes here", "/settings notes off"),
+    ):
+        await setup.run_command(line)
+    place = HERE.address.channel
+    noted = [
+        ("set preset", CHANNEL, "", "nova"),
+        ("set preset", CHANNEL, "nova", "nova\nfox"),
+        ("set preset", CHANNEL, "nova\nfox", "fox"),
+        ("reset preset", CHANNEL, "fox", ""),
+        ("set observe", CHANNEL, "", "off"),
+        ("reset observe", CHANNEL, "off", ""),
+        ("set scope", CHANNEL, "", "user"),
+        ("reset scope", CHANNEL, "user", ""),
+        ("set anonymous_admins", CHANNEL, "", "on"),
+        ("reset anonymous_admins", CHANNEL, "on", ""),
+        ("set admin_notes", SERVER, "", place),
+        ("set admin_notes", CHANNEL, "", "off"),
+    ]
+    entries = [(BY, *one) for one in noted]
+    assert await read_audit(setup) == entries
+
+
+async def test_command_that_runs_again_is_noted_once(setup: Setup) -> None:
+    for _ in range(2):  # as after the death of a process
+        await setup.run_command("/preset use nova")
+    assert [one[1] for one in await read_audit(setup)] == ["set preset"]
+
+
+async def test_what_is_refused_or_said_of_oneself_is_not_noted(setup: Setup) -> None:
+    await setup.run_command("/me A tall knight.")
+    setup.admin = False
+    for line in ("/preset use nova", "/settings overhear off", "/forget channel"):
+        with pytest.raises(UserError):
+            await setup.run_command(line)
+    assert await read_audit(setup) == []
+
+
+async def test_own_private_chat_is_nobody_elses_matter(setup: Setup) -> None:
+    setup.here = replace(HERE, is_private=True)
+    for line in ("/preset use nova", "/settings overhear off", "/forget channel"):
+        await setup.run_command(line)
+    assert await read_audit(setup) == []
+
+
+async def read_audit(setup: Setup) -> list[tuple[str, str, str, str, str]]:
+    """Return what was noted, the oldest first."""
+    newest = await setup.audit.newest(100)
+    return [(one.who, one.action, one.subject, one.before, one.after) for one in newest][::-1]

@@ -89,21 +89,6 @@ class Setup:
 # --- the stream buffer -------------------------------------------------------------------------
 
 
-def test_buffer_is_not_due_before_the_first_text() -> None:
-    assert StreamBuffer(LIMITS).seconds_until_due(0) == math.inf
-
-
-def test_first_text_is_due_when_it_is_long_or_old_enough() -> None:
-    buffer = StreamBuffer(LIMITS)
-    buffer.feed("Hello", 0)
-
-    assert buffer.seconds_until_due(0.9) > 0
-    assert buffer.seconds_until_due(1.0) == 0
-    buffer.feed(ENOUGH, 0.1)
-    assert buffer.seconds_until_due(0.7) > 0
-    assert buffer.seconds_until_due(0.8) == 0
-
-
 @given(
     st.lists(st.tuples(st.floats(0, 2), st.sampled_from(["feed", "refuse", "take"])), max_size=60)
 )

@@ -16,9 +16,9 @@ from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.telemetry import metrics
 from bot.telemetry.metrics import ROOT, MessageTraces, TurnIds, record_span, start_traces
+from tests.fakes import CallingFakeBackend
 from tests.samples import make_incoming
 from tests.turn.setup import Setup
-from tests.turn.test_tools import CallingFakeBackend
 
 
 @dataclass

@@ -27,9 +27,8 @@ from bot.tool_servers.settings import McpServerSettings
 from bot.tools import MAX_RESULT_TOKENS, Toolbox, server_tools
 from bot.turn.prompt_inputs import AnswerTools
 from tests.e2e.waiting import wait_until
-from tests.fakes import FakeClock
+from tests.fakes import CallingFakeBackend, FakeClock
 from tests.turn.setup import CHAT, Setup
-from tests.turn.test_tools import CallingFakeBackend
 
 pytestmark = pytest.mark.service
 DEMO = str(Path(__file__).with_name("demo_server.py"))

@@ -57,6 +57,7 @@ from bot.turn.prompt_inputs import ChannelReader, PromptSources, ReadBefore, Rea
 from bot.turn.signals import CONVERSATIONS, ArrivalSignals, StopRequests
 from bot.turn.worker import ConversationWorker
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, ScriptStep
+from tests.media.file_samples import picture
 from tests.samples import ALICE, BOB, format_receipt, make_incoming, mask_secret, read_session
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
@@ -79,6 +80,19 @@ async def read_nothing(_said: Said, _limit: int) -> Sequence[Said]:
 
 async def download_nothing(_address: Address, _item: MediaItem, _max_bytes: int) -> bytes:
     raise Unreachable("there are no files here")
+
+
+FILES = {"cat": picture(), "notes": b"milk\neggs"}
+
+
+class SeeingFakeBackend(FakeBackend):
+    @override
+    def sees_images(self, model: str) -> bool:
+        return model == "m"
+
+
+async def download(_address: Address, item: MediaItem, max_bytes: int) -> bytes:
+    return FILES[item.source][:max_bytes]
 
 
 class FullDiskConversations(Conversations):

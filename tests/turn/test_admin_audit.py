@@ -95,13 +95,6 @@ async def test_preset_without_its_instructions_is_not_noted(
     assert await read_audit(setup) == []
 
 
-async def test_retry_of_a_question_whose_answer_failed_is_noted(database: Database) -> None:
-    setup = Setup(database, [AWAY], ["Two."])
-    await say(setup, question(BOB))
-    await say(setup, command("/retry"))
-    assert await actions(setup) == ["retry question"]
-
-
 @pytest.mark.parametrize("by", [ADMIN, BOB])
 @pytest.mark.parametrize("form", ["/stop", "Stop"])
 async def test_stop_by_an_admin_is_noted_once(database: Database, form: str, by: Person) -> None:

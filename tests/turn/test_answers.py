@@ -1,16 +1,26 @@
 """Test what is kept and shown of an answer, however it ends."""
 
 import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
+from sqlalchemy import select
 from structlog.testing import capture_logs
 
-from bot.chat.prompt import Finish, FinishReason, ReasoningDelta
-from bot.errors import BackendInterrupted
+from bot.chat.answers import AnswerSearch
+from bot.chat.incoming import Address, Joined, Person, Quote, WakeReason
+from bot.chat.outgoing import Face, Limits, MessageContent
+from bot.chat.prompt import Finish, FinishReason, QueuePosition, ReasoningDelta
+from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
-from tests.fakes import FakeBackend
-from tests.turn.setup import CHAT, Setup, failure, texts_before
+from bot.storage.reports import AnswerLog
+from bot.storage.tables import outbox
+from tests.fakes import LIMITS, FakeBackend
+from tests.samples import make_incoming
+from tests.turn.setup import CHAT, WITHOUT_NONCES, Setup, failure, running_worker, texts_before
+from tests.waiting import advance_in_steps, wait_until
 
 
 async def test_interrupted_answer_is_kept_and_marked(database: Database) -> None:
@@ -162,3 +172,236 @@ async def test_receipt_lists_what_was_sent_and_dropped(
     assert [(one.section, one.count) for one in receipt.dropped] == [("history", 4)]
     assert (receipt.limit, receipt.tokens <= 60) == (60, True)
     assert receipt.answer == ("word " * 9).strip()
+
+
+async def test_answer_is_shown_while_it_is_generated(database: Database) -> None:
+    go_on = asyncio.Event()
+    setup = Setup(database, ["Once upon", go_on, " a time."])
+    assert await texts_before(setup, go_on) == ["Once upon"]
+    assert setup.texts == ["Once upon a time."]
+    assert [call for call, _ in setup.surface.calls if call != "typing"] == ["send", "edit"]
+
+
+async def test_receipt_tells_when_the_answer_was_shown_and_delivered(database: Database) -> None:
+    go_on = asyncio.Event()
+    setup = Setup(database, ["Once upon", go_on, " a time."])
+    written_at = setup.clock.now()
+    said = replace(make_incoming("hello"), at=datetime.fromtimestamp(written_at, UTC))
+    await setup.clock.advance(1)
+    assert await texts_before(setup, go_on, said) == ["Once upon"]
+
+    log = AnswerLog(database)
+    [answer] = (await log.search(AnswerSearch(), 1)).answers
+    timings, sent_at = answer.receipt.timings, await log.find_delivery(answer)
+    assert (timings.received_at, timings.queued_seconds) == (written_at, 1)
+    assert len(timings.edits) == 1
+    assert 1 <= timings.edits[0] <= 1 + timings.seconds
+    assert sent_at == setup.clock.now()
+
+
+@pytest.mark.parametrize("has_nonces", [True, False])
+async def test_queue_position_is_shown_until_the_answer_begins(
+    database: Database, has_nonces: bool
+) -> None:
+    go_on = asyncio.Event()
+    backend = FakeBackend([QueuePosition(3, 11.2), go_on, "Hello."])
+    setup = Setup(database, backend=backend, limits=replace(LIMITS, can_repeat_sends=has_nonces))
+    assert await texts_before(setup, go_on) == ["⏳ You are number 3 in the queue, about 12 s …"]
+    assert setup.texts == ["Hello."]
+
+
+@pytest.mark.parametrize(
+    ("ending", "shown"),
+    [("Hello.", "Hello."), (BackendUnavailable("gone", "Nothing came."), failure("Nothing came."))],
+)
+async def test_slow_start_of_a_model_is_shown_until_the_answer_or_the_error(
+    database: Database, ending: str | Exception, shown: str
+) -> None:
+    go_on = asyncio.Event()
+    setup = Setup(database, [go_on, ending])
+    assert await texts_before(setup, go_on) == ["⏳ The model is still loading or thinking …"]
+    assert setup.texts == [shown]
+
+
+async def test_preset_without_streaming_shows_only_the_final_text(database: Database) -> None:
+    go_on = asyncio.Event()
+    backend = FakeBackend(["Once upon", go_on, " a time."])
+    setup = Setup(database, backend=backend, preset={"stream": False})
+    assert await texts_before(setup, go_on, is_streamed=False) == []
+    assert setup.texts == ["Once upon a time."]
+
+
+@pytest.mark.parametrize("limits", [LIMITS, WITHOUT_NONCES], ids=["nonces", "no nonces"])
+async def test_answer_that_is_whole_at_once_is_one_message(
+    database: Database, limits: Limits
+) -> None:
+    setup = Setup(database, ["Hi."], limits=limits)
+    await setup.say("hello")
+    assert [one for one in setup.surface.calls if one[0] != "typing"] == [("send", "Hi.")]
+
+
+@pytest.mark.parametrize("has_nonces", [True, False])
+async def test_long_answer_is_sent_in_parts(database: Database, has_nonces: bool) -> None:
+    short = replace(LIMITS, max_units=40, can_repeat_sends=has_nonces)
+    setup = Setup(database, [f"{'x' * 30}\n\n{'y' * 30}"], limits=short)
+    await setup.say("hello")
+    assert setup.texts == ["x" * 30, "y" * 30]
+    assert (await setup.history())[1] == ("assistant", f"{'x' * 30}\n\n{'y' * 30}")
+
+
+async def test_retry_after_a_crash_edits_the_same_messages_and_deletes_surplus_ones(
+    database: Database,
+) -> None:
+    short = replace(LIMITS, max_units=40)
+    never = asyncio.Event()
+    first = Setup(database, [f"{'x' * 30}\n\n{'y' * 30}", never], limits=short)
+    await first.receive("hello")
+    async with running_worker(first):
+        await wait_until(lambda: len(first.backend.prompts) == 1)
+        for _ in range(50):
+            await advance_in_steps(first.clock, 1)
+            if len(first.texts) == 2:
+                break
+    assert first.texts == ["x" * 30, "y" * 30]
+
+    restarted = Setup(database, ["z"], surface=first.surface, clock=first.clock)
+    await restarted.work()
+
+    assert restarted.texts == ["z"]
+    assert await restarted.history() == [("user", "hello"), ("assistant", "z")]
+
+
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+GROUP = Address("telegram", "5")
+ARRIVAL = Joined(GROUP, "join:5:1", Person("telegram:1", "Alice"), AT, (GROUP.lane,))
+
+
+async def test_group_is_greeted_once_as_the_character_does(database: Database) -> None:
+    preset = {"greeting": "Well met, {{user}}.", "macros": True}
+    setup = Setup(database, preset=preset)
+    for _ in range(2):  # delivered again after a restart
+        await setup.inbox.receive([ARRIVAL], {})
+        await setup.work()
+    assert setup.texts == ["Well met, Alice."]
+    assert await setup.history() == [("assistant", "Well met, Alice.")]
+
+
+async def test_preset_without_a_greeting_introduces_itself(database: Database) -> None:
+    setup = Setup(database, preset={"role_name": "Nora"})
+    await setup.inbox.receive([replace(ARRIVAL, author=None, locale="zh-CN")], {})
+    await setup.work()
+    [text] = setup.texts
+    assert "Nora" in text
+    assert "Write to me" not in text  # it is said in Chinese
+    assert await setup.history() == []
+
+
+async def test_greeting_of_a_native_command_is_a_message_of_its_own(database: Database) -> None:
+    setup = Setup(database, preset={"greeting": "Well met."})
+    command = make_incoming("/new", wake=WakeReason.COMMAND)
+    await setup.say(replace(command, message_id=None, interaction="1:token"))
+    told = "Changed by Alice: A new conversation begins."
+    assert setup.texts == ["A new conversation begins.", told, "Well met."]
+    asked = select(outbox.c.interaction).order_by(outbox.c.id)
+    tokens = await database.read(lambda c: c.execute(asked).scalars().all())
+    assert tokens == ["1:token", None, None]
+    assert await setup.history() == [("assistant", "Well met.")]
+
+
+async def test_response_that_everybody_reads_is_not_told_again(database: Database) -> None:
+    setup = Setup(database, preset={"greeting": "Well met."})
+    command = make_incoming("/new", wake=WakeReason.COMMAND)
+    native = replace(command, message_id=None, interaction="1:token", has_public_response=True)
+    await setup.say(native)
+    assert setup.texts == ["A new conversation begins.\n\nWell met."]
+
+
+async def test_nobody_else_is_told_of_a_change_in_a_private_chat(database: Database) -> None:
+    setup = Setup(database, preset={"greeting": "Well met."})
+    command = make_incoming("/new", wake=WakeReason.COMMAND)
+    native = replace(command, message_id=None, interaction="1:token", is_private=True)
+    await setup.say(native)
+    assert setup.texts == ["A new conversation begins.", "Well met."]
+
+
+@pytest.mark.parametrize("command", ["/new", "/preset use nora"])
+async def test_character_greets_everybody_with_its_own_face(
+    database: Database, command: str
+) -> None:
+    nora = {"greeting": "Well met.", "role_name": "Nora"}
+    limits = replace(LIMITS, shows_faces=True)
+    setup = Setup(database, preset=nora, limits=limits)
+    await setup.say(command)
+    *told, greeting = setup.surface.contents
+    assert [one.face for one in told] == [None]
+    assert greeting == MessageContent("Well met.", Face("Nora"))
+    assert await setup.history() == [("assistant", "Well met.")]
+    reply = Quote(None, "2", "Well met.", by_webhook=True)
+    await setup.say(replace(make_incoming("hello", key="5:9", wake=None), quote=reply))
+    assert len(setup.backend.prompts) == 1  # it replies to the character
+
+
+async def test_greeting_names_its_character_among_several(database: Database) -> None:
+    nora = {"greeting": "Well met.", "role_name": "Nora"}
+    setup = Setup(database, preset=nora, others=[{"name": "luna"}])
+    await setup.say("/preset add luna", "/new")
+    assert setup.texts[-2:] == ["A new conversation begins.", "**Nora**\nWell met."]
+    assert (await setup.history())[-1] == ("assistant", "Well met.")
+
+
+async def test_character_greets_a_group_with_its_own_face(database: Database) -> None:
+    nora = {"greeting": "Well met.", "role_name": "Nora"}
+    limits = replace(LIMITS, shows_faces=True)
+    setup = Setup(database, preset=nora, limits=limits)
+    await setup.inbox.receive([ARRIVAL], {})
+    await setup.work()
+    assert setup.surface.contents == [MessageContent("Well met.", Face("Nora"))]
+
+
+async def test_greeting_of_a_typed_command_is_in_its_answer(database: Database) -> None:
+    setup = Setup(database, preset={"greeting": "Well met."})
+    await setup.say("/new")
+    assert setup.texts == ["A new conversation begins.\n\nWell met."]
+
+
+@pytest.mark.parametrize("limits", [LIMITS, replace(LIMITS, can_edit=False)])
+async def test_character_greets_before_its_first_answer(database: Database, limits: Limits) -> None:
+    nora = {"greeting": "Well met, {{user}}.", "alternate_greetings": ["Two."], "macros": True}
+    setup = Setup(database, ["Hello."], preset=nora, limits=limits)
+    await setup.say("hi", "again")
+    assert setup.texts == ["Well met, Alice.", "Hello.", "Hello."]
+    assert [message.content for message in setup.backend.prompts[0].messages[-2:]] == [
+        "Well met, Alice.",
+        "hi",
+    ]
+    assert await setup.history() == [
+        ("assistant", "Well met, Alice."),
+        ("user", "hi"),
+        ("assistant", "Hello."),
+        ("user", "again"),
+        ("assistant", "Hello."),
+    ]
+
+
+async def test_start_is_two_lines_and_the_greeting(database: Database) -> None:
+    nora = {"greeting": "Well met.", "alternate_greetings": ["Two."], "role_name": "Nora"}
+    setup = Setup(database, ["Hello."], preset=nora)
+    start = replace(make_incoming("/start", wake=WakeReason.COMMAND), is_private=True)
+    how = (
+        "I am Nora. Write to me here.\n/help lists what I can do, /new 2 begins with another"
+        " greeting."
+    )
+    await setup.say(start, "hi", replace(start, external_key="5:3"))
+    assert setup.texts == [f"{how}\n\nWell met.", "Hello.", how]
+    assert (await setup.history())[0] == ("assistant", "Well met.")
+
+
+async def test_opened_chat_greets_or_says_how_long_it_goes_on(database: Database) -> None:
+    nora = {"greeting": "Well met.", "role_name": "Nora"}
+    setup = Setup(database, ["Hello."], preset=nora)
+    opened = replace(ARRIVAL, opens_chat=True)
+    for key in ("1", "2"):
+        await setup.inbox.receive([replace(opened, external_key=key)], {})
+        await setup.work()
+    count = "This conversation has 1 message; /new begins another."
+    assert setup.texts == ["Well met.", f"Nora answers here. {count}"]

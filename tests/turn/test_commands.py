@@ -49,15 +49,6 @@ async def test_context_prompt_sends_an_admin_one_file(database: Database) -> Non
     ]
 
 
-async def test_context_prompt_is_refused_to_others(database: Database) -> None:
-    setup = Setup(database, ["Hi."])
-    await setup.say("hello", make_incoming("/context prompt", key="5:2", author=BOB))
-    assert setup.texts[-1] == (
-        "⚠ Only an admin can see the exact prompt, because it contains my instructions."
-    )
-    assert not setup.surface.files
-
-
 async def test_context_mentions_the_file_to_admins_only_and_masks_secrets(
     database: Database,
 ) -> None:
@@ -94,32 +85,19 @@ async def test_new_begins_a_session_with_the_greeting(database: Database) -> Non
     assert (await setup.session()).number == 2
 
 
-async def test_new_ends_the_session_of_conversation_memories(database: Database) -> None:
-    setup = Setup(database)
-    await setup.say("/new")
-
-    assert setup.memory.calls == [f"end_session {CHAT}"]
-
-
 async def test_forget_deletes_all_sessions_and_reports_it(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"])
     await setup.say("CANARY 1", "/new", "CANARY 2")
-    setup.memory.calls.clear()
     await setup.say("/forget")
 
     assert setup.texts[-1] == (
         "Deleted for good: 4 messages and everything that was stored about them. "
         "A new conversation begins."
     )
-    assert setup.memory.calls == [f"forget {CHAT}", f"end_session {CHAT}"]
+    ended = f"end_session {CHAT}"
+    assert setup.memory.calls == [ended, f"forget {CHAT}", ended]
     rows = await database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
     assert rows == []
-
-
-async def test_unknown_command_is_answered_with_a_hint(database: Database) -> None:
-    setup = Setup(database)
-    await setup.say(make_incoming("/abracadabra", wake=WakeReason.COMMAND))
-    assert setup.texts == ["⚠ There is no command /abracadabra; /help lists them all."]
 
 
 async def test_settings_why_names_the_reason_of_each_message(database: Database) -> None:

@@ -12,8 +12,7 @@ from bot.storage.database import Database
 from bot.turn.claims import LEASE_SECONDS
 from tests.fakes import LIMITS
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import CHAT, Setup, running_worker
-from tests.turn.test_attachments import FILES, SeeingFakeBackend, download
+from tests.turn.setup import CHAT, FILES, SeeingFakeBackend, Setup, download, running_worker
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 SMALL = replace(LIMITS, max_units=200, unit="utf16")

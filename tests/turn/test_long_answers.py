@@ -63,13 +63,6 @@ async def test_growing_answer_shows_its_first_message_until_the_file_comes(
     assert files(setup) == [f"{LONG} And more."]
 
 
-async def test_lost_response_does_not_repeat_the_file(database: Database) -> None:
-    setup = make_setup(database, [LONG])
-    setup.surface.responses_to_lose = 2
-    await setup.say(make_incoming(key="5:0"))
-    assert (setup.texts, files(setup)) == ([BEGINNING, NOTE], [LONG])
-
-
 async def test_answer_after_a_crash_has_the_file_once(database: Database) -> None:
     first = make_setup(database, [LONG, asyncio.Event()])
     await first.receive("hello")
@@ -218,13 +211,6 @@ async def test_overtaken_answer_takes_its_thread_along(database: Database) -> No
     await setup.finish_sending()
     [first] = (id_ for id_, text in setup.surface.messages.items() if text == BEGINNING)
     assert placed(setup) == [(BEGINNING, None), ("w" * 40, first), ("z" * 40, first)]
-
-
-async def test_lost_responses_do_not_repeat_what_stands_in_the_thread(database: Database) -> None:
-    setup = with_threads(database, [VERY_LONG])
-    setup.surface.responses_to_lose = 3
-    await setup.say(make_incoming(key="5:0"))
-    assert placed(setup) == [(BEGINNING, None), *((text, "1") for text in REST)]
 
 
 async def test_retry_replaces_what_stands_in_the_thread(database: Database) -> None:

@@ -6,11 +6,17 @@ A number that has changed is not wrong by itself, but nobody should change one w
 """
 
 import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 from inline_snapshot import snapshot
 
+from bot.storage.database import parse_url
+from bot.storage.postgres import PostgresPool
 from tests.fakes import FakeBackend, ScriptStep
+from tests.postgres import counting_round_trips, create_postgres_database
 from tests.turn.counted_service import FIRST_WORDS, running_parts
 
 
@@ -61,4 +67,49 @@ async def test_cost_of_an_answer_that_is_whole_at_once(tmp_path: Path) -> None:
                 "tasks": {"KeyedWorkerPool._process_one": 2},
             }
         )
+        assert list(service.surface.messages.values()) == ["Hello."] * 2
+
+
+pytestmark = pytest.mark.service
+
+
+@pytest.fixture
+async def round_trips() -> Counter[str]:
+    return Counter()
+
+
+@pytest.fixture
+async def pool(postgres_folder: str, round_trips: Counter[str]) -> AsyncIterator[PostgresPool]:
+    url = await create_postgres_database(postgres_folder)
+    async with counting_round_trips(postgres_folder, round_trips) as folder:
+        yield PostgresPool(parse_url(url.replace(postgres_folder, folder)))
+
+
+async def test_round_trips_of_a_streamed_answer(
+    tmp_path: Path, pool: PostgresPool, round_trips: Counter[str]
+) -> None:
+    events = [asyncio.Event(), asyncio.Event()]
+    scripts: list[list[ScriptStep]] = [[FIRST_WORDS, event, "And an end."] for event in events]
+    async with running_parts(tmp_path, FakeBackend(*scripts), pool) as service:
+        await service.answer("5:1", events[0])
+        round_trips.clear()
+        cost = await service.cost("5:2", events[1])
+        assert cost["units"] == snapshot(6)
+        assert cost["reads"] + cost["writes"] == 0
+        # receive, begin, open, sent, finish, sent
+        assert dict(round_trips) == snapshot({"round_trips": 6})
+        assert list(service.surface.messages.values()) == [f"{FIRST_WORDS}And an end."] * 2
+
+
+async def test_round_trips_of_an_answer_that_is_whole_at_once(
+    tmp_path: Path, pool: PostgresPool, round_trips: Counter[str]
+) -> None:
+    async with running_parts(tmp_path, FakeBackend(["Hello."]), pool) as service:
+        await service.answer("5:1", None)
+        round_trips.clear()
+        cost = await service.cost("5:2", None)
+        assert cost["units"] == snapshot(4)
+        assert cost["reads"] + cost["writes"] == 0
+        # receive, begin, finish, sent
+        assert dict(round_trips) == snapshot({"round_trips": 4})
         assert list(service.surface.messages.values()) == ["Hello."] * 2

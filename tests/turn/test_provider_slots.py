@@ -20,7 +20,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
 from bot.texts.text import translate
 from bot.turn.limits import slots as provider_slots
-from bot.turn.limits.slots import ProviderSlots, SlotQueue, Urgency
+from bot.turn.limits.slots import ProviderSlots, SlotQueue, SlotRequest, Urgency
 from tests.fakes import FakeClock, run_ready_tasks
 from tests.samples import make_incoming
 from tests.turn.setup import Setup, running_worker
@@ -349,8 +349,11 @@ async def test_who_waits_for_a_minute_is_told_also_behind_others() -> None:
 
 def test_position_counts_those_that_go_first() -> None:
     queue = SlotQueue()
-    summary = queue.enter("", Urgency.BACKGROUND)
-    first, second = queue.enter("a", Urgency.QUESTION), queue.enter("b", Urgency.QUESTION)
+    background, question = Urgency.BACKGROUND, Urgency.QUESTION
+    chats = (("", background), ("a", question), ("b", question))
+    summary, first, second = (SlotRequest("p", 4, *one) for one in chats)
+    for one in (summary, first, second):
+        queue.enter(one)
     assert [queue.position(one) for one in (first, second, summary)] == [1, 2, 3]
     assert [one.may_try.is_set() for one in (first, second, summary)] == [True, False, False]
     queue.leave(first, is_served=True)

@@ -1,20 +1,40 @@
 """Test that answers are charged, and that budgets are reserved before and settled after them."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from bot.chat.usage import BudgetKind, Period, format_cost
-from bot.errors import BackendInterrupted, BackendUnavailable
+from bot.chat.prompt import Message, Prompt, Usage
+from bot.chat.story import StoryVector
+from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal, format_cost
+from bot.embedders.openai import OpenAIEmbedder
+from bot.embedders.registry import CountedEmbedder
+from bot.errors import BackendInterrupted, BackendUnavailable, BudgetUsedUp
+from bot.memory import StoryRetriever
 from bot.prompting.presets.preset import Preset
+from bot.runtime.in_process import InProcessRateLimits
+from bot.settings import EmbeddingSettings
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
-from bot.turn.limits.spending import BudgetRules, Spending
+from bot.storage.stories import SqlStories
+from bot.storage.usage import Budgets, UsageLog, UsageTotals
+from bot.turn.limits.rate_limits import AnswerLimits
+from bot.turn.limits.slots import ProviderSlots
+from bot.turn.limits.spending import (
+    BudgetedSummaries,
+    BudgetRules,
+    Spending,
+    embedding_payer,
+    no_embedding_payer,
+)
 from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend
-from tests.samples import BOB, make_incoming
-from tests.turn.budgets import DONE, PERSON_A_DAY, make_setup
-from tests.turn.setup import CHAT
+from tests.rigs.fake_embeddings import FakeEmbeddings
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.budgets import DONE, PERSON_A_DAY, PROVIDERS, make_setup
+from tests.turn.busy_channel import LIMITS_OF_CHATS, asked, end
+from tests.turn.setup import CHAT, Setup, running_worker
 
 
 async def costs(database: Database) -> list[int | None]:
@@ -147,3 +167,204 @@ async def test_continuation_of_a_cut_answer_is_reserved_like_another_answer(
     [cost] = await costs(database)
     assert cost is not None
     assert cost > 2000 if requests == 2 else cost < 2000
+
+
+LIMITS = {(BudgetKind.PERSON, Period.DAY): 6_000, (BudgetKind.CHANNEL, Period.DAY): 50_000}
+
+
+class Burst:
+    """A group in which Alice and Bob ask at the same time, and get one answer."""
+
+    def __init__(self, database: Database) -> None:
+        clock = FakeClock()
+        self._budgets = Budgets(database)
+        self._spending = Spending(
+            PROVIDERS,
+            clock,
+            self._budgets,
+            InProcessRateLimits(clock),
+            BudgetRules(LIMITS, max_output_tokens=400),
+        )
+        self.setup = Setup(
+            database,
+            ["Both of you.", DONE],
+            limits=LIMITS_OF_CHATS,
+            clock=clock,
+            preset={"context": "all"},
+            pipeline_parts={"spending": self._spending},
+        )
+        preset = self.setup.resolver.default
+        self._caps: dict[str, BudgetCap] = {}
+        for author in (ALICE, BOB):
+            for cap in self._spending.caps(asked(1, author), preset):
+                self._caps[cap.owner] = cap
+
+    async def use_up(self, owner: str) -> None:
+        """Leave nothing of a budget."""
+        cap = self._caps[owner]
+        assert await self._budgets.reserve([cap], cap.limit) is None
+
+    async def ask(self) -> None:
+        await self.setup.receive(asked(1, ALICE), asked(2, BOB))
+        async with running_worker(self.setup) as worker:
+            await end(self.setup, worker)
+
+    async def spent(self) -> dict[str, int]:
+        spent = await self._budgets.spent(list(self._caps.values()))
+        return {owner: spent.get(cap.key, 0) for owner, cap in self._caps.items()}
+
+
+async def test_newest_of_those_who_asked_pays(database: Database) -> None:
+    burst = Burst(database)
+    await burst.ask()
+    assert burst.setup.texts == ["Both of you."]
+    assert await burst.spent() == {ALICE.id: 0, BOB.id: 2_000, "telegram:5": 2_000}
+
+
+async def test_who_has_nothing_left_refuses_nobody_an_answer(database: Database) -> None:
+    """Bob writes last: before, everything was charged to him, and refused to Alice as well."""
+    burst = Burst(database)
+    await burst.use_up(BOB.id)
+    await burst.ask()
+    assert burst.setup.texts == ["Both of you."]
+    assert await burst.spent() == {ALICE.id: 2_000, BOB.id: 6_000, "telegram:5": 2_000}
+
+
+async def test_nothing_stays_reserved_where_nobody_can_pay(database: Database) -> None:
+    burst = Burst(database)
+    await burst.use_up(ALICE.id)
+    await burst.use_up(BOB.id)
+    await burst.ask()
+    [told] = burst.setup.texts
+    assert "Your budget of $0.0060 is used up today" in told
+    assert await burst.spent() == {ALICE.id: 6_000, BOB.id: 6_000, "telegram:5": 0}
+
+
+async def test_who_asks_too_much_delays_nobody_elses_answer(database: Database) -> None:
+    """Bob writes last: before, both were refused an answer."""
+    clock = FakeClock()
+    rates = InProcessRateLimits(clock)
+    limits = AnswerLimits(rates, clock, per_person=1, per_channel=0, seconds=3600)
+    setup = Setup(
+        database,
+        ["For Bob."],
+        ["Both of you."],
+        limits=LIMITS_OF_CHATS,
+        clock=clock,
+        preset={"context": "all"},
+        pipeline_parts={"limits": limits},
+    )
+    await setup.say(asked(1, BOB))
+    await setup.receive(asked(2, ALICE), asked(3, BOB))
+    async with running_worker(setup) as worker:
+        await end(setup, worker)
+    assert setup.texts == ["For Bob.", "Both of you."]
+
+
+SAID = make_incoming("hello")
+PRESET = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
+PROMPT = Prompt((Message("user", "Summarize this."),), "m", "channel:summary")
+EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+def make_summaries(database: Database, limit: int) -> tuple[BudgetedSummaries, Spending]:
+    clock = FakeClock()
+    rules = BudgetRules({(BudgetKind.PERSON, Period.DAY): limit}, max_output_tokens=100)
+    spending = Spending(PROVIDERS, clock, Budgets(database), rules=rules)
+    slots = ProviderSlots(InProcessRateLimits(clock), clock, {}, 0)
+    return BudgetedSummaries(spending, UsageLog(database, clock), slots), spending
+
+
+async def spent(database: Database, spending: Spending) -> list[int]:
+    return [*(await Budgets(database).spent(spending.caps(SAID, PRESET))).values()]
+
+
+async def test_summary_counts_for_who_was_answered_but_is_no_answer(database: Database) -> None:
+    summaries, spending = make_summaries(database, 10_000)
+    async with summaries.paid(PRESET, SAID, PROMPT, 50) as request:
+        assert request.prompt.max_output_tokens == 100
+        request.usage = Usage(1000, 200, 100)  # costs 2,000 millionths
+    assert await spent(database, spending) == [2000]
+    total = await UsageTotals(database).of_person(SAID.author.id, EPOCH)
+    assert total == UsageTotal(0, 1000, 200, 100, 2000, 0)
+
+
+async def test_unreported_usage_of_a_summary_is_estimated(database: Database) -> None:
+    summaries, spending = make_summaries(database, 10_000)
+    async with summaries.paid(PRESET, SAID, PROMPT, 50) as request:
+        request.text = "x" * 300
+    assert await spent(database, spending) == [50 + 100 * 10]
+
+
+async def test_summary_is_refused_when_the_budget_is_used_up(database: Database) -> None:
+    summaries, spending = make_summaries(database, 1_040)
+    with pytest.raises(BudgetUsedUp):
+        async with summaries.paid(PRESET, SAID, PROMPT, 50):
+            pytest.fail("it was allowed")
+    assert await spent(database, spending) == [0]
+
+
+EVER = datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(4e9, UTC)
+STORM = make_incoming("was there a storm?", key="5:1")
+NORA = Preset.model_validate(
+    {
+        "name": "nora",
+        "provider": "p",
+        "model": "m",
+        "persona": "Nora.\n{{RAG-dialogues|token<=200|n<=1}}",
+    }
+)
+
+
+async def search(
+    database: Database, limit: int, status: int = 200, *, may_spend: bool = True
+) -> tuple[int, int, int]:
+    """Ask for stories; return how many were found, what was spent, and what the usage says."""
+    clock = FakeClock()
+    budgets = Budgets(database)
+    rules = BudgetRules({PERSON_A_DAY: limit})
+    spending = Spending({}, clock, budgets, InProcessRateLimits(clock), rules)
+    async with FakeEmbeddings() as service:
+        service.answer = (
+            b'{"data": [{"embedding": [1, 2], "index": 0}], "usage": {"total_tokens": 9}}'
+        )
+        service.status = status
+        settings = EmbeddingSettings(
+            kind="openai", base_url=service.base_url, model="bge-m3", price=10
+        )
+        inner = OpenAIEmbedder(settings, clock)
+        embedder = CountedEmbedder(inner, settings, UsageLog(database, clock))
+        stories = SqlStories(database)
+        await stories.replace_stories("nora", ["A storm."], embedder.model_id)
+        [vector] = await inner.embed_documents(["A storm."]) if status == 200 else [b""]
+        inner.take_tokens()
+        if vector:
+            await stories.save_vectors("nora", embedder.model_id, [StoryVector("A storm.", vector)])
+        retriever = StoryRetriever(embedder, stories, ["nora"])
+        payer = embedding_payer(NORA, STORM, spending)
+        asked_before = len(service.log)
+        found = await retriever.retrieve(
+            NORA, STORM.text, payer if may_spend else no_embedding_payer(NORA, STORM)
+        )
+        await embedder.close()
+        assert (len(service.log) > asked_before) == (may_spend and limit >= 90)
+    [cap] = spending.caps(STORM, NORA)
+    spent = (await budgets.spent([cap])).get(cap.key, 0)
+    of_person = await UsageTotals(database).of_person(STORM.author.id, EVER[0])
+    return sum(map(len, (found or {}).values())), spent, of_person.cost
+
+
+async def test_search_is_settled_and_logged_for_who_asked(database: Database) -> None:
+    assert await search(database, 100_000) == (1, 90, 90)
+
+
+async def test_search_that_a_budget_does_not_allow_is_left_out(database: Database) -> None:
+    assert await search(database, 50) == (0, 0, 0)
+
+
+async def test_search_that_failed_costs_nothing(database: Database) -> None:
+    assert await search(database, 100_000, status=500) == (0, 0, 0)
+
+
+async def test_service_is_not_asked_where_nothing_may_be_spent(database: Database) -> None:
+    assert await search(database, 100_000, may_spend=False) == (0, 0, 0)

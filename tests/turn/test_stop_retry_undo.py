@@ -208,13 +208,6 @@ async def test_admin_stops_the_answer_to_somebody_else(database: Database) -> No
     assert setup.texts == ["Once\n\n⚠ (stopped)", "Stopped. /retry answers again."]
 
 
-async def test_stop_without_an_answer_says_so(database: Database) -> None:
-    setup = Setup(database, ["Hi."])
-    await setup.say("hello")
-    await setup.say("/stop")
-    assert setup.texts == ["Hi.", "⚠ No answer is being written here."]
-
-
 async def test_retry_replaces_the_newest_answer(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"], ["better"])
     await setup.say("a", "b", "/retry")
@@ -307,21 +300,6 @@ async def test_undo_leaves_observed_lines(database: Database) -> None:
     await setup.say("a", make_incoming("by the way", key="5:70", author=BOB, wake=None))
     await setup.say(said("/undo"))
     assert await setup.history() == [("user", "by the way")]
-
-
-@pytest.mark.parametrize("command", ["/undo", "/retry"])
-async def test_question_of_others_is_left_alone(database: Database, command: str) -> None:
-    setup = Setup(database, ["one"])
-    await setup.say("a", said(command, BOB))
-    assert setup.texts[-1].startswith("⚠ Only an admin can")
-    assert await setup.history() == [("user", "a"), ("assistant", "one")]
-
-
-@pytest.mark.parametrize("command", ["/undo", "/retry"])
-async def test_empty_conversation_has_no_newest_question(database: Database, command: str) -> None:
-    setup = Setup(database, ["one"])
-    await setup.say(command)
-    assert setup.texts == ["⚠ There is no question in this conversation yet."]
 
 
 async def test_undo_of_a_failed_question_keeps_the_history(database: Database) -> None:

@@ -4,28 +4,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from typing_extensions import override
 
 from bot.chat.incoming import Person
-from bot.chat.prompt import Finish, FinishReason, TemplateChoice, ToolCall, Usage
+from bot.chat.prompt import Finish, FinishReason, ToolCall, Usage
 from bot.chat.usage import BudgetKind, Period
 from bot.errors import BackendUnavailable, PresetError
 from bot.prompting.presets.files import parse_preset
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
-from tests.fakes import FakeBackend, ScriptStep
+from tests.fakes import CallingFakeBackend, ScriptStep
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.budgets import make_setup as make_budget_setup
 from tests.turn.setup import CHAT, Setup, failure
 
 ALL = {"tools": ["time", "dice", "history", "stories"]}
 USED = "\n\n🔧 tools used: "
-
-
-class CallingFakeBackend(FakeBackend):
-    @override
-    async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
-        return True
 
 
 def calling(*calls: tuple[str, str], usage: Usage | None = None) -> Finish:

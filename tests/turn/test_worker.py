@@ -1,22 +1,34 @@
 """Test the turn of one message on a real database: it is answered once, whatever goes wrong."""
 
 import asyncio
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import select, update
+import structlog
+from sqlalchemy import update
+from structlog.contextvars import merge_contextvars
+from structlog.typing import Processor
+from typing_extensions import override
 
-from bot.chat.incoming import MediaItem, MediaKind
+from bot.chat.incoming import MediaItem, MediaKind, Said, WakeReason
+from bot.chat.session import Claim
 from bot.chat.story import Story
-from bot.errors import BackendUnavailable, StoreError
+from bot.errors import BackendUnavailable, Fenced, StoreError
 from bot.intake import InboxIntake
 from bot.memory import RetrievedStories
 from bot.prompting.presets.preset import Preset
+from bot.runtime.in_process import InProcessSignals
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.tables import inbox, turn
-from tests.fakes import FakeBackend, run_ready_tasks
+from bot.storage.tables import inbox
+from bot.telemetry.logs import RecentEvents
+from bot.turn.claims import LEASE_SECONDS, LeaseKeeper
+from bot.turn.signals import ArrivalSignals, MissedSignals
+from tests.fakes import FakeBackend, FakeClock, run_ready_tasks
 from tests.samples import make_incoming
+from tests.turn.busy_channel import LIMITS_OF_CHATS, end
 from tests.turn.setup import CHAT, Setup, failure, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
@@ -57,14 +69,6 @@ async def test_persona_of_the_author_is_in_the_prompt(database: Database) -> Non
     assert await setup.history() == [("user", "hello"), ("assistant", "My lord.")]
 
 
-async def test_history_stores_preset_and_version_of_an_answer(database: Database) -> None:
-    setup = Setup(database, ["Hi."])
-    await setup.say("hello")
-    written = select(turn.c.role, turn.c.preset, turn.c.preset_version).order_by(turn.c.id)
-    rows = await database.read(lambda c: c.execute(written).all())
-    assert [tuple(row) for row in rows] == [("user", None, None), ("assistant", "nora", 3)]
-
-
 async def test_messages_are_answered_in_order_with_the_history_before_them(
     database: Database,
 ) -> None:
@@ -75,20 +79,6 @@ async def test_messages_are_answered_in_order_with_the_history_before_them(
     assert asked == ["a", "one", "b", "two", "c"]
 
 
-async def test_message_received_during_an_answer_is_answered_next(
-    database: Database,
-) -> None:
-    go_on = asyncio.Event()
-    setup = Setup(database, [go_on, "one"], ["two"])
-    await setup.receive("a")
-    async with running_worker(setup) as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
-        await setup.receive("b")
-        go_on.set()
-        await worker
-    assert setup.texts == ["one", "two"]
-
-
 async def test_failed_turn_leaves_no_trace(database: Database) -> None:
     no_model = BackendUnavailable("refused", notice="The model is away.")
     setup = Setup(database, [no_model], ["Hi."])
@@ -97,14 +87,6 @@ async def test_failed_turn_leaves_no_trace(database: Database) -> None:
     assert await setup.history() == []
     await setup.say("hello again")
     assert [message.content for message in setup.backend.prompts[-1].messages] == ["hello again"]
-
-
-async def test_observed_message_is_stored_but_not_answered(database: Database) -> None:
-    setup = Setup(database, preset={"context": "all"})
-    await setup.say(make_incoming("nice weather", wake=None))
-    assert setup.texts == []
-    assert setup.backend.prompts == []
-    assert await setup.history() == [("user", "nice weather")]
 
 
 async def test_ignored_message_is_neither_answered_nor_stored(database: Database) -> None:
@@ -228,14 +210,6 @@ async def test_stopping_worker_starts_no_further_message(database: Database) -> 
     assert await setup.crashes_of_pending() == [0]
 
 
-async def test_conversation_claimed_by_another_worker_is_skipped(database: Database) -> None:
-    setup = Setup(database)
-    await setup.receive("hello")
-    await setup.conversations.begin([CHAT], "other", 15)
-    await setup.work()
-    assert setup.backend.prompts == []
-
-
 async def test_turn_leaves_no_tasks_running(database: Database) -> None:
     setup = Setup(database)
     before = asyncio.all_tasks()
@@ -277,3 +251,177 @@ async def test_pasted_key_is_neither_kept_nor_sent_and_its_author_is_told(
         ("assistant", "Fine."),
     ]
     assert "CANARY" not in setup.backend.prompts[0].messages[-1].content
+
+
+def said(text: str, key: str) -> Said:
+    wake = WakeReason.COMMAND if text.startswith("/") else WakeReason.DM
+    return make_incoming(text, key=key, wake=wake)
+
+
+class DeafSetup(Setup):
+    """A worker in another process than the gateway; no signal gets through."""
+
+    @property
+    def missed(self) -> MissedSignals:
+        return MissedSignals(self.inbox, self.stops, self.arrivals, self.clock)
+
+    async def store(self, *events: Said) -> None:
+        await self.inbox.receive(events, {})
+
+
+async def test_stop_without_its_signal_ends_the_answer(database: Database) -> None:
+    setup = DeafSetup(database, backend=FakeBackend(["Once upon", asyncio.Event()]))
+    await setup.receive("a story")
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await advance_in_steps(setup.clock, 2)
+        await setup.store(said("/stop", "5:90"))
+        await setup.missed.look()
+        await worker
+    assert setup.texts == ["Once upon\n\n⚠ (stopped)", "Stopped. /retry answers again."]
+
+
+async def test_message_without_its_signal_interrupts_the_answer(database: Database) -> None:
+    preset = {"context": "all", "busy": {"mode": "interrupt", "quiet_seconds": 0}}
+    backend = FakeBackend(["Once upon", asyncio.Event()], ["Both."])
+    setup = DeafSetup(database, backend=backend, limits=LIMITS_OF_CHATS, preset=preset)
+    await setup.receive(said("first", "5:1"))
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await setup.store(said("second", "5:2"))
+        await setup.missed.look()
+        await end(setup, worker)
+    assert setup.texts == ["Both."]
+
+
+async def test_only_what_is_not_being_answered_counts_and_once(database: Database) -> None:
+    go_on = asyncio.Event()
+    setup = DeafSetup(database, backend=FakeBackend(["Once upon", go_on]))
+    arrivals = ArrivalSignals(InProcessSignals())
+    missed = MissedSignals(setup.inbox, setup.stops, arrivals, setup.clock)
+    noted: list[str] = []
+    await setup.receive("a story")
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        unsubscribe = arrivals.subscribe(CHAT, lambda: noted.append("arrival"))
+        await missed.look()
+        assert noted == []
+        await setup.store(said("another", "5:91"))
+        await missed.look()
+        await missed.look()
+        unsubscribe()
+        await setup.store(said("a third", "5:92"))
+        await missed.look()
+        go_on.set()
+        await worker
+    assert noted == ["arrival"]
+
+
+async def test_log_of_a_failed_message_is_found_by_its_id(database: Database) -> None:
+    events = RecentEvents()
+    setup = Setup(database, [BackendUnavailable("503")])
+    before = structlog.get_config()["processors"]
+    processors: list[Processor] = [merge_contextvars, structlog.stdlib.add_log_level, events]
+    structlog.configure(processors=[*processors, *before])
+    try:
+        await setup.say("hello")
+    finally:
+        structlog.configure(processors=before)
+
+    [failed] = events.failures(9)
+    assert failed.turn == "telegram:5:1"
+    assert f"(error {failed.error_id})" in setup.texts[0]
+    assert [step.event for step in failed.steps] == [
+        *("prompt_composed", "prefill", "speaker_failed", "not_answered")
+    ]
+
+
+ONE, TWO = Claim("telegram:1", 1, "me"), Claim("telegram:2", 1, "me")
+
+
+class ScriptedLeases(Conversations):
+    """Records what is renewed, and says that some of it was `lost`."""
+
+    def __init__(self, database: Database, clock: FakeClock) -> None:
+        super().__init__(database, clock)
+        self.renewed: list[list[Claim]] = []
+        self.lost: set[Claim] = set()
+        self.is_down = False
+
+    @override
+    async def renew(self, claims: Collection[Claim], lease_seconds: float) -> Sequence[Claim]:
+        self.renewed.append(list(claims))
+        if self.is_down:
+            raise StoreError("down")
+        return [one for one in claims if one in self.lost]
+
+
+class HeldLeases:
+    """A keeper that runs, and workers that hold a claim until they are told to end."""
+
+    def __init__(self, database: Database) -> None:
+        self.clock = FakeClock()
+        self.leases = ScriptedLeases(database, self.clock)
+        self.keeper = LeaseKeeper(self.leases, self.clock)
+        self.end = asyncio.Event()
+
+    async def work(self, claim: Claim) -> None:
+        with self.keeper.hold(claim):
+            await self.end.wait()
+
+
+async def test_all_leases_are_renewed_together_until_their_work_ends(database: Database) -> None:
+    setup = HeldLeases(database)
+    async with asyncio.TaskGroup() as group:
+        keeping = group.create_task(setup.keeper.run())
+        workers = [group.create_task(setup.work(claim)) for claim in (ONE, TWO)]
+        await setup.clock.advance(LEASE_SECONDS / 3)
+        setup.end.set()
+        await asyncio.wait(workers)
+        await setup.clock.advance(LEASE_SECONDS)
+        keeping.cancel()
+    assert setup.leases.renewed == [[ONE, TWO]]
+
+
+async def test_only_the_work_of_a_lost_lease_is_stopped(database: Database) -> None:
+    setup = HeldLeases(database)
+    setup.leases.lost = {ONE}
+    keeping = asyncio.create_task(setup.keeper.run())
+    lost, held = (asyncio.create_task(setup.work(claim)) for claim in (ONE, TWO))
+    await setup.clock.advance(LEASE_SECONDS / 3)
+
+    with pytest.raises(Fenced):
+        await lost
+    assert not held.done()
+    setup.end.set()
+    await held
+    keeping.cancel()
+
+
+async def test_work_goes_on_while_the_database_is_down(database: Database) -> None:
+    setup = HeldLeases(database)
+    setup.leases.is_down = True
+    keeping = asyncio.create_task(setup.keeper.run())
+    worker = asyncio.create_task(setup.work(ONE))
+    await setup.clock.advance(2 * LEASE_SECONDS / 3)
+    assert len(setup.leases.renewed) == 2
+    assert not worker.done()
+    keeping.cancel()
+    worker.cancel()
+
+
+async def test_claim_is_certain_for_half_a_lease_after_its_newest_proof(database: Database) -> None:
+    setup = HeldLeases(database)
+    setup.keeper.note([ONE, TWO], setup.clock.monotonic())
+    workers = [asyncio.create_task(setup.work(claim)) for claim in (ONE, TWO)]
+    await setup.clock.advance(LEASE_SECONDS / 3)
+    setup.leases.lost = {TWO}
+    keeping = asyncio.create_task(setup.keeper.run())
+    await setup.clock.advance(LEASE_SECONDS / 3)
+    assert [setup.keeper.is_certain(claim) for claim in (ONE, TWO)] == [True, False]
+    setup.leases.is_down = True  # or this process stands still
+    await setup.clock.advance(LEASE_SECONDS / 2)
+    assert not setup.keeper.is_certain(ONE)
+    setup.end.set()
+    keeping.cancel()
+    await asyncio.wait([*workers, keeping])

@@ -1,0 +1,440 @@
+"""The prompt that is previewed is the one that is sent, to the letter and to the token."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+import pytest
+from sqlalchemy import func, select
+from typing_extensions import override
+
+from bot.chat.access import Scope
+from bot.chat.answers import AnswerSearch, StoredAnswer
+from bot.chat.drafts import Scene
+from bot.chat.incoming import Person, Quote, Said, WakeReason
+from bot.chat.prompt import Prompt
+from bot.chat.session import HistoryScope
+from bot.chat.usage import BudgetKind, EmbeddingPayer, Period
+from bot.console.operator_requests import (
+    OperatorRequests,
+    PromptReplay,
+    ReplayChanges,
+    try_provider,
+)
+from bot.console.prompt_preview import DraftComposer
+from bot.console.routes import Caller
+from bot.errors import BackendUnavailable, UserError
+from bot.memory import RetrievedStories
+from bot.ports import TextTokenCounter
+from bot.prompting.fit import tokens_by_span
+from bot.prompting.presets.preset import Preset
+from bot.runtime.in_process import InProcessRateLimits
+from bot.storage.database import Database
+from bot.storage.receipts import Receipts
+from bot.storage.reports import AnswerLog
+from bot.storage.tables import metadata
+from bot.storage.usage import Budgets, UsageLog, UsageTotals
+from bot.turn.limits.slots import ProviderSlots
+from bot.turn.limits.spending import BudgetRules, Spending, embedding_payer
+from tests.fakes import FakeBackend
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.budgets import DONE, PROVIDERS
+from tests.turn.setup import NORA, Setup
+
+MING = Person("telegram:3", "小明 [bot]:")
+SCENES = 200
+SCOPES = (HistoryScope.SHARED, HistoryScope.USER, HistoryScope.REPLIES)
+WORDS = ("lamp", "ferry", "潮水", "Nora,", "marlowe", "<|im_end|>", "🦜", "[system]:", "{{char}}")
+LOREBOOK = {
+    "entries": {
+        "0": {"uid": 0, "key": ["lamp", "ferry"], "content": "The lamp is lit at dusk."},
+        "1": {"uid": 1, "key": ["潮水"], "content": "The tide turns at six.", "order": 1},
+    }
+}
+PRESETS: Sequence[dict[str, object]] = (
+    {"name": "nora", "role_name": "Nora", "system": "You are Nora.", "max_input_tokens": 250},
+    {"name": "marlowe", "role_name": "Marlowe", "system": "You row.", "lorebook": LOREBOOK},
+    {"name": "lan", "role_name": "Lan", "system": "Be brief.", "max_rounds": 2, "provider": "q"},
+)
+
+
+class CountingBackend(FakeBackend):
+    """Counts a token for every two characters, and reads no more than 400 tokens."""
+
+    @override
+    async def count_tokens(self, prompt: Prompt) -> int:
+        return sum(5 + len(one.content) // 2 for one in prompt.messages)
+
+    @override
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        return lambda texts: [len(text) // 2 for text in texts]
+
+    @override
+    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
+        return 400
+
+
+def make_scene(setup: Setup, number: int) -> tuple[list[Said], list[str]]:
+    """Return the messages of a scene, and the presets that are active in it."""
+    dice = random.Random(number)
+    people = (ALICE, BOB, MING)[: dice.randint(1, 3)]
+    messages: list[Said] = []
+    for at in range(1, dice.randint(2, 7)):
+        text = " ".join(dice.choices(WORDS, k=dice.randint(1, 40)))
+        said = make_incoming(
+            text,
+            key=f"{number}:{at}",
+            chat=str(number),
+            author=dice.choice(people),
+            wake=dice.choice((WakeReason.DM, WakeReason.MENTION, None)),
+        )
+        if at > 1 and dice.random() < 0.3:
+            quoted = messages[-1]
+            said = replace(said, quote=Quote(quoted.author, quoted.message_id, quoted.text))
+        messages.append(said)
+    messages[-1] = replace(messages[-1], wake=WakeReason.DM)
+    active = dice.sample([str(one["name"]) for one in PRESETS], dice.randint(1, 3))
+    return messages, active
+
+
+async def deliver(setup: Setup, said: Said) -> str:
+    """Let a message be received and processed; return the key of its history."""
+    async with setup.router.routed([said]) as [routed]:
+        assert isinstance(routed, Said)
+        await setup.inbox.receive([routed], {})
+    key = routed.address.conversation
+    await setup.work(key)
+    return key
+
+
+@pytest.mark.slow
+async def test_preview_is_the_receipt_of_the_answer_that_follows(database: Database) -> None:
+    backend = FakeBackend(["The tide turns."])
+    first, *others = PRESETS
+    setup = Setup(
+        database,
+        backend=backend,
+        preset=first,
+        others=[dict(one) for one in others],
+        fallback=CountingBackend(["Aye."]),
+    )
+    receipts = Receipts(database)
+    compared: Counter[HistoryScope] = Counter()
+    branches = chains = 0
+    for number in range(1, SCENES + 1):
+        (*earlier, newest), active = make_scene(setup, number)
+        presets = [setup.preview.resolver.find(name) for name in active]
+        await setup.preview.resolver.set_active(newest.scopes[0], presets, "telegram:1")
+        scope = SCOPES[number % len(SCOPES)]
+        await setup.history_scopes.set(newest.scopes[0], scope, "telegram:1")
+        answered = False
+        for said in earlier:
+            key = await deliver(setup, said)
+            answered = bool(await receipts.newest(key)) or answered
+        if answered and scope is HistoryScope.REPLIES:
+            *_, (name, text) = setup.surface.messages.items()
+            newest = replace(newest, quote=Quote(None, name, text, is_ours=True))
+
+        preview = await setup.preview.preview(newest)
+        if preview.problem is not None:
+            assert preview.problem.startswith("A reply to a message in the middle")
+            branches += 1
+            continue
+        previewed = preview.prompt
+        key = await deliver(setup, newest)
+        compared[scope] += 1
+        chains += "#replies=" in key and not key.endswith(f"={newest.message_id}")
+
+        [(_, sent), *_] = await receipts.newest(key)
+        assert previewed is not None, newest
+        assert (
+            replace(
+                previewed,
+                answer=sent.answer,
+                reason=sent.reason,
+                timings=sent.timings,
+                charge=sent.charge,
+            )
+            == sent
+        )
+        segments = [tokens for _, tokens in tokens_by_span(previewed)]
+        assert sum(segments) == previewed.tokens == sent.tokens
+        assert min(segments) >= 0
+    assert sum(compared.values()) == SCENES - branches >= 180
+    assert min(compared.values()) >= 45
+    assert chains >= 15
+
+
+async def test_preview_asks_and_stores_nothing(database: Database) -> None:
+    setup = Setup(database)
+    await setup.say("hello")
+    asked = len(setup.backend.prompts)
+
+    async def count_rows() -> list[int]:
+        counts = [select(func.count()).select_from(table) for table in metadata.sorted_tables]
+        return await database.read(lambda c: [c.execute(one).scalar_one() for one in counts])
+
+    before = await count_rows()
+    next_answer = await setup.preview.preview(make_incoming("and now?", key="5:9"))
+    assert next_answer.prompt is not None
+    assert next_answer.prompt.prompt.messages[-1].content.endswith("and now?")
+    assert await count_rows() == before
+    assert len(setup.backend.prompts) == asked
+
+
+async def test_preview_says_who_would_answer_and_why(database: Database) -> None:
+    marlowe: dict[str, object] = {"name": "marlowe", "role_name": "Marlowe"}
+    setup = Setup(database, others=[marlowe])
+    resolver = setup.preview.resolver
+    presets = [resolver.find("nora"), resolver.find("marlowe")]
+    await resolver.set_active("telegram:5", presets, "telegram:1")
+
+    called = await setup.preview.preview(make_incoming("Marlowe, row us across", wake=None))
+    assert [(one.name, one.is_chosen, one.reasons) for one in called.characters] == [
+        ("Marlowe", True, ("was called by name",)),
+        ("nora", False, ("another character was called",)),
+    ]
+    silent = await setup.preview.preview(make_incoming("good evening", wake=None))
+    assert silent.prompt is None
+    assert [one.reasons for one in silent.characters] == [("was not addressed",)] * 2
+    assert (await setup.preview.preview(make_incoming("/help"))).is_command
+
+
+async def test_preview_of_a_message_that_is_too_long_says_so(database: Database) -> None:
+    setup = Setup(database, preset={"max_input_tokens": 20})
+    next_answer = await setup.preview.preview(make_incoming("word " * 200))
+    assert next_answer.prompt is None
+    assert next_answer.problem is not None
+    assert "too long" in next_answer.problem
+
+
+READER = Caller("token reader", frozenset({Scope.READ, Scope.PRESETS}))
+OPERATOR = Caller("session", frozenset(Scope))
+
+
+@pytest.mark.parametrize(
+    ("caller", "person"), [(READER, None), (OPERATOR, make_incoming().author.id)]
+)
+async def test_only_who_may_operate_pays_for_the_stories_of_a_preview(
+    database: Database, caller: Caller, person: str | None
+) -> None:
+    payers: list[str | None] = []
+
+    async def retrieve(
+        _preset: Preset, _newest: str, payer: EmbeddingPayer | None
+    ) -> RetrievedStories | None:
+        payers.append(payer.charge.person if payer else "nobody")
+        return None
+
+    setup = Setup(database, retrieve_stories=retrieve)
+    spending = Spending({}, setup.clock)
+    sources = replace(
+        setup.preview.sources,
+        embedding_payer=partial(embedding_payer, spending=spending),
+    )
+    composer = DraftComposer(sources, setup.resolver, setup.conversations)
+    scene = Scene(await setup.session(), make_incoming("hello"))
+    preset = Preset.model_validate(NORA)
+    receipt = await composer.compose(preset, None, scene, may_spend=caller.may_spend)
+    assert "hello" in repr(receipt.prompt.messages[-1])
+    assert payers == [person]
+
+
+EVER = (datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
+NILS = Preset.model_validate(
+    {
+        "name": "nils",
+        "provider": "q",
+        "model": "tiny",
+        "parameters": {"temperature": 0.1},
+        "max_output_tokens": 50,
+    }
+)
+
+
+async def stored_answer(setup: Setup, database: Database) -> StoredAnswer:
+    await setup.say("hello")
+    [answer] = (await AnswerLog(database).search(AnswerSearch(), 1)).answers
+    return answer
+
+
+def make_replay(
+    setup: Setup,
+    database: Database,
+    model: FakeBackend,
+    *,
+    channel_limit: int | None = None,
+    drafts: Sequence[Preset] = (),
+) -> PromptReplay:
+    limits = {} if channel_limit is None else {(BudgetKind.CHANNEL, Period.DAY): channel_limit}
+    clock = setup.clock
+    rates = InProcessRateLimits(clock)
+    requests = OperatorRequests(
+        {"p": model, "q": model},
+        Spending(PROVIDERS, clock, Budgets(database), rates, BudgetRules(limits)),
+        ProviderSlots(rates, clock, {"p": 1}, 60),
+        UsageLog(database, clock),
+        clock,
+    )
+    preview = setup.preview
+
+    async def find_draft(name: str) -> Preset:
+        return next((one for one in drafts if one.name == name), None) or preview.resolver.find(
+            name
+        )
+
+    composer = DraftComposer(preview.sources, preview.resolver, preview.conversations)
+    log = AnswerLog(database)
+    return PromptReplay(requests, {"nils": NILS}, log, find_draft, composer, lambda preset: preset)
+
+
+async def test_replay_sends_the_stored_prompt_and_is_kept_in_no_history(
+    database: Database,
+) -> None:
+    setup = Setup(database, ["Hi."])
+    answer = await stored_answer(setup, database)
+    turns = (await setup.session()).turns
+    model = FakeBackend(["Ho.", DONE])
+
+    made = await make_replay(setup, database, model).replay(answer, ReplayChanges())
+
+    [prompt] = model.prompts
+    assert replace(prompt, asked_by="telegram:1") == answer.receipt.prompt
+    assert (made.generated.text, made.provider) == ("Ho.", "p")
+    assert (made.charge.model, made.charge.cost) == ("m", 2_000)
+    assert (await setup.session()).turns == turns
+    assert setup.texts == ["Hi."]
+    found = await AnswerLog(database).search(AnswerSearch(), 9)
+    assert [one.number for one in found.answers] == [answer.number]
+
+
+async def test_replay_counts_as_usage_of_the_operator(database: Database) -> None:
+    setup = Setup(database, ["Hi."])
+    answer = await stored_answer(setup, database)
+
+    await make_replay(setup, database, FakeBackend(["Ho.", DONE])).replay(answer, ReplayChanges())
+
+    rows = await UsageTotals(database).by_day(*EVER)
+    costs = {row.person: row.total.cost for row in rows}
+    assert costs["web:console"] == 2_000
+
+
+async def test_replay_takes_another_preset_s_model_and_other_instructions(
+    database: Database,
+) -> None:
+    setup = Setup(database, ["Hi."])
+    answer = await stored_answer(setup, database)
+    model = FakeBackend(["Ho."])
+
+    changes = ReplayChanges("nils", "Be Nils.")
+    made = await make_replay(setup, database, model).replay(answer, changes)
+
+    [prompt] = model.prompts
+    assert (made.provider, prompt.model, prompt.max_output_tokens) == ("q", "tiny", 50)
+    assert prompt.parameters == {"temperature": 0.1}
+    contents = [one.content for one in prompt.messages]
+    stored = [one.content for one in answer.receipt.prompt.messages if one.role != "system"]
+    assert contents == ["Be Nils.", *stored]
+
+
+async def test_prompt_composed_anew_of_what_was_not_changed_is_the_stored_one(
+    database: Database,
+) -> None:
+    marlowe: dict[str, object] = {"name": "marlowe", "role_name": "Marlowe", "system": "Row."}
+    nora = {"role_name": "Nora", "system": "You are Nora.", "max_rounds": 2}
+    model = FakeBackend(*([f"Aye, {number}."] for number in range(20)))
+    setup = Setup(database, backend=model, preset=nora, others=[marlowe])
+    resolver = setup.preview.resolver
+    both = [resolver.find(one) for one in ("nora", "marlowe")]
+    await resolver.set_active("telegram:5", both, "telegram:1")
+    for at, (author, text) in enumerate(
+        [
+            (ALICE, "Nora, Marlowe, good evening"),
+            (BOB, "what a night"),
+            (BOB, "Marlowe, row us across"),
+            (ALICE, "Nora, is he always like this?"),
+            (ALICE, "/retry"),
+            (BOB, "Marlowe, thank you"),
+        ]
+    ):
+        wake = None if text == "what a night" else WakeReason.MENTION
+        await setup.receive(make_incoming(text, key=f"5:{at}", author=author, wake=wake))
+        await setup.work()
+    answers = (await AnswerLog(database).search(AnswerSearch(), 20)).answers
+    assert len(answers) >= 5
+
+    for answer in answers:
+        made = make_replay(setup, database, asked := FakeBackend(["Ho."]))
+        await made.replay(answer, ReplayChanges(draft=answer.receipt.preset))
+        [prompt] = asked.prompts
+        assert prompt.messages == answer.receipt.prompt.messages, answer.receipt.answer
+
+
+async def test_draft_answers_the_stored_message_in_the_place_of_its_preset(
+    database: Database,
+) -> None:
+    setup = Setup(database, ["Hi."], ["Later."])
+    answer = await stored_answer(setup, database)
+    await setup.say(make_incoming("and later", key="5:9"))
+    draft = NILS.model_copy(update={"system": "You are Nils.", "provider": "p"})
+    model = FakeBackend(["Ho."])
+    replay = make_replay(setup, database, model, drafts=[draft])
+
+    made = await replay.replay(answer, ReplayChanges(draft="nils"))
+
+    [prompt] = model.prompts
+    assert made.prompt.messages == prompt.messages
+    assert (prompt.messages[0].content, prompt.model) == ("You are Nils.", "tiny")
+    assert "hello" in prompt.messages[-1].content
+    assert all("and later" not in one.content for one in prompt.messages)
+
+
+async def test_replay_with_a_draft_says_that_the_history_is_gone(database: Database) -> None:
+    setup = Setup(database, ["Hi."])
+    answer = await stored_answer(setup, database)
+    changed = replace(answer, receipt=replace(answer.receipt, answer="It was edited."))
+
+    with pytest.raises(UserError, match="no longer in the history"):
+        await make_replay(setup, database, FakeBackend()).replay(
+            changed, ReplayChanges(draft="nora")
+        )
+
+
+async def test_budget_of_the_channel_refuses_a_replay(database: Database) -> None:
+    setup = Setup(database, ["Hi."])
+    answer = await stored_answer(setup, database)
+    model = FakeBackend(["Ho.", DONE])
+
+    with pytest.raises(UserError, match="The budget of this channel"):
+        await make_replay(setup, database, model, channel_limit=10).replay(answer, ReplayChanges())
+
+    assert model.prompts == []
+
+
+async def test_replay_of_what_is_not_set_up_says_so(database: Database) -> None:
+    setup = Setup(database, ["Hi."])
+    answer = await stored_answer(setup, database)
+    made = make_replay(setup, database, FakeBackend())
+    replay = replace(made, requests=replace(made.requests, backends={}))
+
+    with pytest.raises(BackendUnavailable, match="'p' is not set up any more"):
+        await replay.replay(answer, ReplayChanges())
+    with pytest.raises(UserError, match="There is no such preset"):
+        await replay.replay(answer, ReplayChanges("nobody"))
+
+
+async def test_trial_asks_the_model_of_the_provider_s_first_preset(database: Database) -> None:
+    setup = Setup(database)
+    model = FakeBackend(["Hello!"])
+    requests = make_replay(setup, database, model).requests
+    trial = partial(try_provider, requests, {"nils": NILS})
+
+    assert await trial("q") == "Hello!"
+
+    [prompt] = model.prompts
+    assert (prompt.model, prompt.max_output_tokens) == ("tiny", 32)
+    with pytest.raises(UserError, match="No preset uses this provider"):
+        await trial("p")

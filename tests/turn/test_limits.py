@@ -1,0 +1,418 @@
+"""Test that people and channels which ask for too much are slowed down, and told once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+from typing_extensions import override
+
+from bot.chat.command import ButtonAction
+from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
+from bot.chat.rate import Rate
+from bot.commands.answers import NOT_YOURS
+from bot.runtime.in_process import InProcessRateLimits
+from bot.storage.database import Database, open_database
+from bot.storage.tables import inbox
+from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits
+from bot.turn.limits.slots import ProviderSlots
+from tests.fakes import FakeBackend, FakeClock, FakeSurface, ScriptStep, run_ready_tasks
+from tests.postgres import create_postgres_database
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.busy_channel import answering, end, pass_time_until
+from tests.turn.setup import Setup, pressed, running_worker
+from tests.waiting import advance_in_steps, wait_until
+
+SLOWED = (
+    "⏳ That is more than 2 messages in 20 s. I will answer all of them, but more slowly: one every"
+    " 10 s."
+)
+
+
+class RecordingRateLimits(InProcessRateLimits):
+    """Records what was asked for."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.taken: list[Rate] = []
+
+    @override
+    async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
+        self.taken += rates
+        return await super().take(rates, max_wait_seconds)
+
+
+def make_setup(
+    database: Database,
+    *,
+    seconds: float = 20,
+    per_person: int = 2,
+    per_channel: int = 0,
+    scripts: int = 8,
+) -> tuple[Setup, RecordingRateLimits]:
+    clock = FakeClock()
+    rates = RecordingRateLimits(clock)
+    limits = AnswerLimits(
+        rates,
+        clock,
+        per_person=per_person,
+        per_channel=per_channel,
+        seconds=seconds,
+    )
+    backend = FakeBackend(*([f"answer {number}"] for number in range(1, scripts + 1)))
+    setup = Setup(database, backend=backend, clock=clock, pipeline_parts={"limits": limits})
+    return setup, rates
+
+
+async def until_waiting(rates: RecordingRateLimits, taken: int) -> None:
+    """Wait until so many rates were taken, the last of them for a notice before a wait."""
+    await wait_until(lambda: len(rates.taken) == taken)
+    await run_ready_tasks()
+
+
+@asynccontextmanager
+async def working(setup: Setup, *texts: str) -> AsyncIterator[asyncio.Task[None]]:
+    await setup.receive(*texts)
+    async with running_worker(setup) as worker:
+        yield worker
+
+
+async def test_person_is_slowed_down_and_told_once(database: Database) -> None:
+    setup, rates = make_setup(database)
+    async with working(setup, "a", "b", "c", "d") as worker:
+        await until_waiting(rates, 4)
+        assert len(setup.backend.prompts) == 2  # no work is done for the third
+        await setup.clock.advance(10)
+        await until_waiting(rates, 6)
+        assert not worker.done()
+        await setup.clock.advance(10)
+        await worker
+    assert setup.texts == ["answer 1", "answer 2", "answer 3", SLOWED, "answer 4"]
+    assert [role for role, _ in await setup.history()] == ["user", "assistant"] * 4
+
+
+async def test_others_in_the_channel_are_not_slowed_down(database: Database) -> None:
+    setup, _rates = make_setup(database)
+    await setup.say("a", "b", make_incoming("c", key="5:3", author=BOB))
+    assert setup.texts == ["answer 1", "answer 2", "answer 3"]
+
+
+async def test_channel_is_slowed_down_whoever_writes(database: Database) -> None:
+    setup, rates = make_setup(database, per_person=0, per_channel=2)
+    await setup.receive("a", "b", make_incoming("c", key="5:3", author=BOB))
+    async with running_worker(setup) as worker:
+        await until_waiting(rates, 4)
+        await setup.clock.advance(10)
+        await worker
+    assert setup.texts == ["answer 1", "answer 2", "answer 3", SLOWED]
+
+
+async def test_message_whose_moment_is_far_away_is_kept_and_told_of_once(
+    database: Database,
+) -> None:
+    setup, _rates = make_setup(database, per_person=1, seconds=3600)
+    await setup.say("a", "b", "c")
+    assert setup.texts == [
+        "answer 1",
+        "That is more than one message in 3600 s. I have read yours, but will not answer it."
+        " Please write again in 3600 s.",
+    ]
+    assert [text for _, text in await setup.history()] == ["a", "answer 1", "b", "c"]
+
+
+async def test_retry_over_the_limit_keeps_the_old_answer(database: Database) -> None:
+    setup, _rates = make_setup(database, per_person=1, seconds=3600)
+    await setup.say("a", "/retry")
+    assert setup.texts[1].startswith("⚠ That is more than one message in 3600 s.")
+    assert [text for _, text in await setup.history()] == ["a", "answer 1"]
+
+
+async def test_stop_ends_the_wait(database: Database) -> None:
+    setup, rates = make_setup(database)
+    async with working(setup, "a", "b", "c") as worker:
+        await until_waiting(rates, 4)
+        await setup.receive("/stop")
+        await worker
+    assert len(setup.backend.prompts) == 2
+
+
+async def test_commands_are_not_limited(database: Database) -> None:
+    setup, _rates = make_setup(database, per_person=1, seconds=3600)
+    await setup.say("a", "/me a tall knight", "/me clear", "/new")
+    assert len(setup.texts) == 4
+
+
+async def test_person_is_counted_over_all_channels(database: Database) -> None:
+    clock = FakeClock()
+    rates = RecordingRateLimits(clock)
+    limits = AnswerLimits(rates, clock, per_person=15, per_channel=15, seconds=30)
+    setup = Setup(database, ["Hi."], clock=clock, pipeline_parts={"limits": limits})
+    await setup.say("hello")
+    assert rates.taken == [Rate("person:telegram:1", 15, 30), Rate("channel:telegram:5", 15, 30)]
+
+
+# --- requests in flight ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def slots(clock: FakeClock) -> ProviderSlots:
+    return ProviderSlots(InProcessRateLimits(clock), clock, {"p": 1}, lease_seconds=240)
+
+
+async def test_request_waits_until_another_one_has_ended(
+    database: Database, clock: FakeClock, slots: ProviderSlots
+) -> None:
+    go_on = asyncio.Event()
+    scripts: list[list[ScriptStep]] = [[go_on, "one"], ["two"]]
+    setup = Setup(database, *scripts, clock=clock, pipeline_parts={"slots": slots})
+    await setup.receive("a", make_incoming("b", key="6:1", chat="6"))
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(setup.work())
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        second = group.create_task(setup.work("telegram:6"))
+        await wait_until(lambda: slots.waiting("p") == 1)
+        await clock.advance(5)
+        assert len(setup.backend.prompts) == 1
+        go_on.set()
+        await first
+        await clock.advance(1)
+        await second
+    assert setup.texts == ["one", "two"]
+
+
+async def test_fallback_answers_when_no_slot_becomes_free(
+    database: Database, clock: FakeClock
+) -> None:
+    rates = InProcessRateLimits(clock)
+    assert await rates.acquire("p", 1, "another process", 600)
+    fallback = FakeBackend(["Hi."])
+    setup = Setup(
+        database,
+        fallback=fallback,
+        preset={"fallbacks": [{"provider": "q"}]},
+        clock=clock,
+        pipeline_parts={"slots": ProviderSlots(rates, clock, {"p": 1}, lease_seconds=240)},
+    )
+    await setup.receive("a")
+    async with running_worker(setup) as worker:
+        await run_ready_tasks()
+        while not fallback.prompts:
+            await clock.advance(1)
+            await asyncio.sleep(0.001)
+        await worker
+    assert setup.texts[0] == "Hi."
+
+
+MOST = 20
+"""Questions that one answer may cover, which is what a preset gathers by default."""
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.service)])
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    """An empty database of each kind."""
+    url = f"sqlite:///{tmp_path / 'troupe.db'}"
+    if request.param == "postgresql":
+        url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
+    async with open_database(url) as database:
+        yield database
+
+
+class LimitedSetup(Setup):
+    """A worker whose conversations may have so many questions waiting."""
+
+    def __init__(
+        self,
+        database: Database,
+        *scripts: Sequence[ScriptStep],
+        surface: FakeSurface | None = None,
+    ) -> None:
+        super().__init__(
+            database,
+            backend=FakeBackend(*scripts),
+            preset={"busy": "queue"},
+            surface=surface,
+            max_waiting=MOST,
+        )
+
+
+def question(number: int, author: Person = ALICE, text: str = "") -> Said:
+    return make_incoming(text or f"q{number}", key=f"5:{number}", author=author)
+
+
+async def open_messages(setup: Setup) -> int:
+    """Return how many received messages are not finished."""
+    unanswered = select(inbox.c.id).where(inbox.c.state == "new")
+    return len(await setup.database.read(lambda c: c.execute(unanswered).all()))
+
+
+def busy_notices(setup: Setup) -> list[str]:
+    return [text for text in setup.texts if "I am busy" in text]
+
+
+async def test_question_over_the_limit_is_not_answered_and_told_so_behind_the_answer(
+    database: Database,
+) -> None:
+    go_on, go_on_next = asyncio.Event(), asyncio.Event()
+    next_answers: list[Sequence[ScriptStep]] = [[go_on_next, "next"], *([["next"]] * (MOST - 1))]
+    setup = LimitedSetup(database, [go_on, "first"], *next_answers)
+    async with answering(setup, question(1)) as worker:
+        await setup.receive(*(question(number) for number in range(2, MOST + 2)))
+        people = [Person(f"telegram:{number}", f"P{number}") for number in range(100, 150)]
+        await setup.receive(*(question(50 + n, one) for n, one in enumerate(people)))
+        await advance_in_steps(setup.clock, 5)
+        assert setup.texts == [], "no notice is in front of the answer"
+        go_on.set()
+        await pass_time_until(setup, lambda: len(setup.texts) == 2)
+        go_on_next.set()
+        await end(setup, worker)
+    [told] = busy_notices(setup)  # once a minute in a chat
+    assert setup.texts == ["first", told, *["next"] * MOST]
+    assert await open_messages(setup) == 0
+    assert [text for _, text in await setup.history()].count("q50") == 1, "it is remembered"
+
+
+async def test_process_that_dies_before_its_answer_has_refused_nothing(database: Database) -> None:
+    setup = LimitedSetup(database, [asyncio.Event()])
+    async with answering(setup, question(1)) as worker:
+        await setup.receive(*(question(number) for number in range(2, MOST + 3)))
+        await advance_in_steps(setup.clock, 5)
+        await setup.take_over()
+        worker.cancel()
+    await setup.finish_sending()
+    assert await open_messages(setup) == MOST + 2
+
+    scripts = [["again"] for _ in range(MOST + 2)]
+    other = LimitedSetup(database, *scripts, surface=setup.surface)
+    await other.conversations.release_all("other")
+    await other.work()
+
+    assert await open_messages(other) == 0
+    assert len(other.backend.prompts) == MOST + 2
+    assert busy_notices(other) == []
+
+
+async def test_commands_and_lines_for_others_are_not_counted(database: Database) -> None:
+    go_on = asyncio.Event()
+    setup = LimitedSetup(database, [go_on, "first"], *(["next"] for _ in range(MOST)))
+    async with answering(setup, question(1)) as worker:
+        await setup.receive(*(question(number) for number in range(2, MOST + 2)))
+        await setup.receive(question(60, text="/help"))
+        await setup.receive(replace(question(61, BOB), wake=None))
+        await advance_in_steps(setup.clock, 5)
+        assert busy_notices(setup) == []
+        go_on.set()
+        await end(setup, worker)
+    assert busy_notices(setup) == []
+
+
+EXCESS = "That is more than 2 commands or buttons in 3600 s. Please try again in {wait} s."
+TOLD = f"⚠ {EXCESS.format(wait=1800)}"
+
+
+@pytest.fixture
+def setup(database: Database, clock: FakeClock) -> Setup:
+    limits = CommandLimits(InProcessRateLimits(clock), per_person=2, seconds=3600)
+    return Setup(database, ["one"], ["two"], ["three"], clock=clock, command_limits=limits)
+
+
+async def test_many_stickers_in_a_row_are_told_once_to_be_unreadable(setup: Setup) -> None:
+    def sent(number: int, kind: MediaKind, author: Person = ALICE) -> Said:
+        said = make_incoming("", key=f"5:{number}", author=author)
+        return replace(said, attachments=(MediaItem(kind),))
+
+    await setup.say(*(sent(number, MediaKind.STICKER) for number in range(1, 20)))
+    assert setup.texts == ["I cannot see stickers here. Please tell me in words what it is about."]
+    await setup.say(sent(20, MediaKind.VIDEO), sent(21, MediaKind.STICKER, BOB))
+    assert len(setup.texts) == 1, "a group is told once a minute"
+    await setup.say(replace(sent(22, MediaKind.AUDIO), is_private=True))
+    assert len(setup.texts) == 2
+    await setup.say("hello")
+    assert setup.texts[-1] == "one"
+
+
+async def test_commands_over_the_limit_are_told_once_and_not_run(setup: Setup) -> None:
+    await setup.say("/me a", "/me b", "/me c", "/help", "/settings why")
+    assert setup.texts[2:] == [TOLD]
+    await setup.say(make_incoming("/help", key="5:9", author=BOB))
+    assert len(setup.texts) == 4, "others are not held back"
+
+
+async def test_commands_are_counted_over_all_channels(setup: Setup) -> None:
+    await setup.say("/help")
+    await setup.receive(*(make_incoming("/help", key=f"6:{key}", chat="6") for key in (1, 2)))
+    await setup.work("telegram:6")
+    assert setup.texts[2:] == [TOLD]
+
+
+async def test_native_command_over_the_limit_is_told_each_time(setup: Setup) -> None:
+    for number in range(4):
+        said = make_incoming("/help", key=f"5:{number}", wake=WakeReason.COMMAND)
+        await setup.say(replace(said, interaction="77"))
+    assert setup.texts[2:] == [TOLD, TOLD]
+
+
+async def test_forgetting_is_held_back_by_nothing_else(setup: Setup) -> None:
+    await setup.say("/help", "/help", "/help", "/forget last")
+    assert setup.texts[2:] == [TOLD, "⚠ There is no question in this conversation yet."]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        *(ButtonAction.VERSION, ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.SETTINGS),
+        *(ButtonAction.TOGGLE, ButtonAction.ABOUT),
+    ],
+)
+async def test_presses_over_the_limit_are_refused_before_anything_is_read(
+    setup: Setup, action: ButtonAction
+) -> None:
+    await setup.say("hello")
+    for number in range(2):
+        await setup.buttons.refusal(pressed(action, number=1, key=str(number)))
+    of_no_answer = pressed(action, "telegram:5:99/0", key="3")
+    assert await setup.buttons.refusal(of_no_answer) == EXCESS.format(wait=1800)
+
+
+async def test_stopping_and_deleting_are_never_held_back(setup: Setup) -> None:
+    await setup.say("hello", "/help", "/help", "/help")
+    await setup.say("/stop")
+    assert setup.texts[3:] == [TOLD, "⚠ No answer is being written here."]
+    for action in (ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP):
+        for number in range(4):
+            refusal = await setup.buttons.refusal(pressed(action, key=f"{action}{number}"))
+            assert refusal in {None, "No answer is being written here."}
+
+
+async def test_presses_count_together_with_commands(setup: Setup) -> None:
+    await setup.say("hello", "/help", "/help")
+    refusal = await setup.buttons.refusal(pressed(ButtonAction.VERSION, number=1))
+    assert refusal == EXCESS.format(wait=1800)
+    of_bob = pressed(ButtonAction.VERSION, number=1, by=BOB)
+    assert await setup.buttons.refusal(of_bob) == NOT_YOURS, "others are not held back"
+
+
+@pytest.mark.parametrize(
+    ("answers", "seconds", "admitted"),
+    [(15, 30.0, 30), (5, 86_400.0, 30), (1, 30.0, 30), (5, 3.0, 10)],
+)
+async def test_menus_can_be_used_where_few_answers_are_admitted(
+    clock: FakeClock, answers: int, seconds: float, admitted: int
+) -> None:
+    rates = InProcessRateLimits(clock)
+    limits = CommandLimits.beside_answers(rates, answers=answers, seconds=seconds)
+    refusals = [
+        await limits.press_refusal(pressed(ButtonAction.SETTINGS, key=str(number)))
+        for number in range(admitted + 1)
+    ]
+    assert refusals[:-1] == [None] * admitted
+    assert refusals[-1] is not None
+    await clock.advance(30)
+    assert await limits.press_refusal(pressed(ButtonAction.SETTINGS, key="later")) is None
