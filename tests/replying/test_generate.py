@@ -1,10 +1,16 @@
 """Test that the token usage of an answer is counted."""
 
+from collections.abc import Mapping
+
+import pytest
 from prometheus_client import REGISTRY
 
-from bot.chat.prompt import Finish, FinishReason, Message, Prompt, Usage
-from bot.replying.generate import generate_answer
-from tests.fakes import FakeBackend, FakeClock
+from bot.chat.prompt import Finish, FinishReason, Message, Prompt, ToolCall, ToolSpec, Usage
+from bot.errors import BackendInterrupted, BackendUnavailable
+from bot.replying.filters import RepeatedBeginning
+from bot.replying.generate import GeneratedAnswer, generate_answer
+from bot.tools import Tool, Toolbox
+from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend, ScriptStep
 
 PROMPT = Prompt((Message("user", "hello"),), "m", "channel")
 COUNTERS = ("prompt", "cached_prompt", "answer")
@@ -29,3 +35,93 @@ async def test_prompt_cached_and_answer_tokens_are_counted() -> None:
 
     after = counted()
     assert [now - then for now, then in zip(after, before, strict=True)] == [220, 105, 10]
+
+
+STORY = Prompt((Message("user", "a story"),), "m", "channel")
+CUT = BackendInterrupted("reset", can_continue=True)
+
+
+async def never() -> bool:
+    return False
+
+
+async def generate(backend: FakeBackend, **options: object) -> tuple[GeneratedAnswer, str]:
+    shown: list[str] = []
+    answer = await generate_answer(
+        backend,
+        STORY,
+        shown.append,
+        lambda _: None,
+        FakeClock(),
+        **options,  # type: ignore[arg-type]
+    )
+    return answer, "".join(shown)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        ["a time", "."],
+        [" a time."],
+        ["Once upon", " a time."],  # services that send the beginning again
+        ["Once", " ", "upon a", " time."],
+        [*"Once upon a time."],
+    ],
+)
+async def test_cut_stream_goes_on_behind_what_was_written(rest: list[str]) -> None:
+    backend = FakeRemoteBackend(["Once ", "upon ", CUT], rest)
+    answer, shown = await generate(backend)
+    assert (answer.text, shown) == ("Once upon a time.",) * 2
+    assert answer.reason == "stop"
+    assert [prompt.begun for prompt in backend.prompts] == ["", "Once upon"]
+    assert answer.begun == "Once upon "
+
+
+@pytest.mark.parametrize(
+    "second", [[CUT], ["a ", CUT], [BackendUnavailable("no budget")]], ids=["cut", "text", "none"]
+)
+async def test_second_cut_is_final_and_keeps_what_was_written(second: list[ScriptStep]) -> None:
+    backend = FakeRemoteBackend(["Once upon ", CUT], second)
+    answer, shown = await generate(backend)
+    assert answer.reason is None
+    assert shown.strip() == answer.text
+    assert answer.text in {"Once upon", "Once upon a"}
+    assert len(backend.prompts) == 2
+
+
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [
+        (FakeBackend(["Once", CUT]), {}),
+        (FakeRemoteBackend(["Once", BackendInterrupted("too slow")]), {}),
+        (FakeRemoteBackend(["Once", CUT]), {"may_continue": never}),
+    ],
+    ids=["the model cannot", "it timed out", "the budget is used up"],
+)
+async def test_cut_stream_is_not_continued(
+    backend: FakeBackend, options: dict[str, object]
+) -> None:
+    answer, _ = await generate(backend, **options)
+    assert (answer.text, answer.reason) == ("Once", None)
+    assert len(backend.prompts) == 1
+
+
+@pytest.mark.parametrize("text", ["A", "Aha. A", "", "Aha. "])
+def test_beginning_that_ends_early_is_kept_unless_it_is_all_repeated(text: str) -> None:
+    repeated = RepeatedBeginning("Aha. A")
+    shown = repeated.feed(text) + repeated.finish()
+    assert shown == ("" if text == "Aha. A" else text)
+
+
+async def add(_arguments: Mapping[str, object]) -> str:
+    return "4"
+
+
+ADD = Tool(ToolSpec("add", "Add numbers.", {}), add)
+
+
+async def test_answer_to_a_tool_may_begin_as_the_text_that_was_cut() -> None:
+    calls = Finish(FinishReason.STOP, tool_calls=(ToolCall("1", "add", "{}"),))
+    backend = FakeRemoteBackend(["Let me see", CUT], [calls], ["Let me see: 4."])
+    answer, _ = await generate(backend, tools=Toolbox([ADD], FakeClock()))
+    assert answer.text == "Let me see\n\nLet me see: 4."

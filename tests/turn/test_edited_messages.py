@@ -48,6 +48,17 @@ async def handle(setup: Setup, *events: Incoming) -> None:
         await setup.work()
 
 
+async def change_during_the_answer(setup: Setup, question: Said, change: Edited) -> None:
+    """Edit a question once its answer has begun, and let everything end."""
+    await receive(setup, question)
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await advance_in_steps(setup.clock, 2)
+        await receive(setup, change)
+        setup.stops.announce([change])
+        await end(setup, worker)
+
+
 async def versions(setup: Setup) -> Sequence[tuple[str, bool]]:
     stored = select(turn.c.text, turn.c.active).order_by(turn.c.id)
     rows = await setup.database.read(lambda c: c.execute(stored).all())
@@ -98,14 +109,8 @@ async def test_edit_during_the_answer_leaves_one_answer_to_the_new_text(
 ) -> None:
     backend = FakeBackend(["It is", asyncio.Event()], ["Rome."])
     setup = Setup(database, backend=backend)
-    change = edit("capital of Italy?", "5:1")
-    await receive(setup, said("capital of France?", "5:1"))
-    async with running_worker(setup) as worker:
-        await wait_until(lambda: len(backend.prompts) == 1)
-        await advance_in_steps(setup.clock, 2)
-        await receive(setup, change)
-        setup.stops.announce([change])
-        await end(setup, worker)
+    question, change = said("capital of France?", "5:1"), edit("capital of Italy?", "5:1")
+    await change_during_the_answer(setup, question, change)
     assert setup.texts == ["Rome."]
     assert await setup.history() == [("user", "capital of Italy?"), ("assistant", "Rome.")]
     assert await versions(setup) == [("capital of Italy?", True), ("Rome.", True)]
@@ -115,14 +120,8 @@ async def test_edit_during_the_answer_leaves_one_answer_to_the_new_text(
 async def test_edit_before_the_first_word_leaves_no_empty_message(database: Database) -> None:
     backend = FakeBackend([asyncio.Event()], ["Rome."])
     setup = Setup(database, backend=backend, limits=WITHOUT_NONCES)
-    change = edit("capital of Italy?", "5:1")
-    await receive(setup, said("capital of France?", "5:1"))
-    async with running_worker(setup) as worker:
-        await wait_until(lambda: len(backend.prompts) == 1)
-        await advance_in_steps(setup.clock, 2)
-        await receive(setup, change)
-        setup.stops.announce([change])
-        await end(setup, worker)
+    question, change = said("capital of France?", "5:1"), edit("capital of Italy?", "5:1")
+    await change_during_the_answer(setup, question, change)
     assert setup.texts == ["Rome."]
 
 
@@ -200,14 +199,11 @@ async def test_mention_that_is_lost_during_the_answer_withdraws_the_question(
 ) -> None:
     backend = FakeBackend(["It is", asyncio.Event()])
     setup = Setup(database, backend=backend)
-    change = edit("what is 3+4?", "5:1", wake=None)
-    await receive(setup, said("what is 3+4?", "5:1", WakeReason.MENTION))
-    async with running_worker(setup) as worker:
-        await wait_until(lambda: len(backend.prompts) == 1)
-        await advance_in_steps(setup.clock, 2)
-        await receive(setup, change)
-        setup.stops.announce([change])
-        await end(setup, worker)
+    question, change = (
+        said("what is 3+4?", "5:1", WakeReason.MENTION),
+        edit("what is 3+4?", "5:1", wake=None),
+    )
+    await change_during_the_answer(setup, question, change)
     assert setup.texts == []
     assert await setup.history() == [("user", "what is 3+4?")]
 

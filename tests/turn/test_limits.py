@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select
@@ -15,12 +14,11 @@ from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
 from bot.chat.rate import Rate
 from bot.commands.answers import NOT_YOURS
 from bot.runtime.in_process import InProcessRateLimits
-from bot.storage.database import Database, open_database
+from bot.storage.database import Database
 from bot.storage.tables import inbox
 from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits
 from bot.turn.limits.slots import ProviderSlots
 from tests.fakes import FakeBackend, FakeClock, FakeSurface, ScriptStep, run_ready_tasks
-from tests.postgres import create_postgres_database
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.busy_channel import answering, end, pass_time_until
 from tests.turn.setup import Setup, pressed, running_worker
@@ -213,16 +211,6 @@ async def test_fallback_answers_when_no_slot_becomes_free(
 
 MOST = 20
 """Questions that one answer may cover, which is what a preset gathers by default."""
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.service)])
-async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
-    """An empty database of each kind."""
-    url = f"sqlite:///{tmp_path / 'troupe.db'}"
-    if request.param == "postgresql":
-        url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
-    async with open_database(url) as database:
-        yield database
 
 
 class LimitedSetup(Setup):

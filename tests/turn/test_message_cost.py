@@ -70,9 +70,6 @@ async def test_cost_of_an_answer_that_is_whole_at_once(tmp_path: Path) -> None:
         assert list(service.surface.messages.values()) == ["Hello."] * 2
 
 
-pytestmark = pytest.mark.service
-
-
 @pytest.fixture
 async def round_trips() -> Counter[str]:
     return Counter()
@@ -85,31 +82,25 @@ async def pool(postgres_folder: str, round_trips: Counter[str]) -> AsyncIterator
         yield PostgresPool(parse_url(url.replace(postgres_folder, folder)))
 
 
-async def test_round_trips_of_a_streamed_answer(
-    tmp_path: Path, pool: PostgresPool, round_trips: Counter[str]
+@pytest.mark.service
+@pytest.mark.parametrize(("is_streamed", "trips"), [(True, 6), (False, 4)])
+async def test_round_trips_of_an_answer(
+    tmp_path: Path,
+    pool: PostgresPool,
+    round_trips: Counter[str],
+    is_streamed: bool,
+    trips: int,
 ) -> None:
-    events = [asyncio.Event(), asyncio.Event()]
-    scripts: list[list[ScriptStep]] = [[FIRST_WORDS, event, "And an end."] for event in events]
+    """Receive, begin, (open, sent,) finish and sent are one round trip each."""
+    ends = [asyncio.Event() if is_streamed else None for _ in range(2)]
+    scripts: list[list[ScriptStep]] = [
+        [FIRST_WORDS, end, "And an end."] if end else ["Hello."] for end in ends
+    ]
     async with running_parts(tmp_path, FakeBackend(*scripts), pool) as service:
-        await service.answer("5:1", events[0])
+        await service.answer("5:1", ends[0])
         round_trips.clear()
-        cost = await service.cost("5:2", events[1])
-        assert cost["units"] == snapshot(6)
-        assert cost["reads"] + cost["writes"] == 0
-        # receive, begin, open, sent, finish, sent
-        assert dict(round_trips) == snapshot({"round_trips": 6})
-        assert list(service.surface.messages.values()) == [f"{FIRST_WORDS}And an end."] * 2
-
-
-async def test_round_trips_of_an_answer_that_is_whole_at_once(
-    tmp_path: Path, pool: PostgresPool, round_trips: Counter[str]
-) -> None:
-    async with running_parts(tmp_path, FakeBackend(["Hello."]), pool) as service:
-        await service.answer("5:1", None)
-        round_trips.clear()
-        cost = await service.cost("5:2", None)
-        assert cost["units"] == snapshot(4)
-        assert cost["reads"] + cost["writes"] == 0
-        # receive, begin, finish, sent
-        assert dict(round_trips) == snapshot({"round_trips": 4})
-        assert list(service.surface.messages.values()) == ["Hello."] * 2
+        cost = await service.cost("5:2", ends[1])
+        assert (cost["units"], cost["reads"] + cost["writes"]) == (trips, 0)
+        assert dict(round_trips) == {"round_trips": trips}
+        answer = f"{FIRST_WORDS}And an end." if is_streamed else "Hello."
+        assert list(service.surface.messages.values()) == [answer] * 2

@@ -117,14 +117,6 @@ async def test_only_who_addresses_the_bot_is_told_and_only_where_it_is_paused(
     assert setup.texts == ["here I am", NOTICE]
 
 
-async def test_notice_is_in_the_language_of_who_asks(database: Database) -> None:
-    setup = PausedSetup(database, backend=FakeBackend())
-    await setup.pause()
-    await setup.say(replace(question("你好", "5:1"), locale="zh-hans"))
-    [shown] = setup.texts
-    assert shown.startswith("⏸ 我")
-
-
 async def test_commands_work_during_a_pause(database: Database) -> None:
     setup = PausedSetup(database, backend=FakeBackend(["one"]))
     await setup.say(question("the first", "5:1"))
