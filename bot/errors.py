@@ -9,34 +9,34 @@ TroupeError                 every error that is raised on purpose; it names the 
 │   ├── TemplateLimitExceeded   ... it used too much CPU time or memory and was stopped
 │   └── RenderUnavailable   ... for a reason outside the template, such as a busy machine: try again
 ├── UserError               the person in the chat must change something; the text is shown to them
-│   └── BudgetUsedUp        ... or wait: what may be spent is spent; a cheaper model may answer
+│   └── BudgetUsedUp        ... or wait: a budget is used up; a cheaper model may answer
 ├── RequestRefused          a request to the console is refused; `status` is HTTP's
-├── ToldAlready             a limit refuses what the person was told of before: say nothing again
+├── ToldAlready             over a limit, and the person knows: do not say it again
 ├── Fenced                  another worker has claimed this conversation: discard the result
 ├── StoreError              the database failed
 │   ├── UnknownEncryptionKey
 │   └── Undecodable         one row cannot be read: set it aside, its neighbors go on
 ├── EmbeddingError          no vector was computed: answer without stories, retry later
-├── ToolServerError         a server of tools gave no result: the model answers without
+├── ToolServerError         an MCP server gave no result: the model answers without it
 ├── PlatformError           a chat platform refused a call or could not be reached
 │   ├── PlatformFatal       ... for the whole bot: missing intent; no retry helps
-│   │   └── TokenRejected   ... wrong token: it may be accepted later, or replaced in its file
-│   ├── RateLimited         ... for now; it says for how long, and what it refuses calls for
+│   │   └── TokenRejected   ... wrong token, which may be replaced in its file or accepted later
+│   ├── RateLimited         ... for now; it says for how long, and for which kind of calls
 │   ├── Unreachable         nothing was sent: retry
 │   ├── OutcomeUnknown      the message may have been sent: reconcile, never resend blindly
 │   └── Refused             ... for this message for good: blocked, deleted, forbidden
-│       ├── MessageNotFound ... because the message to change does not exist any more
-│       ├── ContentRefused  ... because of what it says or shows: another form of it may pass
+│       ├── MessageNotFound ... because the message to change no longer exists
+│       ├── ContentRefused  ... because of its content: another form of it may pass
 │       │   └── WordsRefused    ... because of its words, by a moderation rule
 │       ├── ResponseRefused ... as a response to a command or press: send it to the chat
-│       └── AnswerRefused   ... for the first message of an answer: make the rest of it not
+│       └── AnswerRefused   ... for the first message of an answer: generate no more of it
 └── BackendError            the model failed; `notice` is what the chat is told
     ├── BackendUnavailable  ... before the first token: a retry or another model may help
     │   └── ContextExceeded ... the prompt is too long; its backend has learned the limit
     └── BackendInterrupted  ... after it: keep the partial answer and mark it
         └── ToolResultsTooLong  ... by results of tools: with less history they fit
 
-Declared beside the one part that raises and catches them, below the classes above:
+Declared next to the only code that raises and catches them, as subclasses of those above:
 
 RequestFailed, HttpStatusError, NoModelList, SseEventTooLong        backends/chat_completions
 EngineFailed, EngineRefused                                         backends/llama_cpp/engine.py
@@ -131,9 +131,8 @@ class StoreError(TroupeError):
 class UnknownEncryptionKey(StoreError):
     def __init__(self) -> None:
         super().__init__(
-            "a text in the database is encrypted with a key that this process does not have; put"
-            " that key back into TROUPE_ENCRYPTION_KEYS (or TROUPE_ENCRYPTION_KEYS_FILE), beside"
-            " newer ones"
+            "a text in the database is encrypted with a key that this process does not have; add"
+            " that key to TROUPE_ENCRYPTION_KEYS (or TROUPE_ENCRYPTION_KEYS_FILE) again"
         )
 
 
@@ -176,9 +175,9 @@ class OutcomeUnknown(PlatformError):
     def __init__(self, message: str, *, answers: int = 0, is_over: bool = False) -> None:
         super().__init__(message)
         self.answers = answers
-        """How often the platform itself answered with a fault of its own; 0: it was not counted."""
+        """How often the platform has answered with an error of its own; 0: not counted."""
         self.is_over = is_over
-        """Whether the platform has ended the request: it accepts it now or never, not later."""
+        """Whether the request has ended: the platform accepts it now or never."""
 
 
 class Refused(PlatformError):
@@ -218,15 +217,15 @@ class BackendUnavailable(BackendError):
 
 
 class ContextExceeded(BackendUnavailable):
-    """The model cannot read so long a prompt; its backend has learned how long one may be."""
+    """The prompt is too long for the model; its backend has learned the limit."""
 
 
 class BackendInterrupted(BackendError):
     def __init__(self, message: str, notice: str = "", *, can_continue: bool = False) -> None:
         super().__init__(message, notice)
         self.can_continue = can_continue
-        """Whether the model may be asked at once to go on behind what it wrote."""
+        """Whether the model may be asked to continue what it wrote at once."""
 
 
 class ToolResultsTooLong(BackendInterrupted):
-    """The results of tools made a prompt too long; its backend has learned how long one may be."""
+    """Results of tools made the prompt too long; its backend has learned the limit."""

@@ -1,6 +1,5 @@
 """Incoming events: the values that every platform converts its own to, with storable texts."""
 
-import json
 import re
 from datetime import datetime
 from enum import StrEnum
@@ -197,7 +196,7 @@ class Said:
 
     @property
     def charged_people(self) -> tuple[str, ...]:
-        """The ids of everybody whose question is answered: they share what the answer costs."""
+        """The ids of everybody whose question is answered, the newest first: one of them pays."""
         others = () if self.asked_again_by else self.asked_with
         return tuple(dict.fromkeys((self.charged_person, *others)))
 
@@ -356,8 +355,16 @@ def make_storable(text: str) -> str:
 
 
 def make_json_storable(value: Any) -> Any:
-    """Replace lone surrogates in all texts of a JSON value."""
-    return json.loads(make_storable(json.dumps(value, ensure_ascii=False)))
+    """Make all texts of a JSON value storable."""
+    match value:
+        case str():
+            return make_storable(value)
+        case list():
+            return [make_json_storable(one) for one in value]
+        case dict():
+            return {make_storable(name): make_json_storable(one) for name, one in value.items()}
+        case _:
+            return value
 
 
 class SurrogateJoiner:

@@ -163,7 +163,7 @@ def test_texts_are_encrypted_rotated_and_decrypted(
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)
     assert asyncio.run(read_setting()) == "canary"
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", OLD)
-    with pytest.raises(SettingsError, match="put that key back into"):
+    with pytest.raises(SettingsError, match="add that key to"):
         asyncio.run(read_setting())
 
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from bot.chat.incoming import Person, Said, WakeReason
+from bot.chat.incoming import Incoming, Person, Said, WakeReason
 from tests.fakes import LIMITS
 from tests.samples import ALICE, make_incoming
-from tests.turn.setup import Setup, running_worker
+from tests.turn.setup import Setup, running_worker, working
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 LIMITS_OF_CHATS = replace(LIMITS, answers_each_message=False)
@@ -47,6 +47,12 @@ async def end(setup: Setup, worker: asyncio.Task[None]) -> None:
     """Let time pass until everything is answered."""
     await pass_time_until(setup, worker.done)
     await worker
+
+
+async def answer_all(setup: Setup, *messages: Incoming) -> None:
+    """Receive messages, and let time pass until everything is answered."""
+    async with working(setup, *messages) as worker:
+        await end(setup, worker)
 
 
 def contents(setup: Setup, number: int = -1) -> Sequence[str]:

@@ -364,6 +364,14 @@ async def running_worker(setup: Setup) -> AsyncIterator[asyncio.Task[None]]:
         await asyncio.wait([task])
 
 
+@asynccontextmanager
+async def working(setup: Setup, *said: str | Incoming) -> AsyncIterator[asyncio.Task[None]]:
+    """Receive messages, and process them in a task beside the block."""
+    await setup.receive(*said)
+    async with running_worker(setup) as worker:
+        yield worker
+
+
 async def texts_before(
     setup: Setup,
     go_on: asyncio.Event,

@@ -19,7 +19,14 @@ from bot.storage.reports import AnswerLog
 from bot.storage.tables import outbox
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
-from tests.turn.setup import CHAT, WITHOUT_NONCES, Setup, failure, running_worker, texts_before
+from tests.turn.setup import (
+    CHAT,
+    WITHOUT_NONCES,
+    Setup,
+    failure,
+    texts_before,
+    working,
+)
 from tests.waiting import advance_in_steps, wait_until
 
 
@@ -255,8 +262,7 @@ async def test_retry_after_a_crash_edits_the_same_messages_and_deletes_surplus_o
     short = replace(LIMITS, max_units=40)
     never = asyncio.Event()
     first = Setup(database, [f"{'x' * 30}\n\n{'y' * 30}", never], limits=short)
-    await first.receive("hello")
-    async with running_worker(first):
+    async with working(first, "hello"):
         await wait_until(lambda: len(first.backend.prompts) == 1)
         for _ in range(50):
             await advance_in_steps(first.clock, 1)

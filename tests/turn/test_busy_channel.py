@@ -17,13 +17,14 @@ from tests.samples import ALICE, BOB
 from tests.turn.busy_channel import (
     LIMITS_OF_CHATS,
     MENTION,
+    answer_all,
     answering,
     asked,
     contents,
     end,
     pass_time_until,
 )
-from tests.turn.setup import CHAT, Setup, running_worker
+from tests.turn.setup import CHAT, Setup, running_worker, working
 from tests.waiting import advance_in_steps, wait_until
 
 FIRST_WORDS = "These words are long enough for a first message. "
@@ -105,8 +106,9 @@ async def test_line_for_others_does_not_end_an_answer(database: Database) -> Non
 
 async def test_lines_between_gathered_messages_stay_in_their_places(database: Database) -> None:
     setup = make_setup(database, FakeBackend(["all"]))
-    await setup.receive(asked(1), asked(2, BOB, None), asked(3), asked(4, BOB, None))
-    async with running_worker(setup) as worker:
+    async with working(
+        setup, asked(1), asked(2, BOB, None), asked(3), asked(4, BOB, None)
+    ) as worker:
         await end(setup, worker)
     assert setup.texts == ["all"]
     assert [text for _, text in await setup.history()] == ["q1", "q2", "q3", "all", "q4"]
@@ -169,9 +171,7 @@ async def test_queue_answers_each_message(database: Database) -> None:
 async def test_command_ends_what_is_gathered(database: Database) -> None:
     setup = make_setup(database, FakeBackend(["one"], ["two"]))
     command = asked(3, wake=WakeReason.COMMAND, text="/preset list")
-    await setup.receive(asked(1), asked(2), command, asked(4), asked(5))
-    async with running_worker(setup) as worker:
-        await end(setup, worker)
+    await answer_all(setup, asked(1), asked(2), command, asked(4), asked(5))
     assert setup.texts[0] == "one"
     assert setup.texts[2] == "two"
     history = [text for _, text in await setup.history()]
@@ -235,9 +235,7 @@ async def test_failed_answer_to_several_messages_leaves_no_trace_and_is_retried(
 ) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
     setup = make_setup(database, FakeBackend([away], ["now"]))
-    await setup.receive(asked(1), asked(2))
-    async with running_worker(setup) as worker:
-        await end(setup, worker)
+    await answer_all(setup, asked(1), asked(2))
     [notice] = setup.texts
     assert notice.startswith("⚠ The model is away. (error ")
     assert await setup.history() == []

@@ -17,7 +17,7 @@ from bot.storage.tables import receipt, turn
 from tests.fakes import LIMITS, FakeBackend, FakeSurface
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.busy_channel import end
-from tests.turn.setup import WITHOUT_NONCES, Setup, running_worker
+from tests.turn.setup import WITHOUT_NONCES, Setup, running_worker, working
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 CHAT = make_incoming().address
@@ -142,8 +142,7 @@ async def test_only_the_newest_of_many_edits_asks_the_model(database: Database) 
 async def test_edits_during_answers_are_waited_for(database: Database) -> None:
     backend = FakeBackend(["It is", asyncio.Event()], ["Oslo."])
     setup = Setup(database, backend=backend)
-    await setup.receive(said("capital of France?", "5:1"))
-    async with running_worker(setup) as worker:
+    async with working(setup, said("capital of France?", "5:1")) as worker:
         for number in range(1, 31):
             await advance_in_steps(setup.clock, 0.2)
             await setup.receive(edit(f"capital of {number}?", "5:1", number))
@@ -374,8 +373,7 @@ async def test_question_deleted_while_it_waits_is_not_answered(database: Databas
     go_on = asyncio.Event()
     backend = FakeBackend(["One", go_on], ["Two."])
     setup = Setup(database, backend=backend, preset={"busy": "queue"})
-    await setup.receive(said("first", "5:1"))
-    async with running_worker(setup) as worker:
+    async with working(setup, said("first", "5:1")) as worker:
         await wait_until(lambda: len(backend.prompts) == 1)
         await setup.receive(said("my secret", "5:2"), said("third", "5:3"), deletion("2"))
         go_on.set()
@@ -389,8 +387,7 @@ async def test_question_deleted_while_it_waits_is_not_answered(database: Databas
 
 async def test_answer_to_several_goes_on_when_one_of_them_is_deleted(database: Database) -> None:
     setup = Setup(database, ["To both.", asyncio.Event()])
-    await setup.receive(said("one", "5:1"), said("two", "5:2"))
-    async with running_worker(setup) as worker:
+    async with working(setup, said("one", "5:1"), said("two", "5:2")) as worker:
         await advance_in_steps(setup.clock, 2)
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         await advance_in_steps(setup.clock, 2)
@@ -453,8 +450,7 @@ async def answer(
     """Have an answer written; an event is set when what precedes it has been shown."""
     surface = surface or WatchedSurface()
     setup = Setup(database, script, surface=surface)
-    await setup.receive("hello")
-    async with running_worker(setup) as worker:
+    async with working(setup, "hello") as worker:
         for gate in (one for one in script if isinstance(one, asyncio.Event)):
             for _ in range(5):
                 await advance_in_steps(setup.clock, 2)

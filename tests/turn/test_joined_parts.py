@@ -1,8 +1,6 @@
 """Test albums and pastes that a client has cut into several messages: they are one message."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -12,8 +10,9 @@ from bot.storage.database import Database
 from bot.turn.claims import LEASE_SECONDS
 from tests.fakes import LIMITS
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import CHAT, FILES, SeeingFakeBackend, Setup, download, running_worker
-from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
+from tests.turn.busy_channel import answer_all, end
+from tests.turn.setup import CHAT, FILES, SeeingFakeBackend, Setup, download, working
+from tests.waiting import wait_until
 
 SMALL = replace(LIMITS, max_units=200, unit="utf16")
 LONG = "word " * 40  # as long as a message can be
@@ -32,21 +31,6 @@ def picture_of(
 def text(number: int, what: str, author: Person = ALICE, *, mention: bool = True) -> Said:
     wake = WakeReason.MENTION if mention else None
     return make_incoming(what, key=f"5:{number}", author=author, wake=wake)
-
-
-@asynccontextmanager
-async def working(setup: Setup, *first: Said) -> AsyncIterator[asyncio.Task[None]]:
-    """Receive messages, and work on them in the block."""
-    await setup.receive(*first)
-    async with running_worker(setup) as worker:
-        yield worker
-
-
-async def end(setup: Setup, worker: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not worker.done():
-            await advance_in_steps(setup.clock, 1)
-    await worker
 
 
 def album_setup(database: Database, **preset: object) -> Setup:
@@ -72,8 +56,7 @@ async def test_album_is_answered_once_with_all_pictures(database: Database) -> N
 async def test_album_whose_last_picture_has_the_words_is_whole(database: Database) -> None:
     setup = album_setup(database)
     last = picture_of(2, "@nora look", wake=WakeReason.MENTION)
-    async with working(setup, picture_of(1), last) as worker:
-        await end(setup, worker)
+    await answer_all(setup, picture_of(1), last)
     [prompt] = setup.backend.prompts
     assert len(prompt.messages[-1].images) == 2
     assert setup.texts == ["Two cats."]
@@ -88,8 +71,7 @@ async def test_answer_to_an_album_replies_to_the_picture_with_its_words(
         replace(picture_of(at, what, wake=WakeReason.DM), message_id=str(at))
         for at, what in enumerate(captions, 1)
     ]
-    async with working(setup, *pictures) as worker:
-        await end(setup, worker)
+    await answer_all(setup, *pictures)
     assert setup.surface.replied_to == [replied_to]
 
 
@@ -122,8 +104,7 @@ async def test_album_that_waited_when_the_process_died_is_answered_whole(
     await setup.receive(picture_of(1, "what are they?", wake=mention))
     assert await setup.conversations.begin([CHAT], "a process that dies", LEASE_SECONDS)
     await setup.clock.advance(LEASE_SECONDS + 1)
-    async with working(setup, picture_of(2), picture_of(3)) as worker:
-        await end(setup, worker)
+    await answer_all(setup, picture_of(2), picture_of(3))
     assert [len(one.messages[-1].images) for one in setup.backend.prompts] == [3]
 
 
@@ -132,8 +113,7 @@ async def test_two_albums_and_a_single_picture_are_three_messages(database: Data
     mention = WakeReason.MENTION
     one, other = picture_of(1, "a", wake=mention), picture_of(2, "b", wake=mention, album="b")
     single = picture_of(3, "c", wake=mention, album=None)
-    async with working(setup, one, other, single) as worker:
-        await end(setup, worker)
+    await answer_all(setup, one, other, single)
     assert [len(one.messages[-1].images) for one in setup.backend.prompts] == [1, 1, 1]
 
 

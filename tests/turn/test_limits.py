@@ -1,8 +1,7 @@
 """Test that people and channels which ask for too much are slowed down, and told once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -21,7 +20,7 @@ from bot.turn.limits.slots import ProviderSlots
 from tests.fakes import FakeBackend, FakeClock, FakeSurface, ScriptStep, run_ready_tasks
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.busy_channel import answering, end, pass_time_until
-from tests.turn.setup import Setup, pressed, running_worker
+from tests.turn.setup import Setup, pressed, working
 from tests.waiting import advance_in_steps, wait_until
 
 SLOWED = (
@@ -71,13 +70,6 @@ async def until_waiting(rates: RecordingRateLimits, taken: int) -> None:
     await run_ready_tasks()
 
 
-@asynccontextmanager
-async def working(setup: Setup, *texts: str) -> AsyncIterator[asyncio.Task[None]]:
-    await setup.receive(*texts)
-    async with running_worker(setup) as worker:
-        yield worker
-
-
 async def test_person_is_slowed_down_and_told_once(database: Database) -> None:
     setup, rates = make_setup(database)
     async with working(setup, "a", "b", "c", "d") as worker:
@@ -100,8 +92,7 @@ async def test_others_in_the_channel_are_not_slowed_down(database: Database) -> 
 
 async def test_channel_is_slowed_down_whoever_writes(database: Database) -> None:
     setup, rates = make_setup(database, per_person=0, per_channel=2)
-    await setup.receive("a", "b", make_incoming("c", key="5:3", author=BOB))
-    async with running_worker(setup) as worker:
+    async with working(setup, "a", "b", make_incoming("c", key="5:3", author=BOB)) as worker:
         await until_waiting(rates, 4)
         await setup.clock.advance(10)
         await worker
@@ -199,8 +190,7 @@ async def test_fallback_answers_when_no_slot_becomes_free(
         clock=clock,
         pipeline_parts={"slots": ProviderSlots(rates, clock, {"p": 1}, lease_seconds=240)},
     )
-    await setup.receive("a")
-    async with running_worker(setup) as worker:
+    async with working(setup, "a") as worker:
         await run_ready_tasks()
         while not fallback.prompts:
             await clock.advance(1)

@@ -11,7 +11,7 @@ from bot.chat.outgoing import Limits
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
-from tests.turn.setup import Setup, on, pressed, running_worker
+from tests.turn.setup import Setup, on, pressed, working
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps
 
 SHORT = replace(LIMITS, max_units=60, can_repeat_sends=False)
@@ -42,8 +42,7 @@ async def test_growing_answer_shows_its_first_message_until_the_file_comes(
 ) -> None:
     go_on = asyncio.Event()
     setup = make_setup(database, [LONG, go_on, " And more."])
-    await setup.receive("hello")
-    async with running_worker(setup) as worker:
+    async with working(setup, "hello") as worker:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not setup.texts:
                 await advance_in_steps(setup.clock, 1)
@@ -59,8 +58,7 @@ async def test_growing_answer_shows_its_first_message_until_the_file_comes(
 
 async def test_answer_after_a_crash_has_the_file_once(database: Database) -> None:
     first = make_setup(database, [LONG, asyncio.Event()])
-    await first.receive("hello")
-    async with running_worker(first):
+    async with working(first, "hello"):
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not first.texts:
                 await advance_in_steps(first.clock, 1)
@@ -157,8 +155,7 @@ async def show(setup: Setup, messages: int) -> None:
 async def test_growing_answer_goes_on_in_its_thread(database: Database) -> None:
     go_on = asyncio.Event()
     setup = with_threads(database, [LONG, go_on, f"\n\n{'z' * 40}"])
-    await setup.receive("hello")
-    async with running_worker(setup) as worker:
+    async with working(setup, "hello") as worker:
         await show(setup, 2)
         assert placed(setup) == [(BEGINNING, None), (REST[0], "1")]
         stop_buttons = [len(content.buttons) for content in setup.surface.contents]
@@ -174,8 +171,7 @@ async def test_answer_after_a_crash_replaces_what_its_thread_shows(
     database: Database, text: str
 ) -> None:
     first = with_threads(database, [LONG, asyncio.Event()])
-    await first.receive("hello")
-    async with running_worker(first):
+    async with working(first, "hello"):
         await show(first, 2)
     second = Setup(
         database,
@@ -195,8 +191,7 @@ async def test_overtaken_answer_takes_its_thread_along(database: Database) -> No
     preset = {"long_answer": "thread", "busy": "interrupt"}
     backend = FakeBackend([LONG, asyncio.Event()], [VERY_LONG.replace("y", "w")])
     setup = Setup(database, backend=backend, limits=WITH_THREADS, preset=preset)
-    await setup.receive("hello")
-    async with running_worker(setup) as worker:
+    async with working(setup, "hello") as worker:
         await show(setup, 2)
         await setup.receive(make_incoming("and again", key="5:2"))
         await advance_in_steps(setup.clock, 3)

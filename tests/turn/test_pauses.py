@@ -18,7 +18,7 @@ from bot.turn.limits.refusals import REFUSED_SECONDS
 from tests.fakes import FakeBackend, FakeClock, FakeSurface, ScriptStep
 from tests.samples import make_incoming
 from tests.turn.busy_channel import answering, contents, end, pass_time_until
-from tests.turn.setup import CHAT, Setup, pressed, running_worker
+from tests.turn.setup import CHAT, Setup, pressed, working
 from tests.turn.test_admin_notes import TelegramPrivateChats
 from tests.turn.test_several_characters import NILS
 from tests.waiting import advance_in_steps, wait_until
@@ -91,8 +91,7 @@ async def test_answer_in_progress_is_finished(database: Database) -> None:
     go_on = asyncio.Event()
     backend = FakeBackend(["the", go_on, " first"])
     setup = PausedSetup(database, backend=backend, preset={"busy": "queue"})
-    await setup.receive(question("first", "5:1"))
-    async with running_worker(setup) as worker:
+    async with working(setup, question("first", "5:1")) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         await setup.receive(question("second", "5:2"))
         await setup.pause()

@@ -34,7 +34,7 @@ from tests.attacks import with_ours
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.turn.counted_service import RunningParts, running_parts
-from tests.turn.setup import CHAT, Setup, pressed, running_worker
+from tests.turn.setup import CHAT, Setup, pressed, working
 from tests.waiting import wait_until
 
 
@@ -323,8 +323,7 @@ async def forget_waits_for_the_running_turn(setup: Setup, folder: Path) -> None:
     go_on = asyncio.Event()
     setup.backend = FakeBackend([f"{CANARY} ", go_on, LONG])
     setup = Setup(setup.database, backend=setup.backend)
-    await setup.receive(f"say {LONG}")
-    async with running_worker(setup) as worker:
+    async with working(setup, f"say {LONG}") as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         await setup.receive("/forget")
         go_on.set()

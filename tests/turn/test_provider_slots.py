@@ -23,7 +23,7 @@ from bot.turn.limits import slots as provider_slots
 from bot.turn.limits.slots import ProviderSlots, SlotQueue, SlotRequest, Urgency
 from tests.fakes import FakeClock, run_ready_tasks
 from tests.samples import make_incoming
-from tests.turn.setup import Setup, running_worker
+from tests.turn.setup import Setup, working
 from tests.waiting import wait_until
 
 ANSWER_SECONDS = 10.0
@@ -365,8 +365,7 @@ async def test_command_is_answered_while_all_slots_are_held(database: Database) 
     assert await rates.acquire("p", 1, "another process", 600)
     slots = ProviderSlots(rates, clock, {"p": 1}, lease_seconds=240)
     setup = Setup(database, clock=clock, pipeline_parts={"slots": slots})
-    await setup.receive("a question", make_incoming("/help", key="6:1", chat="6"))
-    async with running_worker(setup):
+    async with working(setup, "a question", make_incoming("/help", key="6:1", chat="6")):
         await wait_until(lambda: slots.waiting("p") == 1)
         await setup.work("telegram:6")
         assert len(setup.texts) == 1

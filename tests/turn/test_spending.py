@@ -33,7 +33,7 @@ from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend
 from tests.rigs.fake_embeddings import FakeEmbeddings
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.budgets import DONE, PERSON_A_DAY, PROVIDERS, make_setup
-from tests.turn.busy_channel import LIMITS_OF_CHATS, asked, end
+from tests.turn.busy_channel import LIMITS_OF_CHATS, answer_all, asked, end
 from tests.turn.setup import CHAT, Setup, running_worker
 
 
@@ -255,9 +255,7 @@ async def test_who_asks_too_much_delays_nobody_elses_answer(database: Database) 
         pipeline_parts={"limits": limits},
     )
     await setup.say(asked(1, BOB))
-    await setup.receive(asked(2, ALICE), asked(3, BOB))
-    async with running_worker(setup) as worker:
-        await end(setup, worker)
+    await answer_all(setup, asked(2, ALICE), asked(3, BOB))
     assert setup.texts == ["For Bob.", "Both of you."]
 
 

@@ -12,7 +12,7 @@ from bot.errors import BackendUnavailable, RateLimited
 from bot.storage.database import Database
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import WITHOUT_NONCES, Setup, failure, running_worker
+from tests.turn.setup import WITHOUT_NONCES, Setup, failure, running_worker, working
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 CAROL = Person("telegram:3", "Carol")
@@ -63,8 +63,7 @@ async def test_stop_after_a_restart_leaves_the_message_that_was_shown(
     waiting, again = asyncio.Event(), "In a land far away there was a queen"
     backend = FakeBackend(["Once upon a time", waiting], [waiting], [waiting, again, waiting])
     setup = Setup(database, backend=backend)
-    await setup.receive("a story")
-    async with running_worker(setup):  # the process ends while it writes
+    async with working(setup, "a story"):  # the process ends while it writes
         await wait_until(lambda: len(backend.prompts) == 1)
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not setup.texts:
@@ -89,8 +88,7 @@ async def test_no_message_of_several_vanishes_by_a_stop_after_a_restart(
     long, waiting = " ".join(map(str, range(900))), asyncio.Event()
     backend = FakeBackend([long, waiting], [waiting], [long])
     setup = Setup(database, backend=backend)
-    await setup.receive("count")
-    async with running_worker(setup):
+    async with working(setup, "count"):
         await wait_until(lambda: len(backend.prompts) == 1)
         async with asyncio.timeout(PATIENCE_SECONDS):
             while len(setup.texts) < 2:
@@ -127,8 +125,7 @@ async def test_late_signal_of_a_stop_leaves_the_next_answer_alone(database: Data
     go_on = asyncio.Event()
     setup = Setup(database, ["Once", go_on, " upon."])
     await setup.say(stop := said("/stop"))
-    await setup.receive(said("a story", key="5:91"))
-    async with running_worker(setup) as worker:
+    async with working(setup, said("a story", key="5:91")) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         setup.stops.announce([stop])
         go_on.set()
@@ -142,8 +139,7 @@ async def test_stop_counts_that_waits_when_a_process_starts(
 ) -> None:
     backend = FakeBackend([asyncio.Event()])
     setup = Setup(database, backend=backend, limits=WITHOUT_NONCES)
-    await setup.receive("a story")
-    async with running_worker(setup):
+    async with working(setup, "a story"):
         await wait_until(lambda: len(backend.prompts) == 1)
     data = ButtonData(ButtonAction.STOP, "telegram:5:1/0").encode()
     asked = said("/stop")
@@ -188,8 +184,7 @@ async def test_others_cannot_stop_an_answer_and_are_told_at_once(
     go_on = asyncio.Event()
     setup = Setup(database, ["Once", go_on, " upon."])
     setup.platform_error = error
-    await setup.receive("a story")
-    async with running_worker(setup) as worker:
+    async with working(setup, "a story") as worker:
         deciding = asyncio.create_task(setup.stops.run())
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         await setup.receive(said("/stop", author))

@@ -29,7 +29,7 @@ from bot.turn.signals import ArrivalSignals, MissedSignals
 from tests.fakes import FakeBackend, FakeClock, run_ready_tasks
 from tests.samples import make_incoming
 from tests.turn.busy_channel import LIMITS_OF_CHATS, end
-from tests.turn.setup import CHAT, Setup, failure, running_worker
+from tests.turn.setup import CHAT, Setup, failure, working
 from tests.waiting import advance_in_steps, wait_until
 
 
@@ -133,8 +133,7 @@ async def test_message_that_crashed_too_often_is_set_aside(
 async def test_fenced_worker_drops_its_answer(database: Database) -> None:
     go_on = asyncio.Event()
     setup = Setup(database, [go_on, "Too late."])
-    await setup.receive("hello")
-    async with running_worker(setup) as worker:
+    async with working(setup, "hello") as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         await setup.take_over()
         go_on.set()
@@ -147,8 +146,7 @@ async def test_fenced_worker_drops_its_answer(database: Database) -> None:
 async def test_lost_lease_stops_the_model(database: Database) -> None:
     never = asyncio.Event()
     setup = Setup(database, ["Once ", never])
-    await setup.receive("hello")
-    async with running_worker(setup) as worker:
+    async with working(setup, "hello") as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         await setup.take_over()
         await advance_in_steps(setup.clock, 6)
@@ -160,8 +158,7 @@ async def test_lost_lease_stops_the_model(database: Database) -> None:
 async def test_lease_is_renewed_while_the_model_generates(database: Database) -> None:
     go_on = asyncio.Event()
     setup = Setup(database, [go_on, "At last."])
-    await setup.receive("hello")
-    async with running_worker(setup) as worker:
+    async with working(setup, "hello") as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         for _ in range(6):
             await advance_in_steps(setup.clock, 5)
@@ -174,8 +171,7 @@ async def test_lease_is_renewed_while_the_model_generates(database: Database) ->
 async def test_cancellation_does_not_count_as_a_crash(database: Database) -> None:
     never = asyncio.Event()
     setup = Setup(database, [never])
-    await setup.receive("hello")
-    async with running_worker(setup) as worker:
+    async with working(setup, "hello") as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         worker.cancel()
         with suppress(asyncio.CancelledError):
@@ -200,8 +196,7 @@ async def test_full_disk_does_not_count_as_a_crash(database: Database) -> None:
 async def test_stopping_worker_starts_no_further_message(database: Database) -> None:
     go_on = asyncio.Event()
     setup = Setup(database, [go_on, "one"], ["two"])
-    await setup.receive("a", "b")
-    async with running_worker(setup) as worker:
+    async with working(setup, "a", "b") as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         setup.worker.stop_after_current()
         go_on.set()
@@ -271,8 +266,7 @@ class DeafSetup(Setup):
 
 async def test_stop_without_its_signal_ends_the_answer(database: Database) -> None:
     setup = DeafSetup(database, backend=FakeBackend(["Once upon", asyncio.Event()]))
-    await setup.receive("a story")
-    async with running_worker(setup) as worker:
+    async with working(setup, "a story") as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         await advance_in_steps(setup.clock, 2)
         await setup.store(said("/stop", "5:90"))
@@ -285,8 +279,7 @@ async def test_message_without_its_signal_interrupts_the_answer(database: Databa
     preset = {"context": "all", "busy": {"mode": "interrupt", "quiet_seconds": 0}}
     backend = FakeBackend(["Once upon", asyncio.Event()], ["Both."])
     setup = DeafSetup(database, backend=backend, limits=LIMITS_OF_CHATS, preset=preset)
-    await setup.receive(said("first", "5:1"))
-    async with running_worker(setup) as worker:
+    async with working(setup, said("first", "5:1")) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         await setup.store(said("second", "5:2"))
         await setup.missed.look()
@@ -300,8 +293,7 @@ async def test_only_what_is_not_being_answered_counts_and_once(database: Databas
     arrivals = ArrivalSignals(InProcessSignals())
     missed = MissedSignals(setup.inbox, setup.stops, arrivals, setup.clock)
     noted: list[str] = []
-    await setup.receive("a story")
-    async with running_worker(setup) as worker:
+    async with working(setup, "a story") as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         unsubscribe = arrivals.subscribe(CHAT, lambda: noted.append("arrival"))
         await missed.look()
