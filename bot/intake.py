@@ -113,7 +113,7 @@ class HistoryRouter:
     async def foresee(self, said: Said) -> Said | None:
         """Return a message with its history before it is received; nothing is stored.
 
-        None: it would begin a branch, whose history is made when it is received.
+        None: it would begin a branch, whose history exists only once it is received.
         """
         scope = await self._scope_of(said.scopes, _asker(said))
         if scope is None:

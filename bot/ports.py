@@ -190,7 +190,7 @@ class FileSource(Protocol):
     """A platform that keeps the files of messages."""
 
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
-        """Return a file, or its first `max_bytes`; raise `PlatformError` if it cannot be had."""
+        """Return a file, or its first `max_bytes`, or raise `PlatformError`."""
         ...
 
 

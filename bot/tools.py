@@ -45,8 +45,8 @@ class ToolFailed(TroupeError):
 class Tool:
     """A tool of one answer.
 
-    `run` gets the arguments by name as the model wrote them, and returns a text. It may be repeated
-    when an answer is made again; it raises `ToolFailed`.
+    `run` gets the arguments by name as the model wrote them, and returns a text or raises
+    `ToolFailed`. It may run again when an answer is generated again.
     """
 
     spec: ToolSpec

@@ -134,7 +134,7 @@ class ButtonData:
     part: str
     """The name of the part of the answer (`InboxMessage.part_name`)."""
     number: int = 0
-    """Which version is to be shown, from 1; of a menu of presets, which page."""
+    """The version to show, from 1, or the page of a menu of presets."""
 
     def encode(self) -> str:
         """Return it as text; the bot is left out, because a press names it anyway."""

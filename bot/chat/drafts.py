@@ -61,7 +61,7 @@ class ImportedFile:
 
 @value_class
 class PresetDraft:
-    """A text that is to become a version of a preset."""
+    """A text that may become a version of a preset."""
 
     name: str
     """Of the preset."""

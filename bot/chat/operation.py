@@ -69,7 +69,7 @@ class ModelHealth:
 
     model: str
     paused: bool
-    """Its circuit breaker is open: one trial at a time is made."""
+    """Its circuit breaker is open: one request at a time tries it."""
     requests: int
     """The newest ones that are remembered."""
     failed: int
@@ -202,7 +202,7 @@ class BackgroundWork:
     name: str
     count: int
     oldest_seconds: float | None
-    """How old the oldest of it is; None: there is none, or that is not known."""
+    """The age of the oldest; None: nothing waits, or it is not known."""
 
 
 @value_class

@@ -46,10 +46,10 @@ class Limits:
     closes_code_blocks: bool = True
     """Whether a message that ends inside of a code block is closed, and the next one reopens it."""
     answers_each_message: bool = False
-    """Whether every message gets an answer of its own unless a preset says otherwise, as in a
-    pipe, which is read line by line."""
+    """Whether every message gets its own answer unless a preset says otherwise, as in a pipe, which
+    is read line by line."""
     shows_causes: bool = False
-    """Whether readers are told why an answer failed: only the operator reads here."""
+    """Whether readers see why an answer failed, because only the operator reads here."""
     render: Callable[[str], str] | None = None
     """What readers get of a Markdown text, of which the units count; None: the text as it is."""
     hides_markup: bool = False

@@ -46,7 +46,7 @@ class ToolExchange:
     results: tuple[str, ...]
     """In the order of the calls."""
     attached: Mapping[str, object] = field(default_factory=dict)
-    """The provider's fields beside the calls, such as reasoning; they go back with the message."""
+    """Further fields of the provider, such as reasoning; they go back with the message."""
 
 
 @value_class

@@ -58,7 +58,7 @@ class CallScope:
     key: str
     windows: tuple[CallWindow, ...] = ()
     is_of_all: bool = False
-    """Whether every process makes calls in it: a bot's, while a chat's are made by one or two."""
+    """Whether every process makes calls in it, as for a bot; a chat has one or two processes."""
 
     def share_of(self, processes: int) -> "CallScope":
         """Return the share of one process while the processes cannot count together."""

@@ -128,7 +128,7 @@ class InboxMessage:
 
     @property
     def error_id(self) -> str:
-        """A short id of its failure, which people are told and the log knows."""
+        """A short id of its failure, for people and for the log."""
         return error_id_of(self.turn)
 
     def part_name(self, part: int) -> str:
@@ -166,13 +166,13 @@ class HistoryChange:
     versions: Mapping[int, Turn] = field(default_factory=dict)
     """New versions, each in the place of a turn, which is kept as a version that is not active."""
     superseded: Collection[int] = ()
-    """What leaves the history, and is kept as a version that is not active."""
+    """What leaves the history, and is kept as an inactive version."""
     restored: Collection[int] = ()
-    """Versions that were not active and are among the new ones: these rows are not needed more."""
+    """Inactive versions that are among the new ones: their rows are deleted."""
     deleted: Collection[int] = ()
     """What is deleted permanently, with everything derived from it."""
     replaced: Collection[int] = ()
-    """The turns with a new version that are not kept as versions themselves."""
+    """Turns with a new version that are not kept as versions themselves."""
     observed: Mapping[int, bool] = field(default_factory=dict)
     """Whether nobody is asked in people's messages now."""
     files: Mapping[int, tuple[MediaItem, ...]] = field(default_factory=dict)

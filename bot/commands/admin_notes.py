@@ -94,8 +94,8 @@ class AdminNotes:
     async def readers(self, said: Said) -> NoteReaders | None:
         """Return who reads notes about a channel; None: everybody does, under the answer.
 
-        Somebody who gets them in private and is no longer an admin gets none: they go where they
-        went before that choice.
+        Somebody who chose to read them in private and is no longer an admin gets none: they go
+        where they went before that choice.
         """
         setting = await self.chat_settings.resolve(said.scopes, _KEY)
         if setting is not None:

@@ -44,7 +44,7 @@ READS_HISTORY = ("retry", "undo", "forget", "start")
 _MAX_QUOTED_CHARS = 60
 RETRY_OTHERS = translatable("retry or undo a question that somebody else asked")
 RETRY_QUESTION = "retry question"
-"""What it is in the audit log that an admin has somebody else's question answered again."""
+"""The name in the audit log for a retry of somebody else's question."""
 
 
 @value_class
@@ -207,7 +207,7 @@ _HOW_TO_TYPE = {
         "Write /me and how you describe yourself, or /me clear to delete it."
     ),
 }
-"""What a person is told where there is no form to write in."""
+"""What people read where there is no form."""
 _TOO_OLD = translatable(
     "This button works for 15 minutes only, so nothing was deleted. Send /forget me again."
 )
@@ -221,7 +221,7 @@ _AUDITED_AS = {
     ButtonAction.VERSION: "choose version",
     ButtonAction.DELETE: "delete answer",
 }
-"""What it is in the audit log that an admin presses a button of somebody else's question."""
+"""Names in the audit log for presses of buttons under answers to somebody else."""
 
 
 @dataclass(eq=False)
@@ -240,9 +240,9 @@ class AnswerButtons:
     followed."""
 
     async def refusal(self, pressed: Pressed) -> str | None:
-        """Return what the person is told, instead of doing what the button says; None: it is done.
+        """Return why a press is refused; None: it is allowed.
 
-        A platform asks before it stores the press, and tells the person alone.
+        A platform asks before it stores the press, and shows the reason to that person only.
         """
         data = read_button(pressed)
         try:

@@ -85,8 +85,8 @@ class AdminCheck:
     shows_prompts_in_private: bool = True
     """Whether everybody sees prompts in a private chat."""
     shows_prompts_in_groups: bool = True
-    """Whether the admins of a server or group see them there: whoever adds the bot to a group of
-    their own is one."""
+    """Whether the admins of a server or group see them there; anybody can add the bot to their own
+    group and be its admin."""
     press_seconds: float = _PRESS_SECONDS
     """How long the platform may take to say whether who pressed a button, or reads notes in
     private, is one."""

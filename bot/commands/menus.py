@@ -30,7 +30,7 @@ _OF_SETTINGS = frozenset(
         *(ButtonAction.SCOPE, ButtonAction.ABOUT),
     }
 )
-"""What is done in the menu of settings, which is shown again then."""
+"""Actions after which the menu of settings is shown again."""
 FORM_TEXTS = {
     ButtonAction.NAME: (
         translatable("Who should answer here?"),
@@ -46,7 +46,7 @@ FORM_TEXTS = {
 
 @dataclass(eq=False)
 class SettingMenus:
-    """The menus of a channel; each shows what holds and where that was set."""
+    """The menus of a channel; each shows the current settings and where they were made."""
 
     resolver: PresetResolver
     history_scopes: HistoryScopes
@@ -104,7 +104,7 @@ class SettingMenus:
         return menu, _page_buttons(turn_page, request.part, page, pages)
 
     async def settings(self, request: CommandRequest) -> CommandResult:
-        """Show what holds in this channel, and what can be changed by a choice."""
+        """Show the settings of this channel, with menus to change them."""
         scopes = request.incoming.scopes
         setting = await self.resolver.observing_setting(scopes)
         value = "on" if setting is None else setting.value
@@ -260,7 +260,7 @@ def origin(scope: str | None, scopes: Sequence[str]) -> Text:
 
 
 def _inherited(value: Text, scope: str | None, scopes: Sequence[str]) -> Text:
-    """Say what holds around a channel, and where that was set."""
+    """Say what a channel would inherit, and from where."""
     return translatable(
         "↩ Inherited: {value} ({origin})", value=value, origin=origin(scope, scopes)
     )

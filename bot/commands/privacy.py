@@ -66,12 +66,12 @@ class PrivateCommands:
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
     async def repeat(self, said: Said) -> bool:
-        """Have the command run there; may be called again. False: there is no such chat.
+        """Have the command run there, and return True if there is such a chat; repeatable.
 
-        Whoever never opened a chat with the bot gets nothing: platforms refuse the message.
+        People who never opened a chat with the bot get nothing: platforms refuse the message.
         """
         source, person = said.address.source, said.author.id.rpartition(":")[2]
-        # Who writes as a chat has the negative id of that chat.
+        # Somebody who writes as a chat has the negative id of that chat.
         if source not in self.chats or not person.isdecimal():
             return False
         try:

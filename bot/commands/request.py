@@ -18,10 +18,10 @@ class StopOutcome(Enum):
     """What a /stop has brought about."""
 
     NOTHING = auto()
-    """No answer was being made."""
+    """No answer was in progress."""
     STOPPED = auto()
     REFUSED = auto()
-    """Somebody else had asked, and the author is no admin."""
+    """Somebody else had asked, and the author is not an admin."""
     UNKNOWN = auto()
     """Somebody else had asked, and the platform could not be asked whether the author is admin."""
 
@@ -77,7 +77,7 @@ class AskedQuestion:
 
 @value_class
 class CommandResult:
-    """The reply to a command, and what is to happen to the conversation."""
+    """The reply to a command, and what happens to the conversation."""
 
     text: str
     new_session: bool = False
@@ -104,7 +104,7 @@ class CommandResult:
     file: Attachment | None = None
     """A file that is sent along; the text is then one short line."""
     changes_channel: bool = False
-    """Whether it changes something for everybody in the channel, who are told so."""
+    """Whether it changes something for everybody in the channel, so that they should know."""
     menus: tuple[Menu, ...] = ()
     """What can be chosen under the text, by the person who asked."""
     buttons: tuple[Button, ...] = ()

@@ -1,7 +1,7 @@
 """Run commands, and finish with what they say and change: settings, the session, the history.
 
-A change that is answered to one person alone, such as a choice from a menu on Discord, is told to
-everybody by a message of its own that names who made it; everybody reads other replies anyway.
+If only one person sees the reply to a change, such as a choice from a menu on Discord, a separate
+message tells everybody who changed what.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _FORGOTTEN = translatable("I have forgotten that message and everything that was
 _CHANGED = translatable("Changed.")
 _MAX_TURNS = 400
 _MAX_WAITING = 200
-"""A refused /stop further back is answered when its turn comes."""
+"""A refused /stop further back gets its reply when its turn comes."""
 
 
 @value_class
@@ -288,7 +288,7 @@ class Commands:
         face: Face | None,
         first_part: int,
     ) -> TurnResult:
-        """Let a character greet everybody, in messages of its own from this part on."""
+        """Let a character greet everybody in separate messages, from this part on."""
         if greeting is None:
             return TurnResult()
         text = line + greeting.text

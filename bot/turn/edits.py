@@ -1,7 +1,6 @@
 """Follow the edit of a message: answer it again in place, withdraw it, or change the history.
 
-The old answer is kept as a version. What an edit of the question cut is no version: nobody asks for
-the rest of it.
+The old answer is kept as a version, unless the edit cut it short: nobody asks for its rest.
 """
 
 from collections.abc import Collection, Mapping

@@ -90,7 +90,7 @@ class TurnStages:
     command_limits: CommandLimits | None = None
     """How many commands each person may send; None: any number."""
     refused_chats: RefusedChats | None = None
-    """Where no answers are made for a while; None: nowhere."""
+    """Chats in which nothing is answered for a while; None: there are none."""
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.clock.now(), UTC)
@@ -144,7 +144,7 @@ class TurnFinisher:
     async def finish_with_text(
         self, group: MessageGroup, text: str, *, is_shown: bool = False
     ) -> InboxMessage | None:
-        """Reply with a text of the service's own, which is no part of the history.
+        """Reply with a text of the service, which does not enter the history.
 
         With `is_shown` it was sent already, as far as it was opened.
         """
@@ -286,7 +286,7 @@ class QuestionAnswers:
         return Gathering(group, asked, limits, conversations, arrivals, clock, decide_next)
 
     def _unshown(self, group: MessageGroup, gathering: Gathering, *, is_new: bool) -> TurnResult:
-        """Keep questions that the chat refuses answers to; a native command is told why."""
+        """Keep questions without an answer; the response to a native command says why."""
         result = _as_background(gathering, is_new=is_new)
         if self.stages.refused_chats is None:
             return result
@@ -350,7 +350,7 @@ class QuestionAnswers:
 
 
 def has_private_response(message: InboxMessage) -> bool:
-    """Return whether the author of a native command waits for a response of its own."""
+    """Return whether the author of a native command waits for a private response."""
     incoming = message.incoming
     return isinstance(incoming, Said) and incoming.interaction is not None
 

@@ -56,7 +56,7 @@ class MessageParts:
     rules: BusyRules
 
     def seconds_to_wait(self, said: Said) -> float:
-        """Return how long after a message its next part may come; 0: there is none."""
+        """Return how long to wait for the next part of a message; 0: it is complete."""
         if said.interaction is not None:
             return 0.0
         if said.album is not None:
@@ -68,7 +68,7 @@ class MessageParts:
         return self.rules.paste_seconds if is_cut else 0.0
 
     def join(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> Said | None:
-        """Return what the parts so far and a later message say together; None: it is no part.
+        """Return the message that the parts so far and a later one make; None: it is not a part.
 
         `newest` is the newest of the parts.
         """
@@ -157,8 +157,8 @@ class _SeenMessage:
 class Gathering:
     """The messages that one answer covers, until it is finished.
 
-    A native command has a response of its own, and what was in flight when a process died is
-    answered alone: nothing is gathered with those.
+    Nothing is gathered with a native command, which has its own response, nor with what was in
+    flight when a process died, which is answered alone.
     """
 
     group: MessageGroup
@@ -221,7 +221,7 @@ class Gathering:
 
     @contextlib.asynccontextmanager
     async def interrupting(self, stop: StopFlag) -> AsyncIterator[None]:
-        """End the answer in the block when a message arrives that it is to cover.
+        """End the answer in the block when a message arrives that it should cover.
 
         With `collect` that is only while nobody has read anything of it: in the first moment.
         """
@@ -312,7 +312,7 @@ class Gathering:
         return None
 
     async def _take(self) -> None:
-        """Gather what was seen, up to the last message that is to be answered."""
+        """Gather what was seen, up to the last message that needs an answer."""
         answered = [
             number for number, one in enumerate(self._seen) if isinstance(one.decision, Answer)
         ]

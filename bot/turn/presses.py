@@ -1,4 +1,4 @@
-"""Follow the press of a button: retry, go on, show a version, delete, choose from a menu."""
+"""Handle the press of a button: retry, continue, show a version, delete, choose from a menu."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -116,7 +116,7 @@ class Presses:
     async def _choose(
         self, pressed: Pressed, data: ButtonData, exchange: Exchange, active: ActiveCharacters
     ) -> ChosenCommand:
-        """Run the command that a choice stands for; the menu then shows what holds."""
+        """Run the command that a choice stands for, and update the menu."""
         commands, result, problem = self.stages.commands, CommandResult(""), ""
         author = exchange.question.turn.speaker
         if author is not None and is_the_group(author, pressed.address):
@@ -223,5 +223,5 @@ def _turns(exchange: Exchange) -> list[Turn]:
 
 
 def _pick_version(answer: StoredTurn, versions: Sequence[StoredTurn], number: int) -> StoredTurn:
-    """Return a version by its number from 1; the active one where there is none."""
+    """Return a version by its number from 1; the active one if there is no such number."""
     return versions[number - 1] if 1 <= number <= len(versions) else answer

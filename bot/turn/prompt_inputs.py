@@ -71,9 +71,9 @@ def _keep_all() -> float:
 
 @dataclass(eq=False)
 class ChannelReader:
-    """Makes observed turns of what people said before the first message that wakes the bot.
+    """Reads what people said before the first message that wakes the bot, as observed turns.
 
-    What is older than the installation keeps histories is left where it is: it would come back.
+    What is older than histories are kept is not read: it would come back.
     """
 
     read_before: ReadBefore
@@ -83,12 +83,7 @@ class ChannelReader:
     async def read(
         self, said: Said, active: ActiveCharacters, known: Sequence[Turn] = ()
     ) -> tuple[Turn, ...]:
-        """Return what was said before and is not known, oldest first.
-
-        Nothing is returned where it cannot or must not be read.
-
-        A channel of which nothing could be read is answered all the same.
-        """
+        """Return what was said before and is not known, oldest first; nothing if unreadable."""
         if said.wake is WakeReason.DM or not active.reads_all:
             return ()
         if said.address.history:  # what was said in the channel belongs to others
@@ -417,7 +412,7 @@ class AnswerTools:
         for server in servers:
             await server.wait_until_tried()
         tools += server_tools(servers)
-        # Without any, a model may still call one that it remembers: it is told that there is none.
+        # Even without tools, a model may call one that it remembers, and gets an error.
         return Toolbox(tools, self.clock)
 
     def _history_tool(self, preset: Preset, context: TurnContext) -> Tool:

@@ -53,7 +53,7 @@ class _AnswerInProgress:
     at: datetime
     """When it was asked, or edited to what it is."""
     is_alone: bool = False
-    """Whether it covers this message only, so that nothing is left of it without that."""
+    """Whether it answers this message only, and ends if that is deleted."""
 
 
 @value_class
@@ -181,7 +181,7 @@ class StopRequests:
 
     @property
     def in_progress(self) -> Collection[str]:
-        """The conversations in which an answer is being made here."""
+        """The conversations in which this process is generating an answer."""
         return self._answers.keys()
 
     def is_being_answered(self, event: Incoming) -> bool:
@@ -228,7 +228,7 @@ class StopRequests:
         try:
             if await self.tell_refusal(answer.claim, command, outcome):
                 _keep(self._told, _key(command), None)
-        except (Fenced, StoreError) as error:  # it is told in its turn
+        except (Fenced, StoreError) as error:  # the reply comes in its turn
             _log.warning("stop_refusal_not_told", reason=str(error))
 
     def _consider_press(self, pressed: Pressed) -> None:
@@ -310,7 +310,7 @@ def _is_stop(incoming: Said) -> bool:
 
 
 def _stopped_turn(pressed: Pressed) -> str | None:
-    """Return the name of the turn whose answer a press ends; None if it is no such button."""
+    """Return the name of the turn whose answer a press stops; None for other buttons."""
     data = read_button(pressed)
     if data is None or data.action is not ButtonAction.STOP:
         return None

@@ -160,7 +160,7 @@ class ConversationWorker:
             return await self._process(group)
 
     async def _process(self, group: MessageGroup) -> InboxMessage | None:
-        """Process a message; a failure is replied. Return the next one, or None: there is none."""
+        """Process a message, or reply that it failed; return the next message, if any."""
         with BoundTurn(group.message.turn):
             message, began = group.message, self._clock.now()
             outcome, following = await self._finish(group)
@@ -229,7 +229,7 @@ class ConversationWorker:
     async def _greet(self, group: MessageGroup, arrival: Joined) -> InboxMessage | None:
         """Greet a group once: its arrival is one row of the inbox.
 
-        Where a person opens a chat whose conversation goes on, they are told that.
+        A person who opens a chat with a conversation reads that it goes on.
         """
         active = await self._stages.resolver.resolve(arrival.scopes)
         if arrival.opens_chat:

@@ -1,4 +1,4 @@
-"""How often people may ask and run commands, and how often they are told."""
+"""Rate limits for questions and commands, and for the notices about them."""
 
 from dataclasses import KW_ONLY, dataclass, replace
 
@@ -25,8 +25,8 @@ class RareNotices:
     async def is_due_in(self, channel: str) -> bool:
         """Return whether the service may say in a channel that it is too busy for something.
 
-        That is once a minute, whatever it says and to whom: a channel takes few messages, and
-        most of them are to be answers.
+        That is once a minute for all notices: a channel takes few messages, and most of them
+        should be answers.
         """
         return await self.is_due(f"notice:{channel}", _SECONDS_BETWEEN_NOTICES)
 
@@ -63,7 +63,7 @@ class AnswerLimits:
         """Wait until a message may be answered, or until it is stopped.
 
         Returns:
-            Whether it may be, and what its author is told, unless they know.
+            Whether it may be, and a notice for its author; None: there is none, or they know.
         """
         rates = self._rates_of(said)
         if not rates or await self._admits_one_of_several(said):
@@ -186,7 +186,7 @@ class CommandLimits:
         refusal = await self._refusal(said, kind)
         if refusal is None:
             return
-        # Only a native command waits for a response of its own.
+        # Only a native command waits for its own response.
         if said.interaction is not None or await self._notices.is_due_in(said.address.channel):
             raise UserError(refusal)
         raise ToldAlready
@@ -194,7 +194,7 @@ class CommandLimits:
     async def tells_unreadable(self, said: Said) -> bool:
         """Return whether to tell the author of a message that nothing in it can be read.
 
-        Who sends many in a row is told once in a while: each notice keeps others waiting where a
+        Whoever sends many in a row gets a notice now and then: each notice delays others where a
         platform takes few messages.
         """
         kinds = ",".join(sorted({one.kind for one in said.attachments}))

@@ -1,4 +1,4 @@
-"""Where and when nothing is answered, and who is told: pauses, full queues, chats that refuse."""
+"""When nothing is answered, and who gets to know: pauses, full queues, chats that refuse."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ _Model = tuple[str, str]
 class FallbackNotes:
     """Remembers who was told of which failing model, until that model answers again.
 
-    Admins are told at most once in six hours, also if the model keeps failing and recovering, or
+    Admins get at most one note in six hours, even if the model keeps failing and recovering, or
     several processes notice the outage.
     """
 
@@ -113,7 +113,7 @@ class RefusedChats:
     async def covers(self, said: Said) -> bool:
         """Return whether an answer would be refused; then it is logged, and the admins know.
 
-        Who writes in private has let the bot write again, if they had blocked it.
+        A person who writes in private has unblocked the bot.
         """
         refused_at, reason = self._refused.get(said.address.lane, (None, ""))
         if (

@@ -93,7 +93,7 @@ class SlotQueue:
         self._give_turn()
 
     def note_served(self, chat: str) -> None:
-        """Note that a chat has got a slot, maybe elsewhere: those of other chats go before it."""
+        """Note that a chat got a slot, perhaps in another process: other chats go first now."""
         self._set_served(chat)
         self._give_turn()
 
