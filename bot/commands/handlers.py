@@ -45,6 +45,14 @@ SETTINGS = CommandSpec(
 )
 _SEE_WHY = translatable("see why I answer messages here")
 _STOP_OTHERS = translatable("stop the answer to somebody else's question")
+_SEE_PROMPT = translatable("see the exact prompt, because it contains my instructions")
+_TOO_LATE_FOR_PROMPT = translatable(
+    "I received this command too late to answer you alone, and everybody here would see the prompt."
+    " Please use /context prompt again."
+)
+_HOW_TO_SHOW_CONTEXT = translatable(
+    "Use /context, or /context prompt for the exact prompt (admins)."
+)
 
 
 @dataclass(eq=False)
@@ -170,14 +178,19 @@ class CommandHandlers:
         changes_channel=True,
     )
     async def _new(self, request: CommandRequest) -> CommandResult:
-        preset = request.active.first.preset
-        characters = len(request.active.presets)
+        preset, characters = request.active.first.preset, len(request.active.presets)
         number = _greeting_number(request.argument, preset, characters)
+        text = translatable("A new conversation begins.")
+        result = CommandResult(text, new_session=True, changes_channel=True)
+        return self._with_greeting(result, request, number)
+
+    def _with_greeting(
+        self, result: CommandResult, request: CommandRequest, number: int | None = None
+    ) -> CommandResult:
+        preset, characters = request.active.first.preset, len(request.active.presets)
         greeting = choose_greeting(
             preset, request.incoming, rng=self.dice, number=number, characters=characters
         )
-        text = translatable("A new conversation begins.")
-        result = CommandResult(text, new_session=True, changes_channel=True)
         return with_greeting(result, preset, greeting)
 
     @command("stop", marked("stop the answer that is being written; what was written so far stays"))
@@ -230,16 +243,13 @@ class CommandHandlers:
         await self.admins.require(
             request.incoming, action, needs_name=True, audited_as="forget channel"
         )
-        preset = request.active.first.preset
-        characters = len(request.active.presets)
-        greeting = choose_greeting(preset, request.incoming, rng=self.dice, characters=characters)
         result = CommandResult(
             translatable("A new conversation begins."),
             new_session=True,
             deletes_history=True,
             changes_channel=True,
         )
-        return with_greeting(result, preset, greeting)
+        return self._with_greeting(result, request)
 
     @command(
         "context",
@@ -255,8 +265,7 @@ class CommandHandlers:
         ),
     )
     async def _show_context(self, request: CommandRequest) -> CommandResult:
-        incoming = request.incoming
-        conversation = incoming.address.conversation
+        incoming, conversation = request.incoming, request.incoming.address.conversation
         match request.argument.lower():
             case "":
                 for_admin = await self.admins.may_see_prompts(incoming)
@@ -265,24 +274,14 @@ class CommandHandlers:
                 )
                 return CommandResult(shown)
             case "prompt":
-                await self.admins.require_prompts(
-                    incoming,
-                    translatable("see the exact prompt, because it contains my instructions"),
-                )
+                await self.admins.require_prompts(incoming, _SEE_PROMPT)
                 if incoming.is_answered_in_public:
-                    raise UserError(
-                        translatable(
-                            "I received this command too late to answer you alone, and everybody"
-                            " here would see the prompt. Please use /context prompt again."
-                        )
-                    )
+                    raise UserError(_TOO_LATE_FOR_PROMPT)
                 text, file = await self.context.prompts(conversation)
                 await self.admins.note(incoming, "read prompt")
                 return CommandResult(text, file=file)
             case _:
-                raise UserError(
-                    translatable("Use /context, or /context prompt for the exact prompt (admins).")
-                )
+                raise UserError(_HOW_TO_SHOW_CONTEXT)
 
     @command("start")  # sent by a button of Telegram
     async def _start(self, request: CommandRequest) -> CommandResult:
@@ -293,10 +292,8 @@ class CommandHandlers:
             how = translatable("/help lists what I can do, /new 2 begins with another greeting.")
         introduction = _introduction(preset, is_private=request.incoming.is_private)
         result = CommandResult(joined([introduction, how, *_form_usage(preset)]))
-        if not all(turn.observed for turn in request.recent):
-            return result
-        greeting = choose_greeting(preset, request.incoming, rng=self.dice, characters=characters)
-        return with_greeting(result, preset, greeting)
+        is_begun = not all(turn.observed for turn in request.recent)
+        return result if is_begun else self._with_greeting(result, request)
 
     @command("help", marked("list all commands"))
     async def _help(self, request: CommandRequest) -> CommandResult:
