@@ -250,19 +250,6 @@ async def test_file_that_is_gone_is_named_and_the_question_answered_without_it(
     assert setup.texts[-1] == f"two\n\n{notice}"
 
 
-async def test_question_of_an_older_version_is_asked_again_without_files(
-    database: Database,
-) -> None:
-    setup = make_setup(database, "one", "two")
-    asked = question(LISTED)
-    await setup.say(asked)
-    await database.write(lambda c: c.execute(update(turn).values(files=None)).rowcount)
-    setup = make_setup(database, "two", surface=setup.surface)  # nothing is cached
-    await setup.say(press(asked))
-    assert setup.texts == ["two"]
-    assert "milk" not in setup.backend.prompts[-1].messages[-1].content
-
-
 async def test_what_another_version_has_stored_is_left_out(database: Database) -> None:
     setup = make_setup(database, "one")
     asked = question(LISTED)
