@@ -170,7 +170,7 @@ def _tool_answer(content: object) -> object:
         return content
 
 
-_ASK_COMMAND = re.compile(r"\s*/ask(?:@\w+)?(?:\s+|$)", re.IGNORECASE)
+_ASK_COMMAND = re.compile(r"\A\s*/ask(?:@\w+)?(?:\s+|$)", re.IGNORECASE)
 
 # Words of any script, so `{上下文}` is a field; `{}` and `{"k": 1}` are plain text.
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -267,7 +267,7 @@ def is_ask_command(text: str) -> bool:
 
 def strip_ask_command(text: str) -> str:
     """Remove the leading `/ask`, if there is one."""
-    return _ASK_COMMAND.sub("", text, count=1) if is_ask_command(text) else text
+    return _ASK_COMMAND.sub("", text)
 
 
 def ask_usage(fields: Sequence[str]) -> str:

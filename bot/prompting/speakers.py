@@ -226,25 +226,21 @@ class SpeakerLabels:
         return self.characters.get(turn.preset or own, self.characters[own])
 
     def tag_text(self, label: str, text: str) -> str:
-        """Return a text with a speaker tag, `U1:MSG` (docs/sources.md#haruhi)."""
-        return add_speaker_tag(label, text, self.reserved_skeletons)
+        """Return a text with a speaker tag, `U1:MSG` (docs/sources.md#haruhi).
+
+        A further line that looks as if another speaker or a role had said it is quoted,
+        `> bob: yes`, as mailbox files quote `>From ` (RFC 4155). So every tag at the beginning of a
+        line is ours. A false positive is harmless: it reads well as a quotation.
+        """
+        first, *rest = text.splitlines(keepends=True) or [""]
+        reserved = self.reserved_skeletons
+        quoted = [f"> {line}" if _looks_like_a_tag(line, reserved) else line for line in rest]
+        return "".join([f"{label}:{first}", *quoted])
 
     def others(self, own: str) -> tuple[str, ...]:
         """Return all labels except the preset's own."""
         characters = [label for preset, label in self.characters.items() if preset != own]
         return (*self.people.values(), *characters)
-
-
-def add_speaker_tag(label: str, text: str, reserved_skeletons: frozenset[str]) -> str:
-    """Return a text with a speaker tag.
-
-    A further line that looks as if another speaker or a role had said it is quoted,
-    `> bob: yes`, as mailbox files quote `>From ` (RFC 4155). So every tag at the beginning of a
-    line is ours. A false positive is harmless: it reads well as a quotation.
-    """
-    first, *rest = text.splitlines(keepends=True) or [""]
-    quoted = [f"> {line}" if _looks_like_a_tag(line, reserved_skeletons) else line for line in rest]
-    return "".join([f"{label}:{first}", *quoted])
 
 
 def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> SpeakerLabels:

@@ -14,7 +14,6 @@ from bot.templates.control_tokens import TextSpan
 from bot.templates.family_templates import detect_family
 from bot.templates.registry import names
 from bot.templates.renderer import ModelTemplate, Renderer
-from bot.value_class import value_class
 
 _PROBE = (
     Message("system", "Zq system zq."),
@@ -34,33 +33,24 @@ _ROLES = frozenset(
 _MIN_SIMILARITY = 0.3
 
 
-@value_class
-class AddedText:
-    """What a template adds of its own, and the registered template that is most like it."""
+async def find_added_text(template: ModelTemplate, renderer: Renderer) -> tuple[str, str | None]:
+    """Render a short chat with a model's own template and return the words that it adds.
 
-    text: str
-    """Without control tokens; empty if there are only roles."""
-    nearest: str | None
-    """None if no registered template is like it."""
-
-
-async def find_added_text(template: ModelTemplate, renderer: Renderer) -> AddedText:
-    """Render a short chat with a model's own template and return what it adds.
-
-    Nothing is added by templates that are published as one of our families: those were read.
+    Return also the name of the registered template that is most like it, if one is. Nothing is
+    added by templates that are published as one of our families: those were read.
 
     Raises:
         RenderUnavailable: the machine is too busy to say.
         TemplateError: the template cannot be used.
     """
     if template.source is None or detect_family(template.source) is not None:
-        return AddedText("", None)
+        return "", None
     rendered = await renderer.render(_PROBE, TemplateChoice(), template)
     added = _template_text(rendered.spans)
     plain = " ".join(_MARKUP.sub(" ", added).split())
     if all(word.casefold() in _ROLES for word in _WORD.findall(plain)):
-        return AddedText("", None)
-    return AddedText(plain, await _nearest(added, renderer))
+        return "", None
+    return plain, await _nearest(added, renderer)
 
 
 async def _nearest(added: str, renderer: Renderer) -> str | None:

@@ -330,16 +330,16 @@ async def warn_of_added_text(
     if settings.template_sha256 is not None:
         return
     try:
-        added = await find_added_text(template, renderer)
+        added, nearest = await find_added_text(template, renderer)
     except TemplateError as error:  # the first prompt will report it
         _log.info("model_template_unchecked", model=model.name, reason=str(error))
         return
-    if added.text:
-        other = f'set "template": "{added.nearest}" in the preset, or ' if added.nearest else ""
+    if added:
+        other = f'set "template": "{nearest}" in the preset, or ' if nearest else ""
         _log.warning(
             "model_template_adds_text",
             model=model.name,
-            text=added.text[:_MAX_TEXT_CHARS],
+            text=added[:_MAX_TEXT_CHARS],
             sha256=_sha256(template.source or ""),
             remedy=f"{other}accept it and pin it with {_pin(provider)}",
         )
