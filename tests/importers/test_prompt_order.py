@@ -259,22 +259,6 @@ def test_keys_are_plain_text_unless_written_as_a_regular_expression(
     assert "LORE-X" not in shown(draft(aria, "the lamp"))[0][1]
 
 
-@pytest.mark.parametrize(
-    ("flags", "found"),
-    [
-        ({}, ["the Lantern", "LANTERN!"]),
-        ({"case_sensitive": True}, ["the Lantern"]),
-        ({"match_whole_words": False}, ["the Lantern", "lanterns", "LANTERN!"]),
-    ],
-)
-def test_entry_may_have_its_own_kind_of_match(flags: dict[str, bool], found: list[str]) -> None:
-    entry = {"keys": ["Lantern"], "content": "LORE-X", "use_regex": True, "extensions": flags}
-    aria = card(character_book={"entries": [entry]})
-
-    said = ["the Lantern", "lanterns", "LANTERN!"]
-    assert [text for text in said if "LORE-X" in shown(draft(aria, text))[0][1]] == found
-
-
 def script(find: str, replace: str = "", **flags: Any) -> dict[str, Any]:
     return {
         "scriptName": find,

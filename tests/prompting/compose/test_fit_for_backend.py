@@ -7,11 +7,10 @@ from typing_extensions import override
 
 from bot.chat.prompt import Message, Prompt
 from bot.chat.session import Session
-from bot.errors import PresetError
 from bot.ports import TextTokenCounter
 from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend
 from bot.prompting.draft import Draft, group_history
-from bot.prompting.presets.files import load_presets, validate_preset
+from bot.prompting.presets.files import load_presets
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import get_counter
 from bot.runtime.shipped_files import presets_folder
@@ -126,10 +125,3 @@ async def test_backend_that_cannot_count_gets_an_estimate() -> None:
     assert get_counter("cl100k").prompt_tokens(fitted.prompt) <= 400
     assert fitted.dropped
     assert (await fit_for_backend(nora(), replace(DRAFT, history=()), FakeBackend())).dropped == ()
-
-
-def test_unknown_encoding_is_named() -> None:
-    with pytest.raises(PresetError, match="no encoding 'gpt2'; known are cl100k, "):
-        validate_preset(
-            {"name": "n", "provider": "p", "model": "m", "token_counter": "gpt2"}, "n.json"
-        )

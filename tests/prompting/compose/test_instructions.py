@@ -8,13 +8,11 @@ from inline_snapshot import snapshot
 from bot.chat.prompt import Message, Prompt
 from bot.chat.session import Session
 from bot.chat.story import Story
-from bot.errors import PresetError
 from bot.prompting.character import Character
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.draft import Draft, PromptPart
 from bot.prompting.embedding import FunctionEmbedder, StoryIndex
-from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.preset import Preset
 from tests.samples import ALICE, make_incoming
 
@@ -76,14 +74,6 @@ def test_persona_without_role_name_is_used_verbatim() -> None:
     who = preset(persona="You are {{role}}, with {{user}}.\n{{RAG-dialogue}}")
 
     assert system_in_a_channel(who, "hi") == snapshot("You are nora, with Alice.")
-
-
-@pytest.mark.parametrize("persona", ["{{RAG-dialogs}}", "{{RAG-dialogues|n<=2}}"])
-def test_malformed_placeholder_in_a_persona_is_a_preset_error(persona: str) -> None:
-    data = {"name": "nora", "provider": "p", "model": "m", "persona": persona}
-
-    with pytest.raises(PresetError, match=r"nora\.json: persona: line 1 of the persona: "):
-        validate_preset(data, "nora.json")
 
 
 @pytest.mark.parametrize("persona", ["P", "P\n{{RAG-dialogues|token<=99|n<=2}}"])

@@ -5,36 +5,6 @@ import pytest
 from bot.errors import TemplateError
 from bot.templates import RoleTemplate, get
 
-TEMPLATE_JSON = {
-    "model_name": "my-model",
-    "system": "<|im_start|>system\n",
-    "meta_instruction": "You are a robot.",
-    "eosys": "<|im_end|>\n",
-    "user": "<|im_start|>user\n",
-    "eoh": "<|im_end|>\n",
-    "assistant": "<|im_start|>assistant\n",
-    "eoa": "<|im_end|>",
-    "separator": "\n",
-    "capability": "chat",
-    "stop_words": ["<|im_end|>"],
-}
-ROUNDS = [
-    {"role": "user", "content": "U1"},
-    {"role": "assistant", "content": "A1"},
-    {"role": "user", "content": "U2"},
-]
-
-
-def test_from_json_makes_a_template() -> None:
-    template = RoleTemplate.from_json(TEMPLATE_JSON)
-
-    assert template.stop_words == ["<|im_end|>"]
-    assert template.messages2prompt(ROUNDS) == (
-        "<|im_start|>system\nYou are a robot.<|im_end|>\n"
-        "<|im_start|>user\nU1<|im_end|>\n<|im_start|>assistant\nA1<|im_end|>\n"
-        "<|im_start|>user\nU2<|im_end|>\n<|im_start|>assistant\n"
-    )
-
 
 def test_from_json_with_a_registered_name_overrides_its_values() -> None:
     template = RoleTemplate.from_json({"model_name": "qwen", "meta_instruction": "Be brief."})
