@@ -51,28 +51,11 @@ class DropLastCharacterTemplate(RoleTemplate):
         return (super().messages2prompt(messages, sequence_start) or "")[:-1]
 
 
-class Llama3(RoleTemplate):
-    """Writes `<|begin_of_text|>` at the start of a sequence."""
-
-    @override
-    def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
-        return _begin_of_text(sequence_start) + super().get_prompt(prompt, sequence_start)
-
-    @override
-    def _conversation(
-        self, messages: Sequence[Message], sequence_start: bool, **options: Any
-    ) -> str:
-        return _begin_of_text(sequence_start) + super()._conversation(messages, sequence_start)
-
-
-def _begin_of_text(sequence_start: bool) -> str:
-    return "<|begin_of_text|>" if sequence_start else ""
-
-
-class GLM(RoleTemplate):
-    """ChatGLM3 and GLM-4: a conversation always starts with the tokens in `start`."""
+class StartTokenTemplate(RoleTemplate):
+    """Writes `start` at the start of a sequence: Llama 3; GLM also in every conversation."""
 
     start: str
+    starts_conversations: bool = False
 
     @override
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
@@ -82,7 +65,8 @@ class GLM(RoleTemplate):
     def _conversation(
         self, messages: Sequence[Message], sequence_start: bool, **options: Any
     ) -> str:
-        return self.start + super()._conversation(messages, sequence_start)
+        start = self.start if sequence_start or self.starts_conversations else ""
+        return start + super()._conversation(messages, sequence_start)
 
 
 class ChatGLM2(BaseTemplate):
@@ -151,7 +135,7 @@ class CodeLlama(RoleTemplate):
         return f"<PRE> {prefix} <SUF>{suffix} <MID>"
 
 
-class Llama31(Llama3):
+class Llama31(StartTokenTemplate):
     """Llama 3.1: dates in the default system text, tools, and turns that continue after a call."""
 
     knowledge: str
@@ -170,7 +154,7 @@ class Llama31(Llama3):
         **options: Any,
     ) -> str:
         tool_list = "" if tools is None else f"{self.tools}{_describe_tools(tools)}{self.eotools}"
-        blocks = [_begin_of_text(sequence_start)]
+        blocks = [self.start if sequence_start else ""]
         has_system = bool(messages) and messages[0]["role"] == "system"
         if sequence_start and messages and not has_system and self.meta_instruction is not None:
             blocks.append(
