@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from bot.storage.database import Database, open_database
@@ -19,6 +20,11 @@ is_in_ci = "CI" in os.environ  # noqa: TID251 # no setting
 settings.register_profile("full", max_examples=200, deadline=None, derandomize=is_in_ci)
 settings.register_profile("soak", max_examples=10_000, deadline=None)
 settings.load_profile("full")
+
+# Tracebacks with all local variables, as structlog's default prints them, take seconds each.
+*_processors, _ = structlog.get_config()["processors"]
+_console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+structlog.configure(processors=[*_processors, _console])
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background job; inherited
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -190,13 +190,13 @@ def test_mutant_is_storable_and_one_line_of_a_log(text: str) -> None:
     assert make_storable(stored) == stored
     assert "\0" not in stored.encode().decode()
     stream, root = io.StringIO(), logging.getLogger()
-    handlers = root.handlers
+    handlers, before = root.handlers, structlog.get_config()
     try:
         configure_logs(form="console", level="info", secrets=(), stream=stream)
         logging.getLogger("aiogram").warning("said %s", stored)
     finally:
         root.handlers = handlers
-        structlog.reset_defaults()
+        structlog.configure(**before)
     assert len(stream.getvalue().splitlines()) == 1
     assert "\x1b" not in stream.getvalue()
 

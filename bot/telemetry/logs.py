@@ -150,6 +150,7 @@ class BoundTurn:
 @contextmanager
 def only_warnings_logged() -> Iterator[None]:
     """Log only warnings and errors, to stderr, so that a command's results stay clean."""
+    before = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -157,7 +158,7 @@ def only_warnings_logged() -> Iterator[None]:
     try:
         yield
     finally:
-        structlog.reset_defaults()
+        structlog.configure(**before)
 
 
 def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: TextIO) -> None:

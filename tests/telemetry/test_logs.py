@@ -20,11 +20,11 @@ KEY = "a-key-of-no-known-shape"
 @pytest.fixture(params=["json", "console"])
 def log(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
     root = logging.getLogger()
-    handlers, level = root.handlers, root.level
+    handlers, level, before = root.handlers, root.level, structlog.get_config()
     stream = io.StringIO()
     configure_logs(form=request.param, level="info", secrets=[KEY], stream=stream)
     yield stream
-    structlog.reset_defaults()
+    structlog.configure(**before)
     root.handlers, root.level = handlers, level
 
 
