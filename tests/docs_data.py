@@ -1,6 +1,6 @@
 """Write what the code knows into the docs: `make docs-data`.
 
-That is docs/settings.md, and the table of commands in README.md.
+That is docs/settings.md, and the tables of commands in README.md and README.zh.md.
 """
 
 import re
@@ -16,12 +16,13 @@ from bot.backends.registry import backend_specs
 from bot.chat.command import CommandOption, CommandSpec
 from bot.commands.handlers import COMMANDS
 from bot.settings import settings_model
+from bot.texts.text import looked_up
 from bot.tool_servers.settings import McpServerSettings
 from tests.checkout import CHECKOUT
 
 PAGE = CHECKOUT / "docs" / "settings.md"
-README = CHECKOUT / "README.md"
-_COMMANDS_BEGIN = "| command | what it does |\n"
+READMES = {"en": CHECKOUT / "README.md", "zh": CHECKOUT / "README.zh.md"}
+_TABLE_HEADS = {"en": "| command | what it does |\n", "zh": "| 命令 | 作用 |\n"}
 _HEAD = """# Settings
 
 This page is generated from the code by `make docs-data`; do not edit it.
@@ -54,6 +55,7 @@ _MCP_SERVERS = """
 `<NAME>` is what presets write in `mcp_servers`, in capitals: `TROUPE_MCP_SERVERS__FILES__COMMAND`
 is for `"mcp_servers": ["files"]`. See [presets](presets.md#mcp-servers).
 """
+_PROVIDER = "TROUPE_PROVIDERS__<ID>__"
 _BY_NAME = ("providers", "mcp_servers")
 
 
@@ -70,16 +72,40 @@ def settings_page() -> str:
         _MCP_SERVERS,
         _table("TROUPE_MCP_SERVERS__<NAME>__", McpServerSettings.model_fields),
     ]
-    sections.append(_PROVIDERS)
-    for spec in backend_specs():
-        sections.append(f"\n### {spec.kind}\n\n{_first_line(spec.settings)}\n")
-        sections.append(_table("TROUPE_PROVIDERS__<ID>__", spec.settings.model_fields))
+    sections += [_PROVIDERS, *_provider_tables()]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(sections))
 
 
+def _provider_tables() -> Iterator[str]:
+    """Yield a table for each set of kinds that share settings."""
+    specs = backend_specs()
+    every_kind = [spec.kind for spec in specs]
+    names = ", ".join(f"`{kind}`" for kind in every_kind)
+    kind_row = f"| `{_PROVIDER}KIND` |  | The kind of backend. One of {names}. |"
+    kinds_of = {kind_row: every_kind}
+    for spec in specs:
+        fields = {name: one for name, one in spec.settings.model_fields.items() if name != "kind"}
+        for row in _rows(_PROVIDER, fields):
+            kinds_of.setdefault(row, []).append(spec.kind)
+    groups = dict.fromkeys(map(tuple, kinds_of.values()))
+    for group in sorted(groups, key=len, reverse=True):
+        title = "Every kind" if list(group) == every_kind else " and ".join(group)
+        rows = [row for row, kinds in kinds_of.items() if tuple(kinds) == group]
+        yield f"\n### {title}\n\n{_table_of(rows)}"
+
+
 def _table(prefix: str, fields: dict[str, FieldInfo]) -> str:
-    rows = [f"| `{prefix}{name.upper()}` | {_default(each)} | {_text(each)} |"
-            for name, each in fields.items()]  # fmt: skip
+    return _table_of(_rows(prefix, fields))
+
+
+def _rows(prefix: str, fields: dict[str, FieldInfo]) -> list[str]:
+    return [
+        f"| `{prefix}{name.upper()}` | {_default(each)} | {_text(each)} |"
+        for name, each in fields.items()
+    ]
+
+
+def _table_of(rows: list[str]) -> str:
     return "\n".join(["| setting | default | |", "|---|---|---|", *rows, ""])
 
 
@@ -90,14 +116,14 @@ def _group(field: FieldInfo) -> type[BaseModel] | None:
 
 def _default(field: FieldInfo) -> str:
     value = field.default
-    if value is None or value == frozenset() or isinstance(value, SecretStr):
+    if value in (None, frozenset(), (), {}) or isinstance(value, SecretStr):
         return ""
     return f"`{value.as_posix() if isinstance(value, Path) else value}`"
 
 
 def _text(field: FieldInfo) -> str:
     choices = list(_choices(field.annotation))
-    text = _sentence(field) or "The kind of backend."
+    text = _sentence(field)
     if len(choices) > 1:
         text += f" One of {', '.join(f'`{one}`' for one in choices)}."
     return text.strip().replace("|", "\\|")
@@ -117,25 +143,23 @@ def _sentence(field: FieldInfo) -> str:
     return " ".join((field.description or "").split())
 
 
-def _first_line(model: type[BaseModel]) -> str:
-    return (model.__doc__ or "").strip().splitlines()[0]
-
-
-def readme() -> str:
-    """Return README.md with a table of today's commands."""
-    before, _, rest = README.read_text("utf-8").partition(_COMMANDS_BEGIN)
+def readme(language: str) -> str:
+    """Return a README with a table of today's commands."""
+    head = _TABLE_HEADS[language]
+    before, _, rest = READMES[language].read_text("utf-8").partition(head)
     after = rest.partition("\n\n")[2]
-    rows = [row for spec in COMMANDS for row in _command_rows(spec)]
-    return "\n".join([before + _COMMANDS_BEGIN + "|---|---|", *rows, "", after])
+    rows = [row for spec in COMMANDS for row in _command_rows(spec, language)]
+    return "\n".join([before + head + "|---|---|", *rows, "", after])
 
 
-def _command_rows(spec: CommandSpec, group: str = "") -> Iterator[str]:
+def _command_rows(spec: CommandSpec, language: str, group: str = "") -> Iterator[str]:
     if spec.actions:
         for action in spec.actions:
-            yield from _command_rows(action, f"{spec.name} ")
+            yield from _command_rows(action, language, f"{spec.name} ")
         return
     words = " ".join([f"/{group}{spec.name}", *map(_usage, spec.options)])
-    yield f"| `{words}` | {spec.summary} |".replace("\\|", "|")
+    summary = looked_up(spec.summary).translate_to(language)
+    yield f"| `{words}` | {summary} |".replace("\\|", "|")
 
 
 def _usage(option: CommandOption) -> str:
@@ -146,4 +170,5 @@ def _usage(option: CommandOption) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(settings_page(), "utf-8")
-    README.write_text(readme(), "utf-8")
+    for language, file in READMES.items():
+        file.write_text(readme(language), "utf-8")

@@ -10,10 +10,14 @@ from typer.main import get_command
 
 from bot.cli.app import app
 from tests.checkout import CHECKOUT
-from tests.docs_data import PAGE, README, readme, settings_page
+from tests.docs_data import PAGE, READMES, readme, settings_page
 from tests.test_style import anchors
 
-PAGES = [README, CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
+PAGES = [
+    *READMES.values(),
+    CHECKOUT / "CONTRIBUTING.md",
+    *sorted((CHECKOUT / "docs").rglob("*.md")),
+]
 _OWN_COMMAND = re.compile(r"python -m (?P<module>tests[\w.]*)(?P<options>(?: +[\w./-]+)*)")
 _COMMAND = re.compile(
     r"(?:^ {4}(?:[A-Z_]+=\S+ )?|`|\| |-- |exec \w+ |-u troupe |\.venv/bin/)"
@@ -30,8 +34,9 @@ def test_settings_page_is_up_to_date() -> None:
     assert PAGE.read_text("utf-8") == settings_page(), "run `make docs-data`"
 
 
-def test_commands_in_the_readme_are_up_to_date() -> None:
-    assert README.read_text("utf-8") == readme(), "run `make docs-data`"
+@pytest.mark.parametrize("language", READMES)
+def test_commands_in_the_readme_are_up_to_date(language: str) -> None:
+    assert READMES[language].read_text("utf-8") == readme(language), "run `make docs-data`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
