@@ -20,6 +20,7 @@ import mcp_types
 import structlog
 from mcp import Client, MCPError
 from mcp.client import Transport
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from typing_extensions import override
 
@@ -35,7 +36,6 @@ from bot.tool_servers.transports import (
     NOT_ANSWERED,
     NOT_REACHED,
     BoundedTransport,
-    stdio_transport,
 )
 
 MAX_TOOLS = 24
@@ -224,12 +224,18 @@ class McpServer(ToolServer):
         given = self._settings
         async with contextlib.AsyncExitStack() as stack:
             if given.command is not None:
+                log = stack.enter_context(self._log_file.open("w", encoding="utf-8"))
+                program, *arguments = given.command
                 environment = {
                     name: value.get_secret_value() for name, value in given.environment.items()
                 }
-                transport: Transport = stdio_transport(
-                    given.command, environment, self._log_file, self._failed.set
+                parameters = StdioServerParameters(
+                    command=program,
+                    args=arguments,
+                    env=environment,
+                    encoding_error_handler="replace",
                 )
+                transport: Transport = stdio_client(parameters, log)
             else:
                 token = await asyncio.to_thread(self._read_token)
                 http = httpx2.AsyncClient(

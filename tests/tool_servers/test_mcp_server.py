@@ -4,15 +4,20 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Mapping
+from contextlib import asynccontextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
 import pytest
-
-from bot.chat.prompt import Finish, FinishReason, ToolCall, Usage
+from bot.chat.prompt import Finish
+from bot.chat.prompt import FinishReason
+from bot.chat.prompt import ToolCall
+from bot.chat.prompt import Usage
 from bot.errors import ToolServerError
 from bot.memory import no_stories
 from bot.prompting.text.tokens import count_tokens
@@ -24,11 +29,16 @@ from bot.storage.outbox import SenderIdentity
 from bot.storage.receipts import Receipts
 from bot.tool_servers.mcp_server import McpServer
 from bot.tool_servers.settings import McpServerSettings
-from bot.tools import MAX_RESULT_TOKENS, Toolbox, server_tools
+from bot.tools import MAX_RESULT_TOKENS
+from bot.tools import Toolbox
+from bot.tools import server_tools
 from bot.turn.prompt_inputs import AnswerTools
 from tests.e2e.waiting import wait_until
-from tests.fakes import CallingFakeBackend, FakeClock
-from tests.turn.setup import CHAT, Setup
+from tests.fakes import CallingFakeBackend
+from tests.fakes import FakeClock
+from tests.turn.setup import CHAT
+from tests.turn.setup import Setup
+
 
 pytestmark = pytest.mark.service
 DEMO = str(Path(__file__).with_name("demo_server.py"))
@@ -140,19 +150,21 @@ async def test_slow_call_ends_alone_and_is_cancelled(tmp_path: Path, over_http: 
             assert server.specs
 
 
-@pytest.mark.parametrize("over_http", [False, True])
-async def test_result_is_bounded_and_a_message_too_long_ends_alone(
-    tmp_path: Path, over_http: bool
-) -> None:
-    async with (
-        demo_server(tmp_path, over_http) as (given, _),
-        running(tmp_path, settings(**given, seconds=3)) as server,
-    ):
-        await wait_until(lambda: server.specs)
+async def test_result_is_bounded(tmp_path: Path) -> None:
+    async with connected(tmp_path) as server:
         quoted = await run_tool(server, "demo_write_much", '{"chars": 20000}')
         assert count_tokens([quoted])[0] <= MAX_RESULT_TOKENS
         assert quoted.endswith("\n[the rest is left out]")
         assert len(quoted) > 500
+        assert server.specs
+
+
+async def test_response_that_is_too_long_ends_alone(tmp_path: Path) -> None:
+    async with (
+        demo_server(tmp_path, over_http=True) as (given, _),
+        running(tmp_path, settings(**given, seconds=3)) as server,
+    ):
+        await wait_until(lambda: server.specs)
         waiting = asyncio.create_task(server.call("demo_sleep", {"seconds": 2}))
         with pytest.raises(ToolServerError):
             await server.call("demo_write_much", {"chars": 2_000_000})
