@@ -1,19 +1,25 @@
 """Download a model from a repository of the Hugging Face hub."""
 
+import os
 import re
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
-import msgspec
+import aiohttp
 
 from bot.backends.model_files import store as model_store
 from bot.errors import SettingsError
 from bot.value_class import value_class
 
+_HUB = "https://huggingface.co"
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _SOURCE = re.compile(rf"(?P<repository>{_PART}/{_PART})(:(?P<file>[\w./-]{{1,200}}))?", re.ASCII)
-_ALTERNATIVE = "or download the file by other means and import it with `troupe model pull FILE`"
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
+_MAX_TRIES = 5
+_CHUNK_BYTES = 1 << 20
 _MAX_REASON_CHARS = 300
 
 
@@ -23,13 +29,6 @@ class HubSource:
 
     repository: str
     file: str
-
-
-class _ChildOutput(msgspec.Struct):
-    """The last line of hub_download.py."""
-
-    file: str
-    sha256: str | None
 
 
 def parse_source(text: str) -> HubSource | None:
@@ -50,32 +49,72 @@ async def pull_model(
     progress(f"downloading from {source.repository} ...")
     try:
         with model_store.staging_folder(data_dir) as staging:
-            command = [sys.executable, "-m", "bot.backends.model_files.hub_download"]
-            succeeded, output = await model_store.run_command(
-                *command, source.repository, source.file, str(staging)
-            )
-            if not succeeded:
-                raise _download_error(source, output)
-            fetched = msgspec.json.decode(output, type=_ChildOutput)
-            return _install(Path(fetched.file), sha256 or fetched.sha256, staging, data_dir)
-    except msgspec.DecodeError:
-        raise _download_error(source, "unexpected output of its library") from None
-    except OSError as error:
-        raise _download_error(source, str(error.strerror)) from None
+            file, published = await _download(source, staging)
+            stem = model_store.validate_model_name(file.name)
+            target = model_store.models_folder(data_dir) / f"{stem}.gguf"
+            model_store.install_file(file, target, sha256 or published)
+            return target
+    except (aiohttp.ClientError, OSError, ValueError, LookupError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise SettingsError(
+            f"{source.repository} could not be downloaded ({why[:_MAX_REASON_CHARS]}); try again"
+            " when there is a network, or download the file by other means and import it with"
+            " `troupe model pull FILE`"
+        ) from None
 
 
-def _install(file: Path, sha256: str | None, staging: Path, data_dir: Path) -> Path:
-    if not file.resolve().is_relative_to(staging.resolve()):
-        raise SettingsError(f"the hub names a file outside its folder: {file.name!r}")
-    target = (
-        model_store.models_folder(data_dir) / f"{model_store.validate_model_name(file.name)}.gguf"
-    )
-    model_store.install_file(file, target, sha256)
-    return target
+async def _download(source: HubSource, folder: Path) -> tuple[Path, str | None]:
+    """Download the chosen file; return it and its SHA-256 as the hub has it."""
+    hub = os.environ.get("HF_ENDPOINT", _HUB).rstrip("/")  # noqa: TID251 # names of the hub's tools
+    token = os.environ.get("HF_TOKEN")  # noqa: TID251
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with aiohttp.ClientSession(
+        headers=headers, timeout=_TIMEOUT, trust_env=True, raise_for_status=True
+    ) as session:
+        async with session.get(f"{hub}/api/models/{source.repository}?blobs=true") as response:
+            info = await response.json()
+        files: dict[str, Any] = {one["rfilename"]: one.get("lfs") or {} for one in info["siblings"]}
+        name = _pick_file(sorted(files), source.file)
+        url = f"{hub}/{source.repository}/resolve/{info['sha']}/{quote(name)}"
+        file = folder / Path(name).name
+        for tries_left in reversed(range(_MAX_TRIES)):
+            try:
+                await _fetch_rest(session, url, file)
+                break
+            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError):
+                if not tries_left:
+                    raise
+    return file, files[name].get("sha256")
 
 
-def _download_error(source: HubSource, why: str) -> SettingsError:
-    return SettingsError(
-        f"{source.repository} could not be downloaded ({why[:_MAX_REASON_CHARS]}); "
-        f"try again when there is a network, {_ALTERNATIVE}"
-    )
+async def _fetch_rest(session: aiohttp.ClientSession, url: str, file: Path) -> None:
+    """Append to a file what it lacks."""
+    with file.open("ab") as stream:
+        begin = stream.tell()
+        missing = {"Range": f"bytes={begin}-"} if begin else {}
+        async with session.get(url, headers=missing) as response:
+            if response.status != HTTPStatus.PARTIAL_CONTENT:
+                stream.truncate(0)
+            async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+                stream.write(chunk)
+
+
+def _pick_file(files: Sequence[str], wanted: str) -> str:
+    """Return the GGUF with this name or the only one with this part of a name, such as `q4_k_m`.
+
+    Raises ValueError.
+    """
+    models = [
+        file
+        for file in files
+        if file.lower().endswith(".gguf") and not Path(file).name.lower().startswith("mmproj")
+    ]
+    if wanted in models:
+        return wanted
+    found = [file for file in models if wanted.lower() in Path(file).name.lower()]
+    if len(found) != 1:
+        what = f"{len(found)} files" if found else "no GGUF file"
+        raise ValueError(f"it has {what} for {wanted!r}; there are: {', '.join(models) or 'none'}")
+    if "-of-" in found[0]:
+        raise ValueError(f"{found[0]} is one part of several; choose a model in one file")
+    return found[0]
