@@ -67,13 +67,11 @@ class SupervisedProcess:
     def is_ready(self) -> bool:
         return self._ready_event.is_set()
 
-    def cpu_seconds(self) -> float | None:
-        """Return the CPU time it has used; None if the system does not report it."""
-        try:
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:  # only Linux tells, and only of a process that runs
-            return None
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    def kill(self) -> None:
+        """End it at once, so that it is restarted."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
 
     async def wait_until_ready(self, seconds: float) -> None:
         """Wait until it answers; raises `ChildFailed` on a timeout."""

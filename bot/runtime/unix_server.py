@@ -1,8 +1,7 @@
-"""Run an HTTP server in a child process, on a private unix socket protected by a key."""
+"""Run an HTTP server in a child process, on a unix socket that only this user can reach."""
 
 import asyncio
 import os
-import secrets
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -34,21 +33,18 @@ async def unix_server(
 ) -> AsyncIterator[UnixServer]:
     """Run `python -m module` as a server for the length of the block.
 
-    The module gets the options as flags, and `--socket` and `--key-file`; `--threads` defaults to
-    all cores but one. It is ready when `/health` answers.
+    The module gets the options as flags, and `--socket`; `--threads` defaults to all cores
+    but one. It is ready when `/health` answers.
 
     Raises:
         ChildFailed: it does not start.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(create_socket_folder(_SOCKET)))
-        socket, key_file = folder / _SOCKET, folder / "key"
-        key = secrets.token_urlsafe(32)
-        key_file.write_text(key, encoding="ascii")
+        socket = folder / _SOCKET
         client = HttpClient(
             ENGINE_URL,
             {
-                "Authorization": f"Bearer {key}",
                 "Content-Type": "application/json",
                 # llama.cpp's server closes the connection after a streamed answer, but announces
                 # to keep it. A connection kept here would be closed under the next request.
@@ -58,7 +54,7 @@ async def unix_server(
             unix_socket=socket,
         )
         stack.push_async_callback(client.close)
-        given = {"threads": _default_threads(), **options, "socket": socket, "key-file": key_file}
+        given = {"threads": _default_threads(), **options, "socket": socket}
         flags = [word for option, value in given.items() for word in (f"--{option}", str(value))]
         child = await stack.enter_async_context(
             supervised(

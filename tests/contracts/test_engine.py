@@ -1,14 +1,12 @@
 """Contract of every engine for local models, on the real small model."""
 
 import asyncio
-import itertools
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import httpx2
 import psutil
 import pytest
 
@@ -22,10 +20,8 @@ from bot.backends.llama_cpp.engine import (
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Finish, FinishReason
 from bot.errors import BackendUnavailable
-from bot.runtime.subprocesses import SupervisedProcess
 from tests.backends.local_model import ENGINES, lend_model
 from tests.backends.tiny_gguf import Vocabulary, write
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.service
 
@@ -242,21 +238,6 @@ async def test_long_token_is_written_whole(config: EngineConfig) -> None:
         assert await engine.token_text(2) == "-" * 80
 
 
-async def test_requests_without_the_key_are_rejected(engine: Engine) -> None:
-    (child,) = psutil.Process().children()
-    words = child.cmdline()
-    transport = httpx2.AsyncHTTPTransport(uds=words[words.index("--socket") + 1])
-
-    async with httpx2.AsyncClient(transport=transport, base_url="http://engine") as stranger:
-        for path, body in (
-            ("/v1/completions", {"prompt": [1], "stream": False}),
-            ("/tokenize", {"content": "hi"}),
-            ("/slots/0?action=erase", {}),
-        ):
-            headers = {"Authorization": "Bearer guessed"}
-            assert (await stranger.post(path, json=body, headers=headers)).status_code == 401
-
-
 async def test_engine_restarts_with_empty_slots_after_a_crash(
     engine: Engine, config: EngineConfig
 ) -> None:
@@ -271,24 +252,3 @@ async def test_engine_restarts_with_empty_slots_after_a_crash(
     assert crashed
     assert engine.restarts == 1
     assert answer.finish.usage.cached_tokens == 0
-
-
-async def test_engine_that_works_longer_than_a_probe_is_not_killed(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = itertools.count()
-    probed: list[int] = []
-
-    def cpu_seconds(_: SupervisedProcess) -> float:
-        probed.append(next(asked))
-        return float(probed[-1])
-
-    monkeypatch.setattr("bot.backends.llama_cpp.engine._PROBE_SECONDS", 0.05)
-    monkeypatch.setattr(SupervisedProcess, "cpu_seconds", cpu_seconds)
-    (child,) = psutil.Process().children()
-    child.suspend()
-    probing = asyncio.create_task(engine.has_crashed(0))
-    await wait_until(lambda: len(probed) > 6)
-    child.resume()
-    assert not await probing
-    assert engine.restarts == 0

@@ -17,7 +17,6 @@ llama_sampler_free           ... what the check has made
 import argparse
 import asyncio
 import ctypes
-import hmac
 import json
 import logging
 import os
@@ -32,7 +31,7 @@ import llama_cpp
 import msgspec
 import numpy as np
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Handler
 from llama_cpp import Llama, LlamaGrammar, LlamaState, LogitsProcessorList
 
 from bot.backends.llama_cpp.bindings_request import (
@@ -50,7 +49,6 @@ _ALL_LAYERS = -1
 _BANNED = -float("inf")
 T = TypeVar("T")
 _MAX_BODY_BYTES = 64 * 1024 * 1024
-_OPEN_PATH = "/health"  # needs no key
 _CANCEL_AFTER_SECONDS = 0.2
 
 
@@ -244,10 +242,9 @@ class BindingsServer:
         self._slots_folder = slots_folder
         self._worker = ThreadPoolExecutor(max_workers=1)
 
-    def app(self, key: str) -> web.Application:
-        """Build the application; every route but /health needs the key."""
-        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_check_requests(key)])
-        app.router.add_get(_OPEN_PATH, _health)
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_report_invalid])
+        app.router.add_get("/health", _health)
         app.router.add_get("/slots", self._get_slots)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/detokenize", self._detokenize)
@@ -331,21 +328,13 @@ def _event(chunk: GeneratedChunk, prompt_tokens: int) -> bytes:
     return b"data: " + msgspec.json.encode(body) + b"\n\ndata: [DONE]\n\n"
 
 
-def _check_requests(key: str) -> Middleware:
-    expected = f"Bearer {key}".encode()
-
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").encode(errors="replace")
-        if request.path != _OPEN_PATH and not hmac.compare_digest(given, expected):
-            raise web.HTTPUnauthorized
-        try:
-            return await handler(request)
-        except InvalidRequest as error:
-            described = {"message": str(error), "type": error.kind}
-            return web.json_response({"error": described}, status=HTTPStatus.BAD_REQUEST)
-
-    return check
+@web.middleware
+async def _report_invalid(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except InvalidRequest as error:
+        described = {"message": str(error), "type": error.kind}
+        return web.json_response({"error": described}, status=HTTPStatus.BAD_REQUEST)
 
 
 async def _health(_: web.Request) -> web.Response:
@@ -367,7 +356,7 @@ def main() -> None:
     llama.verbose = False  # it prints a few lines for every request
     logging.getLogger("llama-cpp-python").setLevel(logging.WARNING)
     model = ServedModel(llama, given.context_tokens)
-    app = BindingsServer(model, given.slots_folder).app(given.key_file.read_text(encoding="ascii"))
+    app = BindingsServer(model, given.slots_folder).app()
     web.run_app(
         app,
         path=given.socket,
@@ -381,7 +370,6 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--socket", type=Path, required=True)
-    parser.add_argument("--key-file", type=Path, required=True)
     parser.add_argument(
         "--slots-folder", type=Path, required=True, help="the folder of saved slots"
     )

@@ -2,10 +2,8 @@
 
 import asyncio
 import math
-import os
-import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import field
 from functools import partial
 from http import HTTPStatus
@@ -28,7 +26,6 @@ from bot.chat.prompt import GenerationEvent
 from bot.errors import SettingsError
 from bot.runtime.http_client import ConnectionFailed
 from bot.runtime.subprocesses import ChildFailed
-from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.unix_server import ENGINE_URL, UnixServer, unix_server
 from bot.templates.control_tokens import break_control_tokens
 from bot.value_class import value_class
@@ -38,8 +35,6 @@ _MIN_SHIFT_TOKENS = 32  # in one run
 # The prefill of a full context takes one core half a minute; a remote service is never that slow.
 _FIRST_TOKEN_SECONDS = 120.0
 _RESTART_SECONDS = 30.0
-_PROBE_SECONDS = 15.0
-_IDLE_CPU_SECONDS = 0.1  # an engine that uses less during a probe is stuck
 _DETECT_EXIT_SECONDS = 0.2
 _MAX_RESPONSE_BYTES = 64 * 2**20
 _BOUNDARY = -1  # not a token in any vocabulary; the server passes it through between texts
@@ -246,40 +241,13 @@ class Engine:
         await asyncio.sleep(_DETECT_EXIT_SECONDS)
         if not self._child.is_ready or self._child.restarts != restarts:
             return True
-        if await self._reacts():
-            return False
-        await self._kill()
-        return True
-
-    async def _reacts(self) -> bool:
-        """Wait for an answer as long as the engine works, at most as long as for a first token.
-
-        A batch of a large model, or an image, takes long on a busy machine.
-        """
-        longest = self._first_token_seconds
-        seconds = longest if self._has_vision else min(_PROBE_SECONDS, longest)
-        # It is answered by the thread that decodes.
-        probe = asyncio.create_task(self._send("GET", "/slots"), name="probe the engine")
         try:
-            for _ in range(math.ceil(longest / seconds)):
-                used = self._child.cpu_seconds()
-                await asyncio.wait([probe], timeout=seconds)
-                if probe.done():
-                    await probe
-                    return True
-                if not _has_worked(used, self._child.cpu_seconds()):
-                    return False
+            await self._send("GET", "/slots")  # it is answered by the thread that decodes
         except EngineFailed:
-            return False
-        finally:
-            await cancel_and_wait([probe])
-        return False
-
-    async def _kill(self) -> None:
-        if self._child.pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self._child.pid, signal.SIGKILL)
+            self._child.kill()
             await asyncio.sleep(_DETECT_EXIT_SECONDS)
+            return True
+        return False
 
     async def _post(self, path: str, body: Mapping[str, object]) -> Any:
         return await self._send("POST", path, msgspec.json.encode(body))
@@ -341,10 +309,6 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
         f"the engine of {config.model.stem}", module, options, log_file
     ) as server:
         yield Engine(config, settings, server, f"{name} {version(name)}")
-
-
-def _has_worked(before: float | None, after: float | None) -> bool:
-    return before is not None and after is not None and after - before > _IDLE_CPU_SECONDS
 
 
 def select_engine(settings: LlamaCppSettings) -> str | None:

@@ -31,7 +31,6 @@ def main() -> None:
     params.model_alias = {"local"}
     params.hostnames = [given.socket]
     params.port = 0
-    params.api_keys = [Path(given.key_file).read_text(encoding="ascii")]
     params.cors_origins = ""
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given.threads
     params.n_parallel = given.parallel
@@ -90,7 +89,6 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--socket", required=True)
-    parser.add_argument("--key-file", required=True, help="holds the key that requests must carry")
     parser.add_argument("--context-tokens", type=int, required=True, help="of each conversation")
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--threads", type=int, required=True)

@@ -203,12 +203,9 @@ async def test_engine_killed_before_the_first_token_is_retried(local: LlamaCpp) 
 
 
 @pytest.mark.service
-async def test_hanging_engine_is_killed_and_retried(
-    tmp_path: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bot.backends.llama_cpp.engine._PROBE_SECONDS", 0.3)
+async def test_hanging_engine_is_killed_and_retried(tmp_path: Path, renderer: Renderer) -> None:
     await lend_model(tmp_path)
-    quick = LlamaCppSettings(threads=1, first_token_seconds=15)
+    quick = LlamaCppSettings(threads=1, first_token_seconds=5)
     local = LlamaCpp(quick, tmp_path, renderer)
     await local.preload("default")
     stuck = engine()
