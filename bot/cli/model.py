@@ -52,9 +52,9 @@ def pull_model(
 def list_models() -> None:
     """List the models in the data directory."""
     for model in model_store.list_models(read_settings().data_dir):
-        line = f"{model.name}  {model.size_bytes / 1e6:.0f} MB"
+        line = f"{model.stem}  {model.stat().st_size / 1e6:.0f} MB"
         try:
-            facts = read_metadata(model.path)
+            facts = read_metadata(model)
         except SettingsError:
             print_line(f"{line}  cannot be read")
             continue

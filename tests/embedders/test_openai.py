@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from pydantic import SecretStr
 
 from bot.embedders.openai import OpenAIEmbedder
 from bot.errors import EmbeddingError
 from bot.runtime.clock import SystemClock
 from bot.settings import EmbeddingSettings
-from tests.fakes import FakeClock
 from tests.rigs.fake_embeddings import FakeEmbeddings
 
 
@@ -74,26 +72,6 @@ async def test_unreachable_service_is_reported() -> None:
     with pytest.raises(EmbeddingError, match=r"cannot be reached at http://127"):
         await away.embed_query("hello")
     await away.close()
-
-
-async def test_key_of_a_replaced_file_is_used_without_a_restart(
-    service: FakeEmbeddings, tmp_path: Path
-) -> None:
-    file = tmp_path / "key"
-    file.write_text("sk-old\n", encoding="utf-8")
-    settings = EmbeddingSettings(
-        kind="openai", base_url=service.base_url, api_key_file=file, model="m"
-    )
-    assert settings.api_key == SecretStr("sk-old")
-    clock = FakeClock()
-    embedder = OpenAIEmbedder(settings, clock)
-    await embedder.embed_query("hello")
-    file.write_text("sk-replaced\n", encoding="utf-8")
-    await clock.advance(6)
-    await embedder.embed_query("hello")
-    await embedder.close()
-    used = [one["headers"]["Authorization"] for one in service.log]
-    assert used == ["Bearer sk-old", "Bearer sk-replaced"]
 
 
 def test_key_and_its_file_are_not_both_set(tmp_path: Path) -> None:

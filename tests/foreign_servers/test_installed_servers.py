@@ -1,19 +1,16 @@
 """aimock and LiteLLM's proxy: providers that others wrote, in two dialects."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-import structlog
 
 from bot.backends.anthropic.backend import AnthropicBackend
 from bot.backends.anthropic.settings import AnthropicSettings
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.errors import BackendError
 from bot.ports import Backend
 from bot.replying.generate import generate_answer
 from bot.tools import Toolbox, dice_tool
@@ -29,7 +26,6 @@ from tests.foreign_servers.installed import (
 
 pytestmark = [pytest.mark.soak, pytest.mark.asyncio(loop_scope="module")]
 KEY = "sk-master"
-TURNS = 400
 
 
 @pytest.fixture(scope="module")
@@ -128,33 +124,3 @@ async def test_refusals_of_litellm_have_their_own_words(litellm: int) -> None:
         answer = await ask(backend, prompt("hello", model=model))
         assert words in answer.error_texts
         await backend.close()
-
-
-async def test_answers_are_whole_or_an_error_while_aimock_breaks_its_responses(
-    folder: Path, aimock: int, aimock_command: list[str]
-) -> None:
-    port = free_port()
-    chaos = {"drop": 0.1, "malformed": 0.1, "disconnect": 0.1, "ratelimit": 0.1}
-    options = [word for name, rate in chaos.items() for word in (f"--chaos-{name}", str(rate))]
-    command = [*aimock_command, "-p", str(port), *options]
-    asked = answered = 0
-    async with running(command, port, folder / "chaos.log"):
-        broken, well = openai(port), openai(aimock)
-
-        async def talk() -> None:
-            nonlocal asked, answered
-            for _ in range(TURNS // 8):
-                asked += 1
-                answer = await ask(broken, prompt("hello", has_fallback=True))
-                if answer.error is not None:
-                    assert isinstance(answer.error, BackendError)
-                    answer = await ask(well, prompt("hello"))
-                answered += answer.text == "Hello there, how are you?"
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(8):
-                group.create_task(talk())
-        await broken.close()
-        await well.close()
-    structlog.get_logger(__name__).info("chaos", asked=asked, answered=answered)
-    assert answered == asked == TURNS

@@ -3,44 +3,54 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from contextlib import aclosing
 from pathlib import Path
-
 import structlog
 from typing_extensions import override
-
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.wire import parameters
-from bot.backends.llama_cpp.engine import EngineConfig, EngineFailed
-from bot.backends.llama_cpp.images import (
-    count_image_tokens,
-    encode_images,
-    find_projector,
-    insert_image_placeholders,
-)
-from bot.backends.llama_cpp.loaded_model import LoadedModel, load_model
+from bot.backends.llama_cpp.engine import EngineConfig
+from bot.backends.llama_cpp.engine import EngineFailed
+from bot.backends.llama_cpp.images import count_image_tokens
+from bot.backends.llama_cpp.images import encode_images
+from bot.backends.llama_cpp.images import find_projector
+from bot.backends.llama_cpp.images import insert_image_placeholders
+from bot.backends.llama_cpp.loaded_model import LoadedModel
+from bot.backends.llama_cpp.loaded_model import load_model
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.llama_cpp.slots import delete_saved_slots, slots_folder
-from bot.backends.llama_cpp.tool_calls import RESULTS_FRACTION, fit_tools
+from bot.backends.llama_cpp.slots import delete_saved_slots
+from bot.backends.llama_cpp.slots import slots_folder
+from bot.backends.llama_cpp.tool_calls import RESULTS_FRACTION
+from bot.backends.llama_cpp.tool_calls import fit_tools
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.gguf import read_special_tokens
 from bot.chat.operation import ModelInMemory
-from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, TemplateChoice
-from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
-from bot.ports import Backend, ConversationMemory, TextTokenCounter
+from bot.chat.prompt import GenerationEvent
+from bot.chat.prompt import Prompt
+from bot.chat.prompt import PromptDescription
+from bot.chat.prompt import PromptToken
+from bot.chat.prompt import TemplateChoice
+from bot.errors import BackendInterrupted
+from bot.errors import BackendUnavailable
+from bot.errors import SettingsError
+from bot.errors import TemplateError
+from bot.ports import Backend
+from bot.ports import ConversationMemory
+from bot.ports import TextTokenCounter
 from bot.prompting.text.tokens import counter_for_model
 from bot.runtime.subprocesses import ChildFailed
 from bot.templates.added_text import find_added_text
 from bot.templates.family_templates import detect_family
-from bot.templates.renderer import (
-    FALLBACK_TEMPLATE,
-    ModelTemplate,
-    RenderedPrompt,
-    Renderer,
-    ToolUse,
-)
+from bot.templates.renderer import FALLBACK_TEMPLATE
+from bot.templates.renderer import ModelTemplate
+from bot.templates.renderer import RenderedPrompt
+from bot.templates.renderer import Renderer
+from bot.templates.renderer import ToolUse
 from bot.texts.text import translatable
+
 
 _NOTICE = translatable(
     "The model on this machine cannot be used; the bot's operator has to fix it."
@@ -110,23 +120,21 @@ class LlamaCpp(Backend, ConversationMemory):
     @override
     def sees_images(self, model: str) -> bool:
         try:
-            path = model_store.find_model(model, self._settings, self._data_dir)
-            return find_projector(path, self._settings, self._data_dir) is not None
+            return find_projector(self._find(model), self._settings, self._data_dir) is not None
         except SettingsError:
             return False
 
     @override
     def is_sample(self, model: str) -> bool:
         try:
-            path = model_store.find_model(model, self._settings, self._data_dir)
+            return self._find(model).name == model_store.DEFAULT_FILE
         except SettingsError:
             return False
-        return path.name == model_store.DEFAULT_FILE
 
     @override
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
         try:
-            path = model_store.find_model(model, self._settings, self._data_dir)
+            path = self._find(model)
             loaded = self._models.get(path)
             own = loaded.template if loaded else await read_model_template(path)
             return await self._renderer.tool_form(template, own) is not None
@@ -148,13 +156,12 @@ class LlamaCpp(Backend, ConversationMemory):
 
     @override
     async def check(self) -> str:
-        model = await self._model("default")
-        projector = f", with the projector {model.projector.stem}" if model.projector else ""
-        return f"{model.path.stem} on this machine{projector}"
+        await self._model("default")
+        return self._describe_file("default")
 
     @override
     async def list_models(self) -> Sequence[str]:
-        return [model.name for model in model_store.list_models(self._data_dir)]
+        return [model.stem for model in model_store.list_models(self._data_dir)]
 
     @override
     async def check_models(self, models: Sequence[str]) -> str:
@@ -172,7 +179,7 @@ class LlamaCpp(Backend, ConversationMemory):
     def _describe_file(self, name: str) -> str:
         if model_store.is_pulled_at_start(name, self._settings, self._data_dir):
             return "the default model, downloaded at the first start"
-        path = model_store.find_model(name, self._settings, self._data_dir)
+        path = self._find(name)
         projector = find_projector(path, self._settings, self._data_dir)
         described = f"{path.stem} on this machine"
         return f"{described}, with the projector {projector.stem}" if projector else described
@@ -201,8 +208,7 @@ class LlamaCpp(Backend, ConversationMemory):
     @override
     async def describe(self, prompt: Prompt) -> PromptDescription:
         try:
-            path = model_store.find_model(prompt.model, self._settings, self._data_dir)
-            return await describe_rendered(prompt, path, self._renderer)
+            return await describe_rendered(prompt, self._find(prompt.model), self._renderer)
         except (SettingsError, TemplateError) as error:
             raise BackendUnavailable(str(error)) from error
 
@@ -244,9 +250,11 @@ class LlamaCpp(Backend, ConversationMemory):
         self._rendered_prompts.pop(conversation, None)
         for model in self._loaded_models():
             await model.slots.forget(conversation)
-            model.tokenizer.clear()
         # models that are not loaded have files, too
         delete_saved_slots(self._slots_folder, conversation)
+
+    def _find(self, model: str) -> Path:
+        return model_store.find_model(model, self._settings, self._data_dir)
 
     def _loaded_models(self) -> Sequence[LoadedModel]:
         """Return a copy, as another model may be loaded during the iteration."""
@@ -281,7 +289,7 @@ class LlamaCpp(Backend, ConversationMemory):
 
     async def _model(self, name: str) -> LoadedModel:
         try:
-            path = model_store.find_model(name, self._settings, self._data_dir)
+            path = self._find(name)
             async with self._load_lock:
                 if path not in self._models:
                     config = self._engine_config(path)

@@ -78,19 +78,10 @@ def _free_amounts(root: Path) -> Iterator[int]:
     own = _read(root / "proc/self/cgroup").partition("0::/")[2].strip()
     for group in (groups / own, *(groups / own).parents):  # each group may have its own limit
         if group.is_relative_to(groups):
-            yield from _free_in_group(group, "memory.max", "memory.current", "inactive_file")
-    old = groups / "memory"
-    yield from _free_in_group(
-        old, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-    )
-
-
-def _free_in_group(group: Path, limit: str, used: str, reclaimable: str) -> Iterator[int]:
-    """Yield what a control group may still allocate; nothing if it has no limit."""
-    most, taken = _read(group / limit).strip(), _read(group / used).strip()
-    if most.isdecimal() and taken.isdecimal():
-        cached = _fields(group / "memory.stat").get(reclaimable, 0)
-        yield max(0, int(most) - int(taken) + cached)
+            most, taken = (_read(group / f"memory.{name}").strip() for name in ("max", "current"))
+            if most.isdecimal() and taken.isdecimal():
+                cached = _fields(group / "memory.stat").get("inactive_file", 0)
+                yield max(0, int(most) - int(taken) + cached)
 
 
 def _fields(file: Path) -> dict[str, int]:

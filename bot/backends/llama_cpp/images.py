@@ -107,7 +107,8 @@ def check_projector(projector: Path) -> None:
     """Raise `SettingsError` for a file that is not a projector for images."""
     if not projector.is_file():
         raise SettingsError(f"there is no projector {projector}; correct PROJECTOR_PATH")
-    if not read_header(projector).values.get("clip.has_vision_encoder"):
+    metadata, _ = read_header(projector)
+    if not metadata.get("clip.has_vision_encoder"):
         raise SettingsError(
             f"{projector} is no projector for images; PROJECTOR_PATH names the file that comes "
             "with a vision model, usually called mmproj-....gguf"

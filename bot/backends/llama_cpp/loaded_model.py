@@ -102,14 +102,14 @@ class LoadedModel:
         try:
             text = await self.tokenizer.text(rendered.spans) if images else ""
             check_placeholders(text, images, self.path.stem)
-            async with self.slots.lease(owner, ids) as lease:
+            async with self.slots.lease(owner, ids) as (slot, is_own):
                 request = GenerationRequest(
                     ids,
                     stop,
                     sampling,
                     limit,
-                    lease.slot,
-                    can_shift=lease.is_own and not self.has_vision,  # images cannot be shifted
+                    slot,
+                    can_shift=is_own and not self.has_vision,  # images cannot be shifted
                     preserved_tokens=(
                         *self.reasoning.special_tokens,
                         *(MARKERS if rendered.tool_form is not None else ()),

@@ -26,7 +26,7 @@ def model_trials(
 ) -> Iterator[tuple[str, Awaitable[str]]]:
     """Yield the name of each installed model with its trial."""
     for model in model_store.list_models(data_dir):
-        yield model.name, measure(model.path, settings, data_dir, renderer)
+        yield model.stem, measure(model, settings, data_dir, renderer)
 
 
 async def measure(

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from array import array
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +13,7 @@ import structlog
 
 from bot.backends.llama_cpp.engine import Engine, EngineFailed, EngineRefused
 from bot.ports import Clock
-from bot.value_class import value_class
 
-_SAMPLES = 64  # blocks of a model's file that make its fingerprint: to read 8 GB takes too long
-_SAMPLE_BYTES = 65_536
 _STATE, _IDS, _PART = _SUFFIXES = (".state", ".ids", ".part")
 _log = structlog.get_logger(__name__)
 _MIN_SAVED_TOKENS = 64  # fewer are decoded again as fast
@@ -29,14 +26,6 @@ class SlotOwner(NamedTuple):
 
     conversation: str
     character: str
-
-
-@value_class
-class SavedSlot:
-    """A slot on disk, and the prompt that it holds."""
-
-    file: str
-    ids: "array[int]"
 
 
 class SlotStore:
@@ -54,7 +43,8 @@ class SlotStore:
         self._clock = clock
         self._limit_bytes = limit_bytes
         self._limit_seconds = limit_seconds
-        self._saved: dict[str, SavedSlot] = {}
+        self.saved: dict[str, array[int]] = {}
+        """By the name of a file: the prompt that its slot holds."""
 
     @property
     def enabled(self) -> bool:
@@ -67,38 +57,26 @@ class SlotStore:
             unfinished.unlink(missing_ok=True)
         self._delete_outdated()
         for state in self._folder.glob(f"{self._model}-*{_STATE}"):
-            self._saved[state.stem] = SavedSlot(state.name, _read_ids(state.with_suffix(_IDS)))
+            self.saved[state.name] = _read_ids(state.with_suffix(_IDS))
 
-    def find(self, owner: SlotOwner) -> SavedSlot | None:
-        return self._saved.get(self._name(owner))
+    def file_of(self, owner: SlotOwner) -> str:
+        """Return the name of the file that an owner's slot is saved in."""
+        return f"{self._model}-{_hash(owner.conversation)}-{_hash(owner.character)}{_STATE}"
 
-    def all(self) -> Sequence[SavedSlot]:
-        return list(self._saved.values())
-
-    def part_file(self, owner: SlotOwner) -> str:
-        """Return the name of the file to save to, before `commit`."""
-        return f"{self._name(owner)}{_PART}"
-
-    def commit(self, owner: SlotOwner, ids: Sequence[int]) -> SavedSlot:
-        """Make the file that was saved as `part_file` valid; raises `OSError`."""
-        name = self._name(owner)
-        prompt = array("i", ids)
-        path = self._folder / f"{name}{_IDS}"
-        path.touch(mode=0o600)
-        path.write_bytes(prompt.tobytes())
-        state = (self._folder / self.part_file(owner)).replace(self._folder / f"{name}{_STATE}")
-        self._saved[name] = SavedSlot(state.name, prompt)
+    def commit(self, part: str, owner: SlotOwner, ids: "array[int]") -> None:
+        """Make a file that was saved under another name valid; raises `OSError`."""
+        state = self._folder / self.file_of(owner)
+        prompt = state.with_suffix(_IDS)
+        prompt.touch(mode=0o600)
+        prompt.write_bytes(ids.tobytes())
+        (self._folder / part).replace(state)
+        self.saved[state.name] = ids
         self._delete_outdated()
-        return self._saved[name]
-
-    def delete_file(self, file: str) -> None:
-        """Delete a file that cannot be restored."""
-        self._delete(Path(file).stem)
 
     def delete_conversation(self, conversation: str) -> None:
-        for name in list(self._saved):
-            if name.startswith(f"{self._model}-{_hash(conversation)}-"):
-                self._delete(name)
+        for file in list(self.saved):
+            if file.startswith(f"{self._model}-{_hash(conversation)}-"):
+                self.delete(file)
 
     def _delete_outdated(self) -> None:
         """Delete what is too old, and then the oldest until the rest is small enough."""
@@ -106,21 +84,18 @@ class SlotStore:
         for state in self._folder.glob(f"*{_STATE}"):
             with suppress(FileNotFoundError):
                 stat = state.stat()
-                found.append((stat.st_mtime, stat.st_size, state.stem))
+                found.append((stat.st_mtime, stat.st_size, state.name))
         total = sum(size for _, size, _ in found)
-        for changed, size, name in sorted(found):
+        for changed, size, file in sorted(found):
             too_old = changed < self._clock.now() - self._limit_seconds
             if too_old or total > self._limit_bytes:
-                self._delete(name)
+                self.delete(file)
                 total -= size
 
-    def _delete(self, name: str) -> None:
-        self._saved.pop(name, None)
+    def delete(self, file: str) -> None:
+        self.saved.pop(file, None)
         for suffix in _SUFFIXES:
-            (self._folder / f"{name}{suffix}").unlink(missing_ok=True)
-
-    def _name(self, owner: SlotOwner) -> str:
-        return f"{self._model}-{_hash(owner.conversation)}-{_hash(owner.character)}"
+            (self._folder / file).with_suffix(suffix).unlink(missing_ok=True)
 
 
 def slots_folder(data_dir: Path) -> Path:
@@ -137,12 +112,7 @@ def delete_saved_slots(folder: Path, conversation: str) -> None:
 def state_fingerprint(model: Path, engine: str) -> str:
     """Return what saved slots depend on: another model or engine has another fingerprint."""
     stat = model.stat()
-    digest = hashlib.sha256(f"{engine} {stat.st_size} {stat.st_mtime_ns}".encode())
-    with model.open("rb") as file:
-        for number in range(_SAMPLES):
-            file.seek(stat.st_size * number // _SAMPLES)
-            digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()[:16]
+    return _hash(f"{engine} {model.name} {stat.st_size} {stat.st_mtime_ns}")[:16]
 
 
 def _hash(text: str) -> str:
@@ -154,15 +124,6 @@ def _read_ids(path: Path) -> "array[int]":
     with suppress(OSError, ValueError):  # without its ids a slot still serves its owner
         ids.frombytes(path.read_bytes())
     return ids
-
-
-@value_class
-class SlotLease:
-    """A slot for the length of one answer."""
-
-    slot: int
-    is_own: bool
-    """Whether its whole content belongs to this conversation."""
 
 
 @dataclass(slots=True)
@@ -208,8 +169,13 @@ class SlotPool:
         return sum(slot.owner is not None for slot in self._slots)
 
     @asynccontextmanager
-    async def lease(self, owner: SlotOwner, prompt_ids: Sequence[int]) -> AsyncIterator[SlotLease]:
-        """Hold a slot for this prompt for the length of the block."""
+    async def lease(
+        self, owner: SlotOwner, prompt_ids: Sequence[int]
+    ) -> AsyncIterator[tuple[int, bool]]:
+        """Hold a slot for this prompt for the length of the block.
+
+        Yields its number, and whether its whole content belongs to this conversation.
+        """
         prompt = array("i", prompt_ids)
         async with self._assigning:
             await self._erase_pending()
@@ -218,7 +184,7 @@ class SlotPool:
             slot.busy, slot.last_used = True, self._uses
             slot.ids, slot.saved, slot.conversation = prompt, False, owner.conversation
         try:
-            yield SlotLease(slot.number, is_own)
+            yield slot.number, is_own
         finally:
             slot.busy = False
             if slot.to_erase:
@@ -232,7 +198,7 @@ class SlotPool:
                 if slot.owner and slot.owner.conversation == conversation:
                     slot.owner = None
                     slot.saved = True
-            await _run_to_completion(self._store.delete_conversation, conversation)
+            self._store.delete_conversation(conversation)
 
     async def forget(self, conversation: str) -> None:
         """Erase everything of a conversation, in memory and on disk."""
@@ -241,7 +207,7 @@ class SlotPool:
                 if slot.conversation == conversation:
                     slot.clear()
                     slot.to_erase = True
-            await _run_to_completion(self._store.delete_conversation, conversation)
+            self._store.delete_conversation(conversation)
             await self._erase_pending()
 
     async def save_all(self) -> None:
@@ -284,8 +250,8 @@ class SlotPool:
         if current is not None:  # two requests at once: the second one does not own its slot
             slot.owner = None
             return slot, False
-        saved = self._store.find(owner)
-        is_own = saved is not None and await self._restore(slot, saved)
+        file = self._store.file_of(owner)
+        is_own = file in self._store.saved and await self._restore(slot, file)
         if not is_own:
             await self._copy_prefix(slot, prompt, free)
         slot.owner = owner
@@ -296,16 +262,17 @@ class SlotPool:
     ) -> None:
         """Copy the longest prefix of this prompt from another slot or file, if it is longer."""
         longest = max(_MIN_SAVED_TOKENS - 1, common_prefix_length(slot.ids, prompt))
-        best: _SlotState | SavedSlot | None = None
-        sources: list[_SlotState | SavedSlot] = [*free, *self._store.all()]
-        for source in sources:
-            common = common_prefix_length(source.ids, prompt)
-            if common > longest and common * _MAX_STATE_TO_PREFIX > len(source.ids):
+        best: _SlotState | str | None = None
+        sources: list[tuple[_SlotState | str, array[int]]] = [(each, each.ids) for each in free]
+        sources += self._store.saved.items()
+        for source, ids in sources:
+            common = common_prefix_length(ids, prompt)
+            if common > longest and common * _MAX_STATE_TO_PREFIX > len(ids):
                 longest, best = common, source
         if isinstance(best, _SlotState):
             await self._save(best)
-            best = self._store.find(best.owner) if best.owner else None
-        if best is not None:
+            best = self._store.file_of(best.owner) if best.owner else None
+        if best in self._store.saved:
             await self._restore(slot, best)
 
     async def _save(self, slot: _SlotState) -> None:
@@ -313,41 +280,26 @@ class SlotPool:
             return
         if len(slot.ids) >= _MIN_SAVED_TOKENS:
             try:
-                part = self._store.part_file(slot.owner)
+                part = f"{Path(self._store.file_of(slot.owner)).stem}{_PART}"
                 tokens = await self._engine.save_slot(slot.number, part)
                 if tokens >= _MIN_SAVED_TOKENS:  # fewer than expected: it was stopped in prefill
-                    ids = slot.ids[:tokens]
-                    await _run_to_completion(self._store.commit, slot.owner, ids)
+                    self._store.commit(part, slot.owner, slot.ids[:tokens])
             except (EngineFailed, OSError) as error:  # its prompt will be decoded again
                 _log.warning("slot_not_saved", slot=slot.number, reason=str(error))
                 return
         slot.saved = True
 
-    async def _restore(self, slot: _SlotState, saved: SavedSlot) -> bool:
+    async def _restore(self, slot: _SlotState, file: str) -> bool:
         try:
-            await self._engine.restore_slot(slot.number, saved.file)
+            await self._engine.restore_slot(slot.number, file)
         except EngineFailed as error:
             _log.warning("slot_not_restored", slot=slot.number, reason=str(error))
             if isinstance(error, EngineRefused):
-                self._store.delete_file(saved.file)
+                self._store.delete(file)
             slot.clear()
             return False
-        slot.ids = saved.ids
+        slot.ids = self._store.saved[file]
         return True
-
-
-async def _run_to_completion(function: Callable[..., object], *args: object) -> None:
-    """Run a function in a thread, and wait for its end also when cancelled.
-
-    Files of hundreds of megabytes take time. A thread outlives its cancelled caller, and would
-    bring back a file that is deleted next.
-    """
-    task = asyncio.create_task(asyncio.to_thread(function, *args))
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
 
 
 def common_prefix_length(one: "array[int]", other: "array[int]") -> int:

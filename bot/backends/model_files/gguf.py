@@ -61,30 +61,23 @@ class SpecialTokens:
         return (*self.control.values(), *self.added.values())
 
 
-@value_class
-class GgufHeader:
-    """Everything in a file but the weights."""
-
-    values: Mapping[str, Any]
-    """The metadata by GGUF's keys, without long lists."""
-    parameters: int
-    """How many numbers all tensors hold."""
-
-
 def read_special_tokens(path: Path) -> SpecialTokens:
     """Read the special tokens; raises `SettingsError` for an invalid file."""
-    return _tokens(read_header(path).values)
+    return _tokens(read_header(path)[0])
 
 
 def read_pooling(path: Path) -> int | None:
     """Read llama.cpp's pooling type, if there is one; raises `SettingsError` for another file."""
-    values = read_header(path).values
+    values, _ = read_header(path)
     found = next((value for key, value in values.items() if key.endswith(_POOLING_SUFFIX)), None)
     return found if isinstance(found, int) else None
 
 
-def read_header(path: Path) -> GgufHeader:
-    """Parse the header; raises `SettingsError` for an invalid file."""
+def read_header(path: Path) -> tuple[Mapping[str, Any], int]:
+    """Return the metadata without long lists, and how many numbers all tensors hold.
+
+    Raises `SettingsError` for an invalid file.
+    """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _GgufParser(data).header()
@@ -122,7 +115,7 @@ class _GgufParser:
         self._data = data
         self._offset = 0
 
-    def header(self) -> GgufHeader:
+    def header(self) -> tuple[Mapping[str, Any], int]:
         if self._data[: len(_MAGIC)] != _MAGIC:
             raise ValueError("it does not begin with GGUF")
         self._offset = len(_MAGIC)
@@ -136,7 +129,7 @@ class _GgufParser:
             value = self._value(self._number("I"), keep=key not in _SKIPPED_KEYS)
             if value is not None:
                 found[key] = value
-        return GgufHeader(found, sum(self._tensor() for _ in range(tensors)))
+        return found, sum(self._tensor() for _ in range(tensors))
 
     def _tensor(self) -> int:
         """Skip the next tensor's description and return how many numbers it holds."""
@@ -214,8 +207,7 @@ class ModelMetadata:
 
 def read_metadata(path: Path) -> ModelMetadata:
     """Read the metadata; raises `SettingsError` for an invalid file."""
-    header = read_header(path)
-    values = header.values
+    values, parameters = read_header(path)
     architecture = _text(values, "general.architecture")
     return ModelMetadata(
         name=_text(values, "general.name"),
@@ -223,7 +215,7 @@ def read_metadata(path: Path) -> ModelMetadata:
         licence=_text(values, "general.license"),
         template=_template(values.get("tokenizer.chat_template")),
         quantization=_quantization(values.get("general.file_type")),
-        parameters=header.parameters,
+        parameters=parameters,
         context_tokens=_number(values, f"{architecture}.context_length"),
         weight_bytes=path.stat().st_size,
         bytes_per_token=_cache_bytes_per_token(values, architecture),

@@ -12,7 +12,6 @@ import aiohttp
 
 from bot.backends.model_files import store as model_store
 from bot.errors import SettingsError
-from bot.value_class import value_class
 
 _HUB = "https://huggingface.co"
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
@@ -23,33 +22,32 @@ _CHUNK_BYTES = 1 << 20
 _MAX_REASON_CHARS = 300
 
 
-@value_class
-class HubSource:
-    """`OWNER/NAME` or `OWNER/NAME:FILE`, where FILE may be a part of a name (`Q4_K_M`)."""
+def parse_source(text: str) -> tuple[str, str] | None:
+    """Split `OWNER/NAME` or `OWNER/NAME:FILE` into repository and file; None for other texts.
 
-    repository: str
-    file: str
-
-
-def parse_source(text: str) -> HubSource | None:
-    """Parse what names a repository; None if the text does not."""
+    The file may be a part of a name, such as `Q4_K_M`.
+    """
     found = _SOURCE.fullmatch(text)
     if found is None or ".." in text:
         return None
-    return HubSource(found["repository"], found["file"] or "")
+    return found["repository"], found["file"] or ""
 
 
 async def pull_model(
-    source: HubSource, data_dir: Path, progress: Callable[[str], None], sha256: str | None = None
+    source: tuple[str, str],
+    data_dir: Path,
+    progress: Callable[[str], None],
+    sha256: str | None = None,
 ) -> Path:
     """Download a GGUF, verify its hash (by default the hub's), and add it to the models.
 
     Raises `SettingsError` where there is no such file, or the download fails.
     """
-    progress(f"downloading from {source.repository} ...")
+    repository, wanted = source
+    progress(f"downloading from {repository} ...")
     try:
         with model_store.staging_folder(data_dir) as staging:
-            file, published = await _download(source, staging)
+            file, published = await _download(repository, wanted, staging)
             stem = model_store.validate_model_name(file.name)
             target = model_store.models_folder(data_dir) / f"{stem}.gguf"
             model_store.install_file(file, target, sha256 or published)
@@ -57,13 +55,13 @@ async def pull_model(
     except (aiohttp.ClientError, OSError, ValueError, LookupError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise SettingsError(
-            f"{source.repository} could not be downloaded ({why[:_MAX_REASON_CHARS]}); try again"
+            f"{repository} could not be downloaded ({why[:_MAX_REASON_CHARS]}); try again"
             " when there is a network, or download the file by other means and import it with"
             " `troupe model pull FILE`"
         ) from None
 
 
-async def _download(source: HubSource, folder: Path) -> tuple[Path, str | None]:
+async def _download(repository: str, wanted: str, folder: Path) -> tuple[Path, str | None]:
     """Download the chosen file; return it and its SHA-256 as the hub has it."""
     hub = os.environ.get("HF_ENDPOINT", _HUB).rstrip("/")  # noqa: TID251 # names of the hub's tools
     token = os.environ.get("HF_TOKEN")  # noqa: TID251
@@ -71,11 +69,11 @@ async def _download(source: HubSource, folder: Path) -> tuple[Path, str | None]:
     async with aiohttp.ClientSession(
         headers=headers, timeout=_TIMEOUT, trust_env=True, raise_for_status=True
     ) as session:
-        async with session.get(f"{hub}/api/models/{source.repository}?blobs=true") as response:
+        async with session.get(f"{hub}/api/models/{repository}?blobs=true") as response:
             info = await response.json()
         files: dict[str, Any] = {one["rfilename"]: one.get("lfs") or {} for one in info["siblings"]}
-        name = _pick_file(sorted(files), source.file)
-        url = f"{hub}/{source.repository}/resolve/{info['sha']}/{quote(name)}"
+        name = _pick_file(sorted(files), wanted)
+        url = f"{hub}/{repository}/resolve/{info['sha']}/{quote(name)}"
         file = folder / Path(name).name
         for tries_left in reversed(range(_MAX_TRIES)):
             try:

@@ -14,7 +14,6 @@ from pathlib import Path
 from bot.backends.model_files.settings import ModelFileSettings
 from bot.errors import SettingsError
 from bot.runtime.subprocesses import child_environment
-from bot.value_class import value_class
 
 DEFAULT_FILE = "smollm2-135m-instruct-q4_1.gguf"
 DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -33,22 +32,13 @@ _MAX_REASON_CHARS = 300
 _MAX_QUOTED_CHARS = 80
 
 
-@value_class
-class ModelFile:
-    name: str
-    """The name in presets: that of the file without `.gguf`."""
-    path: Path
-    size_bytes: int
-
-
 def models_folder(data_dir: Path) -> Path:
     return data_dir / "models"
 
 
-def list_models(data_dir: Path) -> list[ModelFile]:
-    """List the models in the data directory, sorted by name."""
-    paths = [path for path in sorted(models_folder(data_dir).glob("*.gguf")) if path.is_file()]
-    return [ModelFile(path.stem, path, path.stat().st_size) for path in paths]
+def list_models(data_dir: Path) -> list[Path]:
+    """List the models in the data directory; presets name a file without `.gguf`."""
+    return [path for path in sorted(models_folder(data_dir).glob("*.gguf")) if path.is_file()]
 
 
 async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) -> Path:

@@ -296,20 +296,6 @@ async def test_missing_key_is_named(connect: Connect) -> None:
     assert "check TROUPE_PROVIDERS__CLAUDE__API_KEY" in str(answer.error)
 
 
-@pytest.mark.parametrize(("status", "words"), [(401, "CLAUDE__API_KEY"), (529, "status 529")])
-async def test_check_names_the_problem(
-    connect: Connect, service: FakeAnthropic, status: int, words: str
-) -> None:
-    service.models_status = status
-
-    with pytest.raises(BackendUnavailable, match=words):
-        await connect().check()
-
-
-async def test_check_names_the_address(connect: Connect, service: FakeAnthropic) -> None:
-    assert await connect().check() == f"answers at {service.base_url}"
-
-
 def test_events_may_be_split_anywhere() -> None:
     whole = start() + block(text("Hello 🎉", " there")) + finish() + STOP
     for at in range(len(whole)):

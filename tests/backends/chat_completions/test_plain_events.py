@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from bot.backends.chat_completions.errors import Endpoint
-from bot.backends.chat_completions.streaming import ParsedChunk, ResponseContext, SseParser
+from bot.backends.chat_completions.streaming import ParsedChunk, ResponseContext
 from bot.backends.chat_completions.wire import ChatCompletionsParser
 from tests.rigs.fake_openai import DONE, STOP, USAGE, chunk, event
 
@@ -37,10 +37,6 @@ EVENTS = st.one_of(
         ]
     ),
 )
-BYTES = st.lists(
-    st.sampled_from([b"data: ", b"data:", b"a", b"\n", b"\n\n", b"\r", b":", b"\xef\xbb\xbf"]),
-    max_size=12,
-).map(b"".join)
 
 
 class GeneralParser(ChatCompletionsParser):
@@ -66,17 +62,6 @@ def test_plain_path_equals_general_path(pieces: list[bytes]) -> None:
     context = ResponseContext(Endpoint("acme", "http://acme"), "m", stop=("aa", "\nb"))
 
     assert parse(ChatCompletionsParser(context), pieces) == parse(GeneralParser(context), pieces)
-
-
-@given(st.lists(BYTES, max_size=6))
-def test_events_do_not_depend_on_chunking(pieces: list[bytes]) -> None:
-    parser, by_byte = SseParser(), SseParser()
-    whole = b"".join(pieces)
-
-    events = [event for piece in pieces for event in parser.feed(piece)] + parser.flush()
-    single = [whole[at : at + 1] for at in range(len(whole))]
-
-    assert events == [one for byte in single for one in by_byte.feed(byte)] + by_byte.flush()
 
 
 def test_ordinary_chunk_is_plain() -> None:

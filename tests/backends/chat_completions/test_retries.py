@@ -9,29 +9,15 @@ def test_backoff_grows_up_to_a_maximum() -> None:
     assert [max_backoff_seconds(retries) for retries in range(7)] == [0.5, 1, 2, 4, 8, 8, 8]
 
 
-def test_retry_budget_starts_with_three_retries() -> None:
+@pytest.mark.parametrize(("calls", "retries"), [(0, 3), (10, 4), (100, 10), (10_000, 10)])
+def test_retry_budget_has_three_at_first_a_tenth_of_the_calls_and_ten_at_most(
+    calls: int, retries: int
+) -> None:
     budget = RetryBudget()
-
-    assert [budget.take() for _ in range(4)] == [True, True, True, False]
-
-
-def test_retry_budget_grows_by_one_retry_per_ten_calls() -> None:
-    budget = RetryBudget(initial=0)
-
-    taken = 0
-    for _ in range(100):
-        budget.record_call()
-        taken += budget.take()
-
-    assert taken == 10
-
-
-def test_retry_budget_has_a_maximum() -> None:
-    budget = RetryBudget()
-    for _ in range(10_000):
+    for _ in range(calls):
         budget.record_call()
 
-    assert sum(budget.take() for _ in range(100)) == 10
+    assert sum(budget.take() for _ in range(100)) == retries
 
 
 def breaker_after(*outcomes: bool) -> CircuitBreaker:
@@ -41,20 +27,19 @@ def breaker_after(*outcomes: bool) -> CircuitBreaker:
     return breaker
 
 
-def test_breaker_opens_at_half_of_twenty_calls() -> None:
-    assert breaker_after(*[True, False] * 10).allows(0) is False
-
-
-def test_breaker_stays_closed_below_half() -> None:
-    assert breaker_after(*[True, False] * 9, True, True).allows(0) is True
-
-
-def test_breaker_needs_twenty_calls_to_judge() -> None:
-    assert breaker_after(*[False] * 19).allows(0) is True
-
-
-def test_only_the_last_twenty_calls_count() -> None:
-    assert breaker_after(*[False] * 9, *[True] * 20, *[False] * 9).allows(0) is True
+@pytest.mark.parametrize(
+    ("outcomes", "is_closed"),
+    [
+        ([True, False] * 10, False),
+        ([*[True, False] * 9, True, True], True),
+        ([False] * 19, True),
+        ([*[False] * 9, *[True] * 20, *[False] * 9], True),
+    ],
+)
+def test_breaker_opens_at_half_of_the_last_twenty_calls(
+    outcomes: list[bool], is_closed: bool
+) -> None:
+    assert breaker_after(*outcomes).allows(0) is is_closed
 
 
 def breaker_after_away(*calls: tuple[float, bool]) -> CircuitBreaker:
@@ -65,20 +50,19 @@ def breaker_after_away(*calls: tuple[float, bool]) -> CircuitBreaker:
     return breaker
 
 
-def test_breaker_opens_at_once_for_a_provider_that_gives_no_answer_for_a_second() -> None:
-    assert breaker_after_away((0, False), (0.3, True), (1, False)).allows(1) is False
-
-
 @pytest.mark.parametrize(
-    "calls",
+    ("calls", "is_closed"),
     [
-        [(0, False), (1.5, False)],
-        [(0, False), (0.5, True), (1.5, True), (3, True)],  # one request alone
-        [(0, False), (0.2, False), (0.4, False), (0.9, True)],  # hardly a second
+        ([(0, False), (0.3, True), (1, False)], False),
+        ([(0, False), (1.5, False)], True),
+        ([(0, False), (0.5, True), (1.5, True), (3, True)], True),  # one request alone
+        ([(0, False), (0.2, False), (0.4, False), (0.9, True)], True),  # hardly a second
     ],
 )
-def test_single_failures_open_no_breaker(calls: list[tuple[float, bool]]) -> None:
-    assert breaker_after_away(*calls).allows(9) is True
+def test_breaker_opens_sooner_for_a_provider_that_gives_no_answer_for_a_second(
+    calls: list[tuple[float, bool]], is_closed: bool
+) -> None:
+    assert breaker_after_away(*calls).allows(1 if not is_closed else 9) is is_closed
 
 
 @pytest.mark.parametrize("success", [True, False])
@@ -103,24 +87,21 @@ def test_open_breaker_lets_one_call_through_after_a_while() -> None:
     assert [breaker.allows(now) for now in (4.9, 5, 5.1, 9.9)] == [False, True, False, False]
 
 
-def test_unrecorded_trial_call_does_not_block_the_next() -> None:
+@pytest.mark.parametrize(
+    ("success", "times", "allowed"),
+    [
+        (None, (5, 7, 15), [False, True]),  # nobody recorded it
+        (True, (5, 6, 6), [True, True]),
+        (False, (5, 7, 11), [False, True]),
+    ],
+)
+def test_trial_call_closes_the_breaker_or_keeps_it_open(
+    success: bool | None, times: tuple[float, float, float], allowed: list[bool]
+) -> None:
     breaker = breaker_after(*[False] * 20)
-    breaker.allows(15)
+    tried_at, *later = times
+    breaker.allows(tried_at)
+    if success is not None:
+        breaker.record(6, success=success)
 
-    assert breaker.allows(30) is True
-
-
-def test_successful_trial_call_closes_the_breaker() -> None:
-    breaker = breaker_after(*[False] * 20)
-    breaker.allows(15)
-    breaker.record(16, success=True)
-
-    assert [breaker.allows(16), breaker.allows(16)] == [True, True]
-
-
-def test_failed_trial_call_keeps_the_breaker_open() -> None:
-    breaker = breaker_after(*[False] * 20)
-    breaker.allows(5)
-    breaker.record(6, success=False)
-
-    assert [breaker.allows(now) for now in (7, 10.9, 11)] == [False, False, True]
+    assert [breaker.allows(now) for now in later] == allowed

@@ -45,46 +45,29 @@ def test_all_three_line_endings_are_equivalent(lines: list[str], offsets: list[i
     )
 
 
-def test_several_data_lines_are_one_event() -> None:
-    assert all_events([b"data: {\ndata:  1}\n\n"]) == [b"{\n 1}"]
+@pytest.mark.parametrize(
+    ("stream", "events"),
+    [
+        (b"data: {\ndata:  1}\n\n", [b"{\n 1}"]),
+        (b"data:a\n\ndata: b\n\ndata:  c\n\n", [b"a", b"b", b" c"]),
+        (b": hi\n\nevent: ping\n\nid: 1\nretry: 2\n\n", []),
+        (b"data: [DONE]", [b"[DONE]"]),  # without an empty line at the end
+        (b"\xef\xbb\xbfdata: a\n\n", [b"a"]),
+    ],
+)
+def test_data_lines_become_events(stream: bytes, events: list[bytes]) -> None:
+    assert all_events([stream]) == events
 
 
-def test_only_one_space_after_the_colon_is_dropped() -> None:
-    assert all_events([b"data:a\n\ndata: b\n\ndata:  c\n\n"]) == [b"a", b"b", b" c"]
-
-
-def test_comments_and_other_fields_are_ignored() -> None:
-    assert all_events([b": hi\n\nevent: ping\n\nid: 1\nretry: 2\n\n"]) == []
-
-
-def test_last_event_needs_no_empty_line() -> None:
-    assert all_events([b"data: [DONE]"]) == [b"[DONE]"]
-
-
-def test_byte_order_mark_at_the_start_is_dropped() -> None:
-    assert all_events([b"\xef\xbb\xbfdata: a\n\n"]) == [b"a"]
-
-
-def test_line_beyond_the_limit_is_rejected() -> None:
+@pytest.mark.parametrize(
+    "chunks",
+    [[b"data: " + b"x" * 101], [b"data: ", *[b"x"] * 95], [b"data: 0123456789\n" * 11]],
+    ids=["a line", "in small chunks", "short lines"],
+)
+def test_event_beyond_the_limit_is_rejected(chunks: list[bytes]) -> None:
+    stream = SseParser(max_event_bytes=100)
     with pytest.raises(SseEventTooLong, match="more than 100 bytes"):
-        SseParser(max_event_bytes=100).feed(b"data: " + b"x" * 101)
-
-
-def test_line_beyond_the_limit_in_small_chunks_is_rejected() -> None:
-    stream = SseParser(max_event_bytes=100)
-    stream.feed(b"data: ")
-    for _ in range(94):
-        stream.feed(b"x")
-
-    with pytest.raises(SseEventTooLong):
-        stream.feed(b"x")
-
-
-def test_event_beyond_the_limit_in_short_lines_is_rejected() -> None:
-    stream = SseParser(max_event_bytes=100)
-
-    with pytest.raises(SseEventTooLong):
-        stream.feed(b"data: 0123456789\n" * 11)
+        list(map(stream.feed, chunks))
 
 
 def test_limit_applies_to_each_event() -> None:

@@ -82,17 +82,6 @@ async def test_calls_are_put_together_from_their_deltas(
     assert answer.finish.tool_calls == (CALL, ToolCall("c2", "time", ""))
 
 
-async def test_text_beside_a_call_is_kept(connect: Connect, service: FakeOpenAI) -> None:
-    both = chunk("Hm.", tool_calls=[delta(0, id="c1", name="dice", arguments="{}")])
-    service.plays(Script([both, STOP, DONE]))
-
-    answer = await ask(connect(), prompt("roll", tools=(SPEC,)))
-
-    assert answer.text == "Hm."
-    assert answer.finish is not None
-    assert answer.finish.tool_calls == (ToolCall("c1", "dice", "{}"),)
-
-
 async def test_end_tag_right_before_a_call_ends_reasoning(
     connect: Connect, service: FakeOpenAI
 ) -> None:

@@ -1,10 +1,6 @@
 """The engine `llama_cpp_python`: its requests, the text of its tokens, and its C functions."""
 
-import ast
-import importlib.util
 import json
-import re
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -95,23 +91,3 @@ def test_stop_string_across_tokens_ends_the_text() -> None:
 
 def test_partial_stop_string_at_the_end_is_returned() -> None:
     assert shown(detokenizer("\nAnn:"), [*b"yes\nAn", END]) == "yes\nAn"
-
-
-MODULE = "bot.backends.llama_cpp.bindings_child"
-
-
-def test_every_c_function_in_use_is_listed_and_exists() -> None:
-    bindings = pytest.importorskip("llama_cpp", reason="the bindings are not built")
-    spec = importlib.util.find_spec(MODULE)
-    assert spec is not None
-    assert spec.origin is not None
-    module = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    used = {
-        node.attr
-        for node in ast.walk(module)
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "llama_cpp"
-    }
-
-    listed = re.findall(r"^(llama_\w+)", ast.get_docstring(module) or "", re.MULTILINE)
-    assert {name for name in used if name.islower()} == set(listed)
-    assert all(hasattr(bindings, name) for name in used)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
@@ -23,7 +24,7 @@ from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.errors import BackendUnavailable, SettingsError
 from bot.runtime.http_client import ConnectionFailed, HttpClient, HttpResponse
 from tests.backends.asking import prompt
-from tests.runtime.http_server import ByteServer, byte_server
+from tests.runtime.http_server import ByteServer, Step, byte_server
 from tests.waiting import wait_until
 
 
@@ -56,37 +57,27 @@ async def test_successful_response_is_returned_unread() -> None:
         await wait_until(server.hung_up.is_set)
 
 
-async def test_error_response_is_read_and_closed() -> None:
+@pytest.mark.parametrize(
+    ("rest", "raised"),
+    [
+        ([0.05, b"{}}"], HttpStatusError),
+        ([0.05, None], ConnectionFailed),  # the engine crashes meanwhile
+        ([0.3], TimeoutError),  # the caller is cancelled
+    ],
+)
+async def test_error_response_is_read_and_closed(rest: list[Step], raised: type[Exception]) -> None:
     async with (
-        byte_server([answer(400, b'{"error": '), 0.05, b"{}}"]) as server,
+        byte_server([answer(400, b'{"error": '), *rest]) as server,
         connected(server) as connection,
     ):
-        with pytest.raises(HttpStatusError) as refused:
-            await post(connection)
-
-        assert refused.value.body == b'{"error": {}}'
-        await wait_until(server.hung_up.is_set)
-
-
-async def test_crash_while_an_error_is_sent_is_a_failed_connection() -> None:
-    async with (
-        byte_server([answer(500, b'{"error": '), 0.05, None]) as server,
-        connected(server) as connection,
-    ):
-        with pytest.raises(ConnectionFailed):
-            await post(connection)
-
-
-async def test_cancelling_while_an_error_is_read_closes_the_connection() -> None:
-    async with (
-        byte_server([answer(500, b'{"error": '), 0.3]) as server,
-        connected(server) as connection,
-    ):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
+        with pytest.raises(raised) as refused:
+            async with asyncio.timeout(0.2 if raised is TimeoutError else 60):
                 await post(connection)
 
-        await wait_until(server.hung_up.is_set)
+        if isinstance(refused.value, HttpStatusError):
+            assert refused.value.body == b'{"error": {}}'
+        if raised is not ConnectionFailed:
+            await wait_until(server.hung_up.is_set)
 
 
 def body(stop: tuple[str, ...] = (), **given: object) -> dict[str, object]:
@@ -156,10 +147,6 @@ def settings_of(engine: str) -> LlamaCppSettings:
     return LlamaCppSettings.model_validate({"engine": engine})
 
 
-def config(tmp_path: Path, engine: str) -> EngineConfig:
-    return EngineConfig(tmp_path / "m.gguf", "local", settings_of(engine), tmp_path, tmp_path)
-
-
 def install_only(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
     def find(package: str) -> object:
         return package if package in installed else None
@@ -167,35 +154,37 @@ def install_only(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
     monkeypatch.setattr("bot.backends.llama_cpp.engine.find_spec", find)
 
 
-def test_missing_bindings_are_reported_with_the_extra_and_the_default_engine(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("engine", "installed", "told"),
+    [
+        (
+            "llama_cpp_python",
+            ["xllamacpp"],
+            "the engine llama_cpp_python is not installed: `pip install 'troupe-bot[llama-cpp]'`"
+            " compiles it, in some minutes; or unset TROUPE_PROVIDERS__LOCAL__ENGINE for the"
+            " default, xllamacpp",
+        ),
+        *(
+            (
+                engine,
+                [],
+                "the engine xllamacpp is not installed: `pip install 'troupe-bot[local]'` brings"
+                " it; or set TROUPE_PROVIDERS__LOCAL__KIND=openai and"
+                " TROUPE_PROVIDERS__LOCAL__BASE_URL to a server that has a model",
+            )
+            for engine in ("auto", "xllamacpp")
+        ),
+    ],
+)
+def test_missing_engine_is_reported_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, engine: str, installed: list[str], told: str
 ) -> None:
-    install_only(monkeypatch, "xllamacpp")
-
-    with pytest.raises(SettingsError) as refused:
-        require_engine(settings_of("llama_cpp_python"), "local")
-
-    assert str(refused.value) == (
-        "the engine llama_cpp_python is not installed: `pip install 'troupe-bot[llama-cpp]'` "
-        "compiles it, in some minutes; or unset TROUPE_PROVIDERS__LOCAL__ENGINE for the default, "
-        "xllamacpp"
-    )
-
-
-@pytest.mark.parametrize("engine", ["auto", "xllamacpp"])
-def test_missing_default_engine_is_reported_with_a_remedy(
-    monkeypatch: pytest.MonkeyPatch, engine: str
-) -> None:
-    install_only(monkeypatch)
+    install_only(monkeypatch, *installed)
 
     with pytest.raises(SettingsError) as refused:
         require_engine(settings_of(engine), "local")
 
-    assert str(refused.value) == (
-        "the engine xllamacpp is not installed: `pip install 'troupe-bot[local]'` brings it; or "
-        "set TROUPE_PROVIDERS__LOCAL__KIND=openai and TROUPE_PROVIDERS__LOCAL__BASE_URL to a "
-        "server that has a model"
-    )
+    assert str(refused.value) == told
 
 
 def test_auto_selects_the_bindings_if_nothing_else_is_installed(
@@ -206,32 +195,30 @@ def test_auto_selects_the_bindings_if_nothing_else_is_installed(
     assert require_engine(settings_of("auto"), "local") == "llama_cpp_python"
 
 
-async def test_bindings_take_no_projector(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (
+            {"projector": Path("mmproj.gguf")},
+            "takes no projector; unset TROUPE_PROVIDERS__LOCAL__PROJECTOR_PATH or set",
+        ),
+        (
+            {"settings": LlamaCppSettings(parallel=4)},
+            "answers one conversation at a time; unset TROUPE_PROVIDERS__LOCAL__PARALLEL or set",
+        ),
+    ],
+)
+async def test_bindings_have_one_slot_and_no_projector(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: dict[str, Any], told: str
+) -> None:
     install_only(monkeypatch, "llama_cpp")
-    with_projector = replace(
-        config(tmp_path, "llama_cpp_python"), projector=tmp_path / "mmproj.gguf"
-    )
+    config = EngineConfig(tmp_path / "m.gguf", "local", settings_of("auto"), tmp_path, tmp_path)
 
     with pytest.raises(SettingsError) as refused:
-        async with running_engine(with_projector):
+        async with running_engine(replace(config, **changed)):
             pass
 
     assert str(refused.value) == (
-        "the engine llama_cpp_python takes no projector; unset "
-        "TROUPE_PROVIDERS__LOCAL__PROJECTOR_PATH or set TROUPE_PROVIDERS__LOCAL__ENGINE=xllamacpp"
-    )
-
-
-async def test_bindings_have_one_slot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    install_only(monkeypatch, "llama_cpp")
-    settings = LlamaCppSettings(parallel=4)
-
-    with pytest.raises(SettingsError) as refused:
-        async with running_engine(replace(config(tmp_path, "auto"), settings=settings)):
-            pass
-
-    assert str(refused.value) == (
-        "the engine llama_cpp_python answers one conversation at a time; unset "
-        "TROUPE_PROVIDERS__LOCAL__PARALLEL or set TROUPE_PROVIDERS__LOCAL__ENGINE=xllamacpp"
+        f"the engine llama_cpp_python {told} TROUPE_PROVIDERS__LOCAL__ENGINE=xllamacpp"
     )
     assert engine_settings(LlamaCppSettings()).parallel == 1

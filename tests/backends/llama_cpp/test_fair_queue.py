@@ -1,6 +1,5 @@
 """The fair queue of a model: nobody waits for somebody else's ten requests."""
 
-import asyncio
 import heapq
 import random
 import statistics
@@ -90,27 +89,6 @@ def test_flood_does_not_starve_earlier_or_later_requests() -> None:
             waits.append(len(order))
 
     assert max(waits) <= 3
-
-
-async def test_concurrent_people_wait_at_most_twice_the_average() -> None:
-    queue = FairQueue(2, 50, SystemClock())
-    waits: dict[str, list[float]] = {name: [] for name in "abcd"}
-
-    async def ask(name: str, answers: int) -> None:
-        for _ in range(answers):
-            began = asyncio.get_running_loop().time()
-            with queue.ticket(name, name) as ticket:
-                async for _ in queue.wait_admitted(ticket):
-                    pass
-                waits[name].append(asyncio.get_running_loop().time() - began)
-                await asyncio.sleep(0.01)
-
-    async with asyncio.TaskGroup() as tasks:
-        for name in waits:
-            tasks.create_task(ask(name, 20))
-
-    average = statistics.mean(wait for each in waits.values() for wait in each)
-    assert max(statistics.mean(each) for each in waits.values()) <= 2 * average
 
 
 async def told(said: AsyncIterator[QueuePosition], times: int) -> Sequence[QueuePosition]:

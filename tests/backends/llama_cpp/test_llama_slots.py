@@ -1,7 +1,6 @@
 """Conversations keep their KV slots in a real model."""
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from pathlib import Path
 
 import psutil
@@ -9,21 +8,14 @@ import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.chat.prompt import Message, Prompt, QueuePosition, Usage
-from bot.errors import BackendInterrupted, BackendUnavailable
+from bot.chat.prompt import Message, Prompt, Usage
 from bot.templates.renderer import Renderer
-from tests.backends.asking import ask, prompt
+from tests.backends.asking import ask
 from tests.backends.local_model import ENGINES, lend_model
 
 pytestmark = pytest.mark.service
 
 SETTINGS = LlamaCppSettings(threads=1, context_tokens=1024)
-STORY = prompt(
-    "Tell me a very long story.",
-    model="default",
-    max_output_tokens=900,
-    parameters={"temperature": 0},  # with sampling it is short now and then
-)
 SYSTEM = Message("system", "You keep a library. " + "Name the shelf and be kind. " * 20)
 
 
@@ -139,30 +131,3 @@ async def test_restarted_engine_restores_saved_slots(harness: BackendHarness) ->
     back = await harness.turn("0", *words(0, 10))
 
     assert back.prompt_tokens - back.cached_tokens < 90
-
-
-async def test_waiting_request_gets_its_position_and_a_full_queue_refuses(
-    harness: BackendHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bot.backends.llama_cpp.fair_queue._FIRST_NOTICE_SECONDS", 0.01)
-    few = harness.settings.model_copy(update={"parallel": 1, "most_waiting": 1})
-    harness.backend = LlamaCpp(few, harness.folder, harness.renderer)
-    async with aclosing(harness.backend.generate(STORY)) as first:
-        await anext(first)
-        async with aclosing(harness.backend.generate(STORY)) as second:
-            told = await anext(second)
-            refused = await ask(harness.backend, STORY)
-
-    assert told == QueuePosition(1, None)
-    assert refused.error is not None
-    assert refused.error.notice.startswith("I am busy: your message would be number 2 ")
-
-
-async def test_answer_ends_at_its_time_limit(harness: BackendHarness) -> None:
-    brief = harness.settings.model_copy(update={"total_seconds": 1.0})
-    harness.backend = LlamaCpp(brief, harness.folder, harness.renderer)
-    await harness.backend.preload("default")
-
-    answer = await ask(harness.backend, STORY)
-
-    assert isinstance(answer.error, BackendInterrupted | BackendUnavailable)

@@ -54,14 +54,10 @@ async def fake_hub(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeHub]:
         yield fake
 
 
-def source(word: str) -> hub.HubSource:
-    found = hub.parse_source(word)
-    assert found is not None
-    return found
-
-
 async def pull(word: str, data_dir: Path) -> Path:
-    return await hub.pull_model(source(word), data_dir, lambda _: None)
+    source = hub.parse_source(word)
+    assert source is not None
+    return await hub.pull_model(source, data_dir, lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +69,7 @@ async def pull(word: str, data_dir: Path) -> Path:
     ],
 )
 def test_parse_source_splits_repository_and_file(word: str, repository: str, part: str) -> None:
-    assert source(word) == hub.HubSource(repository, part)
+    assert hub.parse_source(word) == (repository, part)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +90,7 @@ async def test_pulled_file_is_whole_and_verified(
 
     assert model == model_store.models_folder(tmp_path) / "small-Q4_K_M.gguf"
     assert model.read_bytes() == GGUF
-    assert [each.name for each in model_store.list_models(tmp_path)] == ["small-Q4_K_M"]
+    assert model_store.list_models(tmp_path) == [model]
     assert fake_hub.begins == ([0] if cut_at is None else [0, cut_at])
     assert fake_hub.tokens == {"Bearer hf_1"}
 

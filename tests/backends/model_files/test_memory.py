@@ -44,12 +44,5 @@ def test_limit_of_a_parent_group_counts(root: Path) -> None:
     assert free_bytes(root) == 200
 
 
-def test_cgroup_v1_is_read(root: Path) -> None:
-    write(root / "sys/fs/cgroup/memory/memory.limit_in_bytes", "500")
-    write(root / "sys/fs/cgroup/memory/memory.usage_in_bytes", "700")
-
-    assert free_bytes(root) == 0
-
-
 def test_free_bytes_is_none_where_unknown(tmp_path: Path) -> None:
     assert free_bytes(tmp_path) is None

@@ -1,21 +1,14 @@
 """What is sent to a chat completions API and how its answer is read."""
 
 import asyncio
-import time
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from inline_snapshot import snapshot
 
-from bot.backends.chat_completions.errors import Endpoint
-from bot.backends.chat_completions.request_runner import ChatRequest, ChatRequestRunner, post_json
-from bot.backends.chat_completions.wire import ChatCompletionsParser
-from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
-from bot.runtime.http_client import HttpClient
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, chunk, said
@@ -132,14 +125,6 @@ async def test_api_key_is_sent_as_bearer_token(connect: Connect, service: FakeOp
     await ask(connect())
 
     assert service.log[0]["headers"]["authorization"] == "Bearer sk-CANARY"
-
-
-async def test_no_authorization_header_without_api_key(
-    connect: Connect, service: FakeOpenAI
-) -> None:
-    await ask(connect(api_key=None))
-
-    assert "authorization" not in service.log[0]["headers"]
 
 
 async def test_openai_environment_variables_are_not_sent(
@@ -316,29 +301,6 @@ async def test_flowing_stream_stops_at_once_when_cancelled(
 
     assert await service.ended() == "hung up", "it was read to its end"
     assert (await asyncio.wait({task}))[0]
-
-
-async def test_buffered_single_events_are_read_without_a_pause(
-    service: FakeOpenAI,
-) -> None:
-    # As over a unix socket, to a model on this machine.
-    service.plays([*[said("x")] * 2000, STOP + DONE])
-    settings = OpenAISettings(base_url=service.base_url)
-    begun = time.monotonic()
-
-    client = HttpClient(service.base_url, {}, connect_seconds=5, uses_proxy=False)
-    runner = ChatRequestRunner(
-        settings,
-        Endpoint("acme", service.base_url),
-        partial(post_json, client),
-        ChatCompletionsParser,
-    )
-    request = ChatRequest("/chat/completions", {}, "m", ())
-    text = "".join([one.text async for one in runner.run(request) if isinstance(one, Delta)])
-    await client.close()
-
-    assert text == "x" * 2000
-    assert time.monotonic() - begun < 20, "10 ms each"
 
 
 async def test_connection_is_reused(connect: Connect, service: FakeOpenAI) -> None:

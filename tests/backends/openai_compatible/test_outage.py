@@ -1,9 +1,5 @@
 """An outage of a provider: few requests are added to it, and others are not held up."""
 
-import asyncio
-
-import pytest
-
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.errors import BackendInterrupted, BackendUnavailable
@@ -13,23 +9,6 @@ from tests.rigs.fake_openai import CUT, FakeOpenAI, Script, said
 
 TURNS = 200
 AWAY = Script([b'{"error": {"message": "overloaded"}}'], status=503)
-
-
-@pytest.mark.parametrize("at_once", [1, 10, TURNS])
-async def test_outage_costs_at_most_a_tenth_more_requests_than_turns(
-    connect: Connect, service: FakeOpenAI, at_once: int
-) -> None:
-    backend = connect()
-    service.plays(*[AWAY] * TURNS * 3)
-
-    async def ask_some() -> None:
-        for _ in range(TURNS // at_once):
-            assert (await ask(backend)).error is not None
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(at_once):
-            group.create_task(ask_some())
-    assert len(service.log) <= 1.10 * TURNS
 
 
 async def test_model_that_is_away_does_not_stop_another_one(
@@ -54,18 +33,6 @@ async def test_nobody_waits_for_a_provider_that_is_away_if_there_is_a_fallback(
     answer = await ask(backend, prompt(has_fallback=True))
     assert "fails too often with 'm'" in answer.error_texts
     assert (len(clock.slept), len(service.log)) == (slept, asked)
-
-
-async def test_provider_that_is_back_answers_after_the_next_trial(
-    connect: Connect, service: FakeOpenAI
-) -> None:
-    backend = connect()
-    service.plays(*[AWAY] * 60)
-    for _ in range(25):
-        await ask(backend)
-    service.scripts.clear()
-    answers = [await ask(backend) for _ in range(3)]
-    assert [one.text for one in answers] == ["Hello there"] * 3
 
 
 async def test_continuations_of_cut_answers_are_paid_by_the_retry_budget(
