@@ -40,7 +40,7 @@ Declared next to the only code that raises and catches them, as subclasses of th
 
 RequestFailed, HttpStatusError, NoModelList, SseEventTooLong        backends/chat_completions
 EngineFailed, EngineRefused                                         backends/llama_cpp/engine.py
-InvalidRequest, PromptTooLong                                       llama_cpp/bindings_request.py
+InvalidRequest                                                      llama_cpp/bindings_request.py
 NotModified, NotEditable, ChatMoved, NoSuchMember, PollingConflict  platforms/telegram/api.py
 ReplyNotFound                                                       platforms/telegram/api.py
 WebhookNotFound, ChannelNotFound, ThreadExists, AlreadyAcknowledged platforms/discord/rest
@@ -55,9 +55,11 @@ FetchFailed, FetchRefused                                           media/fetchi
 ToolFailed                                                          tools.py
 """
 
-from typing import Literal, Self, TypeAlias
-
+from typing import Literal
+from typing import Self
+from typing import TypeAlias
 from bot.texts.text import translatable
+
 
 RefusedScope: TypeAlias = Literal["route", "chat", "bot"]
 """What calls are refused for: one kind of call in a chat, the chat, or all chats of the bot."""

@@ -287,7 +287,7 @@ def _ask_about_service(service: str) -> ModelChoice | None:
         if not address:
             return None
         address = address if "://" in address else f"https://{address}"
-        deployment = read_azure_address(address, None).deployment
+        _, _, deployment = read_azure_address(address, None)
         choice = replace(choice, base_url=address, model=deployment)
         return choice if choice.model else _ask_model_name(choice, ())
     return _ask_model_name(choice, asyncio.run(list_models(choice)))

@@ -111,7 +111,7 @@ class GgufEmbedder(Embedder):
     async def _tokenize(self, server: UnixServer, text: str) -> list[int]:
         """Tokenize a text with the tokens that the model expects around it, and truncate it."""
         body = {"content": text.encode(errors="replace").decode() or " ", "add_special": True}
-        ids = (await self._post(server, "/tokenize", body, _TokenIds)).tokens
+        ids = (await self._post(server, "/tokenize", body, dict[str, list[int]]))["tokens"]
         return ids if len(ids) <= MAX_TEXT_TOKENS else [*ids[: MAX_TEXT_TOKENS - 1], ids[-1]]
 
     async def _post(
@@ -126,10 +126,6 @@ class GgufEmbedder(Embedder):
         except (TimeoutError, ConnectionFailed, msgspec.DecodeError) as error:
             reason = str(error) or type(error).__name__
             raise EmbeddingError(f"{server.child.name}: {path} failed ({reason})") from error
-
-
-class _TokenIds(msgspec.Struct):
-    tokens: list[int]
 
 
 def make(settings: EmbeddingSettings, data_dir: Path) -> Embedder:

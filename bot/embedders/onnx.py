@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module  # noqa: TID251 # packages that only this needs
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -48,7 +48,7 @@ class OnnxEmbedder(Embedder):
         pooling = "mean" if self._uses_mean else "first"
         self._model_id = f"onnx:{model_fingerprint(self._model)}:{pooling}"
         self._loading = threading.Lock()
-        self._loaded: _LoadedOnnxModel | None = None
+        self._loaded: tuple[Any, Any] | None = None  # session and tokenizer
 
     @property
     @override
@@ -75,56 +75,41 @@ class OnnxEmbedder(Embedder):
 
     def _embed(self, text: str) -> PackedVector:
         with self._loading:
-            self._loaded = self._loaded or _LoadedOnnxModel.load(self._model, self._tokenizer)
-        return pack_vectors([self._loaded.embed(text, use_mean=self._uses_mean)], 1)[0]
+            self._loaded = self._loaded or self._load()
+        return pack_vectors([self._run(*self._loaded, text)], 1)[0]
 
-
-class _LoadedOnnxModel:
-    """The model and its tokenizer; thread-safe."""
-
-    def __init__(self, session: Any, tokenizer: Any) -> None:
-        self._session = session
-        self._tokenizer = tokenizer
-        self._inputs = {given.name for given in session.get_inputs()}
-
-    @classmethod
-    def load(cls, model: Path, tokenizer: Path | None) -> Self:
-        """Load both; raises `EmbeddingError` when one of the files is invalid."""
+    def _load(self) -> tuple[Any, Any]:
+        """Load the model and its tokenizer; raises `EmbeddingError` if one file is invalid."""
         runtime, tokenizers = (import_module(name) for name in _PACKAGES)
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
         try:
             session = runtime.InferenceSession(
-                str(model), options, providers=["CPUExecutionProvider"]
+                str(self._model), options, providers=["CPUExecutionProvider"]
             )
-            loaded = tokenizers.Tokenizer.from_file(str(tokenizer))
+            tokenizer = tokenizers.Tokenizer.from_file(str(self._tokenizer))
         except Exception as error:  # neither package has a root for its errors
-            raise EmbeddingError(f"{_SETTING}: {model} cannot be loaded: {error}") from error
-        loaded.enable_truncation(MAX_TEXT_TOKENS)
-        loaded.no_padding()
-        return cls(session, loaded)
+            raise EmbeddingError(f"{_SETTING}: {self._model} cannot be loaded: {error}") from error
+        tokenizer.enable_truncation(MAX_TEXT_TOKENS)
+        tokenizer.no_padding()
+        return session, tokenizer
 
-    def embed(self, text: str, *, use_mean: bool) -> npt.NDArray[np.float32]:
-        ids = self._tokenizer.encode(text.encode(errors="replace").decode()).ids or [0]
+    def _run(self, session: Any, tokenizer: Any, text: str) -> npt.NDArray[np.float32]:
+        ids = tokenizer.encode(text.encode(errors="replace").decode()).ids or [0]
         row = np.array([ids], dtype=np.int64)
         given = {
             "input_ids": row,
             "attention_mask": np.ones_like(row),
             "token_type_ids": np.zeros_like(row),
         }
-        outputs = self._session.run(None, {n: v for n, v in given.items() if n in self._inputs})
+        names = {one.name for one in session.get_inputs()}
+        outputs = session.run(None, {name: given[name] for name in given.keys() & names})
         # The output of a model that pools by itself has two dimensions.
-        pooled = next(
-            (output for output in outputs if output.ndim < _TOKEN_VECTOR_DIMENSIONS), None
-        )
+        pooled = next((one for one in outputs if one.ndim < _TOKEN_VECTOR_DIMENSIONS), None)
         if pooled is not None:
             return np.asarray(pooled[0], dtype=np.float32)
         tokens = np.asarray(outputs[0][0], dtype=np.float32)
-        return np.asarray(tokens.mean(axis=0) if use_mean else tokens[0])
-
-
-class _Pooling(msgspec.Struct):
-    pooling_mode_mean_tokens: bool = False
+        return np.asarray(tokens.mean(axis=0) if self._uses_mean else tokens[0])
 
 
 def _model_file(path: Path) -> Path:
@@ -147,9 +132,10 @@ def _uses_mean_pooling(model: Path) -> bool:
     if config is None:
         return False
     try:
-        return msgspec.json.decode(config.read_bytes(), type=_Pooling).pooling_mode_mean_tokens
+        pooling = msgspec.json.decode(config.read_bytes(), type=dict[str, object])
     except msgspec.DecodeError as error:
         raise SettingsError(f"{_SETTING}: {config} cannot be read: {error}") from None
+    return pooling.get("pooling_mode_mean_tokens") is True
 
 
 def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:

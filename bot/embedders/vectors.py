@@ -24,25 +24,16 @@ class EmbeddingItem(msgspec.Struct):
     index: int = 0
 
 
-class EmbeddingUsage(msgspec.Struct):
-    total_tokens: object = None
-
-
 class EmbeddingsResponse(msgspec.Struct):
     """Of OpenAI's embeddings API, which llama.cpp's server has too."""
 
     data: list[EmbeddingItem]
-    usage: EmbeddingUsage | None = None
+    usage: dict[str, object] | None = None
 
     @property
     def rows(self) -> list[list[float]]:
         """The numbers, in the order of the texts."""
         return [item.embedding for item in sorted(self.data, key=lambda item: item.index)]
-
-    @property
-    def tokens(self) -> object:
-        """Tokens used, if the service reports them."""
-        return self.usage.total_tokens if self.usage else None
 
 
 def batches(inputs: list[T]) -> Iterator[list[T]]:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
-import msgspec
 from typing_extensions import override
 
 from bot.backends.anthropic.parameters import can_continue, to_parameters
 from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.deltas import JsonObject
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.streaming import StreamParser, decode_event, token_count
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, ToolCall, ToolExchange, Usage
@@ -160,85 +160,92 @@ class AnthropicParser(StreamParser):
         if not data.strip():
             return False
         event = self._decode(data)
-        self._count(event.message.usage if event.message else event.usage)
-        match event.type:
-            case "content_block_start" if event.content_block:
-                return self._start_block(event.content_block, event.index)
-            case "content_block_delta" if event.delta:
-                return self._parse_delta(event.delta, event.index)
-            case "message_delta" if event.delta and event.delta.stop_reason:
-                return self._finish(event.delta.stop_reason)
+        message, block, delta = (
+            _object(event.get(name)) for name in ("message", "content_block", "delta")
+        )
+        self._count(message.get("usage") or event.get("usage"))
+        match event.get("type"):
+            case "content_block_start" if block:
+                self._is_thinking = block.get("type") in {"thinking", "redacted_thinking"}
+                self._add_block(block, event.get("index"))
+                is_call = block.get("type") == "tool_use"
+                return self._is_thinking or is_call or bool(_text_of(block))
+            case "content_block_delta":
+                return self._parse_delta(delta, event.get("index"))
+            case "message_delta" if reason := delta.get("stop_reason"):
+                return self._finish(reason)
             case "message_stop":
                 return self._stop()
-            case "message":
-                return self._parse_message(event)
+            case "message":  # one that is not streamed
+                blocks = event.get("content")
+                for index, one in enumerate(blocks if isinstance(blocks, list) else ()):
+                    self._add_block(_object(one), index)
+                return self._finish(reason) if (reason := event.get("stop_reason")) else False
             case "ping":
                 # A model that hides its reasoning sends nothing else for minutes.
                 return self._is_thinking
             case _:
                 return False
 
-    def _decode(self, data: bytes) -> "_StreamEvent":
+    def _decode(self, data: bytes) -> JsonObject:
         context = self._context
         try:
-            event = msgspec.convert(decode_event(data), _StreamEvent)
-        except (msgspec.ValidationError, ValueError, RecursionError):
+            event = decode_event(data)
+        except (ValueError, RecursionError):
+            event = None
+        if not isinstance(event, dict):
             what = "an event that is not one of the Messages API"
-            raise errors.malformed(context.endpoint, what) from None
-        if event.type == "error" or event.error:
+            raise errors.malformed(context.endpoint, what)
+        if event.get("type") == "error" or event.get("error"):
             raise errors.translate_error_event(
                 context.endpoint, context.model, data, context.now, _ERROR_STATUSES
             )
         return event
 
-    def _start_block(self, block: "_ContentBlock", index: int) -> bool:
-        self._is_thinking = block.type in {"thinking", "redacted_thinking"}
-        is_call = block.type == "tool_use"
-        self._add_block(block, index)
-        return self._is_thinking or is_call or bool(block.text)
+    def _add_block(self, block: JsonObject, index: object) -> None:
+        self._add_answer(_text_of(block))
+        match block.get("type"):
+            case "thinking":
+                self._add_thinking(block)
+            case "redacted_thinking":
+                self._attach({"type": "redacted_thinking", "data": block.get("data")})
+            case "tool_use":
+                arguments = block.get("input") or ""
+                self._add_call(index, block.get("name"), arguments, id=block.get("id"))
+            case _:
+                pass
 
-    def _add_block(self, block: "_ContentBlock", index: int) -> None:
-        self._add_answer(block.text or "")
-        if block.type == "thinking":
-            self._add_thinking(block.thinking, block.signature)
-        elif block.type == "redacted_thinking":
-            self._attach({"type": block.type, "data": block.data})
-        elif block.type == "tool_use":
-            self._add_call(index, block.name, block.input or "", id=block.id)
-
-    def _add_thinking(self, text: str | None, signature: object = None) -> None:
-        self._add_reasoning(text or "")
-        self._attach({"type": "thinking", "thinking": text or "", "signature": signature or None})
+    def _add_thinking(self, given: JsonObject) -> None:
+        text = _text_of(given, "thinking")
+        self._add_reasoning(text)
+        signature = given.get("signature") or None
+        self._attach({"type": "thinking", "thinking": text, "signature": signature})
 
     def _attach(self, block: Mapping[str, object]) -> None:
         self._attached.feed({THINKING_BLOCKS: [block]})
 
     def _add_call(
-        self, index: int, name: object = "", arguments: object = "", **more: object
+        self, index: object, name: object = "", arguments: object = "", **more: object
     ) -> None:
         function = {"name": name, "arguments": arguments}
         self._tool_calls.feed([{"index": index, "function": function, **more}])
 
-    def _parse_delta(self, delta: "_BlockDelta", index: int) -> bool:
-        self._add_answer(delta.text or "")
-        if delta.thinking or delta.signature:
-            self._add_thinking(delta.thinking, delta.signature)
-        if delta.partial_json:
-            self._add_call(index, arguments=delta.partial_json)
-        return bool(delta.type != "text_delta" or delta.text)
-
-    def _parse_message(self, event: "_StreamEvent") -> bool:
-        for index, block in enumerate(event.content or ()):
-            self._add_block(block, index)
-        return self._finish(event.stop_reason) if event.stop_reason else False
+    def _parse_delta(self, delta: JsonObject, index: object) -> bool:
+        text, arguments = _text_of(delta), _text_of(delta, "partial_json")
+        self._add_answer(text)
+        if delta.get("thinking") or delta.get("signature"):
+            self._add_thinking(delta)
+        if arguments:
+            self._add_call(index, arguments=arguments)
+        return bool(delta and (delta.get("type") != "text_delta" or text))
 
     def _add_answer(self, text: str) -> None:
         if text and self.reason is None:
             self._add_text(text)
 
-    def _finish(self, stop_reason: str) -> bool:
+    def _finish(self, stop_reason: object) -> bool:
         if self.reason is None:
-            self.reason = _FINISH_REASONS.get(stop_reason, FinishReason.STOP)
+            self.reason = _FINISH_REASONS.get(str(stop_reason), FinishReason.STOP)
         return True
 
     def _stop(self) -> bool:
@@ -263,40 +270,13 @@ class AnthropicParser(StreamParser):
         )
 
 
-class _ContentBlock(msgspec.Struct):
-    type: str = ""
-    text: str | None = None
-    thinking: str | None = None
-    signature: object = None
-    data: object = None  # of redacted thinking
-    id: object = None  # of a call
-    name: object = None
-    input: object = None
+def _object(given: object) -> JsonObject:
+    return given if isinstance(given, dict) else {}
 
 
-class _BlockDelta(msgspec.Struct):
-    type: str = ""
-    text: str | None = None
-    thinking: str | None = None
-    signature: object = None
-    partial_json: object = None  # of a call
-    stop_reason: str | None = None
-
-
-class _MessageStart(msgspec.Struct):
-    usage: object = None
-
-
-class _StreamEvent(msgspec.Struct):
-    type: str = ""
-    message: _MessageStart | None = None
-    index: int = 0
-    content_block: _ContentBlock | None = None
-    delta: _BlockDelta | None = None
-    usage: object = None
-    error: object = None
-    content: list[_ContentBlock] | None = None  # of a message that is not streamed
-    stop_reason: str | None = None
+def _text_of(given: JsonObject, name: str = "text") -> str:
+    text = given.get(name)
+    return text if isinstance(text, str) else ""
 
 
 def tool_fields(prompt: Prompt) -> dict[str, Any]:

@@ -484,34 +484,22 @@ def stood_still(endpoint: Endpoint) -> RequestFailed:
     return RequestFailed(message, retryable=True, provider_unhealthy=False)
 
 
-class _ErrorDetail(msgspec.Struct):
-    code: object = None
-    type: object = None
-    param: object = None
-
-
-class _ErrorBody(msgspec.Struct):
-    error: _ErrorDetail | str | None = None
-    code: object = None
-    type: object = None
-    param: object = None
-
-
-def _error_detail(body: bytes) -> _ErrorDetail:
+def _error_detail(body: bytes) -> Mapping[str, object]:
     """Read an error: in an object of its own, beside its message (vLLM), or in a list (Gemini)."""
     try:
-        given = msgspec.json.decode(body, type=_ErrorBody | list[_ErrorBody])
-    except msgspec.DecodeError:
-        return _ErrorDetail()
-    first = (given[0] if given else _ErrorBody()) if isinstance(given, list) else given
-    if isinstance(first.error, _ErrorDetail):
-        return first.error
-    return _ErrorDetail(first.code, first.type, first.param)
+        given = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    first = given[0] if isinstance(given, list) and given else given
+    if not isinstance(first, dict):
+        return {}
+    error = first.get("error")
+    return error if isinstance(error, dict) else first
 
 
 def _codes(body: bytes) -> str:
     detail = _error_detail(body)
-    given = (detail.code, detail.type, detail.param)
+    given = (detail.get(name) for name in ("code", "type", "param"))
     codes = [word for word in given if isinstance(word, str) and _ERROR_CODE.fullmatch(word)]
     return "".join(f", {code}" for code in dict.fromkeys(codes))
 
@@ -523,9 +511,10 @@ def _named_parameters(body: bytes, parameters: Collection[str]) -> str:
 
 def _status_in(data: bytes, statuses: Mapping[str, int]) -> int | None:
     detail = _error_detail(data)
-    if isinstance(detail.type, str) and detail.type in statuses:
-        return statuses[detail.type]
-    code = detail.code  # OpenRouter and llama.cpp put the HTTP status there
+    kind, code = detail.get("type"), detail.get("code")
+    if isinstance(kind, str) and kind in statuses:
+        return statuses[kind]
+    # OpenRouter and llama.cpp put the HTTP status there
     if isinstance(code, str) and code.isascii() and code.isdecimal():
         code = int(code)
     is_status = isinstance(code, int) and HTTPStatus.BAD_REQUEST <= code < 600

@@ -2,32 +2,36 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
-
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Literal
 import msgspec
 from typing_extensions import override
-
 from bot.backends.chat_completions import errors
-from bot.backends.chat_completions.deltas import (
-    JsonObject,
-    exchanges_to_wire,
-    reasoning_of,
-    spec_to_wire,
-    text_of,
-)
-from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
-from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS, stop_strings_of
-from bot.backends.chat_completions.streaming import (
-    StreamParser,
-    decode_event,
-    token_count,
-)
+from bot.backends.chat_completions.deltas import JsonObject
+from bot.backends.chat_completions.deltas import exchanges_to_wire
+from bot.backends.chat_completions.deltas import reasoning_of
+from bot.backends.chat_completions.deltas import spec_to_wire
+from bot.backends.chat_completions.deltas import text_of
+from bot.backends.chat_completions.quirks import NO_QUIRKS
+from bot.backends.chat_completions.quirks import Quirks
+from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS
+from bot.backends.chat_completions.stop_strings import stop_strings_of
+from bot.backends.chat_completions.streaming import StreamParser
+from bot.backends.chat_completions.streaming import decode_event
+from bot.backends.chat_completions.streaming import token_count
 from bot.chat.incoming import make_storable
-from bot.chat.prompt import FinishReason, Image, Message, Prompt, PromptDescription, Usage
+from bot.chat.prompt import FinishReason
+from bot.chat.prompt import Image
+from bot.chat.prompt import Message
+from bot.chat.prompt import Prompt
+from bot.chat.prompt import PromptDescription
+from bot.chat.prompt import Usage
 from bot.errors import BackendUnavailable
 from bot.templates.capabilities import adapt_messages
 from bot.texts.text import translatable
+
 
 _INCLUDE_USAGE = {"include_usage": True}
 _MAX_STOP_STRINGS = 4  # OpenAI rejects more
@@ -215,8 +219,8 @@ class ChatCompletionsParser(StreamParser):
             event = decode_event(data)
             native = _read_llama_cpp_chunk(event)
             if native is not None:
-                self.done = self.done or native.stop  # no [DONE] follows
-                return native.to_chunk()
+                self.done = self.done or native.usage is not None  # no [DONE] follows
+                return native
             if _is_error_report(event):
                 raise self._reported(event)
         return chunk
@@ -296,63 +300,40 @@ def _to_usage(given: object) -> Usage:
     )
 
 
-class _Timings(msgspec.Struct):
-    cache_n: int = 0
-
-
-class _LlamaCppChunk(msgspec.Struct):
-    """A chunk of llama.cpp's own format, which its server uses for prompts with images."""
-
-    content: str
-    stop: bool
-    stop_type: str = ""  # "limit", or another reason
-    tokens_evaluated: int = 0
-    tokens_predicted: int = 0
-    timings: _Timings = msgspec.field(default_factory=_Timings)
-
-    def to_chunk(self) -> _Chunk:
-        if not self.stop:
-            return _Chunk([_Choice(text=self.content)])
-        reason = "length" if self.stop_type == "limit" else "stop"
-        usage = {
-            "prompt_tokens": self.tokens_evaluated,
-            "completion_tokens": self.tokens_predicted,
-            "prompt_tokens_details": {"cached_tokens": self.timings.cache_n},
-        }
-        return _Chunk([_Choice(text=self.content, finish_reason=reason)], usage)
-
-
-def _read_llama_cpp_chunk(event: object) -> _LlamaCppChunk | None:
-    try:
-        return msgspec.convert(event, _LlamaCppChunk)
-    except msgspec.ValidationError:
-        return None  # some services send empty chunks
-
-
-class _BaseResponse(msgspec.Struct):
-    status_code: int = 0
-
-
-class _ErrorReport(msgspec.Struct):
-    """An error without a member `error`, as older vLLM, DashScope, FastAPI and MiniMax send it."""
-
-    kind: str | None = msgspec.field(default=None, name="object")
-    code: int | str | None = None
-    type: str | None = None
-    message: str | None = None
-    detail: object = None
-    base_resp: _BaseResponse | None = None
+def _read_llama_cpp_chunk(event: object) -> _Chunk | None:
+    """Read llama.cpp's own format, which its server uses for prompts with images."""
+    match event:
+        case {"content": str(text), "stop": False}:
+            return _Chunk([_Choice(text=text)])
+        case {"content": str(text), "stop": True, **rest}:
+            reason = "length" if rest.get("stop_type") == "limit" else "stop"
+            timings = rest.get("timings")
+            cached = timings.get("cache_n") if isinstance(timings, dict) else 0
+            usage = {
+                "prompt_tokens": rest.get("tokens_evaluated"),
+                "completion_tokens": rest.get("tokens_predicted"),
+                "prompt_tokens_details": {"cached_tokens": cached},
+            }
+            return _Chunk([_Choice(text=text, finish_reason=reason)], usage)
+        case _:
+            return None
 
 
 def _is_error_report(event: object) -> bool:
-    try:
-        found = msgspec.convert(event, _ErrorReport)
-    except msgspec.ValidationError:
-        return False
-    if found.base_resp is not None and found.base_resp.status_code:
-        return True
-    is_named = found.code is not None or found.type is not None or found.kind == "error"
-    return bool(found.detail) or bool(found.message and is_named)
+    """Whether it is an error without a member `error`.
+
+    Older vLLM, DashScope, FastAPI and MiniMax send such ones.
+    """
+    match event:
+        case {"base_resp": {"status_code": int(code)}} if code:
+            return True
+        case {"detail": detail} if detail:
+            return True
+        case {"message": str(text), **more} if text:
+            is_named = more.get("code") is not None or more.get("type") is not None
+            return is_named or more.get("object") == "error"
+        case _:
+            return False
 
 
 def _decode_chunk(data: bytes) -> _Chunk:

@@ -38,7 +38,6 @@ from bot.backends.llama_cpp.bindings_request import (
     CompletionRequest,
     Detokenizer,
     InvalidRequest,
-    PromptTooLong,
     Sampling,
     parse_request,
 )
@@ -88,7 +87,8 @@ class ServedModel:
         prompt, llama = request.prompt, self._llama
         left = self.context_tokens - len(prompt)
         if left <= 0:
-            raise PromptTooLong(f"the prompt has {len(prompt)} tokens of {self.context_tokens}")
+            what = f"the prompt has {len(prompt)} tokens of {self.context_tokens}"
+            raise InvalidRequest(what, "exceed_context_size_error")
         detokenizer, limit = self._detokenizer(request), min(request.max_tokens or left, left)
         processor, grammar = self._logits_processor(request), self._grammar(request)
         cached = self._read_prompt(prompt, is_cancelled)

@@ -2,7 +2,7 @@
 
 import codecs
 from collections.abc import Callable, Container, Sequence
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -14,13 +14,9 @@ _Bias: TypeAlias = float | bool  # llama.cpp's `false` bans a token
 class InvalidRequest(ValueError):
     """A request that the engine rejects; the text says what to change."""
 
-    kind: ClassVar = "invalid_request_error"
-
-
-class PromptTooLong(InvalidRequest):
-    """The prompt leaves no space in the context for an answer."""
-
-    kind: ClassVar = "exceed_context_size_error"
+    def __init__(self, message: str, kind: str = "invalid_request_error") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class Sampling(msgspec.Struct, rename={"temp": "temperature", "mirostat_mode": "mirostat"}):

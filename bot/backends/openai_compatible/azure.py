@@ -7,25 +7,12 @@ the older `/openai/deployments/NAME`, which wants an api-version (docs/sources.m
 import re
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from bot.value_class import value_class
-
 PROVIDER = "azure_openai"
 _HOSTS = (
     *(".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com"),
     *(".openai.azure.us", ".openai.azure.cn", ".api.cognitive.microsoft.com"),
 )
 _DEFAULT_API_VERSION = "2024-10-21"
-
-
-@value_class
-class AzureAddress:
-    """Where a resource's API is."""
-
-    base_url: str
-    api_version: str | None
-    """Sent with each request; the older form always has one."""
-    deployment: str | None
-    """Named in the address that was given."""
 
 
 def is_azure(provider: str, address: str) -> bool:
@@ -40,8 +27,11 @@ def has_path_for_each_deployment(base_url: str) -> bool:
     return base_url.endswith("/openai")
 
 
-def read_azure_address(address: str, api_version: str | None) -> AzureAddress:
-    """Read the endpoint of a resource, or the address of a request to one of its deployments."""
+def read_azure_address(address: str, api_version: str | None) -> tuple[str, str | None, str | None]:
+    """Read the endpoint of a resource, or the address of a request to one of its deployments.
+
+    Returns the base URL, the api-version (the older form always has one) and the deployment.
+    """
     parts = urlsplit(address)
     before, _, behind = parts.path.rstrip("/").partition("/openai")
     queried = next(iter(parse_qs(parts.query).get("api-version", ())), None)
@@ -54,5 +44,5 @@ def read_azure_address(address: str, api_version: str | None) -> AzureAddress:
     deployment = re.match(r"/deployments/([^/]+)", behind)
     if deployment or (api_version and not behind.startswith("/v1")):
         name = unquote(deployment[1]) if deployment else None
-        return AzureAddress(root, api_version or _DEFAULT_API_VERSION, name)
-    return AzureAddress(f"{root}/v1", api_version, None)
+        return root, api_version or _DEFAULT_API_VERSION, name
+    return f"{root}/v1", api_version, None

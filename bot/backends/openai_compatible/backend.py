@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from typing_extensions import override
@@ -35,10 +36,6 @@ from bot.templates.renderer import Renderer
 _SESSION_BYTES = 16
 _MAX_CACHED_HASHES = 4096
 _TRANSCRIPTION_SECONDS = 60.0
-
-
-class _Transcription(msgspec.Struct):
-    text: str
 
 
 class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
@@ -111,13 +108,13 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
                 body = await self._connections.send(
                     lambda one: one.transcribe(model, name, audio, _TRANSCRIPTION_SECONDS)
                 )
-            return msgspec.json.decode(body, type=_Transcription).text.strip()
+            return str(msgspec.json.decode(body, type=dict[str, Any])["text"]).strip()
         except RequestFailed as error:
             raise BackendUnavailable(str(error)) from None
         except TimeoutError:
             reason = f"{self._endpoint} took over {_TRANSCRIPTION_SECONDS:.0f} s"
             raise BackendUnavailable(reason) from None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, KeyError):
             raise BackendUnavailable(str(errors.malformed(self._endpoint, "no text"))) from None
 
     @override

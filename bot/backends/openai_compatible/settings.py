@@ -101,14 +101,11 @@ class OpenAISettings(HttpProviderSettings):
         }
         completed = self.model_copy(update=found)
         if azure.is_azure(provider, base_url):
-            completed._read_azure_address(base_url)  # noqa: SLF001 # of this class
+            address, version, deployment = azure.read_azure_address(base_url, self.api_version)
+            completed._is_azure = True  # noqa: SLF001 # of this class
+            completed.base_url, completed.api_version = address, version
+            completed.model = self.model or deployment
         return completed
-
-    def _read_azure_address(self, base_url: str) -> None:
-        address = azure.read_azure_address(base_url, self.api_version)
-        self._is_azure = True
-        self.base_url, self.api_version = address.base_url, address.api_version
-        self.model = self.model or address.deployment
 
     def _session_header(self, service: KnownService | None) -> str | None:
         if self.session_header is None:
