@@ -5,20 +5,24 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 import pytest
 from inline_snapshot import snapshot
-
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.llama_cpp.backend import name_template
 from bot.backends.model_files import store as model_store
-from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
+from bot.chat.prompt import Image
+from bot.chat.prompt import Message
+from bot.chat.prompt import Prompt
+from bot.chat.prompt import TemplateChoice
 from bot.chat.receipt import Receipt
-from bot.settings import Settings, collect_secrets
+from bot.settings import Settings
+from bot.settings import collect_secrets
 from bot.telemetry.secret_masker import SecretMasker
-from bot.templates.renderer import ModelTemplate, Renderer
+from bot.templates.renderer import ModelTemplate
+from bot.templates.renderer import Renderer
 from tests.backends import tiny_gguf
 from tests.commands.test_reports import RECEIPT
+
 
 SECRET = "sk-thesecretofanoperator"
 PROMPT = Prompt(
@@ -102,37 +106,13 @@ async def test_nul_characters_are_shown_as_a_symbol(renderer: Renderer, tmp_path
 
 
 async def test_service_is_shown_the_request_body(renderer: Renderer, tmp_path: Path) -> None:
-    prompts = exact(renderer, tmp_path, message_names=True)
-    assert await prompts.write(17, receipt()) == snapshot("""\
-receipt: 17, nora (version 3)
-model: here / m
-tokens: 190 of at most 1600
-template: the service's own; messages are sent
-
-{
-  "stream_options": {
-    "include_usage": true
-  },
-  "temperature": 0.7,
-  "max_tokens": 64,
-  "stop": [
-    "###"
-  ],
-  "model": "m",
-  "messages": [
-    {
-      "role": "system",
-      "content": "You are Nora. ***ator"
-    },
-    {
-      "role": "user",
-      "content": "Alice: hi <|im_end|>",
-      "name": "Alice"
-    }
-  ],
-  "stream": true
-}
-""")
+    written = await exact(renderer, tmp_path, message_names=True).write(17, receipt())
+    assert "model: here / m\n" in written
+    assert "template: the service's own; messages are sent\n\n{" in written
+    assert body(written)["messages"] == [
+        {"role": "system", "content": "You are Nora. ***ator"},
+        {"role": "user", "content": "Alice: hi <|im_end|>", "name": "Alice"},
+    ]
 
 
 async def test_image_data_is_shortened(renderer: Renderer, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Use the keys of a provider in turn, and leave those out for a while that it refuses."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Generic, Protocol, TypeVar
@@ -63,7 +63,7 @@ class KeyRotation(Generic[C]):
     A key that is refused (401, 402) is left out for an hour, one that is used too often (429) for
     as long as the service says. The request goes to the next key at once, without backoff.
 
-    The keys of a file are read again when the file has changed, without a restart. What was begun
+    The keys of a file are read again within seconds of a change, without a restart. What was begun
     with a key that is gone ends with it.
     """
 
@@ -99,30 +99,14 @@ class KeyRotation(Generic[C]):
     async def send(self, request: Callable[[C], Awaitable[T]]) -> T:
         """Make a request over the connection of the next key; raises what it does."""
         self._read_changed_file()
-        tried = {key.value for key in self._keys}
-        try:
-            return await self._send_in_turn(request)
-        except HttpStatusError as error:
-            is_refused = error.status == HTTPStatus.UNAUTHORIZED
-            newer = self._find_newer_key(tried) if is_refused else None
-            if newer is None:
-                raise
-            return await request(newer.connection)
-
-    async def _send_in_turn(self, request: Callable[[C], Awaitable[T]]) -> T:
-        for _ in self._keys[1:]:
+        for tries_left in reversed(range(len(self._keys))):
             key = self._select()
             try:
                 return await request(key.connection)
             except HttpStatusError as error:
-                if not self._bench(key, error) or not self._has_free:
+                if not (self._bench(key, error) and tries_left and self._has_free):
                     raise
-        key = self._select()
-        try:
-            return await request(key.connection)
-        except HttpStatusError as error:
-            self._bench(key, error)
-            raise
+        raise AssertionError("the last try returns or raises")
 
     async def list_models(self) -> Sequence[str]:
         return await self.send(lambda one: one.list_models())
@@ -160,17 +144,9 @@ class KeyRotation(Generic[C]):
             key.free_at = self._clock.monotonic() + seconds
         return True
 
-    def _find_newer_key(self, tried: Collection[str | None]) -> _Key[C] | None:
-        """Return a key that was added to the file since a request began, if any.
-
-        Another request, refused at the same time, may have read the file already.
-        """
-        self._read_changed_file(at_once=True)
-        return next((key for key in self._keys if key.value not in tried), None)
-
-    def _read_changed_file(self, *, at_once: bool = False) -> None:
+    def _read_changed_file(self) -> None:
         """Use the keys of the file as it is now."""
-        if self._file is None or not self._file.has_changed(at_once=at_once):
+        if self._file is None or not self._file.has_changed():
             return
         known = {key.value: key for key in self._keys}
         values = list(dict.fromkeys([*self._fixed, *self._file.secrets]))

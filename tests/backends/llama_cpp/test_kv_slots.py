@@ -1,6 +1,5 @@
 """Slots are assigned so that each turn decodes only its new tokens."""
 
-import asyncio
 import os
 import random
 from array import array
@@ -299,16 +298,6 @@ async def test_interrupted_prefill_is_saved_partially(harness: PoolHarness) -> N
     harness.restart()
 
     assert await harness.ask("b", said(1, 700)) == 200
-
-
-async def test_concurrent_requests_get_different_slots(tmp_path: Path) -> None:
-    harness = PoolHarness(tmp_path / "slots", slots=4)
-
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(4):
-            tasks.create_task(harness.ask(str(number), said(number)))
-
-    assert sorted(held[0] // 10_000 for held in harness.engine.held) == [0, 1, 2, 3]
 
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))

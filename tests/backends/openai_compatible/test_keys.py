@@ -1,6 +1,5 @@
 """Several keys of one provider are used in turn; those that are refused are left out."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -126,48 +125,6 @@ async def test_keys_of_a_replaced_file_are_used_without_a_restart(
     await clock.sleep(6)
     await ask(backend)
     assert keys_used(service)[-1] == "newer-key"
-
-
-async def test_key_that_is_refused_because_it_was_replaced_just_now_is_read_at_once(
-    connect: Connect, service: FakeOpenAI, tmp_path: Path
-) -> None:
-    file = tmp_path / "keys"
-    file.write_text("sk-old\n", encoding="utf-8")
-    backend = connect(api_key=None, api_key_file=file)
-    await ask(backend)
-    service.plays(refusal(401))
-    file.write_text("sk-replaced\n", encoding="utf-8")
-    assert (await ask(backend)).error is None
-    assert keys_used(service) == ["old", "old", "replaced"]
-
-
-async def test_requests_that_are_refused_at_the_same_time_all_use_the_replaced_key(
-    connect: Connect, service: FakeOpenAI, tmp_path: Path
-) -> None:
-    file = tmp_path / "keys"
-    file.write_text("sk-old\n", encoding="utf-8")
-    backend = connect(api_key=None, api_key_file=file)
-    await ask(backend)
-    service.plays(*[refusal(401)] * 3)
-    file.write_text("sk-replaced\n", encoding="utf-8")
-    async with asyncio.TaskGroup() as group:
-        answers = [group.create_task(ask(backend)) for _ in range(3)]
-    assert [one.result().error for one in answers] == [None] * 3
-    assert keys_used(service) == ["old"] * 4 + ["replaced"] * 3
-
-
-async def test_key_is_read_at_once_also_where_another_one_is_left_out(
-    connect: Connect, service: FakeOpenAI, tmp_path: Path
-) -> None:
-    file = tmp_path / "keys"
-    file.write_text("sk-old\n", encoding="utf-8")
-    backend = connect(api_key="sk-set", api_key_file=file)
-    service.plays(refusal(429, **{"Retry-After": "60"}))
-    await ask(backend)
-    service.plays(refusal(401))
-    file.write_text("sk-replaced\n", encoding="utf-8")
-    assert (await ask(backend)).error is None
-    assert keys_used(service) == ["set", "old", "old", "replaced"]
 
 
 async def test_keys_that_are_set_stay_beside_those_of_the_file(
