@@ -3,21 +3,12 @@
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from importlib import import_module  # noqa: TID251 # the specs name code, to be imported when used
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from bot.backends.registry import backend_spec
 from bot.backends.spec import ProviderSettings
 from bot.ports import Backend
 from bot.templates.renderer import Renderer
-
-BackendFactory: TypeAlias = Callable[[str, ProviderSettings, Path, Renderer], Backend]
-ParameterCheck: TypeAlias = Callable[[ProviderSettings, Mapping[str, object]], list[str]]
-Preparation: TypeAlias = Callable[
-    [str, str, ProviderSettings, Path, Callable[[str], None]], Awaitable[None]
-]
-ModelTrials: TypeAlias = Callable[
-    [ProviderSettings, Path, Renderer], Iterator[tuple[str, Awaitable[str]]]
-]
 
 
 def make_backend(
@@ -27,17 +18,16 @@ def make_backend(
 
     Close the renderer, which writes prompts for backends that take text, after the backend.
     """
-    make: BackendFactory = _load(backend_spec(settings.kind).factory)
-    return make(provider, settings, data_dir, renderer)
+    make = _load(backend_spec(settings.kind).factory)
+    backend: Backend = make(provider, settings, data_dir, renderer)
+    return backend
 
 
 def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, object]) -> list[str]:
     """Return a line for each parameter of a preset that this provider does not understand."""
     path = backend_spec(settings.kind).parameter_check
-    if path is None:
-        return []
-    check: ParameterCheck = _load(path)
-    return check(settings, parameters)
+    problems: list[str] = [] if path is None else _load(path)(settings, parameters)
+    return problems
 
 
 async def prepare_model(
@@ -50,8 +40,7 @@ async def prepare_model(
     """Download what a model needs; raises `SettingsError` where that is not possible."""
     path = backend_spec(settings.kind).preparation
     if path is not None:
-        prepare: Preparation = _load(path)
-        await prepare(provider, model, settings, data_dir, progress)
+        await _load(path)(provider, model, settings, data_dir, progress)
 
 
 def model_trials(
@@ -64,8 +53,7 @@ def model_trials(
     for kind, settings in by_kind.items():
         path = backend_spec(kind).model_trials
         if path is not None:
-            list_trials: ModelTrials = _load(path)
-            yield from list_trials(settings, data_dir, renderer)
+            yield from _load(path)(settings, data_dir, renderer)
 
 
 def _load(path: str) -> Any:

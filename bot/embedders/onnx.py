@@ -5,9 +5,7 @@ Where the model returns a vector for each token, `1_Pooling/config.json` says wh
 them; without that file the first one is used, as bge and bce need it.
 """
 
-import asyncio
 import threading
-from collections.abc import Sequence
 from importlib import import_module  # noqa: TID251 # packages that only this needs
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,14 +13,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
-from typing_extensions import override
 
-from bot.chat.story import PackedVector
+from bot.chat.story import Vector
 from bot.embedders.vectors import MAX_TEXT_TOKENS, model_fingerprint
 from bot.errors import EmbeddingError, SettingsError
 from bot.ports import Embedder
-from bot.prompting.embedding import pack_vectors
+from bot.prompting.embedding import FunctionEmbedder
 from bot.settings import EmbeddingSettings
 
 _SETTING = "TROUPE_EMBEDDING__MODEL_PATH"
@@ -30,53 +26,20 @@ _PACKAGES = ("onnxruntime", "tokenizers")
 _TOKEN_VECTOR_DIMENSIONS = 3  # texts, tokens, numbers
 
 
-class OnnxEmbedder(Embedder):
-    """Embed with an ONNX model in this process, in threads."""
+class _OnnxModel:
+    """An ONNX model with its tokenizer, loaded with the first text; thread-safe."""
 
-    def __init__(self, path: Path) -> None:
-        """Check that all is there; raises `SettingsError` for a missing file or package."""
-        if missing := [name for name in _PACKAGES if find_spec(name) is None]:
-            raise SettingsError(
-                f"TROUPE_EMBEDDING__KIND=onnx needs {' and '.join(missing)}; "
-                f"`pip install {' '.join(missing)}`"
-            )
-        self._model = _model_file(path)
-        self._tokenizer = _find_beside(self._model, "tokenizer.json")
-        if self._tokenizer is None:
-            raise SettingsError(f"{_SETTING}: there is no tokenizer.json beside {self._model}")
-        self._uses_mean = _uses_mean_pooling(self._model)
-        pooling = "mean" if self._uses_mean else "first"
-        self._model_id = f"onnx:{model_fingerprint(self._model)}:{pooling}"
+    def __init__(self, model: Path, tokenizer: Path, *, uses_mean: bool) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._uses_mean = uses_mean
         self._loading = threading.Lock()
         self._loaded: tuple[Any, Any] | None = None  # session and tokenizer
 
-    @property
-    @override
-    def model_id(self) -> str:
-        return self._model_id
-
-    @override
-    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        # One at a time, so that a query which arrives meanwhile does not wait for all of them.
-        return [await asyncio.to_thread(self._embed, text) for text in texts]
-
-    @override
-    async def embed_query(self, text: str) -> PackedVector:
-        return await asyncio.to_thread(self._embed, text)
-
-    @override
-    async def check(self) -> str:
-        await self.embed_query("hello")
-        return f"{self._model.name} on this machine"
-
-    @override
-    async def close(self) -> None:
-        self._loaded = None
-
-    def _embed(self, text: str) -> PackedVector:
+    def embed(self, text: str) -> Vector:
         with self._loading:
             self._loaded = self._loaded or self._load()
-        return pack_vectors([self._run(*self._loaded, text)], 1)[0]
+        return self._run(*self._loaded, text)
 
     def _load(self) -> tuple[Any, Any]:
         """Load the model and its tokenizer; raises `EmbeddingError` if one file is invalid."""
@@ -94,7 +57,7 @@ class OnnxEmbedder(Embedder):
         tokenizer.no_padding()
         return session, tokenizer
 
-    def _run(self, session: Any, tokenizer: Any, text: str) -> npt.NDArray[np.float32]:
+    def _run(self, session: Any, tokenizer: Any, text: str) -> Vector:
         ids = tokenizer.encode(text.encode(errors="replace").decode()).ids or [0]
         row = np.array([ids], dtype=np.int64)
         given = {
@@ -105,11 +68,12 @@ class OnnxEmbedder(Embedder):
         names = {one.name for one in session.get_inputs()}
         outputs = session.run(None, {name: given[name] for name in given.keys() & names})
         # The output of a model that pools by itself has two dimensions.
-        pooled = next((one for one in outputs if one.ndim < _TOKEN_VECTOR_DIMENSIONS), None)
-        if pooled is not None:
-            return np.asarray(pooled[0], dtype=np.float32)
-        tokens = np.asarray(outputs[0][0], dtype=np.float32)
-        return np.asarray(tokens.mean(axis=0) if self._uses_mean else tokens[0])
+        pooled = next((one[0] for one in outputs if one.ndim < _TOKEN_VECTOR_DIMENSIONS), None)
+        if pooled is None:
+            tokens = outputs[0][0]
+            pooled = tokens.mean(axis=0) if self._uses_mean else tokens[0]
+        vector: Vector = pooled.tolist()
+        return vector
 
 
 def _model_file(path: Path) -> Path:
@@ -139,6 +103,19 @@ def _uses_mean_pooling(model: Path) -> bool:
 
 
 def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
+    """Check that all is there; raises `SettingsError` for a missing file or package."""
     if settings.model_path is None:
         raise SettingsError(f"{_SETTING} is not set; set it to an .onnx file or its folder")
-    return OnnxEmbedder(settings.model_path.expanduser())
+    if missing := [name for name in _PACKAGES if find_spec(name) is None]:
+        raise SettingsError(
+            f"TROUPE_EMBEDDING__KIND=onnx needs {' and '.join(missing)}; "
+            f"`pip install {' '.join(missing)}`"
+        )
+    file = _model_file(settings.model_path.expanduser())
+    tokenizer = _find_beside(file, "tokenizer.json")
+    if tokenizer is None:
+        raise SettingsError(f"{_SETTING}: there is no tokenizer.json beside {file}")
+    uses_mean = _uses_mean_pooling(file)
+    embed = _OnnxModel(file, tokenizer, uses_mean=uses_mean).embed
+    version = f"{model_fingerprint(file)}:{'mean' if uses_mean else 'first'}"
+    return FunctionEmbedder(embed, embed, name="onnx", version=version, description=file.name)
