@@ -1,6 +1,7 @@
 """Servers whose chat templates reject odd orders of roles answer every conversation."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -131,14 +132,22 @@ def conversations(draw: st.DrawFn, *, has_images: bool = False) -> tuple[Message
 @pytest.mark.parametrize("template", [STRICT, *TEMPLATES])
 def test_any_conversation_is_answered(template: str) -> None:
     has_images = template in {STRICT, "gemma-3", "hfjs/Qwen/Qwen3.5-4B"}
+    models = itertools.count()  # what is learned of one is not known of the next
 
-    @settings(max_examples=40, deadline=None)
-    @given(messages=conversations(has_images=has_images))
-    def check(messages: tuple[Message, ...]) -> None:
-        answer = asyncio.run(ask_server(template, Prompt(messages, "m", "chat")))
-        assert answer.error is None, answer.error_texts
+    with asyncio.Runner() as runner:
+        server = StrictServer(template)
+        runner.run(server.__aenter__())
+        backend = OpenAICompatibleBackend(OpenAISettings(base_url=server.base_url), "x")
 
-    check()
+        @settings(max_examples=40, deadline=None)
+        @given(messages=conversations(has_images=has_images))
+        def check(messages: tuple[Message, ...]) -> None:
+            answer = runner.run(ask(backend, Prompt(messages, f"m{next(models)}", "chat")))
+            assert answer.error is None, answer.error_texts
+
+        check()
+        runner.run(backend.close())
+        runner.run(server.__aexit__(None, None, None))
 
 
 @pytest.mark.parametrize("template", [STRICT, "hfjs/Qwen/Qwen3.5-4B", "mistral-nemo"])
