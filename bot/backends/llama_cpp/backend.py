@@ -136,7 +136,7 @@ class LlamaCpp(Backend, ConversationMemory):
         try:
             path = self._find(model)
             loaded = self._models.get(path)
-            own = loaded.template if loaded else await read_model_template(path)
+            own = loaded.tokens.template if loaded else await read_model_template(path)
             return await self._renderer.tool_form(template, own) is not None
         except (SettingsError, TemplateError):  # the request itself will report it
             return False
@@ -270,7 +270,7 @@ class LlamaCpp(Backend, ConversationMemory):
         try:
             tools = await self._tool_use(prompt, model)
             return await self._renderer.render(
-                messages, prompt.template, model.template, tools, has_prefill=True
+                messages, prompt.template, model.tokens.template, tools, has_prefill=True
             )
         except EngineFailed as error:
             raise BackendUnavailable(f"{model.path.stem} failed: {error}") from error
@@ -281,7 +281,7 @@ class LlamaCpp(Backend, ConversationMemory):
     async def _tool_use(self, prompt: Prompt, model: LoadedModel) -> ToolUse | None:
         if not (prompt.tools or prompt.tool_exchanges):
             return None
-        return fit_tools(prompt, await model.engine.context_tokens(), model.special)
+        return fit_tools(prompt, await model.engine.context_tokens(), model.tokens.texts)
 
     @override
     async def preload(self, model: str) -> None:
@@ -296,7 +296,7 @@ class LlamaCpp(Backend, ConversationMemory):
                     check_template_pin(path, self._settings, self._name)
                     loaded = await self._exit_stack.enter_async_context(load_model(config))
                     await warn_of_added_text(
-                        path, loaded.template, self._renderer, self._settings, self._name
+                        path, loaded.tokens.template, self._renderer, self._settings, self._name
                     )
                     self._models[path] = loaded
             await self._models[path].engine.wait_until_ready()
@@ -387,8 +387,7 @@ async def describe_rendered(
 
 async def read_model_template(model_file: Path) -> ModelTemplate:
     """Read the template from a model's file; raises `SettingsError` for another file."""
-    tokens = await asyncio.to_thread(read_special_tokens, model_file)
-    return ModelTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
+    return (await asyncio.to_thread(read_special_tokens, model_file)).template
 
 
 def name_template(choice: TemplateChoice, own: ModelTemplate) -> str:

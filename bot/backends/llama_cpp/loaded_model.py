@@ -26,12 +26,12 @@ from bot.backends.llama_cpp.sampling import to_sampling
 from bot.backends.llama_cpp.slots import SlotOwner, SlotPool, SlotStore, state_fingerprint
 from bot.backends.llama_cpp.tokenizer import Tokenizer
 from bot.backends.llama_cpp.tool_calls import MARKERS, Parameters, separate_calls
-from bot.backends.model_files.gguf import read_special_tokens
+from bot.backends.model_files.gguf import SpecialTokens, read_special_tokens
 from bot.backends.model_files.store import DEFAULT_FILE
 from bot.chat.prompt import GenerationEvent, Prompt
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
-from bot.templates.renderer import ModelTemplate, RenderedPrompt
+from bot.templates.renderer import RenderedPrompt
 from bot.value_class import value_class
 
 _DEFAULT_MODEL_SAMPLING = {"repeat_penalty": 1.1}  # without it every third answer is a loop
@@ -46,13 +46,9 @@ class LoadedModel:
     engine_name: str
     """Its name in the settings."""
     engine: Engine
-    template: ModelTemplate
-    end_strings: tuple[str, ...]
-    """The texts of the model's end tokens."""
+    tokens: SpecialTokens
     reasoning: ReasoningFormat
     tokenizer: Tokenizer
-    special: tuple[str, ...]
-    """The texts of all special tokens."""
     slots: SlotPool
     queue: FairQueue
     projector: Path | None
@@ -125,7 +121,7 @@ class LoadedModel:
 
     def _stop_strings(self, prompt: Prompt, rendered: RenderedPrompt) -> tuple[str, ...]:
         """Return every string that ends an answer."""
-        found = (*stop_strings_of(prompt), *rendered.stop, *self.end_strings)
+        found = (*stop_strings_of(prompt), *rendered.stop, *self.tokens.ends)
         return tuple(dict.fromkeys(word for word in found if word))
 
     def _engine_stops(self, rendered: RenderedPrompt) -> tuple[str, ...]:
@@ -135,7 +131,7 @@ class LoadedModel:
         those are looked for in the answer alone.
         """
         closing = self.reasoning.end_tokens
-        end_strings = dict.fromkeys((*rendered.stop, *self.end_strings))
+        end_strings = dict.fromkeys((*rendered.stop, *self.tokens.ends))
         return tuple(word for word in end_strings if word and word not in closing)
 
 
@@ -171,11 +167,9 @@ async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
             config.model,
             select_engine(settings) or settings.engine,
             engine,
-            ModelTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token),
-            tokens.ends,
+            tokens,
             detect_format(tokens.chat_template, tokens.texts),
             Tokenizer(engine, tokens),
-            tokens.texts,
             SlotPool(engine, store),
             FairQueue(engine.slot_count, settings.most_waiting, clock),
             config.projector,

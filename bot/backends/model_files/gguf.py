@@ -10,6 +10,7 @@ from typing import Any, Final
 from bot.backends.model_files.settings import ModelFileSettings
 from bot.errors import SettingsError
 from bot.templates.family_templates import detect_family
+from bot.templates.renderer import ModelTemplate
 from bot.value_class import value_class
 
 _MAGIC: Final = b"GGUF"
@@ -54,6 +55,10 @@ class SpecialTokens:
     """Control tokens, which text is tokenized to only on request."""
     added: Mapping[int, str]
     """Added tokens, which any text is tokenized to; some models list their markers here."""
+
+    @property
+    def template(self) -> ModelTemplate:
+        return ModelTemplate(self.chat_template, self.bos_token, self.eos_token)
 
     @property
     def texts(self) -> tuple[str, ...]:

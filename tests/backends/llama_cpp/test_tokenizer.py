@@ -16,7 +16,7 @@ from bot.chat.prompt import Message, TemplateChoice
 from bot.templates import JinjaTemplate, get
 from bot.templates.control_tokens import TextSpan
 from bot.templates.family_templates import detect_family
-from bot.templates.renderer import ModelTemplate, Renderer
+from bot.templates.renderer import Renderer
 from tests.attacks import attacks
 from tests.backends.local_model import ENGINES, lend_model
 from tests.backends.tiny_gguf import Vocabulary, write
@@ -71,8 +71,7 @@ class Model:
 
     async def prompt(self, text: str) -> list[TextSpan]:
         said = [Message("user", text), Message("assistant", text), Message("user", text)]
-        own = ModelTemplate(self.tokens.chat_template, self.tokens.bos_token, self.tokens.eos_token)
-        return list((await self.renderer.render(said, self.choice, own)).spans)
+        return list((await self.renderer.render(said, self.choice, self.tokens.template)).spans)
 
     async def markers(self, pieces: list[TextSpan]) -> list[int]:
         """The control tokens and other markers of a prompt, in order."""
