@@ -1,4 +1,4 @@
-"""Queue requests for a local model fairly among people and chats, with start-time fair queueing.
+"""Queue requests for a local model fairly among people and chats.
 
 Each turn goes to the person and the chat that were served the longest ago: ten waiting requests of
 one person do not delay one of another. From four slots on, a chat leaves some of them to
@@ -15,10 +15,12 @@ from bot.backends.chat_shares import FEWEST_SHARED, ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
 from bot.ports import Clock
+from bot.runtime.bounded_dict import BoundedDict
 from bot.texts.text import Text, translatable
 
 _FIRST_NOTICE_SECONDS = 3.0
 _NEXT_NOTICE_SECONDS = 5.0
+_MAX_FLOWS = 1000  # are remembered, the newest
 _SMOOTHING = 0.3  # the weight of the newest answer in the average duration
 _DEFAULT_ANSWER_SECONDS = 20.0  # before there was one
 
@@ -30,9 +32,8 @@ class Ticket:
     chat: str
     flows: tuple[str, ...]
     """Its chat, and its person if known."""
-    arrival: float
-    """The virtual time at which it came."""
     number: int
+    """Counts the tickets as they come."""
     admitted: asyncio.Event = field(default_factory=asyncio.Event)
     admitted_at: float = 0.0
 
@@ -47,9 +48,8 @@ class FairQueue:
         self._waiting: list[Ticket] = []
         self._running: Counter[str] = Counter()  # by chat
         self._shares = ChatShares(clock, slots)
-        self._tickets = 0
-        self._virtual_time = 0.0  # the highest start tag that was admitted
-        self._next_start: dict[str, float] = {}  # of the flows that were served lately
+        self._tickets = self._served = 0
+        self._served_at = BoundedDict[str, int](_MAX_FLOWS)  # in numbers of `_served`
         self._answer_seconds: float | None = None
 
     @property
@@ -65,7 +65,7 @@ class FairQueue:
         """
         self._tickets += 1
         flows = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)
-        ticket = Ticket(chat, flows, self._virtual_time, self._tickets)
+        ticket = Ticket(chat, flows, self._tickets)
         self._waiting.append(ticket)
         self._admit()
         # A slot may be free that its chat leaves to others: only who is not admitted waits.
@@ -96,8 +96,8 @@ class FairQueue:
 
     def _position(self, ticket: Ticket) -> QueuePosition:
         """Return the position without requests to come."""
-        own = self._start_tag(ticket)
-        position = 1 + sum(self._start_tag(each) < own for each in self._waiting)
+        own = self._order(ticket)
+        position = 1 + sum(self._order(each) < own for each in self._waiting)
         seconds = self._answer_seconds
         return QueuePosition(
             position, None if seconds is None else seconds * position / self._slots
@@ -109,12 +109,10 @@ class FairQueue:
 
     def _admit(self) -> None:
         while self._free and (admissible := list(filter(self._may_run, self._waiting))):
-            ticket = min(admissible, key=self._start_tag)
-            start, _ = self._start_tag(ticket)
+            ticket = min(admissible, key=self._order)
             self._waiting.remove(ticket)
-            self._virtual_time = max(self._virtual_time, start)
-            self._next_start |= dict.fromkeys(ticket.flows, start + 1)
-            self._drop_idle_flows()
+            self._served += 1
+            self._served_at.update(dict.fromkeys(ticket.flows, self._served))
             self._shares.record_slot(
                 ticket.chat, self._running.total() - self._running[ticket.chat]
             )
@@ -133,15 +131,8 @@ class FairQueue:
             return False
         return self._running[ticket.chat] < self._shares.slot_quota(ticket.chat)
 
-    def _start_tag(self, ticket: Ticket) -> tuple[float, int]:
-        next_starts = (self._next_start.get(flow, 0.0) for flow in ticket.flows)
-        return max(ticket.arrival, *next_starts), ticket.number
-
-    def _drop_idle_flows(self) -> None:
-        waiting = {flow for ticket in self._waiting for flow in ticket.flows}
-        for flow, start in list(self._next_start.items()):
-            if start <= self._virtual_time and flow not in waiting:
-                del self._next_start[flow]
+    def _order(self, ticket: Ticket) -> tuple[int, int]:
+        return max(self._served_at.get(flow, 0) for flow in ticket.flows), ticket.number
 
     def _record_duration(self, seconds: float) -> None:
         average = self._answer_seconds
