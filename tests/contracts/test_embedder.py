@@ -1,7 +1,6 @@
 """Contract of every embedder."""
 
 import asyncio
-import importlib.util
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,7 +17,6 @@ from bot.embedders.registry import make_embedder
 from bot.ports import Embedder
 from bot.prompting.embedding import DEFAULT_EMBEDDER
 from bot.settings import EmbeddingSettings
-from tests.backends import tiny_onnx
 from tests.backends.local_model import lend_model
 from tests.rigs.fake_embeddings import FakeEmbeddings
 
@@ -27,7 +25,6 @@ KINDS = [
     "words",
     "openai",
     pytest.param("gguf", marks=pytest.mark.service),
-    "onnx",
 ]
 CAT, KITTEN = "The cat sleeps on the mat.", "A cat is sleeping on a mat."
 STORM = "Thunder rolled while 12,000 sailors hauled 47 ropes!"
@@ -49,11 +46,6 @@ async def chosen(kind: str, service: FakeEmbeddings, folder: Path) -> EmbeddingS
             return EmbeddingSettings(kind="words")
         case "gguf":
             return EmbeddingSettings(kind="gguf", model_path=await lend_model(folder))
-        case "onnx":
-            for package in ("onnxruntime", "tokenizers"):
-                if importlib.util.find_spec(package) is None:
-                    pytest.skip(f"{package} is not installed")
-            return EmbeddingSettings(kind="onnx", model_path=tiny_onnx.write(folder / "onnx"))
         case _:
             return EmbeddingSettings()
 
