@@ -98,14 +98,6 @@ async def test_woken_keys_are_claimed_together_and_processed() -> None:
         assert harness.pool.busy_count == 0
 
 
-async def test_signal_of_another_process_wakes_a_key() -> None:
-    harness = PoolHarness()
-    async with harness.open():
-        harness.signals.elsewhere.publish("q", ["a"])
-        await wait_until(lambda: harness.ended == ["a"])
-        assert harness.claims[0] == ["a"]
-
-
 async def test_what_another_process_has_woken_is_left_to_it_for_a_moment() -> None:
     harness = PoolHarness(wakes_keys=True)
     async with harness.open():
@@ -117,15 +109,6 @@ async def test_what_another_process_has_woken_is_left_to_it_for_a_moment() -> No
         await harness.clock.advance(0.1)
         await wait_until(lambda: harness.ended == ["own", "a", "b"])
         assert harness.claims == [["own"], ["a", "b"]]
-
-
-async def test_key_that_another_process_holds_is_left_alone() -> None:
-    harness = PoolHarness()
-    harness.held_elsewhere = {"a"}
-    async with harness.open():
-        harness.pool.wake(["a", "b"])
-        await wait_until(lambda: harness.ended == ["b"])
-        assert harness.started == ["b"]
 
 
 async def test_key_is_never_processed_twice_at_once() -> None:
@@ -150,14 +133,6 @@ async def test_key_woken_while_in_progress_is_processed_again() -> None:
         harness.unblock.set()
         await wait_until(lambda: harness.ended == ["a", "a"])
         assert harness.claims == [["a"], ["a"]]
-
-
-async def test_item_claimed_already_is_processed_without_a_claim() -> None:
-    harness = PoolHarness()
-    async with harness.open():
-        harness.pool.start("a", "item of a")
-        await wait_until(lambda: harness.ended == ["a"])
-        assert harness.claims == []
 
 
 async def test_item_claimed_while_its_key_is_in_progress_follows_it() -> None:
@@ -229,15 +204,6 @@ async def test_keys_that_others_have_taken_keep_no_place_from_the_next() -> None
         harness.pool.wake(["a", "b", "c", "d"])
         await wait_until(lambda: harness.ended == ["d"])
     assert harness.claims == [["a", "b"], ["c", "d"]]
-
-
-async def test_ready_key_without_wake_up_is_found() -> None:
-    harness = PoolHarness()
-    async with harness.open():
-        harness.ready = ["a"]
-        await harness.clock.advance(2)
-        await wait_until(lambda: "a" in harness.ended)
-        assert harness.claims[0] == ["a"]
 
 
 async def test_ready_key_is_found_sooner_while_signals_reach_nobody() -> None:

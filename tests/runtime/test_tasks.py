@@ -47,12 +47,6 @@ async def test_exception_of_a_cancelled_task_stays_in_it() -> None:
     assert isinstance(task.exception(), ValueError)
 
 
-async def test_no_tasks_is_no_wait() -> None:
-    tasks = asyncio.all_tasks()
-    await cancel_and_wait([])
-    assert asyncio.all_tasks() == tasks
-
-
 async def test_work_that_ends_late_after_its_cancellation_is_not_waited_for() -> None:
     may_end, ended = asyncio.Event(), asyncio.Event()
 

@@ -128,24 +128,3 @@ async def test_signed_reasoning_goes_back_with_a_call(
         {"type": "thinking", "thinking": "Roll it.", "signature": "EqQB"},
         {"type": "redacted_thinking", "data": "x"},
     ]
-
-
-async def test_character_that_is_split_over_two_events_is_joined(
-    connect: Connect, service: FakeAnthropic
-) -> None:
-    def halves(kind: str, name: str) -> bytes:
-        deltas = ({"type": kind, name: one} for one in ("\ud83d", "\udc68"))
-        events = ({"type": "content_block_delta", "index": 0, "delta": one} for one in deltas)
-        return b"".join(f"data: {json.dumps(one)}\n\n".encode() for one in events)
-
-    service.plays(
-        [
-            start() + halves("thinking_delta", "thinking") + halves("text_delta", "text"),
-            tool_use("toolu_1", "dice") + halves("input_json_delta", "partial_json"),
-            finish("tool_use") + STOP,
-        ]
-    )
-    answer = await ask(connect(), prompt("roll", tools=(SPEC,)))
-    assert (answer.text, "".join(answer.reasoning)) == ("\U0001f468", "\U0001f468")
-    assert answer.finish is not None
-    assert answer.finish.tool_calls[0].arguments == "\U0001f468"

@@ -51,17 +51,8 @@ COMPLETE = {
         [event({"content": ["x"], "stop": None}) + said("a") + STOP + DONE],
         "a",
     ),
-    "comments first": ([b": keep-alive\n\n", 0.05, b": hi\n\n", said("a") + STOP + DONE], "a"),
-    "foreign events": ([said("a") + b"event: ping\n\n" + said("b") + STOP + DONE], "ab"),
-    "no choices": ([event({"choices": []}) + said("ok") + STOP + DONE], "ok"),
     "null deltas": ([chunk(tool_calls=None) + event({"choices": [{}]}) + said("a") + STOP], "a"),
-    "reasoning": ([chunk(reasoning_content="hm") + chunk(reasoning="so") + said("a") + STOP], "a"),
     "only reasoning": ([chunk(reasoning_content="hm") + STOP + DONE], ""),
-    "content in parts": (
-        [chunk([{"type": "text", "text": "a"}, {"type": "thinking"}]) + STOP],
-        "a",
-    ),
-    "two finish reasons": ([said("a") + STOP + STOP + said("LATE") + DONE], "a"),
     "an error after the finish": ([said("a") + STOP + OVERLOADED], "a"),
     "data after DONE": ([said("a") + STOP + DONE + said("LATE") + STOP], "a"),
     "tool calls": ([said("a") + chunk(finish="tool_calls", tool_calls=[{"index": 0}]) + DONE], "a"),
@@ -125,10 +116,6 @@ COMPLETE = {
     ),
     "nothing at all": ([STOP + DONE], ""),
     "many tiny chunks": ([said(*["x"] * 20_000), STOP + DONE], "x" * 20_000),
-    "half an emoji": (
-        [b'data: {"choices":[{"delta":{"content":"a\\ud83d"}}]}\n\n', STOP + DONE],
-        "a\ufffd",
-    ),
     "its own prompt": ([said("CANARY") + STOP + DONE], "CANARY"),
 }
 
@@ -229,23 +216,18 @@ async def test_backend_gives_up_after_three_attempts(
     assert "SECRET" not in answer.error_texts
 
 
-async def test_refused_connection_names_the_address(connect: Connect) -> None:
-    answer = await ask(connect(base_url="http://127.0.0.1:9/v1"))
-
-    assert isinstance(answer.error, BackendUnavailable)
-    assert "provider 'acme' cannot be reached at http://127.0.0.1:9/v1" in str(answer.error)
-
-
 @pytest.mark.parametrize(
-    "noise", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200\r\nX: " + b"x" * 100_000]
+    "noise", [None, b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200\r\nX: " + b"x" * 100_000]
 )
-async def test_response_that_is_not_http_names_the_address(connect: Connect, noise: bytes) -> None:
+async def test_response_that_is_not_http_names_the_address(
+    connect: Connect, noise: bytes | None
+) -> None:
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(noise)
+        writer.write(noise or b"")
         writer.close()
 
     async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
+        port = 9 if noise is None else server.sockets[0].getsockname()[1]  # nobody is at port 9
         answer = await ask(connect(base_url=f"http://127.0.0.1:{port}"))
 
     assert isinstance(answer.error, BackendUnavailable)

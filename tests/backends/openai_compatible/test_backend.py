@@ -280,15 +280,6 @@ async def test_flowing_stream_is_read_in_intervals(connect: Connect, service: Fa
     assert service.connections == 1
 
 
-async def test_reasoning_is_read_in_intervals(connect: Connect, service: FakeOpenAI) -> None:
-    service.plays([*[chunk(reasoning_content="x"), 0.005] * 100, said("a") + STOP + DONE])
-
-    answer = await ask(connect())
-
-    assert ("".join(answer.reasoning), answer.text) == ("x" * 100, "a")
-    assert len(answer.reasoning) < 12
-
-
 async def test_flowing_stream_stops_at_once_when_cancelled(
     connect: Connect, service: FakeOpenAI
 ) -> None:
@@ -301,14 +292,6 @@ async def test_flowing_stream_stops_at_once_when_cancelled(
 
     assert await service.ended() == "hung up", "it was read to its end"
     assert (await asyncio.wait({task}))[0]
-
-
-async def test_connection_is_reused(connect: Connect, service: FakeOpenAI) -> None:
-    backend = connect()
-    for _ in range(3):
-        await ask(backend)
-
-    assert service.connections == 1
 
 
 async def test_check_names_the_address(connect: Connect, service: FakeOpenAI) -> None:

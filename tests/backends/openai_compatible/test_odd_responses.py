@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.retries import retry_after
-from bot.backends.chat_completions.streaming import ResponseContext, StreamParser
+from bot.backends.chat_completions.streaming import ResponseContext
 from bot.backends.chat_completions.wire import ChatCompletionsParser
 from bot.chat.prompt import Finish, FinishReason, RateLimitWait
 from bot.errors import BackendInterrupted
@@ -254,17 +254,6 @@ async def test_one_question_looks_whether_a_silent_provider_is_back(
         for _ in range(20):
             group.create_task(ask(backend, question))
     assert len(service.log) == 2
-
-
-async def test_cut_stream_passes_as_whole_without_the_check_of_its_end(
-    connect: Connect, service: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service.plays([said("Once upon")], [said("Once upon")])
-    assert isinstance((await ask(connect())).error, BackendInterrupted)
-    monkeypatch.setattr(StreamParser, "_parse_stray_lines", lambda _self, parsed: parsed)
-    answer = await ask(connect())
-    assert (answer.text, answer.error) == ("Once upon", None)
-    assert answer.finish is not None, "a silent truncation"
 
 
 HELLO, END = said("Hello"), STOP + DONE

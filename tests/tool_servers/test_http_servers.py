@@ -1,10 +1,14 @@
-"""The token of an MCP server may stand in a file, which is replaced while the service runs."""
+"""An MCP server over HTTP: its token may stand in a file, and no redirect leads elsewhere."""
 
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from aiohttp.typedefs import Handler
 
 from bot.errors import SettingsError, ToolServerError
 from bot.runtime.clock import SystemClock
@@ -12,6 +16,17 @@ from bot.settings import collect_secrets, read_settings
 from bot.telemetry.secret_masker import SecretMasker
 from bot.tool_servers.mcp_server import McpServer
 from bot.tool_servers.settings import McpServerSettings
+
+SECRET = "s3cret"
+
+
+@asynccontextmanager
+async def serving(answer: Handler) -> AsyncIterator[str]:
+    """Run a server that answers everything so, and yield the address of its MCP server."""
+    application = web.Application()
+    application.router.add_route("*", "/{tail:.*}", answer)
+    async with TestServer(application) as server:
+        yield str(server.make_url("/mcp"))
 
 
 async def test_token_of_a_replaced_file_is_used_at_the_next_connect(tmp_path: Path) -> None:
@@ -21,12 +36,9 @@ async def test_token_of_a_replaced_file_is_used_at_the_next_connect(tmp_path: Pa
         given.append(request.headers.get("Authorization"))
         return web.Response(status=401)
 
-    application = web.Application()
-    application.router.add_route("*", "/{tail:.*}", refuse)
     file = tmp_path / "token"
     file.write_text("hidden-old\n", encoding="utf-8")
-    async with TestServer(application) as server:
-        url = str(server.make_url("/mcp"))
+    async with serving(refuse) as url:
         settings = McpServerSettings.model_validate({"url": url, "token_file": file})
         client = McpServer("demo", settings, tmp_path / "demo.log", SystemClock())
         for content in (None, "hidden-new\n", "\n"):  # the last one: it is just being replaced
@@ -52,3 +64,21 @@ def test_token_of_a_file_is_a_secret_and_a_wrong_file_is_named(tmp_path: Path) -
     file.write_text("one two\n", encoding="utf-8")
     with pytest.raises(SettingsError, match="there is not one token in"):
         read_settings(mcp_servers={"wiki": wiki})
+
+
+@pytest.mark.parametrize("target", [f"http://127.0.0.1:1/{SECRET}", f"http://[{SECRET}/"])
+async def test_redirect_to_another_address_is_not_followed_and_not_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, target: str
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def redirect(_: web.Request) -> web.Response:
+        return web.Response(status=307, headers={"Location": target})
+
+    async with serving(redirect) as url:
+        settings = McpServerSettings.model_validate({"url": url})
+        client = McpServer("demo", settings, tmp_path / "demo.log", SystemClock())
+        with pytest.raises(ToolServerError, match=r"redirects to another address \(307\)") as error:
+            await client.check()
+    assert SECRET not in str(error.value)
+    assert SECRET not in caplog.text
