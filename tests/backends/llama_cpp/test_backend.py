@@ -268,6 +268,7 @@ async def test_forget_works_while_another_model_is_loading(
     while not starting.done():
         await backend.forget("chat")
         await backend.end_session("chat")
+        await asyncio.sleep(0)
 
     await starting
     await backend.close()
