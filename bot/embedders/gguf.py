@@ -98,7 +98,7 @@ class GgufEmbedder(Embedder):
         options = {
             "model": self._model,
             "pooling": self._pooling,
-            "context-tokens": MAX_TEXT_TOKENS,
+            "context_tokens": MAX_TEXT_TOKENS,
             "threads": max(1, (os.cpu_count() or 1) // 2),  # a chat model's engine takes the rest
         }
         return unix_server(

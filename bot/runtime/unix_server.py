@@ -1,6 +1,7 @@
 """Run an HTTP server in a child process, on a unix socket that only this user can reach."""
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -33,8 +34,8 @@ async def unix_server(
 ) -> AsyncIterator[UnixServer]:
     """Run `python -m module` as a server for the length of the block.
 
-    The module gets the options as flags, and `--socket`; `--threads` defaults to all cores
-    but one. It is ready when `/health` answers.
+    The module gets the options as JSON, and `socket`; `threads` defaults to all cores but one. It
+    is ready when `/health` answers.
 
     Raises:
         ChildFailed: it does not start.
@@ -55,11 +56,10 @@ async def unix_server(
         )
         stack.push_async_callback(client.close)
         given = {"threads": _default_threads(), **options, "socket": socket}
-        flags = [word for option, value in given.items() for word in (f"--{option}", str(value))]
         child = await stack.enter_async_context(
             supervised(
                 name,
-                [sys.executable, "-m", module, *flags],
+                [sys.executable, "-m", module, json.dumps(given, default=str)],
                 ready=lambda: _answers(client),
                 log_file=log_file,
                 start_seconds=_START_SECONDS,

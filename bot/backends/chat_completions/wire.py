@@ -2,36 +2,28 @@
 
 import json
 import re
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
 import msgspec
 from typing_extensions import override
+
 from bot.backends.chat_completions import errors
-from bot.backends.chat_completions.deltas import JsonObject
-from bot.backends.chat_completions.deltas import exchanges_to_wire
-from bot.backends.chat_completions.deltas import reasoning_of
-from bot.backends.chat_completions.deltas import spec_to_wire
-from bot.backends.chat_completions.deltas import text_of
-from bot.backends.chat_completions.quirks import NO_QUIRKS
-from bot.backends.chat_completions.quirks import Quirks
-from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS
-from bot.backends.chat_completions.stop_strings import stop_strings_of
-from bot.backends.chat_completions.streaming import StreamParser
-from bot.backends.chat_completions.streaming import decode_event
-from bot.backends.chat_completions.streaming import token_count
+from bot.backends.chat_completions.deltas import (
+    JsonObject,
+    exchanges_to_wire,
+    reasoning_of,
+    spec_to_wire,
+    text_of,
+)
+from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
+from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS, stop_strings_of
+from bot.backends.chat_completions.streaming import StreamParser, decode_event, token_count
 from bot.chat.incoming import make_storable
-from bot.chat.prompt import FinishReason
-from bot.chat.prompt import Image
-from bot.chat.prompt import Message
-from bot.chat.prompt import Prompt
-from bot.chat.prompt import PromptDescription
-from bot.chat.prompt import Usage
+from bot.chat.prompt import FinishReason, Image, Message, Prompt, PromptDescription, Usage
 from bot.errors import BackendUnavailable
 from bot.templates.capabilities import adapt_messages
 from bot.texts.text import translatable
-
 
 _INCLUDE_USAGE = {"include_usage": True}
 _MAX_STOP_STRINGS = 4  # OpenAI rejects more

@@ -1,6 +1,7 @@
 """The engine `llama_cpp_python`: a child process that serves one model with the bindings' `Llama`.
 
-It serves the routes of llama.cpp's server that Troupe uses, on a Unix socket, one at a time.
+It serves the routes of llama.cpp's server that Troupe uses, on a Unix socket, one at a time. Its
+argument is a JSON object of options.
 
 `Llama.generate` gives the tokens. `Llama.create_completion` would give text, but after a byte that
 is no character it shows nothing until the end and loses others, and no control token shows in it.
@@ -14,12 +15,12 @@ llama_sampler_init_grammar   `Llama` ignores a grammar that cannot be parsed
 llama_sampler_free           ... what the check has made
 """
 
-import argparse
 import asyncio
 import ctypes
 import json
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -343,40 +344,27 @@ async def _health(_: web.Request) -> web.Response:
 
 def main() -> None:
     """Serve one model until terminated by the parent."""
-    given = _arguments()
+    given = json.loads(sys.argv[1])
     os.umask(0o077)  # saved slots hold conversations
     llama = Llama(
-        str(given.model),
-        n_ctx=given.context_tokens,
+        given["model"],
+        n_ctx=given["context_tokens"],
         n_batch=_BATCH_TOKENS,
-        n_threads=given.threads,
-        n_threads_batch=given.threads,
-        n_gpu_layers=_ALL_LAYERS if given.gpu_layers == "auto" else int(given.gpu_layers),
+        n_threads=given["threads"],
+        n_threads_batch=given["threads"],
+        n_gpu_layers=_ALL_LAYERS if given["gpu_layers"] == "auto" else int(given["gpu_layers"]),
     )
     llama.verbose = False  # it prints a few lines for every request
     logging.getLogger("llama-cpp-python").setLevel(logging.WARNING)
-    model = ServedModel(llama, given.context_tokens)
-    app = BindingsServer(model, given.slots_folder).app()
+    model = ServedModel(llama, given["context_tokens"])
+    app = BindingsServer(model, Path(given["slots_folder"])).app()
     web.run_app(
         app,
-        path=given.socket,
+        path=given["socket"],
         access_log=None,
         handler_cancellation=True,
         shutdown_timeout=_CANCEL_AFTER_SECONDS,
     )
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--socket", type=Path, required=True)
-    parser.add_argument(
-        "--slots-folder", type=Path, required=True, help="the folder of saved slots"
-    )
-    parser.add_argument("--context-tokens", type=int, required=True)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--gpu-layers", default="auto", help="a number, or auto")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -277,9 +277,9 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
     name = require_engine(settings, config.provider)
     options: dict[str, object] = {
         "model": config.model,
-        "slots-folder": config.slots_folder,
-        "context-tokens": settings.context_tokens,
-        "gpu-layers": settings.gpu_layers,
+        "slots_folder": config.slots_folder,
+        "context_tokens": settings.context_tokens,
+        "gpu_layers": settings.gpu_layers,
     }
     if settings.threads is not None:
         options["threads"] = settings.threads

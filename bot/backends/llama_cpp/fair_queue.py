@@ -15,7 +15,7 @@ from bot.backends.chat_shares import FEWEST_SHARED, ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
 from bot.ports import Clock
-from bot.runtime.bounded_dict import BoundedDict
+from bot.runtime.in_process import BoundedDict
 from bot.texts.text import Text, translatable
 
 _FIRST_NOTICE_SECONDS = 3.0

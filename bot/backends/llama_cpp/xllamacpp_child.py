@@ -1,14 +1,15 @@
-"""Run llama.cpp's own server (`xllamacpp`) on a Unix socket: for chat, with --pooling to embed.
+"""Run llama.cpp's own server (`xllamacpp`) on a Unix socket: for chat, with `pooling` to embed.
 
 It is a child process because a crash in native code ends its process, and because that code loads
-drivers. With the single argument --devices it lists the devices, one a line.
+drivers. Its argument is a JSON object of options; --devices instead lists the devices, one a line.
 """
 
-import argparse
+import json
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import xllamacpp
 
@@ -24,17 +25,17 @@ def main() -> None:
     if sys.argv[1:] == ["--devices"]:
         _print_devices()
         return
-    given = _arguments()
+    given = json.loads(sys.argv[1])
     os.umask(0o077)  # saved slots hold conversations
     params = xllamacpp.CommonParams()
-    params.model.path = given.model
+    params.model.path = given["model"]
     params.model_alias = {"local"}
-    params.hostnames = [given.socket]
+    params.hostnames = [given["socket"]]
     params.port = 0
     params.cors_origins = ""
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given.threads
-    params.n_parallel = given.parallel
-    params.n_ctx = given.context_tokens * given.parallel  # it is divided among the slots
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given["threads"]
+    params.n_parallel = parallel = given.get("parallel", 1)
+    params.n_ctx = given["context_tokens"] * parallel  # it is divided among the slots
     params.fit_params = False  # it would load the model twice to find settings that are given here
     # The backend saves slots itself: with its own cache the server would empty them unnoticed, and
     # keep conversations that were to be forgotten.
@@ -43,32 +44,32 @@ def main() -> None:
     # The server would run the model's own template, which is not trusted; prompts come rendered.
     params.chat_template = "chatml"
     params.verbosity = _LOG_WARNINGS
-    if given.pooling is None:
+    if "pooling" not in given:
         _set_up_chat(params, given)
     else:
         params.embedding = True
-        params.pooling_type = xllamacpp.llama_pooling_type(given.pooling)
-        params.n_batch = params.n_ubatch = given.context_tokens  # a text is one batch
-    Path(given.socket).unlink(missing_ok=True)  # left by a process that was killed
+        params.pooling_type = xllamacpp.llama_pooling_type(given["pooling"])
+        params.n_batch = params.n_ubatch = given["context_tokens"]  # a text is one batch
+    Path(given["socket"]).unlink(missing_ok=True)  # left by a process that was killed
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as error:  # llama.cpp has logged the reason
-        sys.exit(f"{error} (model {given.model}, projector {given.projector or 'none'})")
+        sys.exit(f"{error} (model {given['model']}, projector {given.get('projector', 'none')})")
     print("serving at", server.listening_address, flush=True)  # noqa: T201 # the log of this child
     while True:
         signal.pause()
 
 
-def _set_up_chat(params: xllamacpp.CommonParams, given: argparse.Namespace) -> None:
-    params.mmproj.path = given.projector
+def _set_up_chat(params: xllamacpp.CommonParams, given: dict[str, Any]) -> None:
+    params.mmproj.path = given.get("projector", "")
     params.kv_unified = False  # slots that share one cache lose their prefixes
-    params.n_gpu_layers = count_gpu_layers(_count_gpus(), given.gpu_layers)
-    if given.projector:  # some models need an image within one batch
+    params.n_gpu_layers = count_gpu_layers(_count_gpus(), given["gpu_layers"])
+    if "projector" in given:  # some models need an image within one batch
         params.mmproj_use_gpu = params.n_gpu_layers > 0
     else:
         params.n_batch = params.n_ubatch = _BATCH_TOKENS
     params.cache_prompt = True
-    params.slot_save_path = f"{given.slots_folder}/"
+    params.slot_save_path = f"{given['slots_folder']}/"
     params.cache_idle_slots = False
 
 
@@ -83,20 +84,6 @@ def _print_devices() -> None:
     for device in xllamacpp.get_device_info():
         free = device["memory_free"] / 1e9
         print(f"{device['name']} ({device['description']}, {free:.1f} GB free)")  # noqa: T201
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--socket", required=True)
-    parser.add_argument("--context-tokens", type=int, required=True, help="of each conversation")
-    parser.add_argument("--parallel", type=int, default=1)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--pooling", type=int, help="llama.cpp's number")
-    parser.add_argument("--projector", default="", help="a GGUF; with it, the model sees images")
-    parser.add_argument("--slots-folder", help="the folder of saved slots")
-    parser.add_argument("--gpu-layers", default="auto", help="a number, or auto")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A model on this machine, and the process that it lives in."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -223,7 +224,7 @@ async def test_hanging_engine_is_killed_and_retried(tmp_path: Path, renderer: Re
 async def test_engine_listens_on_a_private_socket_only(local: LlamaCpp) -> None:
     process = engine()
     sockets = [each for each in process.net_connections("inet") if each.status == "LISTEN"]
-    socket = Path(process.cmdline()[process.cmdline().index("--socket") + 1])
+    socket = Path(json.loads(process.cmdline()[-1])["socket"])
 
     assert sockets == []
     assert socket.parent.stat().st_mode & 0o077 == 0
@@ -232,7 +233,7 @@ async def test_engine_listens_on_a_private_socket_only(local: LlamaCpp) -> None:
 @pytest.mark.service
 async def test_close_ends_the_process_and_removes_the_socket(local: LlamaCpp) -> None:
     process = engine()
-    socket = Path(process.cmdline()[process.cmdline().index("--socket") + 1])
+    socket = Path(json.loads(process.cmdline()[-1])["socket"])
 
     await local.close()
 
