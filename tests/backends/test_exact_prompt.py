@@ -5,24 +5,20 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 import pytest
 from inline_snapshot import snapshot
+
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.llama_cpp.backend import name_template
 from bot.backends.model_files import store as model_store
-from bot.chat.prompt import Image
-from bot.chat.prompt import Message
-from bot.chat.prompt import Prompt
-from bot.chat.prompt import TemplateChoice
+from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.receipt import Receipt
-from bot.settings import Settings
-from bot.settings import collect_secrets
+from bot.settings import Settings, collect_secrets
 from bot.telemetry.secret_masker import SecretMasker
-from bot.templates.renderer import ModelTemplate
-from bot.templates.renderer import Renderer
+from bot.templates.renderer import ModelTemplate, Renderer
 from tests.backends import tiny_gguf
 from tests.commands.test_reports import RECEIPT
-
 
 SECRET = "sk-thesecretofanoperator"
 PROMPT = Prompt(

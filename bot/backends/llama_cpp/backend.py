@@ -3,54 +3,44 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
+
 import structlog
 from typing_extensions import override
+
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.wire import parameters
-from bot.backends.llama_cpp.engine import EngineConfig
-from bot.backends.llama_cpp.engine import EngineFailed
-from bot.backends.llama_cpp.images import count_image_tokens
-from bot.backends.llama_cpp.images import encode_images
-from bot.backends.llama_cpp.images import find_projector
-from bot.backends.llama_cpp.images import insert_image_placeholders
-from bot.backends.llama_cpp.loaded_model import LoadedModel
-from bot.backends.llama_cpp.loaded_model import load_model
+from bot.backends.llama_cpp.engine import EngineConfig, EngineFailed
+from bot.backends.llama_cpp.images import (
+    count_image_tokens,
+    encode_images,
+    find_projector,
+    insert_image_placeholders,
+)
+from bot.backends.llama_cpp.loaded_model import LoadedModel, load_model
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.llama_cpp.slots import delete_saved_slots
-from bot.backends.llama_cpp.slots import slots_folder
-from bot.backends.llama_cpp.tool_calls import RESULTS_FRACTION
-from bot.backends.llama_cpp.tool_calls import fit_tools
+from bot.backends.llama_cpp.slots import delete_saved_slots, slots_folder
+from bot.backends.llama_cpp.tool_calls import RESULTS_FRACTION, fit_tools
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.gguf import read_special_tokens
 from bot.chat.operation import ModelInMemory
-from bot.chat.prompt import GenerationEvent
-from bot.chat.prompt import Prompt
-from bot.chat.prompt import PromptDescription
-from bot.chat.prompt import PromptToken
-from bot.chat.prompt import TemplateChoice
-from bot.errors import BackendInterrupted
-from bot.errors import BackendUnavailable
-from bot.errors import SettingsError
-from bot.errors import TemplateError
-from bot.ports import Backend
-from bot.ports import ConversationMemory
-from bot.ports import TextTokenCounter
+from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, TemplateChoice
+from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
+from bot.ports import Backend, ConversationMemory, TextTokenCounter
 from bot.prompting.text.tokens import counter_for_model
 from bot.runtime.subprocesses import ChildFailed
 from bot.templates.added_text import find_added_text
 from bot.templates.family_templates import detect_family
-from bot.templates.renderer import FALLBACK_TEMPLATE
-from bot.templates.renderer import ModelTemplate
-from bot.templates.renderer import RenderedPrompt
-from bot.templates.renderer import Renderer
-from bot.templates.renderer import ToolUse
+from bot.templates.renderer import (
+    FALLBACK_TEMPLATE,
+    ModelTemplate,
+    RenderedPrompt,
+    Renderer,
+    ToolUse,
+)
 from bot.texts.text import translatable
-
 
 _NOTICE = translatable(
     "The model on this machine cannot be used; the bot's operator has to fix it."

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -16,7 +15,7 @@ from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT
 
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
-CHILD = str(Path(__file__).with_name("llama_server_child.py"))
+CHILD = "tests.backends.llama_server_child"
 TEMPLATE = str(CHECKOUT / "bot/templates/families/qwen2.5.jinja")
 PARAMETERS = {"type": "object", "properties": {"dice": {"type": "string"}}}
 SPEC = ToolSpec("dice", "Roll dice and return each of them and their sum.", PARAMETERS)
@@ -26,7 +25,7 @@ SPEC = ToolSpec("dice", "Roll dice and return each of them and their sum.", PARA
 async def base_url(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     model = await lend_model(tmp_path_factory.mktemp("data") / "data")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, CHILD, str(model), "sk-right", TEMPLATE),
+        *(sys.executable, "-m", CHILD, str(model), "0", "2", "1536", "sk-right", TEMPLATE),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
