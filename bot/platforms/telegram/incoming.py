@@ -1,8 +1,7 @@
 """Convert Telegram's updates to `Incoming`: channel, author, content, why they wake the bot."""
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -165,26 +164,22 @@ def _drop(raw: dict[str, Any], path: Sequence[str | int]) -> None:
 def read_update(
     update: Update, bot: User, bot_id: str, commands: Container[str]
 ) -> Incoming | None:
-    """Convert an update, and leave commands to other bots.
-
-    One that cannot be converted is logged and skipped: it would be sent again and block the others.
-    """
+    """Convert an update; log and skip one that cannot be, since it would block the others."""
     try:
-        incoming = to_incoming(update, bot, bot_id)
-        if isinstance(incoming, Said):
-            incoming = leave_to_other_bots(incoming, update.message, commands)
+        return to_incoming(update, bot, bot_id, commands)
     except _CONVERSION_ERRORS as error:
         # The error may quote what people wrote.
         reason = type(error).__name__
         _log.error("telegram_update_skipped", update_id=update.update_id, reason=reason)
         return None
-    return incoming
 
 
-def to_incoming(update: Update, bot: User, bot_id: str = "") -> Incoming | None:
+def to_incoming(
+    update: Update, bot: User, bot_id: str = "", commands: Container[str] | None = None
+) -> Incoming | None:
     """Convert an update; None for messages of bots and service messages."""
     if update.message is not None:
-        return message_to_said(update.message, bot, bot_id)
+        return message_to_said(update.message, bot, bot_id, commands)
     if update.edited_message is not None:
         return _to_edited(update.edited_message, update.update_id, bot, bot_id)
     if update.callback_query is not None:
@@ -194,9 +189,12 @@ def to_incoming(update: Update, bot: User, bot_id: str = "") -> Incoming | None:
     return None
 
 
-def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | None:
+def message_to_said(
+    message: Message, bot: User, bot_id: str = "", commands: Container[str] | None = None
+) -> Said | None:
     """Convert a message; None for those of bots and service messages.
 
+    In a group, commands other than `commands` wake nobody unless they name this bot.
     Nobody in the group has said what Telegram forwards from a linked channel; only a command in it
     goes on, to be refused and logged. A channel's direct messages are not read: each topic is
     private, and answers need its id (https://core.telegram.org/bots/api#sendmessage).
@@ -212,7 +210,7 @@ def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | Non
     if is_forward:
         wake, text = _forward(message, whole_text)
     else:
-        wake, text = _wake_and_text(message, content, whole_text, bot)
+        wake, text = _wake_and_text(message, content, whole_text, bot, commands)
     if message.is_automatic_forward and wake is not WakeReason.COMMAND:
         return None
     address = _to_address(message, bot_id)
@@ -399,7 +397,7 @@ def _entities(message: Message) -> Sequence[MessageEntity]:
 
 
 def _wake_and_text(
-    message: Message, content: str, text: str, bot: User
+    message: Message, content: str, text: str, bot: User, commands: Container[str] | None
 ) -> tuple[WakeReason | None, str]:
     """Return why a message wakes the bot, and its text without a leading mention.
 
@@ -412,23 +410,16 @@ def _wake_and_text(
         command, _, addressee = word.partition("@")
         if addressee and not _is_bot_username(addressee, bot):
             return None, text
-        return WakeReason.COMMAND, command + text.removeprefix(word)
+        is_others = (
+            not addressee
+            and message.chat.type != ChatType.PRIVATE
+            and commands is not None
+            and command.removeprefix("/").lower() not in commands
+        )
+        return None if is_others else WakeReason.COMMAND, command + text.removeprefix(word)
     if first is not None and _is_mention(first, content, bot):
         text = text.removeprefix(word).lstrip() or text.strip()
     return _wake_reason(message, content, entities, bot), text
-
-
-def leave_to_other_bots(said: Said, message: Message | None, commands: Container[str]) -> Said:
-    """Let a group's command wake nobody if it is unknown and does not name this bot."""
-    if said.is_private or message is None:
-        return said
-    content = message.text or message.caption or ""
-    first = next((entity for entity in _entities(message) if entity.offset == 0), None)
-    if first is None or first.type != MessageEntityType.BOT_COMMAND:
-        return said
-    word = _covered_text(first, content).removeprefix("/")
-    is_ours = "@" in word or word.lower() in commands
-    return said if is_ours else replace(said, wake=None)
 
 
 def _wake_reason(
@@ -506,19 +497,15 @@ def attachments_of(message: Message) -> tuple[MediaItem, ...]:
         kind = MediaKind.OTHER  # newer than our library
     if kind is None:
         return ()
-    describe = _DESCRIPTIONS.get(content_type)
-    return (describe(message, kind) if describe else MediaItem(kind),)
+    return (_describe(message, kind),)
 
 
-def _describe_photo(message: Message, kind: MediaKind) -> MediaItem:
-    photo = message.photo or (message.live_photo and message.live_photo.photo) or ()
-    largest = max(photo, key=lambda one: one.width * one.height, default=None)
-    return MediaItem(kind, "", largest.file_size, largest.file_id) if largest else MediaItem(kind)
-
-
-def _describe_file(message: Message, kind: MediaKind) -> MediaItem:
+def _describe(message: Message, kind: MediaKind) -> MediaItem:
+    photos = message.photo or (message.live_photo and message.live_photo.photo) or ()
     file = (
-        message.animation
+        max(photos, key=lambda one: one.width * one.height, default=None)
+        or message.sticker
+        or message.animation
         or message.audio
         or message.document
         or message.video
@@ -526,30 +513,8 @@ def _describe_file(message: Message, kind: MediaKind) -> MediaItem:
         or message.video_note
     )
     if file is None:
-        return MediaItem(kind)
+        return MediaItem(kind, message.dice.emoji if message.dice else "")
     is_image = (getattr(file, "mime_type", None) or "").startswith("image/")
     kind = MediaKind.IMAGE if kind is MediaKind.FILE and is_image else kind
-    name = getattr(file, "file_name", None) or ""
+    name = getattr(file, "file_name", None) or getattr(file, "emoji", None) or ""
     return MediaItem(kind, name, file.file_size, file.file_id)
-
-
-def _describe_sticker(message: Message, kind: MediaKind) -> MediaItem:
-    sticker = message.sticker
-    if sticker is None:
-        return MediaItem(kind, message.dice.emoji if message.dice else "")
-    return MediaItem(kind, sticker.emoji or "", sticker.file_size, sticker.file_id)
-
-
-_DESCRIPTIONS: Mapping[str, Callable[[Message, MediaKind], MediaItem]] = {
-    ContentType.PHOTO: _describe_photo,
-    ContentType.LIVE_PHOTO: _describe_photo,
-    ContentType.STICKER: _describe_sticker,
-    ContentType.DICE: _describe_sticker,
-    **dict.fromkeys(
-        (
-            *(ContentType.ANIMATION, ContentType.AUDIO, ContentType.DOCUMENT, ContentType.VIDEO),
-            *(ContentType.VIDEO_NOTE, ContentType.VOICE),
-        ),
-        _describe_file,
-    ),
-}
