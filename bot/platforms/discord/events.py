@@ -8,7 +8,7 @@ from datetime import datetime
 
 import discord
 
-from bot.chat.incoming import Pressed
+from bot.chat.incoming import Incoming
 from bot.value_class import value_class
 
 
@@ -36,28 +36,17 @@ class SessionResumed:
 
 
 @value_class
-class MessageEdited:
-    """An edited message, as it reads now."""
+class ReceivedEvent:
+    """What happened in a channel or with a server."""
 
-    message: discord.Message
-    thread: discord.Thread | None = None
-    """One that was opened from it in another channel, and knows it."""
+    incoming: Incoming | None
+    """None: only the message counts as read."""
+    message: tuple[int, int, int] | None = None
+    """The new message, if it is one: its channel, its id and its guild (0: none)."""
 
-
-@value_class
-class MessagesDeleted:
-    """Messages of a channel were deleted."""
-
-    channel_id: int
-    guild_id: int | None
-    message_ids: frozenset[int]
-
-
-PlatformEvent = discord.Message | MessageEdited | MessagesDeleted | Pressed | discord.Guild
-"""What happened in channels; a guild is one that the bot has just been added to."""
 
 SessionEvent = SessionStarted | SessionResumed
-GatewayEvent = PlatformEvent | CommandReceived | SessionEvent
+GatewayEvent = ReceivedEvent | CommandReceived | SessionEvent
 
 
 class EventQueue:

@@ -1,7 +1,7 @@
 """The gateway connection: one queue of events in the order in which Discord sent them."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from datetime import timedelta
 
 import discord
@@ -26,12 +26,19 @@ from bot.platforms.discord.events import (
     CommandReceived,
     EventQueue,
     GatewayEvent,
-    MessageEdited,
-    MessagesDeleted,
+    ReceivedEvent,
     SessionResumed,
     SessionStarted,
 )
-from bot.platforms.discord.incoming import command_to_incoming, press_to_incoming
+from bot.platforms.discord.incoming import (
+    command_to_incoming,
+    deletion_to_incoming,
+    edit_to_incoming,
+    guild_to_joined,
+    message_to_said,
+    press_to_incoming,
+)
+from bot.platforms.discord.internals import skip_unreadable
 from bot.platforms.discord.rest import AlreadyAcknowledged, RestClient, RestEndpoint
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import IdentifyLimits, Shard
@@ -57,12 +64,14 @@ class Gateway(ShardClient):
         settings: DiscordSettings,
         rest: RestClient,
         context: PlatformContext,
+        bot: discord.Object,
         shard: Shard,
         identify_limits: IdentifyLimits,
     ) -> None:
         intents = discord.Intents(guilds=True, messages=True, message_content=True)
         super().__init__(settings, rest, intents, shard, identify_limits, context.clock)
         self._context = context
+        self._bot = bot
         self._events = EventQueue()
         self._responses: set[asyncio.Task[None]] = set()
         self._current_session: SessionStarted | None = None
@@ -102,47 +111,65 @@ class Gateway(ShardClient):
         self._connected = False
 
     def on_message(self, message: discord.Message) -> None:
+        event = self.read_message(message)
         if message.author.bot:  # nobody answers it, but the channel was read so far
-            self._events.put_quietly(message)
+            self._events.put_quietly(event)
         else:
-            self._events.put(message)
+            self._events.put(event)
+
+    def read_message(self, message: discord.Message) -> ReceivedEvent:
+        """Convert a new message, or one that was missed."""
+        bot_id = self._context.bot_id
+        said = skip_unreadable("MESSAGE", lambda: message_to_said(message, self._bot, bot_id))
+        guild_id = message.guild.id if message.guild else 0
+        return ReceivedEvent(said, (message.channel.id, message.id, guild_id))
 
     def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
         message = change.message
         if message.author.bot:  # each edit of a growing answer comes back as one
             return
-        self._events.put(MessageEdited(message))
+        self._put_edit(message)
+        # A thread that was opened from it in another channel knows it, too.
         thread = message.guild.get_thread(message.id) if message.guild else None
         if thread is not None and thread != message.channel:
-            self._events.put(MessageEdited(message, thread))
+            self._put_edit(message, thread)
+
+    def _put_edit(self, message: discord.Message, thread: discord.Thread | None = None) -> None:
+        edited = skip_unreadable(
+            "EDIT", lambda: edit_to_incoming(message, self._bot, self._context.bot_id, thread)
+        )
+        if edited is not None:
+            self._events.put(ReceivedEvent(edited))
 
     def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
-        ids = frozenset({deletion.message_id})
-        self._put_deletion(deletion.channel_id, deletion.guild_id, ids)
+        self._put_deletion(deletion.channel_id, deletion.guild_id, {deletion.message_id})
 
     def on_raw_bulk_message_delete(self, deletion: discord.RawBulkMessageDeleteEvent) -> None:
-        ids = frozenset(deletion.message_ids)
-        if ids:
-            self._put_deletion(deletion.channel_id, deletion.guild_id, ids)
+        if deletion.message_ids:
+            self._put_deletion(deletion.channel_id, deletion.guild_id, deletion.message_ids)
 
-    def _put_deletion(self, channel_id: int, guild_id: int | None, ids: frozenset[int]) -> None:
+    def _put_deletion(self, channel_id: int, guild_id: int | None, ids: Set[int]) -> None:
         """Queue a deletion, also for the threads that begin with these messages."""
-        self._events.put(MessagesDeleted(channel_id, guild_id, ids))
         guild = self.get_guild(guild_id) if guild_id else None
-        for thread in guild.threads if guild else ():
-            if thread.id in ids and thread.id != channel_id:
-                start = frozenset({thread.id})
-                self._events.put(MessagesDeleted(thread.id, guild_id, start))
+        threads = [one.id for one in guild.threads if one.id in ids] if guild else []
+        for place in dict.fromkeys([channel_id, *threads]):
+            channel = guild.get_channel_or_thread(place) if guild else None
+            deleted = ids if place == channel_id else {place}
+            self._events.put(
+                ReceivedEvent(
+                    deletion_to_incoming(place, deleted, channel, guild, self._context.bot_id)
+                )
+            )
 
     def on_guild_join(self, guild: discord.Guild) -> None:
-        self._events.put(guild)
+        self._events.put(ReceivedEvent(guild_to_joined(guild, self._context.bot_id)))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
         """Queue the arrival in a server; after an outage Discord describes old ones as well."""
         arrived = getattr(guild.me, "joined_at", None)  # it may say nothing of the bot
         is_new = arrived is not None and utcnow() - arrived < _NEW_IN_GUILD
         if self._connected and is_new and guild.channels:
-            self._events.put(guild)
+            self.on_guild_join(guild)
 
     def _queue_command(self, interaction: discord.Interaction) -> asyncio.Future[bool] | None:
         """Queue a command ahead of later events; return the future of its acknowledgment.
@@ -246,7 +273,7 @@ class Gateway(ShardClient):
         # The message of any other button is edited, which Discord refuses before this.
         if not is_late and not is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
-        self._events.put(pressed)
+        self._events.put(ReceivedEvent(pressed))
         if not is_late and is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
 

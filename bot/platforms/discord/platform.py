@@ -121,14 +121,14 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
 
     async def _receive_shard(self, shard: str, intake: Intake, token: str) -> None:
         """Receive until the connection ends."""
-        which = Shard.from_name(shard)
+        which, bot = Shard.from_name(shard), await self._bot()
         async with Gateway(
-            self._settings, self._rest, self._context, which, self._identify_limits
+            self._settings, self._rest, self._context, bot, which, self._identify_limits
         ) as gateway:
             await gateway.login(token)
             if which.number == 0:
                 await self._register_commands(gateway)
-            receiver = MessageReceiver(gateway, await self._bot(), intake, self._context)
+            receiver = MessageReceiver(gateway, intake, self._context)
             self._running[shard], self._rejection = (gateway, receiver), None
             try:
                 await _run_until_closed(gateway, receiver)

@@ -11,27 +11,17 @@ import discord
 import structlog
 from discord.utils import snowflake_time, time_snowflake
 
-from bot.chat.incoming import Incoming, Pressed, source_name
+from bot.chat.incoming import Incoming, source_name
 from bot.errors import Refused, StoreError
 from bot.platforms.discord.events import (
     CommandReceived,
     GatewayEvent,
-    MessageEdited,
-    MessagesDeleted,
-    PlatformEvent,
     SessionEvent,
     SessionResumed,
     SessionStarted,
 )
 from bot.platforms.discord.gateway import Gateway
-from bot.platforms.discord.incoming import (
-    command_to_incoming,
-    deletion_to_incoming,
-    edit_to_incoming,
-    guild_to_joined,
-    message_to_said,
-)
-from bot.platforms.discord.internals import skip_unreadable
+from bot.platforms.discord.incoming import command_to_incoming
 from bot.platforms.discord.shards import GatewaySession, Shard
 from bot.platforms.receiving import mark_late, read_cursors, read_number, to_number
 from bot.platforms.spec import PlatformContext
@@ -56,15 +46,11 @@ _MAX_REORDERING = timedelta(seconds=60)  # of messages in different channels
 class MessageReceiver:
     """Stores the messages of one shard's connection; none is lost while the store fails."""
 
-    def __init__(
-        self, gateway: Gateway, bot: discord.Object, intake: Intake, context: PlatformContext
-    ) -> None:
+    def __init__(self, gateway: Gateway, intake: Intake, context: PlatformContext) -> None:
         self._gateway = gateway
-        self._bot = bot
         self._intake = intake
         self._context = context
         self._clock = context.clock
-        self._bot_id = context.bot_id
         self._cursors = ChannelCursors(context.bot_id, gateway.shard)
         self._session: GatewaySession | None = None  # up to what was taken
         self._stored_session: GatewaySession | None = None
@@ -123,15 +109,14 @@ class MessageReceiver:
             if isinstance(event, CommandReceived):
                 incoming: Incoming | None = await self._to_incoming_command(event)
             else:
-                incoming = self._to_incoming(event)
+                incoming = event.incoming
+                if event.message is not None:
+                    received.append(event.message)
+                    if incoming is not None:
+                        kept.add(event.message[0])
             if incoming is not None:
                 oldest = self._oldest_question() if self._is_replaying else oldest_question
                 incomings.append(mark_late(incoming, oldest))
-            if isinstance(event, discord.Message):
-                guild_id = event.guild.id if event.guild else 0
-                received.append((event.channel.id, event.id, guild_id))
-                if incoming is not None:
-                    kept.add(event.channel.id)
         due = self._cursors.due(received, kept)
         session = self._session_to_store()
         if not incomings and not session:
@@ -209,8 +194,8 @@ class MessageReceiver:
             while has_more:
                 page = await self._read_page(channel, after)
                 parsed = (self._gateway.parse_message(each) for each in page)
-                if messages := [each for each in parsed if each is not None]:
-                    await self._store_events(messages, self._oldest_question())
+                missed = [self._gateway.read_message(each) for each in parsed if each is not None]
+                await self._store_events(missed, self._oldest_question())
                 ids = [number for each in page if (number := _snowflake(each.get("id")))]
                 after = max(ids, default=after)
                 has_more = len(page) == _PAGE_SIZE and bool(ids)
@@ -262,24 +247,6 @@ class MessageReceiver:
                 )
                 if permissions.read_messages and permissions.read_message_history:
                     yield channel
-
-    def _to_incoming(self, event: PlatformEvent) -> Incoming | None:
-        bot, bot_id = self._bot, self._bot_id
-        match event:
-            case discord.Message():
-                return skip_unreadable("MESSAGE", lambda: message_to_said(event, bot, bot_id))
-            case MessageEdited(message, thread):
-                return skip_unreadable(
-                    "EDIT", lambda: edit_to_incoming(message, bot, bot_id, thread)
-                )
-            case MessagesDeleted(channel_id, guild_id, message_ids):
-                guild = self._gateway.get_guild(guild_id) if guild_id else None
-                channel = guild.get_channel_or_thread(channel_id) if guild else None
-                return deletion_to_incoming(channel_id, message_ids, channel, guild, bot_id)
-            case Pressed():
-                return event
-            case discord.Guild():
-                return guild_to_joined(event, bot_id)
 
     async def _to_incoming_command(self, event: CommandReceived) -> Incoming:
         # Discord accepts no answer before the command is acknowledged.

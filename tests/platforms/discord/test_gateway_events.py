@@ -4,14 +4,14 @@ from discord.utils import utcnow
 
 from bot.platforms.discord.events import (
     EventQueue,
-    MessagesDeleted,
+    ReceivedEvent,
     SessionResumed,
     SessionStarted,
 )
 from tests.waiting import PATIENCE_SECONDS
 
-SEEN = MessagesDeleted(30, 20, frozenset({39}))
-DELETED = MessagesDeleted(30, 20, frozenset({40}))
+SEEN = ReceivedEvent(None, (30, 39, 20))
+DELETED = ReceivedEvent(None)
 
 
 async def test_quiet_events_are_taken_with_the_next_one_or_after_a_while() -> None:

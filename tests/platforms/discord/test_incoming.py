@@ -6,6 +6,7 @@ import discord
 import pytest
 
 from bot.chat.incoming import Address, MediaItem, MediaKind, Person, Quote, Said, WakeReason
+from bot.platforms.discord.events import ReceivedEvent
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import (
     command_to_incoming,
@@ -223,7 +224,7 @@ def make_gateway() -> Gateway:
     settings, clock = DiscordSettings(), SystemClock()
     rest = RestClient(BotToken(settings, clock))
     limits = IdentifyLimits(rest, None, "discord", clock)
-    return Gateway(settings, rest, PlatformContext(), Shard(), limits)
+    return Gateway(settings, rest, PlatformContext(), discord.Object(BOT), Shard(), limits)
 
 
 @pytest.mark.parametrize("given", [_IN_A_GUILD, _IN_A_FOREIGN_GUILD, {"channel": {}}])
@@ -236,7 +237,8 @@ async def test_command_without_user_or_channel_is_ignored(
     gateway.on_message(cache.message("hello"))
 
     [event] = await gateway.events(PATIENCE_SECONDS)
-    assert isinstance(event, discord.Message)
+    assert isinstance(event, ReceivedEvent)
+    assert event.message is not None
 
 
 async def test_message_in_a_guild_does_not_wake(cache: CachedGuild) -> None:
@@ -377,4 +379,5 @@ async def test_server_that_tells_nothing_of_the_bot_is_no_arrival_and_no_error(
     gateway.on_guild_available(cache.guild)
     gateway.on_message(cache.message("hello"))
     [event] = await gateway.events(PATIENCE_SECONDS)
-    assert isinstance(event, discord.Message)
+    assert isinstance(event, ReceivedEvent)
+    assert event.message is not None
