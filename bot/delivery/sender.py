@@ -47,7 +47,6 @@ from bot.errors import (
 from bot.ports import Clock, Delivery, Signals, Surface
 from bot.runtime.http_client import write_only_if
 from bot.runtime.in_process import BoundedDict
-from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.storage.outbox import SqlOutbox
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS, record_span
@@ -504,34 +503,30 @@ async def request_in_any_form(
 
 
 class LaneDelivery(Delivery):
-    """Hands rows to the sender through its worker pool."""
+    """Hands rows to the senders.
 
-    def __init__(self, sender: Sender, lanes: KeyedWorkerPool[OutboxRow]) -> None:
-        self._sender = sender
-        self._lanes = lanes
+    Args:
+        sent_rows: says which message a row became.
+        wake: has lanes taken, here or in other processes; it takes `is_urgent` by name.
+        start: sends a row that was just taken, where this process sends.
+    """
 
-    @override
-    def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        if row is None:
-            self._lanes.wake([lane], is_urgent=is_urgent)
-        else:
-            self._lanes.start(lane, row)
-
-    @override
-    async def wait_until_sent(self, row_id: int) -> str:
-        return await self._sender.sent_rows.wait(row_id)
-
-
-class RemoteDelivery(Delivery):
-    """Leaves rows to the senders in other processes; `wake` takes `is_urgent` by name."""
-
-    def __init__(self, wake: Callable[..., None], sent_rows: SentRows) -> None:
-        self._wake = wake
+    def __init__(
+        self,
+        sent_rows: SentRows,
+        wake: Callable[..., None],
+        start: Callable[[str, OutboxRow], None] | None = None,
+    ) -> None:
         self._sent_rows = sent_rows
+        self._wake = wake
+        self._start = start
 
     @override
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        self._wake([lane], is_urgent=is_urgent)  # no row is taken here
+        if row is None or self._start is None:  # then no row was taken
+            self._wake([lane], is_urgent=is_urgent)
+        else:
+            self._start(lane, row)
 
     @override
     async def wait_until_sent(self, row_id: int) -> str:

@@ -85,8 +85,8 @@ class AttachmentReader:
         reading = _Reading(partial(self._download, said.address), with_images=with_images)
         deadline = asyncio.get_running_loop().time() + _SECONDS
         await reading.read(own, deadline)
-        if self._fetch is not None:
-            await reading.read(linked, deadline, _by_address(self._fetch))
+        if (fetch := self._fetch) is not None:
+            await reading.read(linked, deadline, lambda item, most: fetch(item.source, most))
         unread = tuple(reading.unread)
         if said.quote:
             await reading.read(said.quote.attachments, deadline)
@@ -98,13 +98,6 @@ class AttachmentReader:
             return ()
         addresses = dict.fromkeys(_PICTURE_ADDRESS.findall(said.text))
         return [MediaItem(MediaKind.IMAGE, one, source=one) for one in addresses]
-
-
-def _by_address(fetch: Fetch) -> "_Get":
-    def get(item: MediaItem, max_bytes: int) -> Awaitable[bytes]:
-        return fetch(item.source, max_bytes)
-
-    return get
 
 
 class _Reading:

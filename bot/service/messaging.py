@@ -15,7 +15,6 @@ from bot.console.webhooks import webhook_routes
 from bot.delivery.pacing import RateLimitedSurface, WaitingCalls
 from bot.delivery.sender import (
     LaneDelivery,
-    RemoteDelivery,
     Sender,
     SentRows,
     follow_sent_rows,
@@ -236,10 +235,11 @@ class MessagingContainer(StorageContainer, ABC):
     @cached_property
     def _delivery(self) -> Delivery:
         if Role.SENDER in self.options.roles:
-            return LaneDelivery(self._sender, self.lane_pool)
+            lanes = self.lane_pool
+            return LaneDelivery(self._sender.sent_rows, lanes.wake, lanes.start)
         sent_rows = SentRows(self.outbox)
         follow_sent_rows(self.signals, sent_rows)
-        return RemoteDelivery(partial(wake_keys, self.signals, _LANES), sent_rows)
+        return LaneDelivery(sent_rows, partial(wake_keys, self.signals, _LANES))
 
     @cached_property
     def replies(self) -> LiveReplies:

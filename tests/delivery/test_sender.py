@@ -32,7 +32,7 @@ from bot.storage.database import Database
 from tests.delivery.setup import LANE, WITHOUT_NONCES, Delivery, working
 from tests.fakes import LIMITS, FakeSurface
 from tests.samples import make_incoming
-from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
+from tests.waiting import advance_in_steps, wait_until
 
 
 async def work_until_settled(delivery: Delivery) -> None:
@@ -456,30 +456,6 @@ async def test_unknown_outcome_waits_for_a_sender_of_its_platform(database: Data
 def test_nonce_is_derived_from_turn_and_part() -> None:
     assert make_nonce("discord:7", 0) == make_nonce("discord:7", 0) == "UUIHXVOY55CHZNP3UOSANEIS"
     assert len({make_nonce(turn, part) for turn in ("a", "b", "a/1") for part in range(3)}) == 9
-
-
-# --- waiting until a row is sent -----------------------------------------------------------
-
-
-async def test_all_who_wait_for_a_row_are_notified_when_it_is_sent(database: Database) -> None:
-    delivery = Delivery(database)
-    await delivery.queue("a")
-    waiting = [asyncio.create_task(delivery.sender.sent_rows.wait(1)) for _ in range(3)]
-    await asyncio.sleep(0.05)
-    assert not any(one.done() for one in waiting)
-    await delivery.work()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        assert [await one for one in waiting] == ["1"] * 3
-
-
-async def test_cancelled_waiter_leaves_no_event_behind(database: Database) -> None:
-    delivery = Delivery(database)
-    await delivery.queue("a")
-    waiting = asyncio.create_task(delivery.sender.sent_rows.wait(1))
-    await asyncio.sleep(0.05)
-    waiting.cancel()
-    await asyncio.wait([waiting])
-    assert delivery.sender.sent_rows._arrivals == {}
 
 
 async def test_two_senders_never_take_the_same_row(database: Database) -> None:

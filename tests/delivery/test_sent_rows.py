@@ -8,7 +8,7 @@ import pytest
 
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import TurnResult
-from bot.delivery.sender import RemoteDelivery, Sender, SentRows, follow_sent_rows, publish_sent_row
+from bot.delivery.sender import LaneDelivery, Sender, SentRows, follow_sent_rows, publish_sent_row
 from bot.errors import Refused
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.conversations import Conversations
@@ -40,7 +40,7 @@ class WorkerAndSender:
         )
         sent_rows = SentRows(self._outbox)
         follow_sent_rows(signals, sent_rows)
-        self.delivery = RemoteDelivery(self._wake, sent_rows)
+        self.delivery = LaneDelivery(sent_rows, self._wake)
 
     def _wake(self, lanes: Sequence[str], *, is_urgent: bool) -> None:
         (self.woken_urgently if is_urgent else self.woken).extend(lanes)

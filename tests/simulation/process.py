@@ -198,7 +198,7 @@ class SimulatedProcess:
             max_concurrent=_MAX_KEYS,
             clock=clock,
         )
-        delivery = LaneDelivery(self._sender, self.lane_pool)
+        delivery = LaneDelivery(self._sender.sent_rows, self.lane_pool.wake, self.lane_pool.start)
         leases = LeaseKeeper(self.conversations, clock)
         replies = LiveReplies(self.conversations, platforms, delivery, clock, leases.is_certain)
         chat_settings = SqlChatSettings(database, clock)
