@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
+from bot.chat.incoming import Address
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.spec import PlatformContext
@@ -113,6 +114,33 @@ async def running(platform: DiscordPlatform, intake: Intake) -> AsyncIterator[No
         await platform.close()
         if not task.cancelled():
             task.result()
+
+
+class Stage:
+    """A channel of a guild with one member, Alice, and a platform that sends there."""
+
+    def __init__(self, wire: SimWire, platform: DiscordPlatform) -> None:
+        self.wire, self.platform, self.surface = wire, platform, platform.surface
+        self.guild = wire.guild("Guild")
+        self.channel = self.guild.create_text_channel("stage")
+        self.alice = wire.member(self.guild, "alice")
+        self.address = Address("discord", str(self.channel.id))
+
+    def requests(self, method: str, ending: str = "/messages") -> list[dict[str, Any]]:
+        log = self.wire.log
+        return [one for one in log if one["method"] == method and one["path"].endswith(ending)]
+
+    def take_right(self, **missing: bool) -> None:
+        """Let the bot do everything but what is named with False."""
+        roles = self.wire.b.get_guild(self.guild.id).roles
+        [ours] = [one for one in roles.values() if one.managed]
+        may = discord.Permissions.all_channel()
+        may.update(administrator=False, **missing)
+        ours.permissions = may.value
+        everybody = roles[self.guild.id]
+        held = discord.Permissions(everybody.permissions)
+        held.update(**missing)
+        everybody.permissions = held.value
 
 
 @pytest.fixture

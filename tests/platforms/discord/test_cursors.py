@@ -12,11 +12,6 @@ def make_cursors(bot_id: str = "") -> ChannelCursors:
     return ChannelCursors(bot_id, Shard())
 
 
-def test_cursor_is_the_newest_message_of_a_channel() -> None:
-    cursors = make_cursors()
-    assert cursors.due([(1, 10, 0), (1, 12, 0), (2, 11, 0)], kept={1, 2}) == {1: 12, 2: 11}
-
-
 def test_channel_without_stored_messages_has_no_cursor() -> None:
     cursors = make_cursors()
     assert cursors.due([(1, 10, 0), (2, 11, 0)], kept={1}) == {1: 10}
@@ -27,12 +22,6 @@ def test_postponed_cursors_are_stored_with_the_next_batch() -> None:
     cursors.load({"discord:channel 1": "10 0"})
     cursors.postpone(cursors.due([(1, 15, 0)], kept=set()))
     assert cursors.due([(2, 20, 0)], kept={2}) == {1: 15, 2: 20}
-
-
-def test_cursor_never_moves_back() -> None:
-    cursors = make_cursors()
-    cursors.load({"discord:channel 1": "10 0", "discord:0/1 connected": "9"})
-    assert cursors.due([(1, 8, 0)], kept={1}) == {}
 
 
 def test_frozen_cursor_does_not_move_until_the_next_load() -> None:

@@ -2,9 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
-import discord
 import pytest
 
 from bot.chat.incoming import Address
@@ -18,9 +16,8 @@ from bot.chat.outgoing import (
 )
 from bot.errors import OutcomeUnknown, Unreachable
 from bot.platforms.discord.channels import webhook_fields, webhook_name
-from bot.platforms.discord.platform import DiscordPlatform
 from bot.ports import BucketSurface
-from tests.platforms.discord.conftest import platform_for
+from tests.platforms.discord.conftest import Stage, platform_for
 from tests.rigs.simwire import SimWire
 
 pytestmark = pytest.mark.service
@@ -28,23 +25,12 @@ NORA = Face("Nora", "https://example.org/nora.png", is_one_of_several=True)
 BRAM = Face("Bram", is_one_of_several=True)
 
 
-class Stage:
+class Faces(Stage):
     """A channel in which characters speak."""
-
-    def __init__(self, wire: SimWire, platform: DiscordPlatform) -> None:
-        self.wire, self.platform, self.surface = wire, platform, platform.surface
-        self.guild = wire.guild("Guild")
-        self.channel = self.guild.create_text_channel("stage")
-        self.alice = wire.member(self.guild, "alice")
-        self.address = Address("discord", str(self.channel.id))
 
     def said(self, channel: int | None = None) -> list[tuple[str, str]]:
         shown = self.wire.messages(channel or self.channel.id)
         return [(one["author"]["username"], one["content"]) for one in shown]
-
-    def requests(self, method: str, ending: str) -> list[dict[str, Any]]:
-        log = self.wire.log
-        return [one for one in log if one["method"] == method and one["path"].endswith(ending)]
 
     async def say(self, text: str, face: Face | None = NORA, at: Address | None = None) -> str:
         return await self.surface.send(self.message(text, face, at))
@@ -54,24 +40,15 @@ class Stage:
     ) -> OutgoingMessage:
         return OutgoingMessage(at or self.address, MessageContent(text, face), nonce=text)
 
-    def take_right(self) -> None:
-        """Let the bot do everything but manage webhooks."""
-        role = next(
-            one for one in self.wire.b.get_guild(self.guild.id).roles.values() if one.managed
-        )
-        may = discord.Permissions.all_channel()
-        may.update(manage_webhooks=False, administrator=False, manage_messages=False)
-        role.permissions = may.value
-
 
 @pytest.fixture
-async def stage(wire: SimWire) -> AsyncIterator[Stage]:
+async def stage(wire: SimWire) -> AsyncIterator[Faces]:
     platform = platform_for(wire)
-    yield Stage(wire, platform)
+    yield Faces(wire, platform)
     await platform.close()
 
 
-async def test_characters_of_a_channel_share_one_webhook(stage: Stage) -> None:
+async def test_characters_of_a_channel_share_one_webhook(stage: Faces) -> None:
     await stage.say("Good evening.")
     await stage.say("Hello!", BRAM)
 
@@ -83,7 +60,7 @@ async def test_characters_of_a_channel_share_one_webhook(stage: Stage) -> None:
 
 
 async def test_calls_of_a_webhook_count_together_in_a_channel_and_its_threads(
-    stage: Stage,
+    stage: Faces,
 ) -> None:
     """Its threads' too, of a thread that is not opened yet as well; what the bot says, in each."""
     thread = str(stage.wire.b.create_thread(stage.channel.id, "Night", stage.alice.id).id)
@@ -102,14 +79,14 @@ async def test_calls_of_a_webhook_count_together_in_a_channel_and_its_threads(
     own = [stage.message("x", None, at), stage.message("x", None), answered]
     lanes = [at.lane, stage.address.lane, stage.address.lane]
     assert [await surface.send_bucket(one) for one in own] == lanes
-    stage.take_right()
+    stage.take_right(manage_webhooks=False, manage_messages=False)
     restarted = platform_for(stage.wire)
     assert isinstance(restarted.surface, BucketSurface)
     assert await restarted.surface.send_bucket(stage.message("x")) == stage.address.lane
     await restarted.close()
 
 
-async def test_webhook_is_found_again_after_a_restart(stage: Stage) -> None:
+async def test_webhook_is_found_again_after_a_restart(stage: Faces) -> None:
     await stage.say("Before.")
     restarted = platform_for(stage.wire)
     await restarted.surface.send(stage.message("After."))
@@ -118,7 +95,7 @@ async def test_webhook_is_found_again_after_a_restart(stage: Stage) -> None:
     assert len(stage.requests("POST", f"/channels/{stage.channel.id}/webhooks")) == 1
 
 
-async def test_lost_response_is_found_in_the_channel_and_not_sent_again(stage: Stage) -> None:
+async def test_lost_response_is_found_in_the_channel_and_not_sent_again(stage: Faces) -> None:
     asked = str(stage.wire.say(stage.alice, stage.channel.id, "Nora?").id)
     earlier = await stage.say("Yes.")
     stage.wire.fault("POST", "/webhooks/*", drop=True, after=True)
@@ -136,7 +113,7 @@ async def test_lost_response_is_found_in_the_channel_and_not_sent_again(stage: S
 
 @pytest.mark.parametrize("status", [500, 502])
 async def test_fault_of_the_server_is_not_answered_by_a_second_message(
-    stage: Stage, status: int
+    stage: Faces, status: int
 ) -> None:
     await stage.say("First.")
     stage.wire.fault("POST", "/webhooks/*", status=status, after=True)
@@ -145,7 +122,7 @@ async def test_fault_of_the_server_is_not_answered_by_a_second_message(
     assert stage.said() == [("Nora", "First."), ("Nora", "Second.")]
 
 
-async def test_message_of_a_character_is_edited_and_deleted(stage: Stage) -> None:
+async def test_message_of_a_character_is_edited_and_deleted(stage: Faces) -> None:
     sent = await stage.say("Goo")
     buttons = (Button("Stop", "stop"),)
     await stage.surface.edit(stage.address, sent, MessageContent("Good.", NORA, buttons))
@@ -160,7 +137,7 @@ async def test_message_of_a_character_is_edited_and_deleted(stage: Stage) -> Non
     assert stage.said() == []
 
 
-async def test_character_speaks_in_threads(stage: Stage) -> None:
+async def test_character_speaks_in_threads(stage: Faces) -> None:
     thread = stage.wire.b.create_thread(stage.channel.id, "Night", stage.alice.id)
     at = Address("discord", str(thread.id))
     sent = await stage.say("In here.", at=at)
@@ -173,8 +150,8 @@ async def test_character_speaks_in_threads(stage: Stage) -> None:
     assert stage.said(thread.id) == []
 
 
-async def test_bot_speaks_itself_where_it_may_not_manage_webhooks(stage: Stage) -> None:
-    stage.take_right()
+async def test_bot_speaks_itself_where_it_may_not_manage_webhooks(stage: Faces) -> None:
+    stage.take_right(manage_webhooks=False, manage_messages=False)
     bot = stage.wire.b.bot_user.name
     sent = await stage.say("Good")
     await stage.surface.edit(stage.address, sent, MessageContent("Good.", NORA))
@@ -184,14 +161,14 @@ async def test_bot_speaks_itself_where_it_may_not_manage_webhooks(stage: Stage) 
     assert stage.said() == []
 
 
-async def test_direct_message_is_in_the_voice_of_the_bot(stage: Stage) -> None:
+async def test_direct_message_is_in_the_voice_of_the_bot(stage: Faces) -> None:
     chat = stage.wire.b.get_dm_channel(stage.alice.id)
     at = Address("discord", str(chat.id))
     await stage.say("Hello.", Face("Nora"), at)
     assert stage.said(chat.id) == [(stage.wire.b.bot_user.name, "Hello.")]
 
 
-async def test_webhook_that_somebody_deleted_is_made_again(stage: Stage) -> None:
+async def test_webhook_that_somebody_deleted_is_made_again(stage: Faces) -> None:
     await stage.say("One.")
     stage.wire.b.webhooks.clear()
     stage.wire.b.webhook_tokens.clear()

@@ -43,32 +43,6 @@ def test_bucket_is_open_until_discord_says_otherwise() -> None:
     assert take(limits, 0) == 0
 
 
-def test_spent_bucket_opens_when_discord_counts_anew() -> None:
-    limits = BucketLimits()
-    take(limits, 0)
-    tell(limits, headers(1, 4), 0)
-    assert take(limits, 1) == 0
-    assert take(limits, 1) == 3
-    assert [take(limits, 4)] == [0]
-
-
-def test_request_in_flight_counts_before_its_response() -> None:
-    limits = BucketLimits()
-    take(limits, 0)
-    tell(limits, headers(3, 4), 0)
-    for _ in range(3):
-        take(limits, 1)
-    tell(limits, headers(2, 3), 1)  # the response to the first of the three
-    assert take(limits, 1) == 3
-
-
-def test_channels_have_buckets_of_their_own() -> None:
-    limits = BucketLimits()
-    take(limits, 0)
-    tell(limits, headers(0, 4), 0)
-    assert take(limits, 0, resource="2") == 0
-
-
 def test_endpoints_share_a_bucket_of_one_name() -> None:
     limits = BucketLimits()
     take(limits, 0)
@@ -76,14 +50,6 @@ def test_endpoints_share_a_bucket_of_one_name() -> None:
     tell(limits, headers(3, 4), 0)
     tell(limits, headers(0, 4), 0, "PATCH")
     assert take(limits, 0) == 4
-
-
-def test_global_limit_holds_for_every_bucket() -> None:
-    limits = BucketLimits()
-    limits.block_all(2)
-    assert take(limits, 0, resource="1") == 2
-    assert take(limits, 0, resource="2") == 2
-    assert take(limits, 2) == 0
 
 
 def test_only_buckets_that_matter_are_kept() -> None:

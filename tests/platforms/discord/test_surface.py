@@ -1,6 +1,6 @@
 """Discord on loopback: messages arrive once and ping nobody, and failures are translated."""
 
-from collections.abc import AsyncIterator, Set
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,6 @@ from bot.chat.outgoing import (
     Button,
     ButtonStyle,
     MessageContent,
-    MessageSearch,
     OutgoingMessage,
 )
 from bot.delivery.pacing import RateLimitedSurface
@@ -32,13 +31,12 @@ from bot.errors import (
 )
 from bot.platforms.discord import rest as client
 from bot.platforms.discord.platform import DiscordPlatform
-from bot.platforms.discord.surface import DiscordSurface
-from bot.ports import Surface
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from tests.attacks import with_ours
 from tests.fakes import FakeClock
 from tests.platforms.discord.conftest import (
+    Stage,
     closed_at_the_end,
     platform_for,
     running,
@@ -46,22 +44,19 @@ from tests.platforms.discord.conftest import (
 )
 from tests.rigs.simwire import SimWire
 from tests.support.intake import FakeIntake
+from tests.support.surfaces import find
 
 pytestmark = pytest.mark.service
 FILE = Attachment("prompt-1.txt", "You are Nora.")
 _NO_PREVIEWS = 1 << 2
 
 
-class Chat:
-    """A channel with one member, Alice, and the requests that reach Discord."""
+class Chat(Stage):
+    """A channel with what is received from it."""
 
     def __init__(self, wire: SimWire, platform: DiscordPlatform, intake: FakeIntake) -> None:
-        self.wire, self.platform, self.intake = wire, platform, intake
-        self.surface: DiscordSurface = platform.surface
-        self.guild = wire.guild("Guild")
-        self.channel = self.guild.create_text_channel("general")
-        self.alice = wire.member(self.guild, "alice")
-        self.address = Address("discord", str(self.channel.id))
+        super().__init__(wire, platform)
+        self.intake = intake
 
     @property
     def texts(self) -> list[str]:
@@ -73,26 +68,6 @@ class Chat:
     async def send(self, text: str = "hi", nonce: str = "n1", **more: Any) -> str:
         message = OutgoingMessage(self.address, MessageContent(text), nonce=nonce, **more)
         return await self.surface.send(message)
-
-    def requests(self, method: str, ending: str = "/messages") -> list[dict[str, Any]]:
-        return [
-            entry
-            for entry in self.wire.log
-            if entry["method"] == method and entry["path"].endswith(ending)
-        ]
-
-
-async def find(
-    surface: Surface,
-    at: Address,
-    text: str,
-    file: Attachment | None = None,
-    *,
-    after: str | None,
-    known: Set[str],
-) -> str | None:
-    message = OutgoingMessage(at, MessageContent(text), nonce="n", file=file)
-    return await surface.find(message, MessageSearch(after, known))
 
 
 @pytest.fixture

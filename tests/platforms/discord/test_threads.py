@@ -3,14 +3,12 @@
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-import discord
 import pytest
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Face, MessageContent, MessageSearch, MessageThread, OutgoingMessage
 from bot.errors import OutcomeUnknown
-from bot.platforms.discord.platform import DiscordPlatform
-from tests.platforms.discord.conftest import platform_for
+from tests.platforms.discord.conftest import Stage, platform_for
 from tests.rigs.simwire import SimWire
 
 pytestmark = pytest.mark.service
@@ -19,14 +17,8 @@ NORA = Face("Nora")
 FACES = pytest.mark.parametrize("face", [None, NORA], ids=["own voice", "face"])
 
 
-class Stage:
+class LongAnswer(Stage):
     """A channel with the first message of a long answer."""
-
-    def __init__(self, wire: SimWire, platform: DiscordPlatform) -> None:
-        self.wire, self.surface = wire, platform.surface
-        self.guild = wire.guild("Guild")
-        self.channel = self.guild.create_text_channel("stage")
-        self.address = Address("discord", str(self.channel.id))
 
     async def begin(self, face: Face | None) -> None:
         """Send the first message of an answer."""
@@ -49,28 +41,17 @@ class Stage:
     def in_thread(self) -> list[str]:
         return [one["content"] for one in self.wire.messages(int(self.first))]
 
-    def take_right(self, **missing: bool) -> None:
-        roles = self.wire.b.get_guild(self.guild.id).roles.values()
-        role = next(one for one in roles if one.managed)
-        may = discord.Permissions.all_channel()
-        may.update(administrator=False, **missing)
-        role.permissions = may.value
-        everybody = self.wire.b.get_guild(self.guild.id).roles[self.guild.id]
-        held = discord.Permissions(everybody.permissions)
-        held.update(**missing)
-        everybody.permissions = held.value
-
 
 @pytest.fixture
-async def stage(wire: SimWire) -> AsyncIterator[Stage]:
+async def stage(wire: SimWire) -> AsyncIterator[LongAnswer]:
     platform = platform_for(wire)
-    yield Stage(wire, platform)
+    yield LongAnswer(wire, platform)
     await platform.close()
 
 
 @FACES
 async def test_rest_of_an_answer_stands_in_a_thread_of_its_first_message(
-    stage: Stage, face: Face | None
+    stage: LongAnswer, face: Face | None
 ) -> None:
     await stage.begin(face)
     await stage.send("Second.", face)
@@ -89,7 +70,7 @@ async def test_rest_of_an_answer_stands_in_a_thread_of_its_first_message(
 
 @FACES
 async def test_lost_response_of_the_opening_opens_no_second_thread(
-    stage: Stage, face: Face | None
+    stage: LongAnswer, face: Face | None
 ) -> None:
     await stage.begin(face)
     stage.wire.fault("POST", "/channels/*/threads", drop=True, after=True)
@@ -104,7 +85,7 @@ async def test_lost_response_of_the_opening_opens_no_second_thread(
 
 
 @FACES
-async def test_lost_response_is_found_in_the_thread(stage: Stage, face: Face | None) -> None:
+async def test_lost_response_is_found_in_the_thread(stage: LongAnswer, face: Face | None) -> None:
     await stage.begin(face)
     earlier = await stage.send("Again.", face)
     message = replace(stage.message("Again.", face), nonce="another")
@@ -122,7 +103,7 @@ async def test_lost_response_is_found_in_the_thread(stage: Stage, face: Face | N
 
 @FACES
 async def test_message_that_never_arrived_is_not_found_where_no_thread_is(
-    stage: Stage, face: Face | None
+    stage: LongAnswer, face: Face | None
 ) -> None:
     await stage.begin(face)
     message = stage.message("Second.", face)
@@ -130,7 +111,9 @@ async def test_message_that_never_arrived_is_not_found_where_no_thread_is(
 
 
 @pytest.mark.parametrize("right", ["create_public_threads", "send_messages_in_threads"])
-async def test_answer_goes_on_in_the_channel_without_the_right(stage: Stage, right: str) -> None:
+async def test_answer_goes_on_in_the_channel_without_the_right(
+    stage: LongAnswer, right: str
+) -> None:
     stage.take_right(**{right: False})
     await stage.begin(None)
     sent = await stage.send("Second.", None)
@@ -139,9 +122,8 @@ async def test_answer_goes_on_in_the_channel_without_the_right(stage: Stage, rig
     assert found == sent
 
 
-async def test_answer_goes_on_in_a_direct_message(stage: Stage) -> None:
-    alice = stage.wire.member(stage.guild, "alice")
-    chat = stage.wire.b.get_dm_channel(alice.id).id
+async def test_answer_goes_on_in_a_direct_message(stage: LongAnswer) -> None:
+    chat = stage.wire.b.get_dm_channel(stage.alice.id).id
     stage.address = Address("discord", str(chat))
     await stage.begin(None)
     await stage.send("Second.", None)

@@ -89,19 +89,6 @@ async def test_revoked_token_stops_nothing_until_its_file_has_the_new_one(
         assert await platform.check()
 
 
-async def test_token_that_is_refused_at_the_start_is_tried_again(wire: SimWire, file: Path) -> None:
-    intake = FakeIntake()
-    guild = wire.guild("Guild")
-    channel, alice = guild.create_text_channel("general"), wire.member(guild, "alice")
-    wire.token = _NEW
-    async with kept_running(wire, file, intake) as platform:
-        await wait_until(lambda: "token" in (platform.connection_error or ""))
-        write(file, _NEW)
-        await wait_until(lambda: platform.connection_error is None)
-        wire.say(alice, channel.id, "hello")
-        await wait_until(lambda: intake.texts == ["hello"])
-
-
 @pytest.mark.parametrize("is_refused_by_gateway", [True, False])
 async def test_token_in_a_setting_is_tried_again_without_a_restart(
     wire: SimWire, *, is_refused_by_gateway: bool

@@ -2,7 +2,7 @@
 
 import re
 import traceback
-from collections.abc import AsyncIterator, Mapping, Set
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
@@ -29,6 +29,7 @@ from bot.ports import DraftingSurface, Surface
 from bot.replying.split import split
 from tests.attacks import attack_texts, with_ours
 from tests.platforms.telegram.conftest import Rig
+from tests.support.surfaces import find
 
 pytestmark = pytest.mark.service
 
@@ -50,19 +51,6 @@ async def send(
     surface: Surface, text: str, at: Address = PRIVATE_CHAT, to: str | None = None
 ) -> str:
     return await surface.send(OutgoingMessage(at, MessageContent(text), nonce="n", reply_to=to))
-
-
-async def find(
-    surface: Surface,
-    at: Address,
-    text: str,
-    file: Attachment | None = None,
-    *,
-    after: str | None,
-    known: Set[str],
-) -> str | None:
-    message = OutgoingMessage(at, MessageContent(text), nonce="n", file=file)
-    return await surface.find(message, MessageSearch(after, known))
 
 
 # --- pings -----------------------------------------------------------------------------------

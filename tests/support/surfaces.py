@@ -1,0 +1,21 @@
+"""What the tests of all surfaces do."""
+
+from collections.abc import Set
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import Attachment, MessageContent, MessageSearch, OutgoingMessage
+from bot.ports import Surface
+
+
+async def find(
+    surface: Surface,
+    at: Address,
+    text: str,
+    file: Attachment | None = None,
+    *,
+    after: str | None,
+    known: Set[str],
+) -> str | None:
+    """Look for a message with this text."""
+    message = OutgoingMessage(at, MessageContent(text), nonce="n", file=file)
+    return await surface.find(message, MessageSearch(after, known))
