@@ -69,8 +69,6 @@ class ShardClient(DiscordClient):
         self._identify_limits = identify_limits
         self._clock = clock
         self._unsettled: dict[int, int] = {}  # interactions in progress -> their sequence numbers
-        self.is_replaying = False
-        """Whether a session is being resumed, so that events are not new."""
         self._held: dict[int, list[tuple[int, str]]] = {}
         """By guild: the events that wait until it is known, with their sequence numbers."""
         self._loading: set[asyncio.Task[None]] = set()
@@ -150,7 +148,6 @@ class ShardClient(DiscordClient):
         self._held.clear()
 
     async def _open(self, session: GatewaySession | None) -> None:
-        self.is_replaying = session is not None
         if session is not None:
             _log.info("discord_resuming", shard=self.shard.name)
             await self.open_socket(session, session.resume_url or self._gateway_url)

@@ -104,7 +104,6 @@ class Gateway(ShardClient):
 
     def on_resumed(self) -> None:
         self._connected = True
-        self.is_replaying = False
         self._events.put(SessionResumed())
 
     def on_disconnect(self) -> None:
@@ -192,50 +191,40 @@ class Gateway(ShardClient):
     def on_interaction(self, interaction: discord.Interaction) -> None:
         """Respond; until then the interaction does not count as received."""
         self._unsettled[interaction.id] = self.sequence
-        is_late = self.is_replaying and _is_too_late(interaction)
-        responding = self.respond(interaction, self._queue_command(interaction), is_late=is_late)
+        responding = self.respond(interaction, self._queue_command(interaction))
         task = asyncio.create_task(responding)
         self._responses.add(task)
         task.add_done_callback(self._responses.discard)
 
     async def respond(
-        self,
-        interaction: discord.Interaction,
-        deferred: asyncio.Future[bool] | None,
-        *,
-        is_late: bool = False,
+        self, interaction: discord.Interaction, deferred: asyncio.Future[bool] | None
     ) -> None:
-        """Respond to an interaction, unless it is late.
+        """Respond to an interaction; `deferred` of a queued command is set to whether that worked.
 
-        Args:
-            interaction: what somebody did.
-            deferred: for a queued command: is set to whether it was acknowledged.
-            is_late: whether Discord no longer accepts a response.
+        Discord takes no response to one that was replayed too late.
         """
         try:
             if deferred is not None:
                 is_public = has_public_response(interaction, self._context.commands)
                 data = {} if is_public else {"flags": _EPHEMERAL}
                 kind = ResponseType.deferred_channel_message
-                deferred.set_result(not is_late and await self._send(interaction, kind, data))
+                deferred.set_result(await self._send(interaction, kind, data))
             elif _is_answerable(interaction):
-                await self._take_interaction(interaction, is_late=is_late)
+                await self._take_interaction(interaction)
         finally:
             self._unsettled.pop(interaction.id, None)
 
-    async def _take_interaction(self, interaction: discord.Interaction, *, is_late: bool) -> None:
-        """Answer an interaction that is not a command; if late, only a press is of use."""
+    async def _take_interaction(self, interaction: discord.Interaction) -> None:
+        """Answer an interaction that is not a command."""
         context, menu = self._context, self._context.message_commands
         is_form = is_form_of_menu(interaction, menu)
         if is_form or interaction.type is discord.InteractionType.component:
             pressed = press_to_incoming(interaction, context.bot_id)
             opened = None if is_form else await context.press_form(pressed)
             if opened is None:
-                await self._take_press(interaction, pressed, is_late=is_late)
-            elif not is_late:
+                await self._take_press(interaction, pressed)
+            else:
                 await self._open_form(interaction, pressed.data, opened)
-        elif is_late:
-            return
         elif interaction.type is discord.InteractionType.autocomplete:
             names = suggestions(interaction, context.complete_preset)
             choices = [{"name": name, "value": name} for name in names]
@@ -255,10 +244,8 @@ class Gateway(ShardClient):
         else:
             await self._send(interaction, ResponseType.modal, form_data(form_id, form))
 
-    async def _take_press(
-        self, interaction: discord.Interaction, pressed: Pressed, *, is_late: bool
-    ) -> None:
-        """Acknowledge a press unless it is late; if it is refused, tell the person privately."""
+    async def _take_press(self, interaction: discord.Interaction, pressed: Pressed) -> None:
+        """Acknowledge a press; if it is refused, tell the person privately."""
         refusal = None
         try:
             async with asyncio.timeout(_REFUSAL_SECONDS):
@@ -266,15 +253,14 @@ class Gateway(ShardClient):
         except TimeoutError:  # whether it is allowed is checked again before anything is done
             _log.warning("discord_press_not_checked")
         if refusal is not None:
-            if not is_late:
-                await self._respond_alone(interaction, refusal)
+            await self._respond_alone(interaction, refusal)
             return
         is_urgent = pressed.data.startswith(f"{ButtonAction.STOP}:")
         # The message of any other button is edited, which Discord refuses before this.
-        if not is_late and not is_urgent:
+        if not is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
         self._events.put(ReceivedEvent(pressed))
-        if not is_late and is_urgent:
+        if is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
 
     async def _respond_alone(self, interaction: discord.Interaction, text: str) -> None:
@@ -314,8 +300,3 @@ class Gateway(ShardClient):
 def _is_answerable(interaction: discord.Interaction) -> bool:
     """Return whether there is a channel and a user to answer."""
     return interaction.channel_id is not None and interaction.user is not MISSING
-
-
-def _is_too_late(interaction: discord.Interaction) -> bool:
-    """Return whether Discord no longer accepts a response to a replayed interaction."""
-    return (utcnow() - interaction.created_at).total_seconds() > _RESPONSE_SECONDS
