@@ -55,9 +55,11 @@ FetchFailed, FetchRefused                                           media/fetchi
 ToolFailed                                                          tools.py
 """
 
-from typing import Literal, Self, TypeAlias
-
+from typing import Literal
+from typing import Self
+from typing import TypeAlias
 from bot.texts.text import translatable
+
 
 RefusedScope: TypeAlias = Literal["route", "chat", "bot"]
 """What calls are refused for: one kind of call in a chat, the chat, or all chats of the bot."""
@@ -172,10 +174,8 @@ class Unreachable(PlatformError):
 
 
 class OutcomeUnknown(PlatformError):
-    def __init__(self, message: str, *, answers: int = 0, is_over: bool = False) -> None:
+    def __init__(self, message: str, *, is_over: bool = False) -> None:
         super().__init__(message)
-        self.answers = answers
-        """How often the platform has answered with an error of its own; 0: not counted."""
         self.is_over = is_over
         """Whether the request has ended: the platform accepts it now or never."""
 

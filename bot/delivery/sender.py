@@ -243,7 +243,7 @@ class Sender:
             await self._postpone(row, wait)
         except OutcomeUnknown as error:
             _log.info("outcome_unknown", row=row.id, op=row.op, reason=str(error))
-            self._count_unknown(row.id, error)
+            self._unknown_outcomes[row.id] = self._unknown_outcomes.get(row.id, 0) + 1
             if self._is_hopeless(row):
                 outcome = "set_aside"
                 following = await self._set_aside(row, str(error))
@@ -399,10 +399,6 @@ class Sender:
             for key, at in self._succeeded_at.items()
         )
         return others_succeed and self._unknown_outcomes[row.id] >= _MAX_UNKNOWN_OUTCOMES
-
-    def _count_unknown(self, row_id: int, error: OutcomeUnknown) -> None:
-        before = self._unknown_outcomes.get(row_id, 0)
-        self._unknown_outcomes[row_id] = before + max(1, error.answers)
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
         _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)

@@ -491,17 +491,6 @@ async def test_row_that_alone_fails_for_ever_is_set_aside_with_a_notice(database
     assert delivery.texts[1].startswith("⚠ A part of my answer")
 
 
-async def test_row_that_the_platform_answers_with_faults_is_set_aside_sooner(
-    database: Database,
-) -> None:
-    delivery = Delivery(database)
-    delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
-    delivery.surface.fail_next("send", OutcomeUnknown("502", answers=5))
-    await delivery.queue("poison", "next")
-    await deliver(delivery, messages=2, within=10)
-    assert await delivery.states() == [OutboxState.DEAD, OutboxState.SENT, OutboxState.SENT]
-
-
 async def test_attempts_that_say_nothing_of_a_row_do_not_set_it_aside(database: Database) -> None:
     delivery = Delivery(database)
     delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()

@@ -1,44 +1,44 @@
-"""Requests to Discord's REST API as the bot: rate limits, repetitions, failures."""
+"""Requests to Discord's REST API as the bot: rate limits and failures."""
 
 import asyncio
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
-from itertools import count
-from typing import Any, Final, TypeVar
+from typing import Any
+from typing import TypeVar
 from urllib.parse import urlencode
-
 import msgspec
 import structlog
 from aiohttp import FormData
-
 from bot import __version__
 from bot.chat.outgoing import Attachment
-from bot.errors import (
-    ContentRefused,
-    MessageNotFound,
-    OutcomeUnknown,
-    PlatformError,
-    PlatformFatal,
-    RateLimited,
-    Refused,
-    RefusedScope,
-    TokenRejected,
-    Unreachable,
-    WordsRefused,
-)
-from bot.platforms.discord.rate_limits import BucketLimits, RateLimitBucket
-from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
+from bot.errors import ContentRefused
+from bot.errors import MessageNotFound
+from bot.errors import OutcomeUnknown
+from bot.errors import PlatformError
+from bot.errors import PlatformFatal
+from bot.errors import RateLimited
+from bot.errors import Refused
+from bot.errors import TokenRejected
+from bot.errors import Unreachable
+from bot.errors import WordsRefused
+from bot.platforms.discord.rate_limits import BucketLimits
+from bot.platforms.discord.rate_limits import RateLimitBucket
+from bot.platforms.discord.settings import BOT_REJECTED
+from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.tokens import BotToken
-from bot.runtime.http_client import ConnectionFailed, HttpClient, HttpResponse
+from bot.runtime.http_client import ConnectionFailed
+from bot.runtime.http_client import HttpClient
+from bot.runtime.http_client import HttpResponse
 from bot.texts.text import translatable
 from bot.value_class import value_class
+
 
 _DEFAULT_RETRY_SECONDS = 5.0
 _THREAD_CLOSED = frozenset({50083, 160005})  # archived, locked
 Decoded = TypeVar("Decoded")
 _REQUEST_SECONDS = 10.0
-"""The timeout of a request with all its retries."""
+"""The timeout of a request with its waits."""
 _USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _CONNECT_SECONDS = 5.0
@@ -46,10 +46,6 @@ _MAX_RESPONSE_BYTES = 64 * 2**20
 # The longest wait for a rate limit, a little more than Discord's usual window of 5 s; longer ones
 # are left to the outbox.
 _MAX_WAIT_SECONDS = 6.0
-_PAUSES: Final = (0.5, 1.0, 1.0, 2.0, 0.0)
-"""Seconds between tries after a server fault; none after the last."""
-_MAX_TRIES: Final = len(_PAUSES)
-_PASSING_FAULTS = frozenset({500, 502, 504, 524})
 _MAX_TEXT_CHARS = 500
 _JSON = "application/json"
 _log = structlog.get_logger(__name__)
@@ -124,8 +120,6 @@ class RestEndpoint:
     method: str
     path: str
     resource_ids: int = 1
-    may_repeat: bool = True
-    """Whether a request may be repeated after an unknown outcome."""
     waits: bool = True
     """Whether short rate limits are waited out; else they are raised at once."""
     is_interaction: bool = False
@@ -154,9 +148,8 @@ class RestClient:
     ) -> bytes:
         """Send a request and return the body of the response.
 
-        It is repeated after a short rate limit, with a token that has just been replaced and, if
-        the endpoint allows it, after a passing fault. Values for the path are in `ids`; the body is
-        JSON.
+        It is repeated after a short rate limit, and with a token that has just been replaced.
+        Values for the path are in `ids`; the body is JSON.
 
         Raises:
             PlatformError: it failed.
@@ -203,31 +196,25 @@ class RestClient:
         return token
 
     async def _send(self, request: "_RestRequest") -> bytes:
-        lost: OutcomeUnknown | None = None  # it may have been carried out
-        faults = 0
-        for tries in count(1):
-            try:
-                bucket = await self._wait_for_turn(request)
-                response, content = await self._exchange(request)
-            except (RateLimited, Unreachable) as error:
-                raise lost or error from None
+        while True:
+            bucket = await self._wait_for_turn(request)
+            response, content = await self._exchange(request)
             now = asyncio.get_running_loop().time()
             self._limits.update(bucket, request.key, request.resource, response.headers, now)
             if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
                 return content
-            failure, pause = self._judge(bucket, response, content, tries, now)
-            if isinstance(failure, OutcomeUnknown):
-                lost = failure
-                faults += 1
-                pause = pause if request.endpoint.may_repeat else None
-            elif isinstance(failure, RateLimited) and lost is None and not request.endpoint.waits:
-                pause = None
-            if pause is None or tries == _MAX_TRIES or now + pause > request.deadline:
-                if lost is not None:
-                    lost.answers = faults
-                raise lost or failure
-            await asyncio.sleep(pause)
-        raise AssertionError("count() has no end")
+            refusal = _read_refusal(content)
+            if (
+                response.status != HTTPStatus.TOO_MANY_REQUESTS
+                or refusal.retry_after is None
+                or "via" not in response.headers  # something in front of Discord blocks us
+            ):
+                code = 0 if response.status == HTTPStatus.TOO_MANY_REQUESTS else refusal.code
+                retry_after = response.headers.get("retry-after")
+                raise translate_refusal(response.status, code, refusal.text, retry_after)
+            self._note_rate_limit(bucket, refusal.retry_after, now, is_global=refusal.is_global)
+            if not request.endpoint.waits:
+                raise RateLimited(refusal.retry_after, "bot" if refusal.is_global else "route")
 
     async def _wait_for_turn(self, request: "_RestRequest") -> RateLimitBucket:
         """Wait until Discord takes this request; raise `RateLimited` if that is far away."""
@@ -272,34 +259,14 @@ class RestClient:
                 )
             ) from None
 
-    def _judge(
-        self,
-        bucket: RateLimitBucket,
-        response: HttpResponse,
-        content: bytes,
-        tries: int,
-        now: float,
-    ) -> tuple[PlatformError, float | None]:
-        """Return what a response means that is no success, and the pause before the next try."""
-        refusal = _read_refusal(content)
-        retry_after = response.headers.get("retry-after")
-        if response.status != HTTPStatus.TOO_MANY_REQUESTS:
-            error = translate_refusal(response.status, refusal.code, refusal.text)
-            return error, _PAUSES[tries - 1] if response.status in _PASSING_FAULTS else None
-        if refusal.retry_after is None or "via" not in response.headers:
-            # Not from Discord: something in front of it blocks this address.
-            return translate_refusal(response.status, 0, refusal.text, retry_after), None
-        until = now + refusal.retry_after
-        if refusal.is_global:
-            self._limits.block_all(until)
+    def _note_rate_limit(
+        self, bucket: RateLimitBucket, seconds: float, now: float, *, is_global: bool
+    ) -> None:
+        if is_global:
+            self._limits.block_all(now + seconds)
         else:
-            bucket.block(until)
-        waits = refusal.retry_after <= _MAX_WAIT_SECONDS
-        _log.warning(
-            "discord_rate_limit", seconds=refusal.retry_after, everywhere=refusal.is_global
-        )
-        scope: RefusedScope = "bot" if refusal.is_global else "route"
-        return RateLimited(refusal.retry_after, scope), 0.0 if waits else None
+            bucket.block(now + seconds)
+        _log.warning("discord_rate_limit", seconds=seconds, everywhere=is_global)
 
 
 class WithId(msgspec.Struct):

@@ -29,7 +29,6 @@ from bot.errors import (
     Unreachable,
     WordsRefused,
 )
-from bot.platforms.discord import rest as client
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
@@ -258,11 +257,10 @@ async def test_message_that_is_too_long_is_refused(chat: Chat) -> None:
         ([{"status": 403, "code": 50013}], Refused, "50013"),
         ([{"status": 503, "after": True}], OutcomeUnknown, "503"),
         ([{"delay": 10.5}], OutcomeUnknown, "10 s"),
-        ([{"status": 502, "after": True}, {"retry_after": 40}], OutcomeUnknown, "502"),
         ([{"status": 200, "body": "<html>", "after": True}], OutcomeUnknown, "proxy"),
         ([{"retry_after": 3, "via": False}], RateLimited, None),  # of something before Discord
     ],
-    ids=["forbidden", "unavailable", "slow", "fault, then rate limit", "proxy", "proxy's limit"],
+    ids=["forbidden", "unavailable", "slow", "proxy", "proxy's limit"],
 )
 async def test_failure_says_whether_the_message_may_have_arrived(
     chat: Chat, faults: list[dict[str, Any]], error: type[PlatformError], reason: str | None
@@ -295,23 +293,6 @@ async def test_short_refusal_of_other_calls_is_waited_out(chat: Chat) -> None:
     chat.wire.fault("POST", "/users/@me/channels", retry_after=0.3)
     address = await chat.platform.private_chat(f"discord:{chat.alice.id}")
     await chat.surface.send(OutgoingMessage(address, MessageContent("for you"), nonce="n1"))
-
-
-async def test_bad_gateway_is_retried(chat: Chat) -> None:
-    chat.wire.fault("POST", "/channels/*/messages", status=502)
-    await chat.send()
-    assert chat.texts == ["hi"]
-
-
-async def test_faults_of_all_tries_are_counted(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_PAUSES", (0.0,) * 5)
-    chat.wire.fault("POST", "/channels/*/messages", status=502, times=2)
-    chat.wire.fault("POST", "/channels/*/messages", retry_after=0.01)
-    chat.wire.fault("POST", "/channels/*/messages", status=502, times=None)
-    with pytest.raises(OutcomeUnknown) as lost:
-        await chat.send()
-    assert lost.value.answers == 4
-    assert chat.texts == []
 
 
 async def test_request_waits_until_a_global_rate_limit_is_over(chat: Chat) -> None:
