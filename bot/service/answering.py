@@ -106,13 +106,13 @@ class AnsweringContainer(MessagingContainer, ABC):
             Forgetting(self.personal_data, self.personas, self.history_index, self.receive),
             self.arrivals,
             VoiceMessages(
-                self.platform_calls.download,
+                self.download,
                 self.backends,
                 answer_limits.admits_voice if answer_limits is not None else None,
             ),
             self.decisions,
             self.message_notes,
-            explain_silence=self.platform_calls.explain_silence,
+            explain_silence=self.explain_silence,
             is_paused=self.answering_pauses.covers,
             is_void=self.restored_messages.is_void,
             is_context=self.restored_messages.is_context,
@@ -141,7 +141,7 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def prompt_sources(self) -> PromptSources:
-        calls, settings = self.platform_calls, self.settings
+        settings = self.settings
         reads_since = partial(kept_since, self.clock, settings.history_days)
         return PromptSources(
             self.conversations,
@@ -149,9 +149,9 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.personas,
             self.models.retrieve_stories,
             self.summarizer,
-            ChannelReader(calls.read_before, calls.read_start, reads_since),
+            ChannelReader(self.read_before, self.read_start, reads_since),
             AttachmentReader(
-                calls.download, PublicFetcher().fetch if settings.fetch_links else None
+                self.download, PublicFetcher().fetch if settings.fetch_links else None
             ),
             self.backends,
             partial(embedding_payer, spending=self.spending),

@@ -50,20 +50,19 @@ class Container(AnsweringContainer):
     @cached_property
     @override
     def platforms(self) -> Mapping[str, Platform]:
-        forms = self.platform_forms
         context = PlatformContext(
             commands=COMMANDS,
             command_names=COMMAND_NAMES,
             message_commands=MESSAGE_COMMANDS,
-            text_to_edit=forms.text_to_edit,
-            press_form=forms.press_form,
+            text_to_edit=self.text_to_edit,
+            press_form=self.press_form,
             complete_preset=self.resolver.complete,
             wait_until_idle=self.wait_until_idle,
             clock=self.clock,
             cursors=self.inbox,
             data_dir=self.settings.data_dir,
             answerable_seconds=self.settings.delivery.answerable_minutes * 60,
-            press_refusal=forms.press_refusal,
+            press_refusal=self.answer_buttons.refusal,
             limits_of=channel_limits,
             web_channels=self.web_channels,
             chat=self.resolver.default.id if self.options.preset else "",

@@ -2,13 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 
-from bot.chat.command import ANSWERING_ACTIONS, parse, read_button
-from bot.chat.incoming import Incoming, Pressed, Said
+from bot.chat.command import ANSWERING_ACTIONS, FORM_ACTIONS, ButtonAction, parse, read_button
+from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, Said
 from bot.chat.outgoing import OutboxRow
 from bot.commands.answers import AnswerButtons
 from bot.commands.authority import AdminCheck, AnonymousAdmins
+from bot.commands.menus import FORM_TEXTS
 from bot.commands.personas import UserPersonas
 from bot.console.server import AddRoutes
 from bot.console.webhooks import webhook_routes
@@ -20,19 +23,31 @@ from bot.delivery.sender import (
     follow_sent_rows,
     publish_sent_row,
 )
+from bot.errors import PlatformError, Refused, StoreError, UserError
 from bot.intake import HistoryRouter, InboxIntake
-from bot.ports import Delivery, Platform, PrivateChats, ShardedPlatform, Surface, WebhookReceiver
+from bot.platforms.spec import EditableText
+from bot.ports import (
+    Delivery,
+    FileSource,
+    HistoryReader,
+    Platform,
+    PrivateChats,
+    ShardedPlatform,
+    SilenceExplainer,
+    Surface,
+    WebhookReceiver,
+)
 from bot.replying.live_reply import LiveReplies
 from bot.routing.presets import HistoryScopes
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool, urgent_topic, wake_keys
 from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
 from bot.service.options import Role
-from bot.service.platform_calls import PlatformCalls, PlatformForms
 from bot.service.platform_supervisor import PlatformSupervisor, Receiver
 from bot.service.stores import StorageContainer
 from bot.storage.chat_settings import CachedChatSettings
 from bot.storage.restoring import Restores
 from bot.telemetry.metrics import HELD_ROLES
+from bot.texts.text import Text, language_of, translatable, translate
 from bot.turn.claims import LeaseKeeper
 from bot.turn.limits.refusals import AnsweringPauses, RestoredMessages, publish_refusal
 from bot.turn.signals import CONVERSATIONS, ArrivalSignals, StopRequests
@@ -42,6 +57,14 @@ _LANES = "lanes"
 _MAX_LANES = 4000  # at once in one process
 _URGENT_BESIDE = 32
 """Lanes beside these in which a native command is responded to."""
+_EDIT_TEXTS = translatable("Edit a message"), translatable("What it should say")
+_TOO_LONG_TO_EDIT = translatable("That text is too long to be changed in a form.")
+_BUSY = translatable("That cannot be done at the moment. Please try again.")
+
+
+def _form(texts: tuple[Text, Text], text: str, language: str) -> EditableText:
+    title, label = (translate(one, language) for one in texts)
+    return EditableText(title, label, text, too_long=translate(_TOO_LONG_TO_EDIT, language))
 
 
 class MessagingContainer(StorageContainer, ABC):
@@ -52,9 +75,78 @@ class MessagingContainer(StorageContainer, ABC):
     def platforms(self) -> Mapping[str, Platform]:
         """By `Address.source`, which also names the bot if there is more than one."""
 
-    @cached_property
-    def platform_calls(self) -> PlatformCalls:
-        return PlatformCalls(lambda: self.platforms, self.resolver)
+    # calls to the platform of an address besides sending
+
+    async def is_platform_admin(self, incoming: Request) -> bool:
+        """Return whether the author is an administrator of the chat."""
+        return await self.platforms[incoming.address.source].is_admin(incoming)
+
+    def asks_by_replies(self, address: Address) -> bool:
+        """Return whether people enter free values of menus as replies there."""
+        return self.platforms[address.source].surface.limits(address).asks_by_replies
+
+    async def explain_silence(self, said: Said, explanation: Text) -> None:
+        """Tell the author privately why nobody answers, if the platform can."""
+        platform = self.platforms[said.address.source]
+        if isinstance(platform, SilenceExplainer):
+            with suppress(PlatformError):  # the channel was deleted
+                await platform.explain_silence(
+                    said, translate(explanation, language_of(said.locale))
+                )
+
+    async def download(self, address: Address, item: MediaItem, max_bytes: int) -> bytes:
+        """Return the bytes of a file of a message.
+
+        Raises:
+            Refused: the platform keeps no files, or not this one.
+        """
+        platform = self.platforms[address.source]
+        if not isinstance(platform, FileSource):
+            raise Refused(f"{platform.name} keeps no files")
+        return await platform.download(item, max_bytes)
+
+    async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
+        """Return earlier messages, if the platform keeps them and the preset may read them."""
+        history = await self._history_of(said)
+        return () if history is None else await history.read_before(said, limit)
+
+    async def read_start(self, said: Said) -> Said | None:
+        """Return the message that a thread was started from, if the preset may read it."""
+        history = await self._history_of(said)
+        return None if history is None else await history.read_start(said)
+
+    async def _history_of(self, said: Said) -> HistoryReader | None:
+        platform = self.platforms[said.address.source]
+        observes = await self.resolver.observes(said.scopes)
+        return platform if isinstance(platform, HistoryReader) and observes else None
+
+    # forms that platforms open before a request is stored
+
+    async def text_to_edit(self, said: Said) -> EditableText:
+        """Return the form for editing a character's message."""
+        language = language_of(said.locale)
+        try:
+            routed = await self.history_router.route_command(said)
+            text = await self.answer_buttons.text_to_edit(routed)
+        except (UserError, StoreError) as error:
+            problem = error.text if isinstance(error, UserError) else _BUSY
+            return EditableText(refusal=translate(problem, language))
+        return _form(_EDIT_TEXTS, text, language)
+
+    async def press_form(self, pressed: Pressed) -> EditableText | None:
+        """Return the form that a button opens; None: it opens none."""
+        data = read_button(pressed)
+        if data is None or data.action not in FORM_ACTIONS:
+            return None
+        refusal = await self.answer_buttons.refusal(replace(pressed, values=("",)))
+        if refusal is not None:
+            return EditableText(refusal=refusal)
+        text = ""
+        if data.action is ButtonAction.ABOUT:
+            with suppress(StoreError):  # the form is empty then
+                found = await self.personas.find(pressed.author.id, pressed.scopes)
+                text = found[0] if found is not None else ""
+        return _form(FORM_TEXTS[data.action], text, language_of(pressed.locale))
 
     # judging requests
 
@@ -66,7 +158,7 @@ class MessagingContainer(StorageContainer, ABC):
     def admins(self) -> AdminCheck:
         return AdminCheck(
             self.settings.admins,
-            self.platform_calls.is_admin,
+            self.is_platform_admin,
             self.clock,
             self.anonymous_admins,
             shows_prompts_in_private=self.settings.private_prompts,
@@ -99,13 +191,9 @@ class MessagingContainer(StorageContainer, ABC):
             self.inbox,
             self.admins,
             self.history_router.route_press,
-            self.platform_calls.asks_by_replies,
+            self.asks_by_replies,
             limits.press_refusal if limits is not None else None,
         )
-
-    @cached_property
-    def platform_forms(self) -> PlatformForms:
-        return PlatformForms(self.answer_buttons, self.personas, self.history_router)
 
     # receiving
 
