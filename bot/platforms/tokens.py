@@ -1,6 +1,5 @@
 """The token of a bot, from a setting or from a file that is replaced while the service runs."""
 
-import math
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
@@ -56,12 +55,6 @@ class BotToken(Generic[SettingsT]):
             self._take(self._file.secrets[-1])
         return self.settings.token.get_secret_value().strip() if self.settings.token else ""
 
-    async def wait_for_change(self, known: str, seconds: float = math.inf) -> None:
-        """Wait until the token is no longer `known`, at most so many seconds."""
-        until = self._clock.monotonic() + seconds
-        while self.read() == known and (left := until - self._clock.monotonic()) > 0:
-            await self._clock.sleep(left if self._file is None else min(left, LOOK_EVERY_SECONDS))
-
     async def wait_for_retry(self, rejected: str, error: TokenRejected) -> None:
         """Log a rejected token; wait until it changes or 30 seconds have passed."""
         is_setting = self._file is None
@@ -70,7 +63,9 @@ class BotToken(Generic[SettingsT]):
             reason=str(error),
             retry="every 30 s; restart Troupe to change a setting" if is_setting else "every 30 s",
         )
-        await self.wait_for_change(rejected, _RETRY_SECONDS)
+        until = self._clock.monotonic() + _RETRY_SECONDS
+        while self.read() == rejected and self._clock.monotonic() < until:
+            await self._clock.sleep(LOOK_EVERY_SECONDS)
 
     def _take(self, token: str) -> None:
         mask_from_now_on([token])

@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from bot.errors import SettingsError
+from bot.errors import SettingsError, TokenRejected
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.tokens import BotToken
 from bot.settings import read_settings
@@ -104,17 +104,18 @@ async def test_file_that_is_just_being_replaced_changes_nothing(
     assert token.read() == _OLD
 
 
-async def test_change_ends_the_wait_and_so_does_its_time(
+async def test_rejected_token_is_waited_for_until_it_changes_or_time_has_passed(
     file: Path, token: BotToken[TelegramSettings], clock: FakeClock
 ) -> None:
-    waits = [
-        asyncio.create_task(token.wait_for_change(_OLD)),
-        asyncio.create_task(token.wait_for_change(_OLD, 300)),
-    ]
-    await clock.advance(299)
-    assert not any(one.done() for one in waits)
+    def wait() -> asyncio.Task[None]:
+        return asyncio.create_task(token.wait_for_retry(_OLD, TokenRejected("no")))
+
+    waiting = wait()
+    await clock.advance(29)
+    assert not waiting.done()
     await clock.advance(1)
-    assert [one.done() for one in waits] == [False, True]
+    assert waiting.done()
+    waiting = wait()
     write(file, f"{_NEW}-1")
     await clock.advance(5)
-    assert waits[0].done()
+    assert waiting.done()

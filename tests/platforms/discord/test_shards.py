@@ -143,20 +143,6 @@ async def test_token_that_is_refused_at_a_resume_is_named_and_uses_no_identify(
     assert (count(wire, "<op2"), count(wire, "<op6")) == (1, 1)
 
 
-async def test_session_that_discord_forgot_is_replaced_and_missed_messages_are_fetched(
-    wire: SimWire, intake: FakeIntake
-) -> None:
-    guilds = Guilds(wire)
-    async with running(platform_for(wire), intake):
-        guilds.say(0, "before")
-        await wait_until(lambda: any(" session" in name for name in intake.stored))
-    guilds.say(0, "missed")
-    await wire.forget()
-    async with running(platform_for(wire), intake):
-        await wait_until(lambda: "missed" in intake.texts)
-    assert (count(wire, "<op2"), count(wire, "<op6")) == (2, 1)
-
-
 async def test_interrupted_catch_up_is_not_skipped_by_a_resume(
     wire: SimWire, intake: FakeIntake
 ) -> None:
