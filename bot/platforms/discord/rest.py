@@ -4,35 +4,33 @@ import asyncio
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
+
 import msgspec
 import structlog
 from aiohttp import FormData
+
 from bot import __version__
 from bot.chat.outgoing import Attachment
-from bot.errors import ContentRefused
-from bot.errors import MessageNotFound
-from bot.errors import OutcomeUnknown
-from bot.errors import PlatformError
-from bot.errors import PlatformFatal
-from bot.errors import RateLimited
-from bot.errors import Refused
-from bot.errors import TokenRejected
-from bot.errors import Unreachable
-from bot.errors import WordsRefused
-from bot.platforms.discord.rate_limits import BucketLimits
-from bot.platforms.discord.rate_limits import RateLimitBucket
-from bot.platforms.discord.settings import BOT_REJECTED
-from bot.platforms.discord.settings import DiscordSettings
+from bot.errors import (
+    ContentRefused,
+    MessageNotFound,
+    OutcomeUnknown,
+    PlatformError,
+    PlatformFatal,
+    RateLimited,
+    Refused,
+    TokenRejected,
+    Unreachable,
+    WordsRefused,
+)
+from bot.platforms.discord.rate_limits import BucketLimits, RateLimitBucket
+from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
 from bot.platforms.tokens import BotToken
-from bot.runtime.http_client import ConnectionFailed
-from bot.runtime.http_client import HttpClient
-from bot.runtime.http_client import HttpResponse
+from bot.runtime.http_client import ConnectionFailed, HttpClient, HttpResponse
 from bot.texts.text import translatable
 from bot.value_class import value_class
-
 
 _DEFAULT_RETRY_SECONDS = 5.0
 _THREAD_CLOSED = frozenset({50083, 160005})  # archived, locked
