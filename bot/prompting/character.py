@@ -4,6 +4,7 @@ import asyncio
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,70 +41,6 @@ class TranscriptLine:
     speaker: str | None
     """None: the character itself."""
     text: str
-
-
-class Transcript:
-    """The lines so far. A library has no user ids, so people are identified by their names.
-
-    `naming` is "add" (every line has a speaker tag), "not_add", or "default": all lines have one,
-    old ones and the character's own as well, as soon as a second person talks to it.
-    """
-
-    def __init__(self, role_name: str, naming: str) -> None:
-        if str(naming).lower() not in _MODES:
-            raise CharacterError(f"user_name_in_message={naming!r}: use one of {', '.join(_MODES)}")
-        self.lines: list[TranscriptLine] = []
-        self._role_name = role_name
-        self._naming = naming.lower()
-        self._participants: dict[str, None] = {}  # in the order of their first line
-
-    def add_participant(self, user: str) -> None:
-        """Register a person; from the second one on, lines may have speaker tags."""
-        self._participants.setdefault(user)
-
-    def to_messages(self, lines: Sequence[TranscriptLine]) -> Messages:
-        """Return the lines in OpenAI's form."""
-        tagged = self._tags_speakers()
-        labels = self._speaker_labels()
-        return [
-            {
-                "role": "assistant" if line.speaker is None else "user",
-                "content": labels.tag_text(self._label(line, labels), line.text)
-                if tagged
-                else line.text,
-            }
-            for line in lines
-        ]
-
-    def newest_messages(self, tokens: int | None, count: TextTokenCounter) -> Messages:
-        """Return the newest lines, back to the first that does not fit."""
-        messages = self.to_messages(self.lines)
-        if tokens is None:
-            return messages
-        costs = count([message["content"] for message in messages])
-        kept = len(messages)
-        while kept and costs[kept - 1] <= tokens:
-            kept -= 1
-            tokens -= costs[kept]
-        return messages[kept:]
-
-    def strip_echo(self, response: str) -> str:
-        """Remove the tag that a model may put before its own line after reading `Nora:...`."""
-        people = self._speaker_labels().people.values()
-        echo_filter = EchoFilter(self._role_name if self._tags_speakers() else None, people)
-        return echo_filter.feed(response) + echo_filter.finish()
-
-    def _speaker_labels(self) -> SpeakerLabels:
-        speakers = (line.speaker for line in self.lines if line.speaker is not None)
-        people = [Person(name, name) for name in (*self._participants, *speakers)]
-        return label_speakers(people, {self._role_name: self._role_name})
-
-    def _label(self, line: TranscriptLine, labels: SpeakerLabels) -> str:
-        return self._role_name if line.speaker is None else labels.people[line.speaker]
-
-    def _tags_speakers(self) -> bool:
-        has_several = self._naming == "default" and len(self._participants) > 1
-        return self._naming == "add" or has_several
 
 
 ChatModel = Callable[[Messages], str]
@@ -176,9 +113,13 @@ class Character:
         self._parsed_persona = parse_persona(persona)
         self._count = _text_counter(token_counter)
         self._max_tokens = None if token_counter is None else max_input_token
-        self._transcript = Transcript(role_name, user_name_in_message)
-        if user_name:
-            self._transcript.add_participant(user_name)
+        if str(user_name_in_message).lower() not in _MODES:
+            raise CharacterError(
+                f"user_name_in_message={user_name_in_message!r}: use one of {', '.join(_MODES)}"
+            )
+        self._naming = user_name_in_message.lower()
+        self._lines: list[TranscriptLine] = []
+        self._participants = {user_name: None} if user_name else {}  # in their order
         self._question: TranscriptLine | None = None
         self._chat_lock = asyncio.Lock()
         for problem in self._parsed_persona.problems:
@@ -239,17 +180,17 @@ class Character:
     @property
     def history(self) -> Sequence[TranscriptLine]:
         """The lines so far, oldest first, without a question that has no answer yet."""
-        return tuple(self._transcript.lines)
+        return tuple(self._lines)
 
     def get_message(self, user: str, text: str) -> Messages:
         """Return the messages for a model: system prompt, history that fits, and this question.
 
         `append_message` adds the question to the history together with its answer.
         """
-        self._transcript.add_participant(user)
+        self._participants.setdefault(user)
         self.user_name = user or self.user_name
         self._question = TranscriptLine(user, text)
-        question = self._transcript.to_messages([self._question])[0]
+        question = self._to_messages([self._question])[0]
         system = build_roleplay_prompt(
             self._parsed_persona,
             self._search_stories(text) if self.texts else None,
@@ -259,19 +200,24 @@ class Character:
             max_input_tokens=self._max_tokens,
             count=self._count,
         ).text
-        left = None
+        history = self._to_messages(self._lines)
         if self._max_tokens is not None:
             left = self._max_tokens - sum(self._count([system, question["content"]]))
-        history = self._transcript.newest_messages(left, self._count)
+            costs = accumulate(self._count([one["content"] for one in reversed(history)]))
+            kept = sum(1 for _ in takewhile(lambda cost: cost <= left, costs))
+            history = history[len(history) - kept :]
         return [{"role": "system", "content": system}, *history, question]
 
     def append_message(self, response: str, speaker: str | None = None) -> None:
         """Add the answer to the last `get_message`, or a line of another `speaker`."""
         if self._question:
-            self._transcript.lines.append(self._question)
+            self._lines.append(self._question)
             self._question = None
-        text = self._transcript.strip_echo(response) if speaker is None else response
-        self._transcript.lines.append(TranscriptLine(speaker, text))
+        if speaker is None:  # a model may put its own tag before its line
+            own = self.role_name if self._tags_speakers() else None
+            echo_filter = EchoFilter(own, self._labels().people.values())
+            response = echo_filter.feed(response) + echo_filter.finish()
+        self._lines.append(TranscriptLine(speaker, response))
 
     def chat(self, user: str, text: str) -> str | None:
         """Return the answer of `llm`; if it fails, the history is unchanged."""
@@ -279,7 +225,7 @@ class Character:
         if self.llm is None:
             return None
         self.append_message(self.llm(messages))
-        return self._transcript.lines[-1].text
+        return self._lines[-1].text
 
     async def async_chat(self, user: str, text: str) -> str | None:
         """Return the answer of `llm_async`; concurrent calls are answered one after the other."""
@@ -289,7 +235,7 @@ class Character:
             if self.llm_async is None:
                 return None
             self.append_message(await self.llm_async(messages))
-            return self._transcript.lines[-1].text
+            return self._lines[-1].text
 
     def save_to_jsonl(self, path: str | Path) -> None:
         """Write persona, stories and their vectors in ChatHaruhi's JSONL format."""
@@ -314,6 +260,27 @@ class Character:
             vecs=data.vectors if use_vectors else None,
             **options,
         )
+
+    def _to_messages(self, lines: Sequence[TranscriptLine]) -> Messages:
+        """Return lines in OpenAI's form."""
+        labels, tagged = self._labels(), self._tags_speakers()
+        messages = []
+        for line in lines:
+            label = labels.people.get(line.speaker or "", self.role_name)
+            role = "assistant" if line.speaker is None else "user"
+            text = labels.tag_text(label, line.text) if tagged else line.text
+            messages.append({"role": role, "content": text})
+        return messages
+
+    def _labels(self) -> SpeakerLabels:
+        """Label everybody; a library has no user ids, so people are identified by their names."""
+        speakers = (line.speaker for line in self._lines if line.speaker is not None)
+        people = [Person(name, name) for name in (*self._participants, *speakers)]
+        return label_speakers(people, {self.role_name: self.role_name})
+
+    def _tags_speakers(self) -> bool:
+        has_several = self._naming == "default" and len(self._participants) > 1
+        return self._naming == "add" or has_several
 
     def _search_stories(self, newest: str) -> dict[str, list[Story]]:
         return {

@@ -11,7 +11,7 @@ import pytest
 
 from bot.chat.prompt import ALL_CAPABILITIES
 from bot.chat.story import Story, Vector
-from bot.prompting.character import Character, Transcript, TranscriptLine
+from bot.prompting.character import Character
 from bot.prompting.embedding import FunctionEmbedder, StoryIndex
 from bot.prompting.haruhi import (
     builtin_role_name,
@@ -274,14 +274,15 @@ def filled(given: Case) -> object:
 
 
 def tagged(given: Case) -> object:
-    transcript = Transcript(given["role_name"], given["user_name_in_message"])
+    naming = given["user_name_in_message"]
+    character = Character(given["role_name"], "S", user_name_in_message=naming, token_counter=None)
+    messages: list[dict[str, str]] = []
     for user, text, answer in given["turns"]:
-        transcript.add_participant(user)
-        transcript.lines += [
-            TranscriptLine(user, text),
-            *([TranscriptLine(None, answer)] if answer else ()),
-        ]
-    return ["S", *(message["content"] for message in transcript.to_messages(transcript.lines))]
+        messages = character.get_message(user, text)[1:]
+        if answer:
+            character.append_message(answer)
+            messages = character.get_message(user, "")[1:-1]
+    return ["S", *(message["content"] for message in messages)]
 
 
 SMALL: dict[str, Callable[[Case], object]] = {
