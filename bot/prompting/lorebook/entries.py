@@ -218,13 +218,8 @@ class KeyMatcher:
         """Return the number of keys found, for inclusion groups with scoring."""
         hits = sum(self._holds(text, key, entry) for key in entry.keys)
         more = [self._holds(text, key, entry) for key in entry.secondary_keys]
-        match entry.logic:
-            case KeyLogic.AND_ANY:
-                return hits + sum(more)
-            case KeyLogic.AND_ALL:
-                return hits + (len(more) if all(more) else 0)
-            case KeyLogic.NOT_ALL | KeyLogic.NOT_ANY:
-                return hits
+        counts = entry.logic is KeyLogic.AND_ANY or (entry.logic is KeyLogic.AND_ALL and all(more))
+        return hits + (sum(more) if counts else 0)
 
     def _line_with(self, text: str, key: str, entry: LoreEntry) -> str:
         """Quote the newest line with a key; empty where a pattern spans several lines."""
@@ -235,16 +230,10 @@ class KeyMatcher:
         return ""
 
     def _secondary(self, entry: LoreEntry, text: str) -> bool:
-        holds = [self._holds(text, key, entry) for key in entry.secondary_keys]
-        match entry.logic:
-            case KeyLogic.AND_ANY:
-                return any(holds)
-            case KeyLogic.AND_ALL:
-                return all(holds)
-            case KeyLogic.NOT_ANY:
-                return not any(holds)
-            case KeyLogic.NOT_ALL:
-                return not all(holds)
+        holds = (self._holds(text, key, entry) for key in entry.secondary_keys)
+        is_any = entry.logic in {KeyLogic.AND_ANY, KeyLogic.NOT_ANY}
+        is_negated = entry.logic in {KeyLogic.NOT_ANY, KeyLogic.NOT_ALL}
+        return (any(holds) if is_any else all(holds)) != is_negated
 
     def _holds(self, text: str, key: str, entry: LoreEntry) -> bool:
         if is_regex(key) and not isinstance(compile_key(key), str):
