@@ -24,39 +24,24 @@ _LONG_FORMS = {
     "LLL": "MMMM D, YYYY h:mm A",
     "LLLL": "dddd, MMMM D, YYYY h:mm A",
 }
-_FORMS: Final[Mapping[str, Callable[[datetime], str]]] = {
-    "YYYY": lambda at: f"{at.year:04}",
-    "YY": lambda at: f"{at.year % 100:02}",
+_STRFTIME = {
+    "YYYY": "%Y", "YY": "%y", "MMMM": "%B", "MMM": "%b", "MM": "%m", "DDDD": "%j", "DD": "%d",
+    "dddd": "%A", "ddd": "%a", "WW": "%V", "HH": "%H", "hh": "%I", "mm": "%M", "ss": "%S",
+    "A": "%p", "ZZ": "%z",
+}  # fmt: skip
+_NUMBERS = {
+    "M": "%m", "DDD": "%j", "D": "%d", "d": "%w", "E": "%u", "W": "%V", "H": "%H", "h": "%I",
+    "m": "%M", "s": "%S",
+}  # fmt: skip
+"""The same without zeros in front."""
+
+_OTHER_FORMS: Final[Mapping[str, Callable[[datetime], str]]] = {
     "Q": lambda at: str((at.month + 2) // 3),
-    "MMMM": lambda at: f"{at:%B}",
-    "MMM": lambda at: f"{at:%b}",
-    "MM": lambda at: f"{at:%m}",
     "Mo": lambda at: _ordinal(at.month),
-    "M": lambda at: str(at.month),
-    "DDDD": lambda at: f"{at:%j}",
-    "DDD": lambda at: str(at.timetuple().tm_yday),
     "Do": lambda at: _ordinal(at.day),
-    "DD": lambda at: f"{at:%d}",
-    "D": lambda at: str(at.day),
-    "dddd": lambda at: f"{at:%A}",
-    "ddd": lambda at: f"{at:%a}",
     "dd": lambda at: f"{at:%a}"[:2],
-    "d": lambda at: str(at.isoweekday() % 7),
-    "E": lambda at: str(at.isoweekday()),
-    "WW": lambda at: f"{at:%V}",
-    "W": lambda at: str(at.isocalendar().week),
-    "HH": lambda at: f"{at:%H}",
-    "H": lambda at: str(at.hour),
-    "hh": lambda at: f"{at:%I}",
-    "h": lambda at: str(at.hour % 12 or 12),
-    "mm": lambda at: f"{at:%M}",
-    "m": lambda at: str(at.minute),
-    "ss": lambda at: f"{at:%S}",
-    "s": lambda at: str(at.second),
     "SSS": lambda at: f"{at.microsecond // 1000:03}",
-    "A": lambda at: f"{at:%p}",
     "a": lambda at: f"{at:%p}".lower(),
-    "ZZ": lambda at: f"{at:%z}",
     "Z": lambda at: re.sub(r"(\d\d)$", r":\1", f"{at:%z}"),
     "X": lambda at: str(int(at.timestamp())),
     "x": lambda at: str(int(at.timestamp() * 1000)),
@@ -74,7 +59,13 @@ def format_moment(at: datetime, pattern: str) -> str:
         if token[1] is not None:
             return token[1]
         name = token[0]
-        return format_moment(at, _LONG_FORMS[name]) if name in _LONG_FORMS else _FORMS[name](at)
+        if name in _LONG_FORMS:
+            return format_moment(at, _LONG_FORMS[name])
+        if name in _STRFTIME:
+            return at.strftime(_STRFTIME[name])
+        if name in _NUMBERS:
+            return str(int(at.strftime(_NUMBERS[name])))
+        return _OTHER_FORMS[name](at)
 
     return _TOKEN.sub(written, pattern)
 
