@@ -42,12 +42,12 @@ POSITIONS = (
 ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 
 
-class LoreEntryError(PresetError):
-    """An entry of a lorebook is malformed; `index` counts from 0."""
+class PlacedPresetError(PresetError, ValueError):
+    """A part of a value is wrong; `path` leads to it from the value."""
 
-    def __init__(self, problem: str, index: int) -> None:
+    def __init__(self, problem: str, path: tuple[str | int, ...]) -> None:
         super().__init__(problem)
-        self.index = index
+        self.path = path
 
 
 def read_lorebook(data: object, source: str) -> Lorebook:
@@ -77,7 +77,8 @@ def read_lorebook(data: object, source: str) -> Lorebook:
             limit=MAX_ENTRIES,
         )
     is_card = isinstance(entries_field, list)
-    found = [_entry(row, index, is_card, source) for index, row in enumerate(rows)]
+    names = list(range(len(rows)) if is_card else entries_field)
+    found = [_entry(row, index, names[index], is_card, source) for index, row in enumerate(rows)]
     _check_keys([one for one in found if one], source)
     problems = _problems(rows, found, source)
     book = JsonFields(data, source, lenient=True)
@@ -94,8 +95,10 @@ def read_lorebook(data: object, source: str) -> Lorebook:
     )
 
 
-def _entry(row: object, index: int, is_card: bool, source: str) -> LoreEntry | None:
-    """Return an entry; None if the row is not an object."""
+def _entry(
+    row: object, index: int, name: str | int, is_card: bool, source: str
+) -> LoreEntry | None:
+    """Return an entry; None if the row is not an object. `name` is its key or index."""
     if not isinstance(row, Mapping):
         return None
     where = _entry_place(source, index)
@@ -104,7 +107,7 @@ def _entry(row: object, index: int, is_card: bool, source: str) -> LoreEntry | N
     try:
         content, order = strict.text("content"), strict.integer(order_key)
     except PresetError as error:
-        raise LoreEntryError(text_of(error), index) from error
+        raise PlacedPresetError(text_of(error), ("entries", name)) from error
     is_card = "keys" in row or (is_card and "key" not in row)
     read = JsonFields(row, where, lenient=True)
     entry = _from_card(read) if is_card else _from_world_info(read)

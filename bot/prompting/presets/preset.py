@@ -18,7 +18,7 @@ from pydantic import (
 from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, ToolName, lowest_output_limit
 from bot.errors import PresetError, TemplateError
 from bot.prompting.lorebook.entries import Lorebook, compile_key, is_regex
-from bot.prompting.lorebook.files import LoreEntryError, read_lorebook
+from bot.prompting.lorebook.files import PlacedPresetError, read_lorebook
 from bot.prompting.persona import parse_persona
 from bot.prompting.presets.fields import (
     MAX_LIST_ITEMS,
@@ -57,14 +57,6 @@ _MAX_FALLBACKS = 8  # each may be asked for one question
 _MAX_PARAMETER_CHARS = 256 * 1024  # as JSON; all of it is sent with every request
 
 
-class PlacedValueError(ValueError):
-    """A part of a value is wrong; `path` leads to it from the value."""
-
-    def __init__(self, problem: str, path: tuple[str | int, ...]) -> None:
-        super().__init__(problem)
-        self.path = path
-
-
 NonEmptyText = Annotated[str, Field(min_length=1)]
 NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)]
 
@@ -75,6 +67,8 @@ def _check(check: Callable[[Any], object]) -> AfterValidator:
     def checked(value: object) -> object:
         try:
             problem = check(value)
+        except PlacedPresetError:
+            raise
         except (PresetError, TemplateError) as error:
             problem = text_of(error)
         if isinstance(problem, str):
@@ -113,12 +107,7 @@ def _path_problem(path: str) -> Text | None:
 def _lorebook_problem(lorebook: str | dict[str, object]) -> Text | None:
     if isinstance(lorebook, str):
         return _path_problem(lorebook)
-    try:
-        read_lorebook(lorebook, "inline")
-    except LoreEntryError as error:
-        names: Any = lorebook["entries"]
-        name = error.index if isinstance(names, list) else list(names)[error.index]
-        raise PlacedValueError(text_of(error), ("entries", name)) from None
+    read_lorebook(lorebook, "inline")
     return None
 
 
@@ -416,5 +405,5 @@ class Preset(StrictModel):
         if isinstance(parameters, Mapping):
             for name in parameters:
                 if problem := parameter_problem(str(name)):
-                    raise PlacedValueError(problem, (name,))
+                    raise PlacedPresetError(problem, (name,))
         return parameters

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from bot.prompting.lorebook.files import PlacedPresetError
 from bot.prompting.presets.fields import Parameters
-from bot.prompting.presets.preset import PlacedValueError, Preset
+from bot.prompting.presets.preset import Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.runtime.validation_errors import describe_problem
 from bot.texts.text import Text, translatable, translatable_count
@@ -97,7 +98,7 @@ def _describe(problem: ErrorDetails) -> Text:
 def _path_of(problem: ErrorDetails) -> tuple[str | int, ...]:
     """Return the path of a mistake; within a value that one validator checks, it adds the rest."""
     error = problem.get("ctx", {}).get("error")
-    return (*problem["loc"], *(error.path if isinstance(error, PlacedValueError) else ()))
+    return (*problem["loc"], *(error.path if isinstance(error, PlacedPresetError) else ()))
 
 
 def _dotted(path: Iterable[str | int]) -> str:
