@@ -3,16 +3,20 @@
 `tests/test_attacks.py` has the table of which test runs which of them.
 """
 
+import ast
 import gzip
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from _pytest.mark.structures import ParameterSet
 from typing_extensions import override
 
+from tests.checkout import CHECKOUT
 from tests.shared_data import shared_folder
 
 _ZEROS_A_MEMBER = 16 * 2**20
@@ -56,6 +60,34 @@ def with_ours(
         missing = pytest.mark.skip(reason=str(absent))
         return [*own, pytest.param("", None, id="attacks.json", marks=missing)]
     return [*own, *(pytest.param(one["title"], one["input"], id=one["title"]) for one in found)]
+
+
+def secret_in(text: str) -> str:
+    """Return what must not be seen of a text: a key's body, a password, the longest token."""
+    if pem := re.search(r"-----BEGIN [^-]+-----\s*(\S+)", text):
+        return str(pem[1])
+    if named := re.search(r"://[^/\s:@]*:([^/\s@]+)@|\w: (?:\w+ )?(\S+)|bot(\d+\W\w+)", text):
+        return str(next(found for found in named.groups() if found))
+    return str(max(re.findall(r"[\w+/-]{6,}={0,2}", text), key=len))
+
+
+@cache
+def _tests_in(file: Path) -> set[str]:
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    body = ast.parse(file.read_text("utf-8")).body
+    return {node.name for node in body if isinstance(node, functions)}
+
+
+def exists(test: str) -> bool:
+    """Return whether there is a test, named as pytest does."""
+    path, _, name = test.partition("::")
+    return name in _tests_in(CHECKOUT / path)
+
+
+def skip_for(test: str) -> NoReturn:
+    """Skip a case that another test runs, which must exist."""
+    assert exists(test), test
+    pytest.skip(f"runs in {test}")
 
 
 # --- generators --------------------------------------------------------------------------------

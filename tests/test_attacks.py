@@ -1,21 +1,18 @@
 """Every case of attacks.json is tried where it enters: the table of which test does that."""
 
-import ast
 import gzip
 import itertools
 from collections.abc import Mapping
-from functools import cache
-from typing import Any
-
 import pytest
-
-from tests.attacks import GENERATORS, GzipZeros, attack_file, expand, texts_in
+from tests.attacks import GENERATORS
+from tests.attacks import GzipZeros
+from tests.attacks import attack_file
+from tests.attacks import expand
+from tests.attacks import texts_in
 from tests.checkout import CHECKOUT
-from tests.e2e import test_delivery_faults as delivery
-from tests.e2e import test_permissions as permissions
-from tests.importers import test_hostile_files as files
-from tests.turn import test_excessive_input as limits
 from tests.turn import test_personal_data as privacy
+from tests.attacks import exists
+
 
 # By category: the tests whose parameters or loops are its cases.
 TESTS: Mapping[str, tuple[str, ...]] = {
@@ -88,27 +85,6 @@ ORACLES = frozenset(
 )
 
 
-@cache
-def functions_of(path: str) -> Mapping[str, str]:
-    """Return the source of each test function of a file, its decorators included."""
-    source = (CHECKOUT / path).read_text(encoding="utf-8")
-    lines = source.splitlines()
-    return {
-        node.name: "\n".join(
-            lines[min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1 :][
-                : (node.end_lineno or 0)
-            ]
-        )
-        for node in ast.parse(source).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-
-
-def exists(test: str) -> bool:
-    path, _, name = test.partition("::")
-    return name in functions_of(path)
-
-
 @pytest.mark.parametrize(("category", "tests"), TESTS.items())
 def test_tests_of_the_table_exist_and_read_their_category(
     category: str, tests: tuple[str, ...]
@@ -127,29 +103,6 @@ def test_every_category_oracle_and_generator_is_known() -> None:
     assert set(content["generators"]) <= set(GENERATORS)
     for case in content["cases"]:
         expand(case["input"])  # raises for a generator that nobody has declared
-
-
-def cases(category: str) -> list[tuple[str, Any]]:
-    return [
-        (case["title"], case["input"])
-        for case in attack_file()["cases"]
-        if case["category"] == category
-    ]
-
-
-def test_every_case_that_needs_a_scenario_has_one() -> None:
-    for _, given in cases("abuse_limits"):
-        assert limits.find_scenario(given) is not None
-    known: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
-        "admin_authz": (permissions.SCENARIOS, permissions.ELSEWHERE),
-        "privacy": ({**privacy.SCENARIOS}, privacy.ELSEWHERE),
-        "attachments": (files.FILES, files.ELSEWHERE),
-        "delivery": (delivery.SCENARIOS, delivery.ELSEWHERE),
-    }
-    for category, (scenarios, elsewhere) in known.items():
-        titles = {title for title, _ in cases(category)}
-        assert titles - {*scenarios, *elsewhere} == set(), category
-        assert [test for test in elsewhere.values() if not exists(test)] == []
 
 
 # --- the loader --------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 import contextlib
 import shutil
-from collections.abc import AsyncIterator
+import signal
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import psutil
@@ -58,6 +59,18 @@ def find_valkey() -> psutil.Process | None:
     """Return the server that this process runs; None while it is restarted."""
     children = psutil.Process().children()
     return next((child for child in children if "valkey" in child.name()), None)
+
+
+@contextlib.contextmanager
+def frozen_valkey() -> Iterator[None]:
+    """Let this process's Valkey stand still within the block; it must run."""
+    server = find_valkey()
+    assert server is not None
+    server.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.send_signal(signal.SIGCONT)
 
 
 async def _answers(url: str) -> bool:

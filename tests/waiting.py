@@ -1,7 +1,8 @@
-"""Wait for other tasks and the database, which take real time."""
+"""Wait for other tasks, processes and the database, which take real time."""
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVar
 
 from tests.fakes import FakeClock
 
@@ -11,11 +12,17 @@ PATIENCE_SECONDS = 120.0
 BELOW_STALL_SECONDS = 40.0
 """For what must not wait for a server that says nothing for a minute."""
 
+T = TypeVar("T")
 
-async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 # no event: a look at what is there
-            await asyncio.sleep(0.002)
+
+async def wait_until(condition: Callable[[], T | None], seconds: float = PATIENCE_SECONDS) -> T:
+    """Wait until `condition()` is true, and return its value."""
+    interval = 0.002
+    async with asyncio.timeout(seconds):
+        while not (found := condition()):
+            await asyncio.sleep(interval)
+            interval = min(0.02, 1.2 * interval)  # another process may make it so
+    return found
 
 
 async def advance_in_steps(clock: FakeClock, seconds: float) -> None:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import psutil
 
-from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms, running_platforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess
+from tests.support.chats import Conversation, LoopbackPlatforms, running_platforms
+from tests.support.model_server import ModelServer
+from tests.support.service_process import ServiceProcess
 
 _CONVERSATIONS = 5
 _START_SECONDS = 120  # on a busy machine
@@ -110,7 +110,7 @@ async def _talk(platforms: LoopbackPlatforms, names: list[str], messages: int) -
         for chat in chats:
             chat.ask(f"{number}", words=100)
         async with asyncio.timeout(60):
-            while any(len(platforms.bot_texts(chat)) <= number for chat in chats):  # noqa: ASYNC110
+            while any(len(chat.texts()) <= number for chat in chats):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     await asyncio.sleep(_SETTLE_SECONDS)
 

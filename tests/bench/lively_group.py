@@ -17,9 +17,15 @@ from typing import Any
 import discord
 
 from tests.bench.scripted_model import ScriptedModel
-from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms, running_platforms
-from tests.e2e.service_process import ServiceProcess, preset_json
-from tests.e2e.shown_messages import RETRY, ShownMessages
+from tests.support.chats import (
+    RETRY,
+    Conversation,
+    DiscordChat,
+    LoopbackPlatforms,
+    TelegramChat,
+    running_platforms,
+)
+from tests.support.service_process import ServiceProcess, preset_json
 
 SCRIPT = Path(__file__).with_suffix(".toml")
 PEOPLE = ("Ines", "Tobi", "Mei")
@@ -84,19 +90,15 @@ class GroupRecorder:
 
     @property
     def chat(self) -> int:
-        return int(self.where.name.partition(":")[2])
+        return self.where.chat
 
     def snapshot(self) -> dict[int, BotMessage]:
         """Return the bot's messages by their ids, in order."""
-        shown = ShownMessages(self.platforms)
-        messages, buttons = shown.of(self.where), shown.buttons(self.where)
+        messages, buttons = self.where.bot_messages(), self.where.buttons()
         return {
-            self._id(one): self._shown(one, tuple(labels))
+            self.where.id_of(one): self._shown(one, tuple(labels))
             for one, labels in zip(messages, buttons, strict=True)
         }
-
-    def _id(self, message: Any) -> int:
-        return int(message["message_id"] if self.is_telegram else message.id)
 
     def _shown(self, message: Any, buttons: tuple[str, ...]) -> BotMessage:
         if not self.is_telegram:
@@ -129,11 +131,7 @@ class GroupRecorder:
                 said = self.platforms.discord.say(person, self.chat, text, files=files)
         elif (author := step.get("reply_to")) is not None:
             to = [number for number, one in self.snapshot().items() if one.author == author][-1]
-            person, wire = self.where.people[who], self.platforms.discord
-            if self.is_telegram:
-                said = self.platforms.telegram.say(person, text, chat=self.chat, reply_to=to)
-            else:
-                said = wire.say(person, self.chat, text, reply_to=to)
+            said = self.where.say(text, who, reply_to=to)
         else:
             said = self.where.say(text, who)
         self.own[step["who"]] = said
@@ -169,13 +167,13 @@ class GroupRecorder:
         elif "edits" in step:
             self.asked_at = time.time()
             who = PEOPLE.index(step["who"])
-            self.platforms.edit(self.where, self.own[step["who"]], who, step["edits"])
+            self.where.edit(self.own[step["who"]], step["edits"], who)
             events.append((at, "edits", step))
         else:
             self.asked_at = time.time()
-            shown, label = ShownMessages(self.platforms), step["presses"]
-            assert label in shown.buttons(self.where)[-1], f"{step}: {[*before.values()][-1]}"
-            await shown.press(self.where, label, PEOPLE.index(step["who"]))
+            label = step["presses"]
+            assert label in self.where.buttons()[-1], f"{step}: {[*before.values()][-1]}"
+            await self.where.press(label, PEOPLE.index(step["who"]))
             events.append((at, "presses", step))
         if step.get("together"):
             return
@@ -271,7 +269,7 @@ def _open_discord(platforms: LoopbackPlatforms) -> Conversation:
     host = guild.create_role("host", permissions=discord.Permissions(manage_guild=True))
     people = [wire.member(guild, name, roles=[host] * (name == "Ines")) for name in PEOPLE]
     channel = guild.create_text_channel("friday-mystery").id
-    return platforms._on_discord(channel, people, f"<@{wire.b.bot_user.id}> ")
+    return DiscordChat(platforms, "channel", channel, people)
 
 
 def _open_telegram(platforms: LoopbackPlatforms) -> Conversation:
@@ -282,7 +280,9 @@ def _open_telegram(platforms: LoopbackPlatforms) -> Conversation:
     wire.chat(_TELEGRAM_CHAT, "supergroup", title="Friday mystery")
     wire.chats[_TELEGRAM_CHAT]["_admins"] = {_TELEGRAM_IDS["Ines"]}
     people = list(_TELEGRAM_IDS.values())
-    return platforms._on_telegram(_TELEGRAM_CHAT, None, people, "")
+    group = TelegramChat(platforms, "telegram_group", _TELEGRAM_CHAT, people)
+    group.mention = ""
+    return group
 
 
 def _is_longer(recorder: GroupRecorder, known: set[int]) -> bool:
@@ -293,7 +293,7 @@ async def record(recorder: GroupRecorder, script: Mapping[str, Any], minute_seco
     """Set the two characters up, and play the whole script in one group."""
     for command in ("/preset use marlowe", "/preset add nora"):
         known = set(recorder.snapshot())
-        recorder.where.say(f"{recorder.where.mention}{command}", 0)
+        recorder.where.tell(command)
         await wait_until(partial(_is_longer, recorder, known))
     recorder.began = time.time()
     at = 0

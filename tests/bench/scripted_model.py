@@ -6,7 +6,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from tests.e2e.model_server import ModelServer
+from tests.support.model_server import ModelServer
 
 
 class ScriptedModel(ModelServer):

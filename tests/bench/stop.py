@@ -14,17 +14,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from pathlib import Path
 
-from tests.e2e.loopback_platforms import Conversation, running_platforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess
-from tests.e2e.shown_messages import ShownMessages
-from tests.e2e.waiting import wait_until
+from tests.support.chats import STOP, Conversation, running_platforms
+from tests.support.model_server import ModelServer
+from tests.support.service_process import ServiceProcess
+from tests.waiting import wait_until
 
 _PATIENCE_SECONDS = 60.0
-_STOP = "⏹ Stop"
 _TARGET_SECONDS = 0.3
 
 
@@ -35,17 +32,16 @@ async def measure(rounds: int, redis: str) -> dict[str, list[float]]:
             service = ServiceProcess(Path(folder), platforms, model)
             if redis:
                 service.settings["TROUPE_REDIS_URL"] = redis
-            shown = ShownMessages(platforms)
             places = {"Discord": platforms.channel, "Telegram": platforms.telegram_group}
             ways: dict[str, Callable[[Conversation], Awaitable[None]]] = {
-                "Stop button": partial(_press, shown),
+                "Stop button": _press,
                 "/stop": _write,
             }
             await service.start_and_wait()
             try:
                 return {
                     f"{platform}, {way}": [
-                        await _stop_once(model, open_place(), shown, stop) for _ in range(rounds)
+                        await _stop_once(model, open_place(), stop) for _ in range(rounds)
                     ]
                     for platform, open_place in places.items()
                     for way, stop in ways.items()
@@ -57,7 +53,6 @@ async def measure(rounds: int, redis: str) -> dict[str, list[float]]:
 async def _stop_once(
     model: ModelServer,
     where: Conversation,
-    shown: ShownMessages,
     stop: Callable[[Conversation], Awaitable[None]],
 ) -> float:
     halfway, hung_up = model.halfway, model.hung_up
@@ -65,23 +60,23 @@ async def _stop_once(
     try:
         where.ask("aa01", 40)
         await wait_until(
-            lambda: model.halfway > halfway and [_STOP] in shown.buttons(where), _PATIENCE_SECONDS
+            lambda: model.halfway > halfway and [STOP] in where.buttons(), _PATIENCE_SECONDS
         )
         begun = time.time()
         await stop(where)
         await wait_until(lambda: model.hung_up > hung_up, _PATIENCE_SECONDS)
     finally:
         model.gate.set()
-    await wait_until(lambda: [_STOP] not in shown.buttons(where), _PATIENCE_SECONDS)
+    await wait_until(lambda: [STOP] not in where.buttons(), _PATIENCE_SECONDS)
     return model.hung_up_at - begun
 
 
-async def _press(shown: ShownMessages, where: Conversation) -> None:
-    await shown.press(where, _STOP)
+async def _press(where: Conversation) -> None:
+    await where.press(STOP)
 
 
 async def _write(where: Conversation) -> None:
-    where.say(f"{where.mention}/stop", 0)
+    where.tell("/stop")
 
 
 def _line(name: str, times: Sequence[float]) -> str:

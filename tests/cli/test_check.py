@@ -19,8 +19,8 @@ from bot.settings import read_settings
 from tests.backends import tiny_gguf, toy_projector
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT
-from tests.e2e.loopback_platforms import running_platforms
 from tests.rigs.fake_openai import FakeOpenAI, thinking
+from tests.support.chats import running_platforms
 
 ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"}
 

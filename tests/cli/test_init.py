@@ -19,8 +19,8 @@ from bot.cli.app import app
 from bot.errors import PlatformError, SettingsError, TroupeError, UserError
 from bot.settings import read_settings
 from tests.checkout import CHECKOUT
-from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
 from tests.rigs.fake_openai import FakeOpenAI
+from tests.support.chats import LoopbackPlatforms, running_platforms
 from tests.waiting import wait_until
 
 OLD = "# my bot\nOTHER=1\nTROUPE_LOG_LEVEL=debug  # loud\nTROUPE_TELEGRAM__TOKEN=1:old\n\n# end\n"

@@ -16,8 +16,8 @@ from bot.settings import read_settings
 from bot.setup import SetupSteps
 from bot.storage.operation import AuditLog
 from tests.cli.test_init import OLD, send_code
-from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
 from tests.samples import mask_secret
+from tests.support.chats import LoopbackPlatforms, running_platforms
 from tests.support.console import ConsoleUnderTest, MakeParts, hidden_fields
 from tests.waiting import wait_until
 

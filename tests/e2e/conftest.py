@@ -3,14 +3,14 @@
 import os
 import random
 from collections.abc import AsyncIterator, Generator
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess
+from tests.support.chats import Conversation, LoopbackPlatforms, running_platforms
+from tests.support.child_launcher import ChildLauncher, running_launcher
+from tests.support.model_server import ModelServer
+from tests.support.service_process import ServiceProcess
 
 
 @pytest.fixture
@@ -21,27 +21,59 @@ def seed() -> int:
     return given
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def launcher() -> AsyncIterator[ChildLauncher]:
+    """A process that has imported the bot, and starts it by forking."""
+    async with running_launcher() as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def platforms() -> AsyncIterator[LoopbackPlatforms]:
     async with running_platforms() as both:
         yield both
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def model() -> AsyncIterator[ModelServer]:
     async with ModelServer() as answering:
         yield answering
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(
-    platforms: LoopbackPlatforms, model: ModelServer, tmp_path_factory: pytest.TempPathFactory
+    platforms: LoopbackPlatforms,
+    model: ModelServer,
+    launcher: ChildLauncher,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[ServiceProcess]:
-    """Return a service that is not started yet."""
-    installed = ServiceProcess(tmp_path_factory.mktemp("service"), platforms, model)
+    """A service that is not started yet."""
+    installed = ServiceProcess(tmp_path_factory.mktemp("service"), platforms, model, launcher)
     yield installed
-    if installed.is_running:
-        await installed.kill()
+    await installed.kill()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def running(
+    request: pytest.FixtureRequest,
+    platforms: LoopbackPlatforms,
+    model: ModelServer,
+    service: ServiceProcess,
+) -> ServiceProcess:
+    """The service, running with what the mark `runs_with` names: a preset, and settings."""
+    platforms.end_faults()
+    model.reset()
+    mark = request.node.get_closest_marker("runs_with")
+    await service.run_with(*(mark.args if mark else ()), **(mark.kwargs if mark else {}))
+    return service
+
+
+@pytest.fixture
+def where(
+    request: pytest.FixtureRequest, running: ServiceProcess, platforms: LoopbackPlatforms
+) -> Conversation:
+    """A new conversation of a kind in which the running service answers."""
+    return platforms.open(request.param)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -50,10 +82,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        for value in _services(item.funcargs):
-            report.sections.append((f"the end of {value.log}", value.log_tail()))
+        services = {one for one in item.funcargs.values() if isinstance(one, ServiceProcess)}
+        for one in services:
+            report.sections.append((f"the end of {one.log}", one.log_tail()))
     return report
-
-
-def _services(funcargs: dict[str, Any]) -> list[ServiceProcess]:
-    return [value for value in funcargs.values() if isinstance(value, ServiceProcess)]

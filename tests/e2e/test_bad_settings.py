@@ -1,45 +1,30 @@
 """Wrong settings are named in one clear line, and no question is lost."""
 
 import asyncio
-import itertools
 import re
 import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from tests.e2e.child_launcher import running_launcher
-from tests.e2e.kill_load import wait_until_settled
-from tests.e2e.loopback_platforms import LoopbackPlatforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess
-from tests.e2e.transcript_checker import check_transcripts
+from tests.support.chats import LoopbackPlatforms
+from tests.support.features import EVERYWHERE, ON_THE_WIRES
+from tests.support.kill_load import wait_until_settled
+from tests.support.model_server import ModelServer
+from tests.support.service_process import ServiceProcess
+from tests.support.transcripts import check_transcripts
 
-pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = ON_THE_WIRES
 
-_names = (f"{number:04x}" for number in itertools.count())
 # A limit for the size of files; without bytecode caches, which would be truncated.
 _SMALL_DISK = ("sh", "-c", 'ulimit -f 24; PYTHONDONTWRITEBYTECODE=1 exec "$@"', "sh")
 
 
 def ask_everywhere(platforms: LoopbackPlatforms) -> None:
-    for conversation in platforms.conversations.values():
-        conversation.ask(next(_names))
-
-
-@contextmanager
-def extra_preset(service: ServiceProcess, name: str, text: str) -> Iterator[Path]:
-    """Add a preset file within the block."""
-    file = service.presets / f"{name}.json"
-    file.write_text(text)
-    try:
-        yield file
-    finally:
-        file.unlink()
+    for where in platforms.conversations.values():
+        where.ask()
 
 
 async def start_error(service: ServiceProcess, **settings: str) -> str:
@@ -49,35 +34,17 @@ async def start_error(service: ServiceProcess, **settings: str) -> str:
 
 
 async def error_line(service: ServiceProcess) -> str:
-    code = await service.wait_for_exit()
-    assert code == 1
+    assert await service.wait_for_exit() == 1
     assert "Traceback" not in service.output()
-    lines = re.findall(r"^troupe: (?!on |health at )(.+)$", service.output(), re.MULTILINE)
-    assert len(lines) == 1, service.output()
-    return str(lines[0])
+    [line] = re.findall(r"^troupe: (?!on |health at )(.+)$", service.output(), re.MULTILINE)
+    return str(line)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    platforms: LoopbackPlatforms, model: ModelServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[ServiceProcess]:
-    async with running_launcher() as launcher:
-        installed = ServiceProcess(tmp_path_factory.mktemp("service"), platforms, model, launcher)
-        yield installed
-        if installed.is_running:
-            await installed.kill()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def installed(platforms: LoopbackPlatforms, service: ServiceProcess) -> ServiceProcess:
     """Return a service that has answered before, in a private chat and a group of each platform."""
-    for make in (
-        platforms.channel,
-        platforms.discord_dm,
-        platforms.telegram_group,
-        platforms.telegram_dm,
-    ):
-        make()
+    for kind in EVERYWHERE:
+        platforms.open(kind)
     await service.start_and_wait()
     ask_everywhere(platforms)
     await wait_until_settled(platforms, 20)
@@ -90,53 +57,47 @@ def questions_while_it_is_down(installed: ServiceProcess, platforms: LoopbackPla
     ask_everywhere(platforms)
 
 
-async def test_wrong_value_names_its_variable(installed: ServiceProcess) -> None:
-    line = await start_error(installed, TROUPE_CONSOLE__PORT="many")
-    assert line.startswith("TROUPE_CONSOLE__PORT: ")
-    assert "integer" in line
-
-
-async def test_missing_default_preset_gets_a_suggestion(
-    installed: ServiceProcess,
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"CONSOLE__PORT": "many"}, ["TROUPE_CONSOLE__PORT: ", "integer"]),
+        ({"DEFAULT_PRESET": "testr"}, ["TROUPE_DEFAULT_PRESET", "did you mean 'tester'?"]),
+        (
+            {"PROVIDERS__TEST__KIND": "llama_cpp", "PROVIDERS__TEST__MODEL_PATH": "nowhere.gguf"},
+            ["nowhere.gguf"],
+        ),
+        ({"TELEGRAM__TOKEN": "a_secret"}, ["TROUPE_TELEGRAM__TOKEN", "@BotFather"]),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+async def test_wrong_setting_is_named(
+    installed: ServiceProcess, settings: dict[str, str], named: list[str]
 ) -> None:
-    line = await start_error(installed, TROUPE_DEFAULT_PRESET="testr")
-    assert "TROUPE_DEFAULT_PRESET" in line
-    assert "did you mean 'tester'?" in line
+    line = await start_error(installed, **{f"TROUPE_{name}": one for name, one in settings.items()})
+    assert [word for word in named if word not in line] == []
+    assert "a_secret" not in installed.output()
 
 
-async def test_broken_preset_names_file_and_line(installed: ServiceProcess) -> None:
-    text = '{\n"name": "broken",\n"provider": "test",\n"model": "m",\n"sistem": "Hello."\n}'
-    with extra_preset(installed, "broken", text) as file:
-        line = await start_error(installed, TROUPE_DEFAULT_PRESET="broken")
-    assert f"{file}, line 5: unknown key 'sistem'; did you mean 'system'?" in line
-
-
-async def test_missing_provider_names_its_variable(
-    installed: ServiceProcess,
-) -> None:
-    with extra_preset(
-        installed, "stranger", '{"name": "stranger", "provider": "openai", "model": "m"}'
-    ):
-        line = await start_error(installed, TROUPE_DEFAULT_PRESET="stranger")
-    assert "stranger" in line
-    assert "TROUPE_PROVIDERS__OPENAI__API_KEY" in line
-
-
-async def test_missing_model_names_its_path(installed: ServiceProcess) -> None:
-    nowhere = str(installed.folder / "nowhere.gguf")
-    line = await start_error(
-        installed,
-        TROUPE_PROVIDERS__TEST__KIND="llama_cpp",
-        TROUPE_PROVIDERS__TEST__MODEL_PATH=nowhere,
-    )
-    assert nowhere in line
-
-
-async def test_malformed_telegram_token_names_its_source(installed: ServiceProcess) -> None:
-    line = await start_error(installed, TROUPE_TELEGRAM__TOKEN="nonsense")
-    assert "TROUPE_TELEGRAM__TOKEN" in line
-    assert "@BotFather" in line
-    assert "nonsense" not in installed.output()
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (
+            '{\n"name": "wrong",\n"provider": "test",\n"model": "m",\n"sistem": "Hello."\n}',
+            "wrong.json, line 5: unknown key 'sistem'; did you mean 'system'?",
+        ),
+        (
+            '{"name": "wrong", "provider": "openai", "model": "m"}',
+            "TROUPE_PROVIDERS__OPENAI__API_KEY",
+        ),
+    ],
+)
+async def test_wrong_preset_is_named(installed: ServiceProcess, text: str, named: str) -> None:
+    file = installed.presets / "wrong.json"
+    file.write_text(text)
+    line = await start_error(installed, TROUPE_DEFAULT_PRESET="wrong")
+    file.unlink()
+    assert "wrong" in line
+    assert named in line
 
 
 @pytest.mark.parametrize(

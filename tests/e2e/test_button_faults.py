@@ -4,7 +4,7 @@ What is checked is what the platform has: the messages on the screen, and its lo
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import count
@@ -14,11 +14,7 @@ import pytest
 import pytest_asyncio
 from typing_extensions import override
 
-from tests.e2e.child_launcher import running_launcher
-from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess, preset_json
-from tests.e2e.shown_messages import (
+from tests.support.chats import (
     AT_ONCE,
     CONTINUE,
     DELETE,
@@ -26,15 +22,14 @@ from tests.e2e.shown_messages import (
     OLDER,
     RETRY,
     STOP,
-    ShownMessages,
+    Conversation,
+    LoopbackPlatforms,
 )
-from tests.e2e.waiting import wait_until
+from tests.support.features import ON_THE_WIRES
+from tests.support.model_server import ModelServer
+from tests.support.service_process import ServiceProcess, preset_json
 
-pytestmark = [
-    pytest.mark.service,
-    pytest.mark.timeout(180),
-    pytest.mark.asyncio(loop_scope="module"),
-]
+pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(preset_json("tester"))]
 
 KINDS = ("channel", "face", "group")
 """The bot itself and the webhook of a character on Discord; the bot on Telegram."""
@@ -60,111 +55,108 @@ class NewWordsModel(ModelServer):
         said = str(messages[-1]["content"])
         return f"Number {len(self.requests)}: you said “{said}”, and I have thought about it."
 
+    def count_requests(self, answer: str) -> int:
+        """Count the requests that the question of an answer is in."""
+        question = answer.partition("“")[2].partition("”")[0]
+        return sum(question in str(one["messages"]) for one in self.requests)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def model() -> AsyncIterator[NewWordsModel]:
+    async with NewWordsModel() as answering:
+        yield answering
+
+
+@pytest.fixture(scope="module", autouse=True)
+def face(service: ServiceProcess) -> None:
+    (service.presets / "nova.json").write_text(preset_json("nova", role_name="Nova"))
+
 
 @dataclass
-class Deployment:
-    """Chats whose buttons are pressed while something goes wrong."""
+class DisturbedChat:
+    """A chat whose buttons are pressed while something goes wrong."""
 
-    platforms: LoopbackPlatforms
-    model: ModelServer
-    service: ServiceProcess
-    shown: ShownMessages
+    where: Conversation
 
-    async def open(self, kind: str) -> Conversation:
-        if kind == "group":
-            return self.platforms.telegram_group()
-        where = self.platforms.channel()
-        if kind == "face":
-            channel = int(where.name.removeprefix("discord:"))
-            command = f"{where.mention}/preset use nova"
-            self.platforms.discord.say(self.platforms.admin, channel, command)
-            await wait_until(lambda: self.shown.texts(where))
-            for one in self.shown.of(where):
-                self.platforms.discord.delete(channel, one.id)
-        return where
-
-    async def answered(self, where: Conversation) -> str:
+    async def answered(self) -> str:
         """Let a question be answered; returns the answer."""
-        where.say(f"{where.mention}what about {next(_names)}?", 0)
-        await self.shown.labelled(where, AT_ONCE)
-        return self.shown.texts(where)[0]
+        self.where.tell(f"what about {next(_names)}?")
+        await self.where.labelled(*AT_ONCE)
+        return self.where.texts()[0]
 
-    async def nothing_follows(self, where: Conversation) -> None:
+    async def nothing_follows(self) -> None:
         """Have one more question answered: nothing but its answer comes after what is shown."""
-        before = self.shown.texts(where)
-        where.say(f"{where.mention}and what about {next(_names)}?", 0)
-        await wait_until(
-            lambda: (
-                len(self.shown.texts(where)) > len(before)
-                and self.shown.buttons(where)[-1] == AT_ONCE
-            )
+        where, before = self.where, self.where.texts()
+        where.tell(f"and what about {next(_names)}?")
+        await where.wait_until(
+            lambda: len(where.texts()) > len(before) and where.buttons()[-1] == AT_ONCE
         )
-        assert self.shown.texts(where)[:-1] == before
+        assert where.texts()[:-1] == before
 
-    async def prepared(self, where: Conversation, label: str) -> list[str]:
+    async def prepared(self, label: str) -> list[str]:
         """Return the versions of an answer under which a button can be pressed."""
-        versions = [await self.answered(where)]
+        versions = [await self.answered()]
         if label == OLDER:
-            await self.shown.press(where, RETRY)
-            await self.shown.labelled(where, [*AT_ONCE, OLDER, "2/2"])
-            versions += self.shown.texts(where)
+            await self.where.press(RETRY)
+            await self.where.labelled(*AT_ONCE, OLDER, "2/2")
+            versions += self.where.texts()
         return versions
 
-    def disturb(self, where: Conversation, fault: str) -> None:
-        """Disturb the next request of each kind that concerns the messages of a chat."""
-        chat = where.name.partition(":")[2]
+    def disturb(self, fault: str) -> None:
+        """Disturb the next request of each kind that concerns the messages of the chat."""
         how: dict[str, Any] = {"drop": True, "after": True}
         if fault == "429":
             how = {"retry_after": _RETRY_AFTER}
-        if where.name.startswith("telegram"):
+        if self.where.is_telegram:
             for method in _TELEGRAM:
-                self.platforms.telegram.fault(method, match={"chat_id": chat}, **how)
+                match = {"chat_id": str(self.where.chat)}
+                self.where.platforms.telegram.fault(method, match=match, **how)
         else:
-            for method, path in _DISCORD:
-                self.platforms.discord.fault(method, self._path(path, chat), **how)
+            for method, path in self._paths():
+                self.where.platforms.discord.fault(method, path, **how)
 
-    def _path(self, pattern: str, chat: str) -> str:
-        hooks = self.platforms.discord.b.webhooks.values()
-        hook = next((one.id for one in hooks if one.channel_id == int(chat)), 0)
-        return pattern.format(hook if pattern.startswith("/webhooks") else chat)
+    def _paths(self) -> list[tuple[str, str]]:
+        chat = self.where.chat
+        hooks = self.where.platforms.discord.b.webhooks.values()
+        hook = next((one.id for one in hooks if one.channel_id == chat), 0)
+        return [
+            (method, path.format(hook if path.startswith("/webhooks") else chat))
+            for method, path in _DISCORD
+        ]
 
-    def end_disturbance(self, where: Conversation | None = None) -> None:
-        """Remove what is left of the faults of a chat, or of all."""
-        chat = "" if where is None else where.name.partition(":")[2]
-        on_telegram, on_discord = self.platforms.telegram.faults, self.platforms.discord.faults
-        on_telegram[:] = [one for one in on_telegram if chat and one["match"]["chat_id"] != chat]
-        paths = [self._path(path, chat) for _, path in _DISCORD] if chat else []
-        on_discord[:] = [one for one in on_discord if chat and one["path"] not in paths]
+    def end_disturbance(self) -> None:
+        """Remove what is left of the faults of the chat."""
+        if self.where.is_telegram:
+            faults, chat = self.where.platforms.telegram.faults, str(self.where.chat)
+            faults[:] = [one for one in faults if one["match"]["chat_id"] != chat]
+        else:
+            faults, paths = self.where.platforms.discord.faults, {one for _, one in self._paths()}
+            faults[:] = [one for one in faults if one["path"] not in paths]
 
-    def requests_about(self, answer: str) -> int:
-        """Count the requests that the question of an answer is in."""
-        question = answer.partition("“")[2].partition("”")[0]
-        return sum(question in str(one["messages"]) for one in self.model.requests)
-
-    def calls(self, where: Conversation) -> list[tuple[str, float, Any]]:
-        """Return the route, time and status of the requests about messages of a chat."""
-        chat = where.name.partition(":")[2]
-        if where.name.startswith("telegram"):
+    def calls(self) -> list[tuple[str, float, Any]]:
+        """Return the route, time and status of the requests about messages of the chat."""
+        if self.where.is_telegram:
             return [
                 ("chat", one["t"], one["status"])
-                for one in self.platforms.telegram.log
-                if one["method"] in _TELEGRAM and str(one["params"].get("chat_id")) == chat
+                for one in self.where.platforms.telegram.log
+                if one["method"] in _TELEGRAM
+                and str(one["params"].get("chat_id")) == str(self.where.chat)
             ]
         return [
             (f"{method} {path}", one["t"], one["status"])
-            for one in self.platforms.discord.log
-            for method, path in _DISCORD
-            if one["method"] == method and fnmatch(one["path"], self._path(path, chat))
+            for one in self.where.platforms.discord.log
+            for method, path in self._paths()
+            if one["method"] == method and fnmatch(one["path"], path)
         ]
 
-    async def shows(self, where: Conversation, text: str, labels: list[str]) -> None:
+    async def shows(self, text: str, *labels: str) -> None:
         """Wait until this is all that is on the screen, and see that it never was more."""
-        await self.shown.shows(where, text, labels)
-        assert max(self.shown.counts(where)) == 1
+        await self.where.shows(text, labels=labels)
+        assert max(self.where.counts()) == 1
 
-    def assert_disturbed(self, where: Conversation, fault: str) -> None:
+    def assert_disturbed(self, fault: str) -> None:
         """Check that there was a fault, and that a 429 was waited for in full."""
-        calls = self.calls(where)
+        calls = self.calls()
         status: Any = 429 if fault == "429" else "dropped"
         refused = [(route, at) for route, at, got in calls if got == status]
         assert refused, "nothing was disturbed"
@@ -178,125 +170,116 @@ class Deployment:
             assert early == []
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def deployment(
-    platforms: LoopbackPlatforms, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Deployment]:
-    async with NewWordsModel() as model, running_launcher() as launcher:
-        folder = tmp_path_factory.mktemp("service")
-        service = ServiceProcess(folder, platforms, model, launcher)
-        (service.presets / "tester.json").write_text(preset_json("tester"))
-        (service.presets / "nova.json").write_text(preset_json("nova", role_name="Nova"))
-        await service.start_and_wait()
-        yield Deployment(platforms, model, service, ShownMessages(platforms))
-        await service.kill()
+async def open_chat(platforms: LoopbackPlatforms, kind: str) -> DisturbedChat:
+    if kind == "group":
+        return DisturbedChat(platforms.telegram_group())
+    where = platforms.channel()
+    if kind == "face":
+        where.tell_as_admin("/preset use nova")
+        await where.shows_new()
+        for one in where.bot_messages():
+            platforms.discord.delete(where.chat, one.id)
+    return DisturbedChat(where)
 
 
-async def in_every_kind(deployment: Deployment, follow: Callable[[Conversation], Any]) -> None:
+async def in_every_kind(
+    platforms: LoopbackPlatforms, follow: Callable[[DisturbedChat], Coroutine[None, None, None]]
+) -> None:
     """Do the same in a chat of every kind at once."""
     async with asyncio.TaskGroup() as chats:
         for kind in KINDS:
-            chats.create_task(follow(await deployment.open(kind)))
+            chats.create_task(follow(await open_chat(platforms, kind)))
 
 
+@pytest.mark.usefixtures("running")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("label", [RETRY, OLDER, CONTINUE, DELETE])
 async def test_press_is_followed_once_when_the_platform_fails(
-    deployment: Deployment, fault: str, label: str
+    platforms: LoopbackPlatforms, model: NewWordsModel, fault: str, label: str
 ) -> None:
-    shown = deployment.shown
-
-    async def press_and_check(where: Conversation) -> None:
-        versions = await deployment.prepared(where, label)
-        asked = deployment.requests_about(versions[0])
-        deployment.disturb(where, fault)
-        await shown.press(where, label)
+    async def press_and_check(chat: DisturbedChat) -> None:
+        where, versions = chat.where, await chat.prepared(label)
+        asked = model.count_requests(versions[0])
+        chat.disturb(fault)
+        await where.press(label)
         if label == RETRY:
-            await shown.labelled(where, [*AT_ONCE, OLDER, "2/2"])
-            assert shown.texts(where)[0] not in versions
-            assert max(shown.counts(where)) == 1
+            await where.labelled(*AT_ONCE, OLDER, "2/2")
+            assert where.texts()[0] not in versions
+            assert max(where.counts()) == 1
         elif label == OLDER:
-            await deployment.shows(where, versions[0], [*AT_ONCE, "1/2", NEWER])
+            await chat.shows(versions[0], *AT_ONCE, "1/2", NEWER)
         elif label == DELETE:
-            await wait_until(lambda: shown.texts(where) == [])
+            await where.shows()
         else:
-            await wait_until(lambda: shown.buttons(where)[1:] == [AT_ONCE])
-            assert shown.texts(where)[0] == versions[0]
-            assert max(shown.counts(where)) == 2
-        deployment.assert_disturbed(where, fault)
-        deployment.end_disturbance(where)
+            await where.wait_until(lambda: where.buttons()[1:] == [AT_ONCE])
+            assert where.texts()[0] == versions[0]
+            assert max(where.counts()) == 2
+        chat.assert_disturbed(fault)
+        chat.end_disturbance()
         is_asked = label in {RETRY, CONTINUE}
-        assert deployment.requests_about(versions[0]) == asked + is_asked
-        await deployment.nothing_follows(where)
+        assert model.count_requests(versions[0]) == asked + is_asked
+        await chat.nothing_follows()
 
-    try:
-        await in_every_kind(deployment, press_and_check)
-    finally:
-        deployment.end_disturbance()
+    await in_every_kind(platforms, press_and_check)
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, "kill"])
 async def test_stop_holds_when_the_platform_fails_or_the_service_is_killed(
-    deployment: Deployment, fault: str
+    running: ServiceProcess, platforms: LoopbackPlatforms, model: NewWordsModel, fault: str
 ) -> None:
-    model, shown = deployment.model, deployment.shown
-    chats = [await deployment.open(kind) for kind in KINDS]
-    hung_up = model.hung_up
-    model.gate.clear()
-    try:
-        for where in chats:
-            where.say(f"{where.mention}tell me about {next(_names)}", 0)
-        await wait_until(lambda: all(shown.buttons(where) == [[STOP]] for where in chats))
-        since = {where.name: len([*shown.counts(where)]) - 1 for where in chats}
-        for where in chats:
-            if fault != "kill":
-                deployment.disturb(where, fault)
-            await shown.press(where, STOP)
-        await wait_until(lambda: model.hung_up == hung_up + len(chats))
+    chats = [await open_chat(platforms, kind) for kind in KINDS]
+    with model.held():
+        for chat in chats:
+            chat.where.tell(f"tell me about {next(_names)}")
+        for chat in chats:
+            await chat.where.labelled(STOP)
+        since = {chat.where.name: len([*chat.where.counts()]) - 1 for chat in chats}
+        async with model.hanging_up(len(chats)):
+            for chat in chats:
+                if fault != "kill":
+                    chat.disturb(fault)
+                await chat.where.press(STOP)
         if fault == "kill":
-            await deployment.service.kill()
-    finally:
-        model.gate.set()
+            await running.kill()
     if fault == "kill":
-        await deployment.service.start_and_wait()
-    for where in chats:
-        await shown.labelled(where, AT_ONCE)
-        [text] = shown.texts(where)
-        counts = [*shown.counts(where)][since[where.name] :]
+        await running.start_and_wait()
+    for chat in chats:
+        await chat.where.labelled(*AT_ONCE)
+        [text] = chat.where.texts()
+        counts = [*chat.where.counts()][since[chat.where.name] :]
         assert set(counts) == {1}, "it was sent again, or gone meanwhile"
         if fault != "kill":  # then it is written again, at least its first words
             assert text.endswith("⚠ (stopped)")
-            deployment.assert_disturbed(where, fault)
-    deployment.end_disturbance()
-    for where in chats:
-        await deployment.nothing_follows(where)
+            chat.assert_disturbed(fault)
+    platforms.end_faults()
+    for chat in chats:
+        await chat.nothing_follows()
 
 
 @pytest.mark.parametrize("kind", ["face", "group"])
 async def test_presses_are_followed_once_although_the_service_is_killed(
-    deployment: Deployment, kind: str
+    running: ServiceProcess, platforms: LoopbackPlatforms, kind: str
 ) -> None:
-    shown, service = deployment.shown, deployment.service
-    where = await deployment.open(kind)
-    versions = [await deployment.answered(where)]
+    chat = await open_chat(platforms, kind)
+    where = chat.where
+    versions = [await chat.answered()]
 
     async def press_and_kill(label: str, point: str) -> None:
-        async with service.killed_at(point):
-            await shown.press(where, label)
+        async with running.killed_at(point):
+            await where.press(label)
 
     for number, point in enumerate(("during_generation", "after_finish", "after_http"), 2):
         await press_and_kill(RETRY, point)
-        await shown.labelled(where, [*AT_ONCE, OLDER, f"{number}/{number}"])
-        [text] = shown.texts(where)
+        await where.labelled(*AT_ONCE, OLDER, f"{number}/{number}")
+        [text] = where.texts()
         assert text not in versions
         versions.append(text)
     for number, point in ((3, "before_finish"), (2, "after_take")):
         await press_and_kill(OLDER, point)
-        labels = [*AT_ONCE, OLDER, f"{number}/4", NEWER]
-        await deployment.shows(where, versions[number - 1], labels)
+        await chat.shows(versions[number - 1], *AT_ONCE, OLDER, f"{number}/4", NEWER)
     await press_and_kill(CONTINUE, "after_commit")
-    await wait_until(lambda: shown.buttons(where)[1:] == [AT_ONCE])
+    await where.wait_until(lambda: where.buttons()[1:] == [AT_ONCE])
     await press_and_kill(DELETE, "after_http")
-    await wait_until(lambda: shown.texts(where) == versions[1:2])
-    assert max(shown.counts(where)) == 2
-    await deployment.nothing_follows(where)
+    await where.shows(versions[1])
+    assert max(where.counts()) == 2
+    await chat.nothing_follows()

@@ -1,289 +1,332 @@
-"""The buttons under answers on both platforms, pressed before and after a restart."""
+"""The buttons under answers, menus and forms on both platforms, before and after a restart."""
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import pytest_asyncio
-from simcord.builders import ChannelHandle
 from simcord.enums import ComponentType
 from simcord.results import ResponseMessage
 
-from tests.e2e.loopback_platforms import TELEGRAM_PEOPLE, Conversation, LoopbackPlatforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess
-from tests.e2e.shown_messages import AT_ONCE, ShownMessages
-from tests.e2e.transcript_checker import expected_answer
-from tests.e2e.waiting import wait_until
+from tests.media.file_samples import picture
+from tests.support.chats import (
+    AT_ONCE,
+    DELETE,
+    RETRY,
+    STOP,
+    TELEGRAM_PEOPLE,
+    Conversation,
+    DiscordChat,
+    LoopbackPlatforms,
+    TelegramChat,
+)
+from tests.support.features import GROUPS, ON_THE_WIRES, at
+from tests.support.model_server import ModelServer
+from tests.support.service_process import TESTER, ServiceProcess
+from tests.support.transcripts import expected_answer
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    *ON_THE_WIRES,
+    pytest.mark.runs_with(TESTER, TROUPE_PROVIDERS__TEST__SEES="images"),
+]
 
-KINDS = ("channel", "group")
 NOT_YOURS = "Only the person who asked the question, or an admin, can use this button."
+CHOSEN = "Who answers here: nova (chosen for this channel)"
+TOLD = "nova answers here from now on."
+ABOUT_ME, BY_NAME, PRESETS = "✏ About me", "✏ By name", "🎭 Who answers"
 
 
-@dataclass
-class Deployment:
-    """A channel of each platform, whose people press buttons."""
-
-    platforms: LoopbackPlatforms
-    model: ModelServer
-    service: ServiceProcess
-    shown: ShownMessages
-
-    def open(self, kind: str) -> Conversation:
-        is_group = kind == "group"
-        return self.platforms.telegram_group() if is_group else self.platforms.channel()
-
-    async def restart(self) -> None:
-        await self.service.kill()
-        await self.service.start_and_wait()
+# --- under answers -------------------------------------------------------------------------------
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def deployment(
-    platforms: LoopbackPlatforms, model: ModelServer, service: ServiceProcess
-) -> AsyncIterator[Deployment]:
-    await service.start_and_wait()
-    yield Deployment(platforms, model, service, ShownMessages(platforms))
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@at(*GROUPS)
 async def test_buttons_work_after_a_restart_for_who_asked(
-    deployment: Deployment, kind: str
+    where: Conversation, running: ServiceProcess, model: ModelServer
 ) -> None:
-    where = deployment.open(kind)
-    where.ask("ab01")
-    answer = expected_answer("Tab01:12")
-    await deployment.shown.shows(where, answer, AT_ONCE)
-    await deployment.restart()
-    asked = len(deployment.model.requests)
+    question = where.ask()
+    await where.shows(question, labels=AT_ONCE)
+    await running.restart()
+    asked = len(model.requests)
     for label in AT_ONCE:
-        refused = await deployment.shown.press(where, label, who=1)
-        assert await deployment.shown.words_alone(where, refused) == NOT_YOURS
-    pressed = await deployment.shown.press(where, "🔄 Retry")
-    assert await deployment.shown.words_alone(where, pressed) == ""
-    await deployment.shown.shows(where, answer, [*AT_ONCE, "‹", "2/2"])
-    assert len(deployment.model.requests) == asked + 1
-    await deployment.shown.press(where, "‹")
-    await deployment.shown.shows(where, answer, [*AT_ONCE, "1/2", "›"])
-    await deployment.restart()
-    await deployment.shown.press(where, "›")
-    await deployment.shown.shows(where, answer, [*AT_ONCE, "‹", "2/2"])
-    await deployment.shown.press(where, "🗑 Delete")
-    await wait_until(lambda: deployment.shown.texts(where) == [])
+        assert await where.private_reply(await where.press(label, who=1)) == NOT_YOURS
+    assert await where.private_reply(await where.press(RETRY)) == ""
+    await where.shows(question, labels=[*AT_ONCE, "‹", "2/2"])
+    assert len(model.requests) == asked + 1
+    await where.press("‹")
+    await where.shows(question, labels=[*AT_ONCE, "1/2", "›"])
+    await running.restart()
+    await where.press("›")
+    await where.shows(question, labels=[*AT_ONCE, "‹", "2/2"])
+    await where.press(DELETE)
+    await where.shows()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_stop_button_ends_the_answer(deployment: Deployment, kind: str) -> None:
-    where = deployment.open(kind)
-    halfway, hung_up = deployment.model.halfway, deployment.model.hung_up
-    deployment.model.gate.clear()
-    try:
-        where.ask("ab02", 40)
-        await wait_until(lambda: deployment.model.halfway > halfway)
-        await wait_until(lambda: deployment.shown.buttons(where) == [["⏹ Stop"]])
-        refused = await deployment.shown.press(where, "⏹ Stop", who=1)
-        assert await deployment.shown.words_alone(where, refused) == NOT_YOURS
-        assert deployment.model.hung_up == hung_up
-        await deployment.shown.press(where, "⏹ Stop")
-        await wait_until(lambda: deployment.model.hung_up > hung_up)
-    finally:
-        deployment.model.gate.set()
-    await wait_until(lambda: deployment.shown.buttons(where) == [AT_ONCE])
-    [shown] = deployment.shown.texts(where)
+@at(*GROUPS)
+async def test_stop_button_ends_the_answer(where: Conversation, model: ModelServer) -> None:
+    with model.held():
+        async with model.reaching_half():
+            where.ask(words=40)
+        await where.labelled(STOP)
+        hung_up = model.hung_up
+        assert await where.private_reply(await where.press(STOP, who=1)) == NOT_YOURS
+        assert model.hung_up == hung_up
+        async with model.hanging_up():
+            await where.press(STOP)
+    await where.labelled(*AT_ONCE)
+    [shown] = where.texts()
     assert shown.endswith("⚠ (stopped)")
 
 
-async def test_menus_on_discord_are_their_authors_and_everybody_is_told(
-    deployment: Deployment,
+@at("channel")
+async def test_commands_in_the_menu_of_a_message(
+    where: DiscordChat, running: ServiceProcess, model: ModelServer
 ) -> None:
-    platforms = deployment.platforms
-    channel = platforms.guild.create_text_channel("menus")
-    shown = await platforms.admin.slash(channel, "settings menu")
-    await wait_until(lambda: shown.response and shown.response.components)
-    assert shown.ephemeral
-    assert shown.response.content.startswith("Who answers here: tester (the default)")
-    await deployment.restart()
-    presets = await platforms.admin.click(shown.response, label="🎭 Who answers")
-    await wait_until(lambda: presets.acknowledged)
-    await wait_until(lambda: _options(shown.response.components) == ["nova", "tester"])
-    [menu] = [row["components"][0] for row in shown.response.components if _is_menu(row)]
-    [value] = [one["value"] for one in menu["options"] if one["label"] == "nova"]
-    await platforms.admin.select(shown.response, [value], custom_id=menu["custom_id"])
-    chosen = "Who answers here: nova (chosen for this channel)"
-    await wait_until(lambda: shown.response.content.startswith(chosen))
-    told = "Changed by admin: nova answers here from now on."
-    everybody = Conversation(f"discord:{channel.id}", "", print, print)
-    await wait_until(lambda: deployment.shown.texts(everybody) == [told])
+    (alice, bob), admin, env = where.people, where.platforms.admin, where.platforms.discord.env
 
-
-async def test_menus_on_telegram_are_locked_to_their_author(deployment: Deployment) -> None:
-    where, wire = deployment.open("group"), deployment.platforms.telegram
-    where.say("hello everybody", 1)
-    chat = int(where.name.removeprefix("telegram:"))
-    wire.chats[chat]["_admins"] = set(TELEGRAM_PEOPLE)
-    where.say("/preset menu", 0)
-    await wait_until(
-        lambda: any("nova" in labels for labels in deployment.shown.buttons(where)), 20
-    )
-    await deployment.restart()
-    refused = await deployment.shown.press(where, "nova", who=1)
-    only_author = "Only the person who asked for it can use this button."
-    assert await deployment.shown.words_alone(where, refused) == only_author
-    pressed = await deployment.shown.press(where, "nova")
-    assert await deployment.shown.words_alone(where, pressed) == ""
-    told = "Changed by U1: nova answers here from now on."
-    await wait_until(lambda: deployment.shown.texts(where)[1:] == [told])
-    assert deployment.shown.texts(where)[0].startswith(
-        "Who answers here: nova (chosen for this channel)"
-    )
-    [labels, _] = deployment.shown.buttons(where)
-    assert labels == [
-        "✓ nova",
-        "tester",
-        "👥 Add or remove",
-        "✏ By name",
-        "↩ Inherited",
-        "⚙ Settings",
-    ]
-
-
-async def test_free_values_are_entered_into_forms_on_discord(deployment: Deployment) -> None:
-    platforms = deployment.platforms
-    channel = platforms.guild.create_text_channel("forms")
-    shown = await platforms.admin.slash(channel, "settings menu")
-    await wait_until(lambda: shown.response and shown.response.components)
-    form = await platforms.admin.click(shown.response, label="✏ About me")
-    await wait_until(lambda: form.modal)
-    assert "How you describe yourself here" in str(form.modal)
-    await deployment.restart()
-    await platforms.admin.submit_modal(form, {"text": "I am a tall knight"})
-    described = "How you describe yourself: chosen for this channel"
-    await wait_until(lambda: described in shown.response.content)
-    again = await platforms.admin.click(shown.response, label="✏ About me")
-    await wait_until(lambda: again.modal)
-    assert "I am a tall knight" in str(again.modal)
-
-    presets = await platforms.admin.click(shown.response, label="🎭 Who answers")
-    await wait_until(lambda: presets.acknowledged)
-    by_name = "✏ By name"
-    await wait_until(lambda: by_name in _labels(shown.response.components))
-    form = await platforms.admin.click(shown.response, label=by_name)
-    await wait_until(lambda: form.modal)
-    await platforms.admin.submit_modal(form, {"text": "nova"})
-    chosen = "Who answers here: nova (chosen for this channel)"
-    await wait_until(lambda: shown.response.content.startswith(chosen))
-
-
-async def test_free_values_are_written_in_replies_on_telegram(deployment: Deployment) -> None:
-    """The question is lost on its way and asked once; the service is killed before the reply."""
-    where, wire = deployment.open("group"), deployment.platforms.telegram
-    asked = where.say("/preset menu", 0)
-    chat = asked["chat"]["id"]
-    wire.chats[chat]["_admins"] = {TELEGRAM_PEOPLE[0]}
-    shown = deployment.shown
-    await wait_until(lambda: any("✏ By name" in labels for labels in shown.buttons(where)))
-    before = len(wire.log)
-    wire.fault("sendMessage", drop=True, after=True, match={"chat_id": chat})
-    pressed = await shown.press(where, "✏ By name")
-    assert await shown.words_alone(where, pressed) == ""
-    question = "Who should answer here? Reply to this message with the name of the preset."
-    await wait_until(lambda: shown.texts(where)[1:] == [question])
-    [call] = [one["params"] for one in wire.log[before:] if one["method"] == "sendMessage"]
-    assert call["reply_markup"] == {
-        "force_reply": True,
-        "selective": True,
-        "input_field_placeholder": "The name of the preset",
-    }
-    assert call["reply_parameters"]["message_id"] == asked["message_id"]
-    await deployment.restart()
-    where.reply("nova")
-    told = "nova answers here from now on."
-    await wait_until(lambda: shown.texts(where)[1:] == [question, told])
-
-
-async def test_description_is_written_in_a_reply_on_telegram(deployment: Deployment) -> None:
-    where = deployment.open("group")
-    where.say("/settings", 0)
-    shown = deployment.shown
-    await wait_until(lambda: any("✏ About me" in labels for labels in shown.buttons(where)))
-    await shown.press(where, "✏ About me")
-    await wait_until(lambda: shown.texts(where)[-1].startswith("How do you describe"))
-    where.reply("a tall knight")
-    await wait_until(lambda: "a tall knight" in shown.texts(where)[-1])
-
-
-async def test_commands_in_the_menu_of_a_message(deployment: Deployment) -> None:
-    platforms, model = deployment.platforms, deployment.model
-    where = deployment.open("channel")
-    alice, bob = platforms.people
-    channel = _channel_handle(deployment, where)
-
-    async def call(who: Any, name: str, message: Any) -> Any:
-        result = await who.context_menu(
-            channel, name, ResponseMessage(platforms.discord.env, message)
-        )
+    async def call(who: Any, name: str, message: Any) -> str:
+        result = await who.context_menu(where.handle, name, ResponseMessage(env, message))
         await wait_until(lambda: result.response and result.response.content)
         assert result.ephemeral
-        return result.response.content
+        return str(result.response.content)
 
-    where.ask("ab03")
-    answer = expected_answer("Tab03:12")
-    await deployment.shown.shows(where, answer, AT_ONCE)
-    [shown] = deployment.shown.of(where)
+    answer = where.ask().answer
+    await where.shows(answer, labels=AT_ONCE)
+    [shown] = where.bot_messages()
     assert (await call(alice, "Inspect", shown)).startswith("tester")
     assert await call(bob, "Retry from here", shown) == (
         "⚠ Only an admin can retry or undo a question that somebody else asked."
     )
     asked = len(model.requests)
     assert await call(alice, "Retry from here", shown) == "The question is answered again below."
-    assert deployment.shown.texts(where) == [answer, answer]
+    assert where.texts() == [answer, answer]
     assert len(model.requests) == asked + 1
     assert [one["role"] for one in model.requests[-1]["messages"]] == ["system", "user"]
-    [_, shown] = deployment.shown.of(where)
-    form = await alice.context_menu(channel, "Edit", ResponseMessage(platforms.discord.env, shown))
+    [_, shown] = where.bot_messages()
+    form = await alice.context_menu(where.handle, "Edit", ResponseMessage(env, shown))
     await wait_until(lambda: form.modal)
     assert answer in str(form.modal)
-    await deployment.restart()
+    await running.restart()
     changed = await alice.submit_modal(form, {"text": "It was **quiet**."})
     await wait_until(lambda: changed.response and changed.response.content == "Changed.")
-    await wait_until(lambda: deployment.shown.texts(where) == [answer, "It was **quiet**."])
-    assert deployment.shown.buttons(where)[1] == [*AT_ONCE, "‹", "2/2"]
-    admin_forgets = await call(platforms.admin, "Forget", shown)
-    assert admin_forgets.startswith("I have forgotten that message")
+    await where.shows(answer, "It was **quiet**.", labels=[*AT_ONCE, "‹", "2/2"])
+    assert (await call(admin, "Forget", shown)).startswith("I have forgotten that message")
 
 
-def _channel_handle(deployment: Deployment, where: Conversation) -> ChannelHandle:
-    wire, guild = deployment.platforms.discord, deployment.platforms.guild
-    number = int(where.name.removeprefix("discord:"))
-    return ChannelHandle(wire.env, guild, wire.b.get_channel(number))
+# --- menus ---------------------------------------------------------------------------------------
 
 
-def _labels(components: list[dict[str, Any]]) -> list[str]:
-    return [str(one.get("label")) for row in components for one in row["components"]]
+async def open_menu(where: DiscordChat, command: str) -> Any:
+    """Open a menu as an admin; returns the result of the command."""
+    menu = await where.platforms.admin.slash(where.handle, command)
+    await wait_until(lambda: menu.response and menu.response.components)
+    return menu
 
 
-def _is_menu(row: dict[str, Any]) -> bool:
-    return bool(row["components"][0]["type"] == ComponentType.STRING_SELECT)
+def presets_in(menu: Any) -> Any:
+    """Return the list of presets of a menu, if it shows one."""
+    rows = [row["components"][0] for row in menu.response.components]
+    lists = [one for one in rows if one["type"] == ComponentType.STRING_SELECT]
+    return next((one for one in lists if "nova" in str(one["options"])), None)
 
 
-def _options(components: list[dict[str, Any]]) -> list[str]:
-    rows = [row["components"][0]["options"] for row in components if _is_menu(row)]
-    return [one["label"] for options in rows for one in options]
+async def choose_nova(where: DiscordChat, menu: Any) -> None:
+    listed = await wait_until(lambda: presets_in(menu))
+    [value] = [one["value"] for one in listed["options"] if one["label"] == "nova"]
+    await where.platforms.admin.select(menu.response, [value], custom_id=listed["custom_id"])
 
 
-async def test_presses_are_acknowledged_once(deployment: Deployment) -> None:
-    calls = deployment.platforms.telegram.log
+async def nova_is_chosen(where: DiscordChat, menu: Any) -> None:
+    await wait_until(lambda: menu.response.content.startswith(CHOSEN))
+    await where.shows(f"Changed by admin: {TOLD}")
+
+
+@at("channel")
+async def test_menus_on_discord_are_their_authors_and_everybody_is_told(
+    where: DiscordChat, running: ServiceProcess
+) -> None:
+    menu = await open_menu(where, "settings menu")
+    assert menu.ephemeral
+    assert menu.response.content.startswith("Who answers here: tester (the default)")
+    await running.restart()
+    presets = await where.platforms.admin.click(menu.response, label=PRESETS)
+    await wait_until(lambda: presets.acknowledged)
+    listed = await wait_until(lambda: presets_in(menu))
+    assert [one["label"] for one in listed["options"]] == ["nova", "tester"]
+    await choose_nova(where, menu)
+    await nova_is_chosen(where, menu)
+
+
+@at("telegram_group")
+async def test_menus_on_telegram_are_locked_to_their_author(
+    where: TelegramChat, running: ServiceProcess
+) -> None:
+    where.make_admins(*TELEGRAM_PEOPLE)
+    where.say("/preset menu")
+    await where.wait_until(lambda: any("nova" in labels for labels in where.buttons()))
+    await running.restart()
+    only_author = "Only the person who asked for it can use this button."
+    assert await where.private_reply(await where.press("nova", who=1)) == only_author
+    assert await where.private_reply(await where.press("nova")) == ""
+    await where.wait_until(lambda: where.texts()[1:] == [f"Changed by U1: {TOLD}"])
+    assert where.texts()[0].startswith(CHOSEN)
+    [labels, _] = where.buttons()
+    others = ["👥 Add or remove", BY_NAME, "↩ Inherited", "⚙ Settings"]
+    assert labels == ["✓ nova", "tester", *others]
+
+
+@at("channel")
+async def test_free_values_are_entered_into_forms_on_discord(
+    where: DiscordChat, running: ServiceProcess
+) -> None:
+    admin, menu = where.platforms.admin, await open_menu(where, "settings menu")
+
+    async def open_form(label: str) -> Any:
+        form = await admin.click(menu.response, label=label)
+        await wait_until(lambda: form.modal)
+        return form
+
+    def labels() -> list[str]:
+        rows = menu.response.components
+        return [str(one.get("label")) for row in rows for one in row["components"]]
+
+    form = await open_form(ABOUT_ME)
+    assert "How you describe yourself here" in str(form.modal)
+    await running.restart()
+    await admin.submit_modal(form, {"text": "I am a tall knight"})
+    described = "How you describe yourself: chosen for this channel"
+    await wait_until(lambda: described in menu.response.content)
+    assert "I am a tall knight" in str((await open_form(ABOUT_ME)).modal)
+
+    presets = await admin.click(menu.response, label=PRESETS)
+    await wait_until(lambda: presets.acknowledged)
+    await wait_until(lambda: BY_NAME in labels())
+    await admin.submit_modal(await open_form(BY_NAME), {"text": "nova"})
+    await wait_until(lambda: menu.response.content.startswith(CHOSEN))
+
+
+@at("telegram_group")
+async def test_free_values_are_written_in_replies_on_telegram(
+    where: TelegramChat, running: ServiceProcess
+) -> None:
+    """The question is lost on its way and asked once; the service is killed before the reply."""
+    asked = where.say("/preset menu")
+    where.make_admins(TELEGRAM_PEOPLE[0])
+    await where.wait_until(lambda: any(BY_NAME in labels for labels in where.buttons()))
+    before = len(where.sends())
+    where.platforms.telegram.fault(
+        "sendMessage", drop=True, after=True, match={"chat_id": where.chat}
+    )
+    assert await where.private_reply(await where.press(BY_NAME)) == ""
+    question = "Who should answer here? Reply to this message with the name of the preset."
+    await where.wait_until(lambda: where.texts()[1:] == [question])
+    [call] = [one["params"] for one in where.sends()[before:]]
+    assert call["reply_markup"] == {
+        "force_reply": True,
+        "selective": True,
+        "input_field_placeholder": "The name of the preset",
+    }
+    assert call["reply_parameters"]["message_id"] == asked["message_id"]
+    await running.restart()
+    where.reply("nova")
+    await where.wait_until(lambda: where.texts()[1:] == [question, TOLD])
+
+
+@at("telegram_group")
+async def test_description_is_written_in_a_reply_on_telegram(where: TelegramChat) -> None:
+    where.say("/settings")
+    await where.wait_until(lambda: any(ABOUT_ME in labels for labels in where.buttons()))
+    await where.press(ABOUT_ME)
+    await where.shows_new("How do you describe")
+    where.reply("a tall knight")
+    await where.wait_until(lambda: "a tall knight" in where.texts()[-1])
+
+
+# --- menus, forms and albums on Discord around faults and kills ----------------------------------
+
+LOST: dict[str, Any] = {"drop": True, "after": True}
+LATER: dict[str, Any] = {"retry_after": 1}
+ACKNOWLEDGEMENT = ("POST", "/interactions/*")
+RESPONSE = ("PATCH", "/webhooks/*/messages/@original")
+FAULTS: dict[str, tuple[tuple[str, str], dict[str, Any]]] = {
+    "acknowledgement 429": (ACKNOWLEDGEMENT, LATER),
+    "acknowledgement failed": (ACKNOWLEDGEMENT, {"status": 500}),
+    "acknowledgement lost": (ACKNOWLEDGEMENT, LOST),
+    "response 429": (RESPONSE, LATER),
+    "response lost": (RESPONSE, LOST),
+}
+MESSAGE = ("POST", "/channels/*/messages")
+FAULTS_OF_MESSAGES = {"message 429": (MESSAGE, LATER), "message lost": (MESSAGE, LOST)}
+
+
+def disturb(where: DiscordChat, fault: str) -> None:
+    """Let the next request of a kind fail."""
+    (method, path), how = (FAULTS | FAULTS_OF_MESSAGES)[fault]
+    where.platforms.discord.fault(method, path, times=1, **how)
+
+
+@at("channel")
+@pytest.mark.parametrize("fault", [*FAULTS, *FAULTS_OF_MESSAGES])
+async def test_choice_is_shown_and_told_once(where: DiscordChat, fault: str) -> None:
+    menu = await open_menu(where, "preset menu")
+    disturb(where, fault)
+    await choose_nova(where, menu)
+    await nova_is_chosen(where, menu)
+
+
+@at("channel")
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_native_command_is_answered_in_public_once(where: DiscordChat, fault: str) -> None:
+    disturb(where, fault)
+    response = await where.slash(where.platforms.admin, "preset use", name="nova")
+    assert not response.ephemeral
+    await where.shows(TOLD)
+
+
+@at("channel")
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_form_is_opened_and_followed(where: DiscordChat, fault: str) -> None:
+    admin, menu = where.platforms.admin, await open_menu(where, "settings menu")
+    form = await admin.click(menu.response, label=ABOUT_ME)
+    await wait_until(lambda: form.modal)
+    disturb(where, fault)
+    await admin.submit_modal(form, {"text": "I am a tall knight"})
+    described = "How you describe yourself: chosen for this channel"
+    await wait_until(lambda: described in menu.response.content)
+
+
+@at("channel")
+@pytest.mark.parametrize("point", ["before_finish", "after_finish", "after_http"])
+async def test_choice_before_a_kill_is_shown_and_told_once(
+    where: DiscordChat, running: ServiceProcess, point: str
+) -> None:
+    menu = await open_menu(where, "preset menu")
+    async with running.killed_at(point):
+        await choose_nova(where, menu)
+    await nova_is_chosen(where, menu)
+
+
+@at("channel")
+async def test_album_is_answered_once_although_the_service_is_killed(
+    where: DiscordChat, running: ServiceProcess, model: ModelServer
+) -> None:
+    files = [("a.png", picture(40, 20)), ("b.png", picture(20, 40)), ("c.txt", b"three")]
+    async with running.killed_at("during_generation"):
+        said = f"{where.mention}compare Tee01:12"
+        where.platforms.discord.say(where.people[0], where.chat, said, files=files)
+    await where.shows(expected_answer("Tee01:12"))
+    content = model.requests[-1]["messages"][-1]["content"]
+    assert [one["type"] for one in content] == ["text", "image_url", "image_url"]
+    assert "> three" in str(content)
+
+
+async def test_presses_of_this_module_are_acknowledged_once(platforms: LoopbackPlatforms) -> None:
+    calls = platforms.telegram.log
     answered = [one for one in calls if one["method"] == "answerCallbackQuery"]
     ids = [one["params"]["callback_query_id"] for one in answered]
-    assert sorted(ids) == sorted(deployment.platforms.telegram.queries)
-    requests = deployment.platforms.discord.log
+    assert sorted(ids) == sorted(platforms.telegram.queries)
     # A killed process may have acknowledged one that is replayed; then Discord refuses the second.
     callbacks = [
         one["path"]
-        for one in requests
+        for one in platforms.discord.log
         if one["path"].endswith("/callback") and one["status"] in (200, 204)
     ]
     assert len(callbacks) == len(set(callbacks)) > 0

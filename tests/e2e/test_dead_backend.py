@@ -7,13 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess, preset_json
-from tests.e2e.transcript_checker import expected_answer
-from tests.e2e.waiting import wait_until
+from tests.support.chats import Conversation, LoopbackPlatforms
+from tests.support.features import GROUPS, ON_THE_WIRES
+from tests.support.model_server import ModelServer
+from tests.support.service_process import ServiceProcess, preset_json
 
-pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = ON_THE_WIRES
 
 NOTE = "⚠ For the admins here: another model answers in place of tester's own"
 
@@ -41,12 +40,19 @@ class DeadProvider:
         writer.close()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def dead() -> AsyncIterator[DeadProvider]:
     provider = DeadProvider()
     await provider.start()
     yield provider
     await provider.close()
+
+
+def providers(dead: DeadProvider, model: ModelServer) -> dict[str, str]:
+    """Return the settings of three providers, of which the first is dead."""
+    addresses = {"ONE": dead.base, "TWO": model.base, "THREE": model.base}
+    settings = {f"TROUPE_PROVIDERS__{name}__BASE_URL": base for name, base in addresses.items()}
+    return settings | {f"TROUPE_PROVIDERS__{name}__MODEL": "m" for name in addresses}
 
 
 @pytest.mark.parametrize(
@@ -63,32 +69,24 @@ async def test_all_messages_are_answered_while_one_of_three_providers_is_dead(
 ) -> None:
     asked_before, refused_before = len(model.requests), dead.requests
     chain = {"provider": "one", "fallbacks": [{"provider": "two"}, {"provider": "three"}]}
-    (service.presets / "tester.json").write_text(preset_json("tester", **chain))
-    addresses = {"ONE": dead.base, "TWO": model.base, "THREE": model.base}
-    settings = {f"TROUPE_PROVIDERS__{name}__BASE_URL": base for name, base in addresses.items()}
-    settings |= {f"TROUPE_PROVIDERS__{name}__MODEL": "m" for name in addresses}
-    settings |= {f"TROUPE_LIMITS__ANSWERS_PER_{one}": "0" for one in ("PERSON", "CHANNEL")}
-    await service.start(**settings)
-    await service.wait_until_ready()
+    await service.run_with(preset_json("tester", **chain), **providers(dead, model))
     make = (platforms.channel, platforms.telegram_dm, platforms.channel, platforms.telegram_group)
     channels = [make[number % len(make)]() for number in range(conversations)]
 
     def answers(where: Conversation) -> list[str]:
-        return [text for text in platforms.bot_texts(where) if not text.startswith(NOTE)]
+        return [text for text in where.texts() if not text.startswith(NOTE)]
 
-    async def talk(number: int, where: Conversation) -> None:
-        expected = []
-        for message in range(messages_each):
-            name = f"{number:x}d{message:02x}"
-            where.ask(name, words=1)
-            expected.append(expected_answer(f"T{name}:1"))
-            await wait_until(lambda: answers(where) == expected, 300)
+    async def talk(where: Conversation) -> None:
+        expected: list[str] = []
+        for _ in range(messages_each):
+            expected.append(where.ask(words=1).answer)
+            await where.wait_until(lambda: answers(where) == expected, 300)
 
     async with asyncio.TaskGroup() as group:
-        for number, where in enumerate(channels):
-            group.create_task(talk(number, where))
+        for where in channels:
+            group.create_task(talk(where))
     for where in channels:
-        notes = [text for text in platforms.bot_texts(where) if text.startswith(NOTE)]
+        notes = [text for text in where.texts() if text.startswith(NOTE)]
         assert len(notes) == 1, "the admins are told once"
     turns = messages_each * len(channels)
     assert len(model.requests) - asked_before == turns
@@ -99,30 +97,22 @@ async def test_operators_are_told_once_in_private_and_nobody_else(
     service: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer, dead: DeadProvider
 ) -> None:
     chain = {"provider": "one", "fallbacks": [{"provider": "two"}]}
-    (service.presets / "tester.json").write_text(preset_json("tester", **chain))
-    settings = {"TROUPE_PROVIDERS__ONE__BASE_URL": dead.base, "TROUPE_PROVIDERS__ONE__MODEL": "m"}
-    settings |= {"TROUPE_PROVIDERS__TWO__BASE_URL": model.base, "TROUPE_PROVIDERS__TWO__MODEL": "m"}
     on_discord, on_telegram = platforms.discord_dm(), platforms.telegram_dm()
-    if service.is_running:
-        await service.stop()
-    who = (f"discord:{on_discord.people[0].id}", f"telegram:{on_telegram.people[0]}")
-    await service.start(TROUPE_ADMINS=",".join(who), **settings)
-    await service.wait_until_ready()
-    on_telegram.say("/start", 0)
-    await wait_until(lambda: platforms.bot_texts(on_telegram))
-    asked = []
-    for number, make in enumerate((platforms.channel, platforms.telegram_group) * 2):
-        where, name = make(), f"e{number:x}d"
-        where.ask(name, words=1)
-        asked.append((where, [expected_answer(f"T{name}:1")]))
-    for where, expected in asked:
-        await wait_until(lambda: platforms.bot_texts(where) == expected)  # noqa: B023
+    who = f"discord:{on_discord.people[0].id},telegram:{on_telegram.people[0]}"
+    settings = {"TROUPE_ADMINS": who, **providers(dead, model)}
+    await service.run_with(preset_json("tester", **chain), **settings)
+    on_telegram.say("/start")
+    await on_telegram.shows_new()
+    chats = [platforms.open(kind) for kind in GROUPS * 2]
+    asked = [(where, where.ask(words=1)) for where in chats]
+    for where, question in asked:
+        await where.shows(question)
 
     def notes(private: Conversation) -> list[str]:
-        return [text for text in platforms.bot_texts(private) if NOTE in text]
+        return [text for text in private.texts() if NOTE in text]
 
     for private in (on_discord, on_telegram):
-        await wait_until(lambda: notes(private))  # noqa: B023
+        await private.wait_until(lambda: notes(private))  # noqa: B023
         assert len(notes(private)) == 1
-    for where, expected in asked:
-        assert platforms.bot_texts(where) == expected, "who asked is not told"
+    for where, question in asked:
+        assert where.texts() == [question.answer], "who asked is not told"

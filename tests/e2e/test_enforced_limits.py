@@ -7,7 +7,7 @@ the seed, TROUPE_SEED=... repeats a plan and TROUPE_SHARE=0.1 runs a tenth of th
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -15,13 +15,19 @@ import pytest
 import pytest_asyncio
 
 from bot.runtime.tasks import cancel_and_wait
-from tests.e2e.enforced_limits import LimitedDiscord, LimitedTelegram, LimitEnforcer
-from tests.e2e.kill_load import LoadPlan, add_conversations, run_under_kills
-from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms, running_platforms
-from tests.e2e.shapes import answering_model, installed_roles, report
 from tests.postgres import create_postgres_database
+from tests.support.chats import Conversation, LoopbackPlatforms, running_platforms
+from tests.support.child_launcher import ChildLauncher
+from tests.support.enforced_limits import LimitedDiscord, LimitedTelegram, LimitEnforcer
+from tests.support.kill_load import LoadPlan, add_conversations, run_under_kills
+from tests.support.shapes import Installer, answering_model, report, roles
 
-pytestmark = [pytest.mark.service, pytest.mark.soak, pytest.mark.timeout(7200)]
+pytestmark = [
+    pytest.mark.service,
+    pytest.mark.soak,
+    pytest.mark.timeout(7200),
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 # A quick look at a run: a tenth of it is TROUPE_SHARE=0.1.
 _SHARE = float(os.environ.get("TROUPE_SHARE", "1"))  # noqa: TID251 # a test's own
@@ -37,7 +43,7 @@ class Bursts:
     def __init__(self, platforms: LoopbackPlatforms) -> None:
         self.questions = 0
         self._names = (f"b{number:05x}" for number in count())
-        self._groups_of_chats = [
+        self._groups_of_chats: list[Sequence[Conversation]] = [
             [platforms.telegram_dm() for _ in range(40)],
             [platforms.discord_dm() for _ in range(60)],
             [platforms.telegram_group()] * 8,
@@ -61,7 +67,7 @@ def enforcer() -> LimitEnforcer:
     return LimitEnforcer()
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def platforms(enforcer: LimitEnforcer) -> AsyncIterator[LoopbackPlatforms]:
     def make_discord(port: int) -> LimitedDiscord:
         wire = LimitedDiscord(port=port)
@@ -81,6 +87,7 @@ async def platforms(enforcer: LimitEnforcer) -> AsyncIterator[LoopbackPlatforms]
 async def test_no_process_calls_more_than_platforms_allow(
     platforms: LoopbackPlatforms,
     enforcer: LimitEnforcer,
+    launcher: ChildLauncher,
     postgres_folder: str,
     tmp_path: Path,
     seed: int,
@@ -107,9 +114,10 @@ async def test_no_process_calls_more_than_platforms_allow(
         seed, questions=0, questions_a_second=2, dropped_responses=0.0, give_up_seconds=120
     )
     url = await create_postgres_database(postgres_folder)
+    processes = roles(workers=4, senders=4)
     async with (
         answering_model() as model,
-        installed_roles(platforms, model, tmp_path, url, workers=4, senders=4) as installed,
+        Installer(platforms, model, launcher, tmp_path).shape(url, *processes) as installed,
     ):
         model.chunk_delays = (0.02, 0.7, 0.7, 0.7)  # few pieces, and time for live edits
         for service in installed.services:

@@ -4,19 +4,20 @@ Only the chats are checked. TROUPE_SEED=... repeats a run.
 """
 
 import asyncio
-import os
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import psutil
 import pytest
 
 from tests.backends.local_model import lend_model
-from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
-from tests.e2e.service_process import ServiceProcess, preset_json
-from tests.e2e.waiting import wait_until
+from tests.support.chats import Conversation, LoopbackPlatforms
+from tests.support.features import ON_THE_WIRES
+from tests.support.service_process import ServiceProcess, preset_json
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = ON_THE_WIRES
 
 QUESTION = "Tell me a story of a keeper, a dog and a lamp, number {number}."
 
@@ -42,29 +43,26 @@ async def start_with_local_model(service: ServiceProcess) -> None:
         "TROUPE_PROVIDERS__TEST__THREADS": "1",
     }
     answers = {"max_output_tokens": 60, "max_rounds": 3, "busy": "queue"}
-    short = preset_json("tester", system="You tell stories.", **answers)
-    (service.presets / "tester.json").write_text(short)
+    service.write_tester(preset_json("tester", system="You tell stories.", **answers))
     await service.start()
     await service.wait_until_ready(120)  # a model loads slowly on a busy machine
 
 
 async def run_under_kills(
-    service: ServiceProcess, platforms: LoopbackPlatforms, kills: int
+    service: ServiceProcess, platforms: LoopbackPlatforms, seed: int, kills: int
 ) -> Counter[str]:
     """Ask in four chats and kill the engine at random moments; returns how the turns ended."""
-    seed = int(os.environ.get("TROUPE_SEED", random.randrange(2**32)))  # noqa: TID251 # a test's own
-    print(f"seed {seed}")  # noqa: T201 # pytest shows it when the test fails
     rng = random.Random(seed)
     await start_with_local_model(service)
     chats = [platforms.telegram_dm() for _ in range(4)]
     asked: Counter[str] = Counter()
 
     def answered() -> bool:
-        return all(len(platforms.bot_texts(chat)) >= asked[chat.name] for chat in chats)
+        return all(len(chat.texts()) >= asked[chat.name] for chat in chats)
 
     def ask(chat: Conversation) -> None:
         asked[chat.name] += 1
-        chat.say(QUESTION.format(number=asked.total()), 0)
+        chat.say(QUESTION.format(number=asked.total()))
 
     for killed in range(kills + 1):
         for chat in rng.sample(chats, rng.randint(1, 4)):
@@ -79,11 +77,11 @@ async def run_under_kills(
 
 
 def count_outcomes(
-    platforms: LoopbackPlatforms, chats: list[Conversation], asked: Counter[str]
+    platforms: LoopbackPlatforms, chats: Sequence[Conversation], asked: Counter[str]
 ) -> Counter[str]:
     ends: Counter[str] = Counter()
     for chat in chats:
-        texts = platforms.bot_texts(chat)
+        texts = chat.texts()
         assert len(texts) == asked[chat.name], "a turn was answered twice"
         for text in texts:
             assert len(text.strip("…⏳ ")) > 1, "a placeholder was left"
@@ -93,22 +91,12 @@ def count_outcomes(
     return ends
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.soak)])
 async def test_every_turn_ends_once_when_the_engine_is_killed(
-    service: ServiceProcess, platforms: LoopbackPlatforms
+    service: ServiceProcess, platforms: LoopbackPlatforms, seed: int, kills: int
 ) -> None:
-    ends = await run_under_kills(service, platforms, kills=5)
-
+    ends = await run_under_kills(service, platforms, seed, kills)
     print(ends)  # noqa: T201 # for the record, with -rP
     assert ends["whole"] > 0
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-async def test_every_turn_ends_once_after_fifty_engine_kills(
-    service: ServiceProcess, platforms: LoopbackPlatforms
-) -> None:
-    ends = await run_under_kills(service, platforms, kills=50)
-
-    print(ends)  # noqa: T201 # for the record, with -rP
-    assert ends["interrupted"] > 10
+    assert kills < 50 or ends["interrupted"] > 10

@@ -5,23 +5,25 @@ at, and an answer that the platform never takes. All others are answered; `make 
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 from aiohttp import web
 from typing_extensions import override
 
-from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess
-from tests.e2e.test_delivery_faults import corrupt_odd_messages
-from tests.e2e.transcript_checker import expected_answer
+from tests.support.chats import LoopbackPlatforms
+from tests.support.features import GROUPS
+from tests.support.model_server import ModelServer
+from tests.support.odd_messages import odd_messages, push_odd_message, refused_text
+from tests.support.service_process import ServiceProcess
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.service,
+    pytest.mark.timeout(600),
+    pytest.mark.asyncio(loop_scope="session"),
+]
 POISON = "poisonous"
-FIRST, REFUSED, LAST = "0001", "0002", "0003"
 
 
 class FailingModel(ModelServer):
@@ -35,60 +37,33 @@ class FailingModel(ModelServer):
         return await super()._complete(request)
 
 
-@pytest_asyncio.fixture
-async def platforms() -> AsyncIterator[LoopbackPlatforms]:
-    async with running_platforms() as both:
-        yield both
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def model() -> AsyncIterator[FailingModel]:
+    async with FailingModel() as failing:
+        yield failing
 
 
-@pytest_asyncio.fixture
-async def service(platforms: LoopbackPlatforms, tmp_path: Path) -> AsyncIterator[ServiceProcess]:
-    async with FailingModel() as model:
-        installed = ServiceProcess(tmp_path, platforms, model)
-        del installed.settings["TROUPE_DELIVERY__SETTLE_SECONDS"]  # as operators have it
-        await installed.start_and_wait()
-        yield installed
-        await installed.kill()
-
-
-@pytest.mark.usefixtures("service")
-async def test_others_are_answered_in_each_of_fifty_chats(platforms: LoopbackPlatforms) -> None:
-    telegram, wire = platforms.telegram, platforms.discord
-    groups = [platforms.telegram_group() for _ in range(25)]
-    channels = [platforms.channel() for _ in range(25)]
-    refused = expected_answer(f"T{REFUSED}:12")
-    telegram.fault("sendMessage", times=10**6, match={"text": refused}, error_code=500)
-    take_fault = wire._take_fault
-
-    def fault_of(method: str, path: str) -> Any:
-        posted = wire.log[-1]["json"]
-        if isinstance(posted, dict) and posted.get("content") == refused:
-            wire.fault(method, path, status=500)
-        return take_fault(method, path)
-
-    wire._take_fault = fault_of
-    corrupt_odd_messages(wire)
+async def test_others_are_answered_in_each_of_fifty_chats(
+    service: ServiceProcess, platforms: LoopbackPlatforms
+) -> None:
+    del service.settings["TROUPE_DELIVERY__SETTLE_SECONDS"]  # as operators have it
+    await service.start_and_wait()
+    chats = [platforms.open(kind) for kind in GROUPS for _ in range(25)]
     began = time.monotonic()
-    soon: dict[tuple[str, str], float] = {}
-    for where in (*groups, *channels):
-        where.ask(FIRST)
-        if where in channels:
-            where.say("odd", 1)
-        else:
-            telegram.push({"message": {"message_id": "odd", "chat": 7}})
-        where.say(f"{where.mention}please {POISON}", 0)
-        where.ask(REFUSED)
-        where.ask(LAST)
-    wanted = {
-        (where.name, expected_answer(f"T{name}:12"))
-        for where in (*groups, *channels)
-        for name in (FIRST, LAST)
-    }
-    async with asyncio.timeout(300):
-        while len(soon) < len(wanted):
-            for where in (*groups, *channels):
-                for text in platforms.bot_texts(where):
-                    if (where.name, text) in wanted:
-                        soon.setdefault((where.name, text), time.monotonic() - began)
-            await asyncio.sleep(0.1)
-    print(f"the last of {len(soon)} others after {max(soon.values()):.1f} s")  # noqa: T201
+    answered: dict[tuple[str, str], float] = {}
+    with odd_messages(platforms), refused_text(platforms, "f0f0"):
+        wanted = set()
+        for where in chats:
+            wanted.add((where.name, where.ask().answer))
+            push_odd_message(where)
+            where.tell(f"please {POISON}")
+            where.ask("f0f0")
+            wanted.add((where.name, where.ask().answer))
+        async with asyncio.timeout(300):
+            while len(answered) < len(wanted):
+                for where in chats:
+                    for shown in ((where.name, text) for text in where.texts()):
+                        if shown in wanted:
+                            answered.setdefault(shown, time.monotonic() - began)
+                await asyncio.sleep(0.1)
+    print(f"the last of {len(wanted)} others after {max(answered.values()):.1f} s")  # noqa: T201

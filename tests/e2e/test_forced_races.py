@@ -3,7 +3,6 @@
 The same scenarios must find the fault of builds in which one protection is missing.
 """
 
-import contextlib
 import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -13,24 +12,25 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from tests.e2e.child_launcher import running_launcher
-from tests.e2e.kill_load import wait_until_settled
-from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess
-from tests.e2e.transcript_checker import check_transcripts
-from tests.e2e.waiting import wait_until
 from tests.postgres import create_postgres_database
-from tests.valkey import run_valkey
+from tests.support.chats import LoopbackPlatforms, running_platforms
+from tests.support.child_launcher import ChildLauncher
+from tests.support.features import ON_THE_WIRES
+from tests.support.kill_load import wait_until_settled
+from tests.support.model_server import ModelServer
+from tests.support.service_process import ServiceProcess
+from tests.support.shapes import Installer
+from tests.support.transcripts import check_transcripts
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300), *ON_THE_WIRES]
 _SETTLE_SECONDS = 25.0
 """For so long nothing changes any more; the late process has gone on by then."""
 
 
 @dataclass
 class Pair:
-    """Two processes with the same platforms, and what they talk to."""
+    """Two processes with the same platforms."""
 
     platforms: LoopbackPlatforms
     first: ServiceProcess
@@ -40,31 +40,28 @@ class Pair:
         """Start the process that will be stopped; it receives and claims everything."""
         point, build, *options = arguments
         await self.first.start_with_crash_point(point, 1, build, *options)
-        await self.first.wait_until_ready(60)
+        await self.first.wait_until_ready()
 
     async def start_second(self, build: str, *options: str) -> None:
         await self.second.start_with_crash_point("never", 1, build, *options)
-        await self.second.wait_until_ready(60)
+        await self.second.wait_until_ready()
 
     async def wait_until_first_is_stopped(self) -> None:
         process = psutil.Process(self.first.process.pid)
         await wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
 
-    async def wait_for_answers(self, count: int) -> None:
-        """Wait until a process has answered so many questions."""
+    async def wait_for_answer(self) -> None:
+        await wait_until(lambda: not check_transcripts(self.platforms.messages()).lost)
 
-        def answered() -> bool:
-            result = check_transcripts(self.platforms.messages())
-            return result.questions - len(result.lost) >= count
-
-        await wait_until(answered)
-
-    async def repeated(self) -> bool:
+    async def repeated(self, *, fault_is_expected: bool) -> bool:
         """Wait until nothing changes any more; return whether an answer is there twice.
 
         Nothing may be lost: a build that does not answer at all would show nothing.
         """
-        await wait_until_settled(self.platforms, _SETTLE_SECONDS, early=False)
+        if fault_is_expected:  # as soon as it is seen
+            await wait_until(lambda: check_transcripts(self.platforms.messages()).repeated)
+        else:
+            await wait_until_settled(self.platforms, _SETTLE_SECONDS, early=False)
         result = check_transcripts(self.platforms.messages())
         print(result)  # noqa: T201
         assert not result.lost
@@ -72,23 +69,16 @@ class Pair:
         return bool(result.repeated)
 
 
-@pytest_asyncio.fixture
-async def pair(postgres_folder: str, tmp_path: Path) -> AsyncIterator[Pair]:
-    async with contextlib.AsyncExitStack() as stack:
-        platforms = await stack.enter_async_context(running_platforms())
-        model = await stack.enter_async_context(ModelServer())
-        settings = {
-            "TROUPE_DATABASE_URL": await create_postgres_database(postgres_folder),
-            "TROUPE_REDIS_URL": await stack.enter_async_context(run_valkey(tmp_path)),
-        }
-        services = []
-        for name in ("first", "second"):
-            launcher = await stack.enter_async_context(running_launcher())
-            service = ServiceProcess(tmp_path / name, platforms, model, launcher)
-            service.settings |= settings
-            stack.push_async_callback(service.kill)
-            services.append(service)
-        yield Pair(platforms, *services)
+@pytest_asyncio.fixture(loop_scope="session")
+async def pair(
+    postgres_folder: str, launcher: ChildLauncher, tmp_path: Path
+) -> AsyncIterator[Pair]:
+    async with running_platforms() as platforms, ModelServer() as model:
+        url = await create_postgres_database(postgres_folder)
+        installer = Installer(platforms, model, launcher, tmp_path)
+        names = ("first", "second")
+        async with installer.processes(*names, database_url=url, with_valkey=True) as services:
+            yield Pair(platforms, *services)
 
 
 @pytest.mark.parametrize(("build", "expected"), [("right", False), ("no_fence", True)])
@@ -96,12 +86,12 @@ async def test_worker_that_stood_still_adds_no_answer(
     pair: Pair, build: str, expected: bool
 ) -> None:
     await pair.start_first("before_finish", build, "--signal", "SIGSTOP")
-    pair.platforms.telegram_dm().ask("a1")
+    pair.platforms.telegram_dm().ask()
     await pair.wait_until_first_is_stopped()
     await pair.start_second(build)
-    await pair.wait_for_answers(1)
+    await pair.wait_for_answer()
     pair.first.process.send_signal(signal.SIGCONT)
-    assert await pair.repeated() is expected
+    assert await pair.repeated(fault_is_expected=expected) is expected
 
 
 @pytest.mark.parametrize(("build", "expected"), [("right", False), ("unfenced_again", True)])
@@ -110,12 +100,12 @@ async def test_sender_that_stood_still_reopens_nothing(
 ) -> None:
     await pair.start_first("before_again", build, "--signal", "SIGSTOP")
     pair.platforms.telegram.fault("sendMessage", retry_after=1)
-    pair.platforms.telegram_dm().ask("a2")
+    pair.platforms.telegram_dm().ask()
     await pair.wait_until_first_is_stopped()
     await pair.start_second(build)
-    await pair.wait_for_answers(1)
+    await pair.wait_for_answer()
     pair.first.process.send_signal(signal.SIGCONT)
-    assert await pair.repeated() is expected
+    assert await pair.repeated(fault_is_expected=expected) is expected
 
 
 @pytest.mark.parametrize(("build", "expected"), [("right", False), ("clients_clocks", True)])
@@ -126,8 +116,8 @@ async def test_process_with_a_clock_ahead_takes_no_message_that_is_being_sent(
     await pair.start_second(build, "--clock-ahead", "30")
     pair.second.process.send_signal(signal.SIGSTOP)
     pair.platforms.telegram.fault("sendMessage", delay=8.0)  # the platform accepts it late
-    pair.platforms.telegram_dm().ask("a3")
+    pair.platforms.telegram_dm().ask()
     calls = pair.platforms.telegram.log
     await wait_until(lambda: any(call["method"] == "sendMessage" for call in calls))
     pair.second.process.send_signal(signal.SIGCONT)
-    assert await pair.repeated() is expected
+    assert await pair.repeated(fault_is_expected=expected) is expected

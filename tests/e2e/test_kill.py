@@ -9,51 +9,65 @@ TROUPE_SEED=... repeats a run.
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from tests.e2e.crash_points import CRASH_POINTS
-from tests.e2e.kill_load import LoadPlan, add_conversations, run_under_kills
-from tests.e2e.loopback_platforms import LoopbackPlatforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.shapes import (
+from tests.postgres import create_postgres_database
+from tests.support.chats import LoopbackPlatforms
+from tests.support.child_launcher import ChildLauncher
+from tests.support.crash_points import CRASH_POINTS
+from tests.support.kill_load import LoadPlan, add_conversations, run_under_kills
+from tests.support.model_server import ModelServer
+from tests.support.shapes import (
+    Installer,
     Shape,
     answering_model,
     assert_all_answered,
     crowded_platforms,
-    installed_shape,
     report,
     write_tester,
 )
-from tests.postgres import create_postgres_database
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="session")]
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def platforms() -> AsyncIterator[LoopbackPlatforms]:
     async with crowded_platforms() as both:
         yield both
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def model() -> AsyncIterator[ModelServer]:
     async with answering_model() as answering:
         yield answering
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def shape(
-    request: pytest.FixtureRequest, platforms: LoopbackPlatforms, model: ModelServer, tmp_path: Path
+    request: pytest.FixtureRequest,
+    platforms: LoopbackPlatforms,
+    model: ModelServer,
+    launcher: ChildLauncher,
+    tmp_path: Path,
 ) -> AsyncIterator[Shape]:
     """One process with SQLite; or three with a PostgreSQL and a Valkey, two of them on Telegram."""
     url = None
     if request.param == "distributed":
         url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
-    async with installed_shape(platforms, model, tmp_path, url) as installed:
+    async with Installer(platforms, model, launcher, tmp_path).shape(url) as installed:
         yield installed
 
+
+EDITED_AND_PRESSED = {
+    "questions_a_second": 20,
+    "kills": 1,
+    "points": ("after_http",),
+    "edits": 0.3,
+    "presses": 0.3,
+}
 
 embedded = pytest.mark.parametrize("shape", ["embedded"], indirect=True)
 distributed = pytest.mark.parametrize("shape", ["distributed"], indirect=True)
@@ -183,63 +197,44 @@ async def test_rare_kills_delay_answers_by_a_lease_at_most(
 
 @embedded
 @pytest.mark.timeout(300)
-async def test_blind_resend_is_detected(
-    shape: Shape, platforms: LoopbackPlatforms, seed: int
-) -> None:
-    write_tester(shape.services[0], role_name="Nora")  # webhooks have no nonce that would hide it
-    points = ("after_http", "random")
-    plan = LoadPlan(
-        seed,
-        60,
-        8,
-        kills=4,
-        dropped_responses=0.3,
-        give_up_seconds=6,
-        points=points,
-        build="blind_resend",
-    )
-    outcome = report(await run_under_kills(shape.services, platforms, plan))
-    platforms_of = {one.partition(":")[0] for one in outcome.result.repeated}
-    assert platforms_of == {"discord", "telegram"}
-
-
-@embedded
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("build", "kind", "words"),
+    ("build", "found", "plan"),
     [
-        ("answer_edits_anew", "repeated", ["one was edited"]),
-        ("ignore_changes", "ignored", ["has become", "is still there"]),
-        ("forget_gathered", "repeated", ["2 times"]),
+        (
+            "blind_resend",
+            {"repeated": ["discord:", "telegram:"]},
+            {
+                "kills": 4,
+                "dropped_responses": 0.3,
+                "points": ("after_http", "random"),
+                "give_up_seconds": 6,
+            },
+        ),
+        (
+            "acknowledge_first",
+            {"lost": [""]},
+            {"questions": 90, "kills": 10, "points": ("after_received",), "give_up_seconds": 6},
+        ),
+        ("answer_edits_anew", {"repeated": ["one was edited"]}, EDITED_AND_PRESSED),
+        ("ignore_changes", {"ignored": ["has become", "is still there"]}, EDITED_AND_PRESSED),
+        ("forget_gathered", {"repeated": ["2 times"]}, EDITED_AND_PRESSED),
     ],
 )
-async def test_fault_in_edits_presses_or_gathering_is_detected(
-    shape: Shape, platforms: LoopbackPlatforms, seed: int, build: str, kind: str, words: list[str]
+async def test_fault_of_a_build_is_found(
+    shape: Shape,
+    platforms: LoopbackPlatforms,
+    seed: int,
+    build: str,
+    found: dict[str, list[str]],
+    plan: dict[str, Any],
 ) -> None:
-    plan = LoadPlan(
+    if build == "blind_resend":  # webhooks have no nonce that would hide a repeated message
+        write_tester(shape.services[0], role_name="Nora")
+    load = LoadPlan(
         seed,
-        questions=60,
-        questions_a_second=20,
-        kills=1,
-        give_up_seconds=4,
-        points=("after_http",),
-        build=build,
-        edits=0.3,
-        presses=0.3,
+        **{"questions": 60, "questions_a_second": 8, "give_up_seconds": 4, "build": build, **plan},
     )
-    outcome = report(await run_under_kills(shape.services, platforms, plan))
-    found = getattr(outcome.result, kind)
-    assert all(any(word in one for one in found) for word in words)
-
-
-@embedded
-@pytest.mark.timeout(300)
-async def test_early_acknowledgement_is_detected(
-    shape: Shape, platforms: LoopbackPlatforms, seed: int
-) -> None:
-    points = ("after_received",)
-    plan = LoadPlan(
-        seed, 90, 8, kills=10, give_up_seconds=6, points=points, build="acknowledge_first"
-    )
-    outcome = report(await run_under_kills(shape.services, platforms, plan))
-    assert outcome.result.lost
+    outcome = report(await run_under_kills(shape.services, platforms, load))
+    for kind, words in found.items():
+        faults = getattr(outcome.result, kind)
+        assert all(any(word in one for one in faults) for word in words), kind

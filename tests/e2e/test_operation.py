@@ -10,24 +10,24 @@ import pytest_asyncio
 from sqlalchemy import Connection
 
 from bot.storage.database import open_as_it_is
-from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess
-from tests.e2e.transcript_checker import expected_answer
-from tests.e2e.waiting import wait_until
 from tests.postgres import create_postgres_database
+from tests.support.chats import LoopbackPlatforms
+from tests.support.child_launcher import ChildLauncher
+from tests.support.features import ON_THE_WIRES
+from tests.support.model_server import ModelServer
+from tests.support.service_process import ServiceProcess
 from tests.valkey import run_valkey
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
-
-_NOTICE = "⏸ I am paused and answer nobody at the moment."
+pytestmark = [pytest.mark.timeout(300), *ON_THE_WIRES]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["one", "two"])
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=["one", "two"])
 async def processes(
     request: pytest.FixtureRequest,
     platforms: LoopbackPlatforms,
     model: ModelServer,
+    launcher: ChildLauncher,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[list[ServiceProcess]]:
     """One process on SQLite; or two on PostgreSQL, which hear of each other over Valkey."""
@@ -41,47 +41,35 @@ async def processes(
         started = []
         for number in range(2 if settings else 1):
             folder = tmp_path_factory.mktemp(f"process{number}")
-            service = ServiceProcess(Path(folder), platforms, model)
+            service = ServiceProcess(Path(folder), platforms, model, launcher)
             service.settings |= settings
-            await service.start()
-            stack.push_async_callback(service.stop)
-            await service.wait_until_ready()
+            stack.push_async_callback(service.kill)
+            await service.start_and_wait()
             started.append(service)
         yield started
 
 
-def has(platforms: LoopbackPlatforms, where: Conversation, *expected: str) -> bool:
-    """Return whether the bot wrote exactly this: the beginnings of texts."""
-    texts = platforms.bot_texts(where)
-    return len(texts) == len(expected) and all(
-        text.startswith(one) for text, one in zip(texts, expected, strict=True)
-    )
-
-
-@pytest.mark.timeout(300)
 async def test_questions_during_a_pause_get_one_notice_and_later_ones_an_answer(
     processes: list[ServiceProcess], platforms: LoopbackPlatforms
 ) -> None:
     operator = processes[-1]
     group, other = platforms.telegram_group(), platforms.channel()
-    group.ask("6a0")
-    await wait_until(lambda: has(platforms, group, expected_answer("T6a0:12")))
+    first = group.ask()
+    await group.shows(first)
 
     assert await operator.run_command("pause", "--platform", "telegram")
     for service in processes:
-        await wait_until(lambda one=service: "answering_paused" in one.output())  # type: ignore[misc]
-    group.ask("6a1")
-    group.ask("6a2")
-    other.ask("6b0")
-    await wait_until(lambda: has(platforms, other, expected_answer("T6b0:12")))
-    await wait_until(lambda: has(platforms, group, expected_answer("T6a0:12"), _NOTICE))
+        await service.logs("answering_paused")
+    for _ in range(2):
+        group.ask()
+    await other.shows(other.ask())
+    notice = await group.shows_new("⏸ I am paused and answer nobody at the moment.")
+    await group.shows(first, notice)
 
     assert await operator.run_command("resume", "--platform", "telegram")
     for service in processes:
-        await wait_until(lambda one=service: "answering_resumed" in one.output())  # type: ignore[misc]
-    group.ask("6a3")
-    first, last = map(expected_answer, ["T6a0:12", "T6a3:12"])
-    await wait_until(lambda: has(platforms, group, first, _NOTICE, last))
+        await service.logs("answering_resumed")
+    await group.shows(first, notice, group.ask())
 
 
 def database_url(service: ServiceProcess) -> str:
@@ -99,7 +87,6 @@ _BAD_EVENTS = (
 )
 
 
-@pytest.mark.timeout(300)
 async def test_rows_that_cannot_be_read_are_set_aside_and_all_chats_are_answered(
     processes: list[ServiceProcess], platforms: LoopbackPlatforms
 ) -> None:
@@ -131,8 +118,7 @@ async def test_rows_that_cannot_be_read_are_set_aside_and_all_chats_are_answered
     async with open_as_it_is(url) as database:
         await database.write(spoil)
     group = platforms.telegram_group()
-    group.ask("6f0")
-    await wait_until(lambda: has(platforms, group, expected_answer("T6f0:12")))
+    await group.shows(group.ask())
     await wait_until(lambda: sum(one.output().count("_set_aside") for one in processes) >= 7)
     assert all(one.is_running for one in processes)
     lines = (await service.run_command("dead-letters", "list")).splitlines()
@@ -143,7 +129,6 @@ async def test_rows_that_cannot_be_read_are_set_aside_and_all_chats_are_answered
     assert any(one.startswith("out-") and "Expected `str`, got `int`" in one for one in lines)
 
 
-@pytest.mark.timeout(300)
 async def test_damaged_cursors_and_settings_stop_no_platform(
     processes: list[ServiceProcess], platforms: LoopbackPlatforms
 ) -> None:
@@ -172,13 +157,11 @@ async def test_damaged_cursors_and_settings_stop_no_platform(
         assert await service.stop() == 0
     async with open_as_it_is(url) as database:
         await database.write(damage)
-    group.ask("6ad0")
+    missed = group.ask()
     for service in processes:
-        await service.start()
-        await service.wait_until_ready()
-    channel.ask("6ad1")
-    await wait_until(lambda: has(platforms, group, expected_answer("T6ad0:12")))
-    await wait_until(lambda: has(platforms, channel, expected_answer("T6ad1:12")))
+        await service.start_and_wait()
+    await channel.shows(channel.ask())
+    await group.shows(missed)
     assert any("not_decodable" in one.output() for one in processes)
 
 

@@ -9,34 +9,32 @@ import math
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 import pytest_asyncio
 
-from tests.e2e.disturbed_redis import frozen_valkey
-from tests.e2e.kill_load import LoadPlan, percentile, run_under_kills, spread
-from tests.e2e.loopback_platforms import LoopbackPlatforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.shapes import (
-    Shape,
+from tests.postgres import create_postgres_database
+from tests.support.chats import LoopbackPlatforms
+from tests.support.child_launcher import ChildLauncher
+from tests.support.kill_load import LoadPlan, percentile, run_under_kills, spread
+from tests.support.shapes import (
+    Installer,
     answering_model,
     assert_all_answered,
     crowded_platforms,
-    installed_roles,
-    installed_shape,
     report,
+    roles,
 )
-from tests.e2e.standby_postgres import running_postgres_pair
-from tests.postgres import create_postgres_database
+from tests.support.standby_postgres import running_postgres_pair
+from tests.valkey import frozen_valkey
 
-pytestmark = [pytest.mark.service, pytest.mark.soak, pytest.mark.timeout(7200)]
-
-Installer: TypeAlias = Callable[
-    [LoopbackPlatforms, ModelServer, Path, str], AbstractAsyncContextManager[Shape]
+pytestmark = [
+    pytest.mark.service,
+    pytest.mark.soak,
+    pytest.mark.timeout(7200),
+    pytest.mark.asyncio(loop_scope="session"),
 ]
 
 # A quick look at a run: a tenth of it is TROUPE_SHARE=0.1.
@@ -45,29 +43,30 @@ _BEFORE_SECONDS, _FROZEN_SECONDS = 120 * _SHARE, 300 * _SHARE
 _FAILOVER_SECONDS = max(30.0, 120 * _SHARE)  # of writing before, and after
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def platforms() -> AsyncIterator[LoopbackPlatforms]:
     async with crowded_platforms() as both:
         yield both
 
 
-@pytest_asyncio.fixture
-async def shape(
-    platforms: LoopbackPlatforms, postgres_folder: str, tmp_path: Path
-) -> AsyncIterator[Shape]:
-    url = await create_postgres_database(postgres_folder)
-    async with (
-        answering_model() as model,
-        installed_shape(platforms, model, tmp_path, url) as installed,
-    ):
-        yield installed
+@pytest_asyncio.fixture(loop_scope="session")
+async def installer(
+    platforms: LoopbackPlatforms, launcher: ChildLauncher, tmp_path: Path
+) -> AsyncIterator[Installer]:
+    async with answering_model() as model:
+        yield Installer(platforms, model, launcher, tmp_path)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def database_url(postgres_folder: str) -> str:
+    return await create_postgres_database(postgres_folder)
 
 
 async def test_processes_that_stood_still_write_nothing_stale(
-    shape: Shape, platforms: LoopbackPlatforms, seed: int
+    installer: Installer, platforms: LoopbackPlatforms, database_url: str, seed: int
 ) -> None:
     """Stop processes 200 times for 0.1 to 45 s; print which stale writes were refused."""
-    shape.model.chunk_delays = (0.6,)  # so that most of them hold claims when they are stopped
+    installer.model.chunk_delays = (0.6,)  # so that most of them hold claims when they are stopped
     pauses = int(200 * _SHARE)
     plan = LoadPlan(
         seed,
@@ -77,19 +76,20 @@ async def test_processes_that_stood_still_write_nothing_stale(
         pause_seconds=(0.1, 45),
         give_up_seconds=120,
     )
-    outcome = report(await run_under_kills(shape.services, platforms, plan))
+    async with installer.shape(database_url) as shape:
+        outcome = report(await run_under_kills(shape.services, platforms, plan))
     assert_all_answered(outcome, platforms)
     assert outcome.pauses >= pauses
     assert _SHARE < 1 or outcome.refused["fenced"], "no process stood still at the wrong moment"
 
 
-@pytest.mark.parametrize("install", [installed_shape, installed_roles], ids=["alike", "roles"])
+@pytest.mark.parametrize("processes", [[], roles()], ids=["alike", "roles"])
 async def test_frozen_redis_delays_answers_little(
-    install: Installer,
+    installer: Installer,
     platforms: LoopbackPlatforms,
-    postgres_folder: str,
-    tmp_path: Path,
+    database_url: str,
     seed: int,
+    processes: list[str],
 ) -> None:
     """Freeze the Valkey for five minutes; print how long answers took before and meanwhile.
 
@@ -99,7 +99,7 @@ async def test_frozen_redis_delays_answers_little(
 
     async def freeze(_: random.Random) -> None:
         await asyncio.sleep(_BEFORE_SECONDS)
-        async with frozen_valkey():
+        with frozen_valkey():
             frozen.append(time.monotonic())
             await asyncio.sleep(_FROZEN_SECONDS)
         frozen.append(time.monotonic())
@@ -109,12 +109,8 @@ async def test_frozen_redis_delays_answers_little(
     plan = LoadPlan(
         seed, questions=0, questions_a_second=1, dropped_responses=0.0, give_up_seconds=120
     )
-    url = await create_postgres_database(postgres_folder)
-    async with (
-        answering_model() as model,
-        install(platforms, model, tmp_path, url) as installed,
-    ):
-        outcome = report(await run_under_kills(installed.services, platforms, plan, freeze, over))
+    async with installer.shape(database_url, *processes) as shape:
+        outcome = report(await run_under_kills(shape.services, platforms, plan, freeze, over))
     since, until = frozen
     before = outcome.times.latencies(since - _BEFORE_SECONDS / 2, since)  # earlier they start
     meanwhile = outcome.times.latencies(since, until)
@@ -124,16 +120,12 @@ async def test_frozen_redis_delays_answers_little(
 
 
 async def test_failover_to_a_synchronous_standby_loses_nothing(
-    platforms: LoopbackPlatforms, tmp_path: Path, seed: int
+    installer: Installer, platforms: LoopbackPlatforms, seed: int
 ) -> None:
     """Stop the primary at once while people write; print how long the next answer took."""
     failed: list[float] = []
     over = asyncio.Event()
-    async with (
-        running_postgres_pair() as pair,
-        answering_model() as model,
-        installed_shape(platforms, model, tmp_path, pair.url) as installed,
-    ):
+    async with running_postgres_pair() as pair, installer.shape(pair.url) as shape:
 
         async def fail_over(_: random.Random) -> None:
             await asyncio.sleep(_FAILOVER_SECONDS)
@@ -144,8 +136,7 @@ async def test_failover_to_a_synchronous_standby_loses_nothing(
             over.set()
 
         plan = LoadPlan(seed, questions=0, questions_a_second=3, give_up_seconds=120)
-        services = installed.services
-        outcome = report(await run_under_kills(services, platforms, plan, fail_over, over))
+        outcome = report(await run_under_kills(shape.services, platforms, plan, fail_over, over))
     began, promoted = failed
     times = outcome.times
     back = min(at for at in times.answered.values() if at > promoted) - began

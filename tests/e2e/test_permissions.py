@@ -1,26 +1,22 @@
 """Only current admins change what others see, whatever is sent, edited or forged."""
 
-import itertools
 import json
-import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from tests.attacks import with_ours
-from tests.e2e.loopback_platforms import TELEGRAM_PEOPLE, Conversation, LoopbackPlatforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess
-from tests.e2e.transcript_checker import expected_answer
-from tests.e2e.waiting import wait_until
+from tests.attacks import skip_for, with_ours
+from tests.support.chats import TELEGRAM_PEOPLE, Conversation, LoopbackPlatforms, TelegramChat
+from tests.support.features import ON_THE_WIRES
+from tests.support.model_server import ModelServer
+from tests.support.service_process import TESTER, ServiceProcess
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER, TROUPE_LOG_FORMAT="json")]
 
-MEMBER, ADMIN = TELEGRAM_PEOPLE
+ADMIN = TELEGRAM_PEOPLE[1]
 COMMANDS = (
     "/preset use nova",
     "/preset add nova",
@@ -29,9 +25,9 @@ COMMANDS = (
     "/forget",
     "/context prompt",
 )
+ONLY_ADMINS = "⚠ Only an admin can"
 ANONYMOUS_ADMIN = 1087968824
 """The bot that Telegram names as the author of what admins write as their group."""
-_names = (f"{number:04x}" for number in itertools.count())
 
 
 @dataclass
@@ -44,81 +40,56 @@ class Deployment:
 
     def state(self) -> tuple[list[tuple[str, str]], int]:
         """Return all settings of chats, and the number of stored turns."""
-        path = self.service.data / "troupe.db"
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-            choices = database.execute("SELECT scope, value FROM choice ORDER BY scope").fetchall()
-            return choices, database.execute("SELECT count(*) FROM turn").fetchone()[0]
+        choices = self.service.query("SELECT scope, value FROM choice ORDER BY scope")
+        return choices, self.service.query("SELECT count(*) FROM turn")[0][0]
 
-    def audited(self, channel: str) -> list[str]:
-        """Return what the audit log says was done in a channel."""
-        path = self.service.data / "troupe.db"
-        query = "SELECT action FROM audit WHERE subject = ? ORDER BY id"
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-            return [action for (action,) in database.execute(query, (channel,))]
+    async def says(self, where: Conversation, beginning: str, count: int = 1) -> None:
+        await where.wait_until(
+            lambda: sum(text.startswith(beginning) for text in where.texts()) >= count
+        )
 
-    async def wait_for_text(
-        self, conversation: Conversation, beginning: str, count: int = 1
-    ) -> None:
-        def has_text() -> bool:
-            return (
-                sum(one.startswith(beginning) for one in self.platforms.bot_texts(conversation))
-                >= count
-            )
-
-        await wait_until(has_text)
-
-    async def ask_and_wait(self, conversation: Conversation) -> None:
+    async def ask(self, where: Conversation) -> None:
         """Ask, and wait for the answer: then everything before it was handled, too."""
-        name = next(_names)
-        conversation.ask(name, 3)
-        await self.wait_for_text(conversation, expected_answer(f"T{name}:3"))
+        await where.ask_and_wait()
         assert self.model.requests[-1]["messages"][0]["content"] == "You are a tester."
 
-    def decisions(self) -> list[dict[str, Any]]:
+    def decisions(self) -> list[bool]:
         lines = [line for line in self.service.output().splitlines() if "admin_asked_for" in line]
-        return [json.loads(line) for line in lines]
+        return [json.loads(line)["allowed"] for line in lines]
 
-    async def check_all_refused(
-        self, conversation: Conversation, who: int = 0, *, mention: str = ""
-    ) -> None:
+    async def refuses_all(self, where: Conversation, who: int = 0) -> None:
         """Send each command: each is refused, changes nothing and is logged."""
-        await self.ask_and_wait(conversation)
-        before, noted = self.state(), len(self.decisions())
+        await self.ask(where)
+        before, decided = self.state(), len(self.decisions())
         for count, command in enumerate(COMMANDS, 1):
-            conversation.say(mention + command, who)
-            await self.wait_for_text(conversation, "⚠ Only an admin can", count)
+            where.say(command if where.is_telegram else where.mention + command, who)
+            await self.says(where, ONLY_ADMINS, count)
         assert self.state() == before
-        decisions = self.decisions()[noted:]
-        assert [one["allowed"] for one in decisions] == [False] * len(COMMANDS)
-        await self.ask_and_wait(conversation)
+        assert self.decisions()[decided:] == [False] * len(COMMANDS)
+        await self.ask(where)
 
-    async def check_ignored(self, conversation: Conversation, act: Callable[[], Any]) -> None:
+    async def ignores(self, where: Conversation, act: Callable[[], Any]) -> None:
         """Do something that is not a command to us: it changes nothing and is not answered."""
-        await self.ask_and_wait(conversation)
-        before, said = self.state()[0], len(self.platforms.bot_texts(conversation))
+        await self.ask(where)
+        before, said = self.state()[0], len(where.texts())
         act()
-        await self.ask_and_wait(conversation)
+        await self.ask(where)
         assert self.state()[0] == before
-        assert len(self.platforms.bot_texts(conversation)) == said + 1
+        assert len(where.texts()) == said + 1
 
-    def group_with_admin(self) -> tuple[Conversation, int]:
+    def group_with_admin(self) -> TelegramChat:
         """Create a Telegram group with the admin `ADMIN`."""
-        conversation = self.platforms.telegram_group()
-        chat = int(conversation.name.removeprefix("telegram:"))
-        conversation.say("hello everybody", 1)
-        self.platforms.telegram.chats[chat]["_admins"] = {ADMIN}
-        return conversation, chat
+        group = self.platforms.telegram_group()
+        group.say("hello everybody", 1)
+        group.make_admins(ADMIN)
+        return group
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def deployment(
-    platforms: LoopbackPlatforms, model: ModelServer, service: ServiceProcess
-) -> AsyncIterator[Deployment]:
-    service.settings["TROUPE_LOG_FORMAT"] = "json"
-    await service.start_and_wait()
-    yield Deployment(platforms, model, service)
-    if service.is_running:
-        await service.stop()
+@pytest.fixture
+def deployment(
+    platforms: LoopbackPlatforms, model: ModelServer, running: ServiceProcess
+) -> Deployment:
+    return Deployment(platforms, model, running)
 
 
 # --- Discord ---------------------------------------------------------------------------------
@@ -126,7 +97,7 @@ async def deployment(
 
 async def member_uses_native_commands(deployment: Deployment) -> None:
     """The permissions in the member data count, not what the server's settings offer."""
-    channel = deployment.platforms.guild.create_text_channel(f"open-{next(_names)}")
+    where, member = deployment.platforms.channel(), deployment.platforms.people[0]
     deployment.platforms.offer_to_everybody("preset")
     before = deployment.state()
     for words, options in (
@@ -137,99 +108,83 @@ async def member_uses_native_commands(deployment: Deployment) -> None:
         ("forget", {}),
         ("context", {"show": "prompt"}),
     ):
-        result = await deployment.platforms.people[0].slash(channel, words, **options)
-        await wait_until(lambda seen=result: bool(seen.response and seen.response.content))  # type: ignore[misc]
-        assert result.response.content.startswith("⚠ Only an admin can")
+        assert (await where.slash(member, words, **options)).content.startswith(ONLY_ADMINS)
     assert deployment.state() == before
 
 
 async def member_writes_commands(deployment: Deployment) -> None:
-    conversation = deployment.platforms.channel()
-    await deployment.check_all_refused(conversation, mention=conversation.mention)
+    await deployment.refuses_all(deployment.platforms.channel())
 
 
 async def owner_of_another_server(deployment: Deployment) -> None:
     owner = deployment.platforms.discord.guild("Elsewhere").owner
     deployment.platforms.guild.add_member(owner)
-    people = deployment.platforms.people
-    deployment.platforms.people = [owner, owner]
-    try:
-        conversation = deployment.platforms.channel()
-        await deployment.check_all_refused(conversation, mention=conversation.mention)
-    finally:
-        deployment.platforms.people = people
+    where = deployment.platforms.channel()
+    where.people = [owner]
+    await deployment.refuses_all(where)
 
 
 async def former_owner_of_the_server(deployment: Deployment) -> None:
-    platforms = deployment.platforms
+    platforms, where = deployment.platforms, deployment.platforms.channel()
     old, guild = platforms.people[1], platforms.guild
     first = guild.owner.id
-    conversation = platforms.channel()
     try:
         platforms.discord.b.edit_guild(guild.id, {"owner_id": old.id})
-        conversation.say(f"{conversation.mention}/preset use tester", 1)
-        await deployment.wait_for_text(conversation, "tester answers here")
+        where.tell("/preset use tester", 1)
+        await where.shows_new("tester answers here")
     finally:
         platforms.discord.b.edit_guild(guild.id, {"owner_id": first})
-    await deployment.check_all_refused(conversation, 1, mention=conversation.mention)
+    await deployment.refuses_all(where, 1)
 
 
 async def private_chat_changes_only_itself(deployment: Deployment) -> None:
     """In a private chat everybody is admin, with no effect elsewhere."""
     public, private = deployment.platforms.channel(), deployment.platforms.discord_dm()
-    await deployment.ask_and_wait(public)
-    private.say("/admin reset", 0)
-    await deployment.wait_for_text(private, "⚠ There is no command /admin")
+    await deployment.ask(public)
+    private.say("/admin reset")
+    await private.shows_new("⚠ There is no command /admin")
     before = deployment.state()[0]
-    private.say("/preset use nova", 0)
-    await deployment.wait_for_text(private, "nova answers here")
+    private.say("/preset use nova")
+    await private.shows_new("nova answers here")
     assert set(deployment.state()[0]) - set(before) == {(private.name, "nova")}
-    await deployment.ask_and_wait(public)
+    await deployment.ask(public)
 
 
 async def edit_on_discord(deployment: Deployment) -> None:
-    conversation = deployment.platforms.channel()
-    channel = int(conversation.name.removeprefix("discord:"))
-    said = conversation.say("hi", 0)
-    await deployment.check_ignored(
-        conversation,
-        lambda: deployment.platforms.discord.b.edit_message(
-            channel, said.id, {"content": f"{conversation.mention}/preset use nova"}
-        ),
-    )
+    where = deployment.platforms.channel()
+    said = where.say("hi")
+    await deployment.ignores(where, lambda: where.edit(said, f"{where.mention}/preset use nova"))
 
 
 # --- Telegram --------------------------------------------------------------------------------
 
 
 async def private_chat_claims_admin(deployment: Deployment) -> None:
-    conversation = deployment.platforms.telegram_dm()
+    where = deployment.platforms.telegram_dm()
     before = deployment.state()[0]
-    conversation.say("/set_model x", 0)
-    await deployment.wait_for_text(conversation, "⚠ There is no command /set_model")
+    where.say("/set_model x")
+    await where.shows_new("⚠ There is no command /set_model")
     assert deployment.state()[0] == before
-    await deployment.ask_and_wait(conversation)
+    await deployment.ask(where)
 
 
 async def member_of_a_group(deployment: Deployment) -> None:
-    conversation, _ = deployment.group_with_admin()
-    await deployment.check_all_refused(conversation)
+    await deployment.refuses_all(deployment.group_with_admin())
 
 
 def sender_chat(user: int, sender: int, **more: Any) -> Callable[[Deployment], Awaitable[None]]:
     """Commands sent in the name of a chat, whose author is not known."""
 
     async def scenario(deployment: Deployment) -> None:
-        conversation, chat = deployment.group_with_admin()
-        wire = deployment.platforms.telegram
+        group, wire = deployment.group_with_admin(), deployment.platforms.telegram
         wire.user(user, is_bot=user != 777000)
-        wire.chats[chat]["_admins"] = {ADMIN, user, sender}
-        await deployment.ask_and_wait(conversation)
+        group.make_admins(ADMIN, user, sender)
+        await deployment.ask(group)
         before = deployment.state()
-        shown = {"id": sender or chat, "type": "channel", "title": "Admins"}
+        shown = {"id": sender or group.chat, "type": "channel", "title": "Admins"}
         for count, command in enumerate(COMMANDS, 1):
-            wire.say(user, command, chat=chat, sender_chat=shown, **more)
-            await deployment.wait_for_text(conversation, "⚠ Only an admin can", count)
+            wire.say(user, command, chat=group.chat, sender_chat=shown, **more)
+            await deployment.says(group, ONLY_ADMINS, count)
         assert deployment.state() == before
 
     return scenario
@@ -237,98 +192,91 @@ def sender_chat(user: int, sender: int, **more: Any) -> Callable[[Deployment], A
 
 async def anonymous_admin(deployment: Deployment) -> None:
     """Who writes as the group counts as an admin where one with a name has allowed it."""
-    conversation, chat = deployment.group_with_admin()
-    wire = deployment.platforms.telegram
+    group, wire = deployment.group_with_admin(), deployment.platforms.telegram
     wire.user(ANONYMOUS_ADMIN, is_bot=True)
-    group = {"id": chat, "type": "supergroup", "title": "G"}
-    conversation.say("/settings anonymous on", 1)
-    await deployment.wait_for_text(conversation, "Admins who write anonymously now count")
-    wire.say(ANONYMOUS_ADMIN, "/forget", chat=chat, sender_chat=group)
-    await deployment.wait_for_text(conversation, "⚠ Only an admin who writes under their own name")
-    wire.say(ANONYMOUS_ADMIN, "/preset use nova", chat=chat, sender_chat=group)
-    await deployment.wait_for_text(conversation, "nova answers here")
-    assert (conversation.name, "nova") in deployment.state()[0]
-    wire.say(ANONYMOUS_ADMIN, "/preset reset", chat=chat, sender_chat={**group, "id": chat - 1})
-    await deployment.wait_for_text(conversation, "⚠ Only an admin can")
-    assert (conversation.name, "nova") in deployment.state()[0]
-    conversation.say("/forget", 1)
-    acts = ["set anonymous_admins", "set preset", "forget channel"]
-    await wait_until(lambda: deployment.audited(conversation.name) == acts)
+
+    def say(text: str, sender: int = group.chat) -> None:
+        shown = {"id": sender, "type": "supergroup", "title": "G"}
+        wire.say(ANONYMOUS_ADMIN, text, chat=group.chat, sender_chat=shown)
+
+    group.say("/settings anonymous on", 1)
+    await group.shows_new("Admins who write anonymously now count")
+    say("/forget")
+    await group.shows_new("⚠ Only an admin who writes under their own name")
+    say("/preset use nova")
+    await group.shows_new("nova answers here")
+    assert (group.name, "nova") in deployment.state()[0]
+    say("/preset reset", sender=group.chat - 1)
+    await group.shows_new(ONLY_ADMINS)
+    assert (group.name, "nova") in deployment.state()[0]
+    group.say("/forget", 1)
+    audited = "SELECT action FROM audit WHERE subject = ? ORDER BY id"
+    acts = [("set anonymous_admins",), ("set preset",), ("forget channel",)]
+    await wait_until(lambda: deployment.service.query(audited, group.name) == acts)
 
 
 async def demoted_admin(deployment: Deployment) -> None:
-    conversation, chat = deployment.group_with_admin()
-    conversation.say("/preset use tester", 1)
-    await deployment.wait_for_text(conversation, "tester answers here")
-    deployment.platforms.telegram.chats[chat]["_admins"] = set()
-    await deployment.check_all_refused(conversation, 1)
+    group = deployment.group_with_admin()
+    group.say("/preset use tester", 1)
+    await group.shows_new("tester answers here")
+    group.make_admins()
+    await deployment.refuses_all(group, 1)
 
 
 def admin_lookup_fails(**fault: Any) -> Callable[[Deployment], Awaitable[None]]:
     async def scenario(deployment: Deployment) -> None:
-        conversation, _ = deployment.group_with_admin()
+        group = deployment.group_with_admin()
         deployment.platforms.telegram.fault("getChatMember", times=len(COMMANDS), **fault)
-        await deployment.check_all_refused(conversation, 1)
+        await deployment.refuses_all(group, 1)
 
     return scenario
 
 
 async def command_for_another_bot(deployment: Deployment) -> None:
-    conversation, chat = deployment.group_with_admin()
-    wire = deployment.platforms.telegram
+    group, wire = deployment.group_with_admin(), deployment.platforms.telegram
     wire.me["can_read_all_group_messages"] = True
     try:
-        await deployment.check_ignored(
-            conversation, lambda: wire.say(ADMIN, "/preset@otherbot use nova", chat=chat)
-        )
-        await deployment.check_ignored(
-            conversation, lambda: wire.say(ADMIN, "/forget@sim_bot2", chat=chat)
-        )
+        for command in ("/preset@otherbot use nova", "/forget@sim_bot2"):
+            await deployment.ignores(group, lambda: group.say(command, 1))  # noqa: B023
     finally:
         wire.me["can_read_all_group_messages"] = False
 
 
 async def edit_on_telegram(deployment: Deployment) -> None:
-    conversation, chat = deployment.group_with_admin()
-    said = conversation.say("hi", 1)["message_id"]
-    wire = deployment.platforms.telegram
-    await deployment.check_ignored(
-        conversation, lambda: wire.edit(ADMIN, chat, said, "/preset use nova")
-    )
+    group = deployment.group_with_admin()
+    said = group.say("hi", 1)
+    await deployment.ignores(group, lambda: group.edit(said, "/preset use nova", 1))
 
 
 async def names_that_look_like_ids(deployment: Deployment) -> None:
     """An id or an SQL statement in a command is an unknown preset name."""
-    conversation, _ = deployment.group_with_admin()
-    await deployment.ask_and_wait(conversation)
+    group = deployment.group_with_admin()
+    await deployment.ask(group)
     before = deployment.state()[0]
     for count, name in enumerate(("123 OR 1=1", "nova' OR '1'='1", "telegram:2", "%", "*"), 1):
-        conversation.say(f"/preset use {name}", 1)
-        await deployment.wait_for_text(conversation, "⚠ ", count)
+        group.say(f"/preset use {name}", 1)
+        await deployment.says(group, "⚠ ", count)
     assert deployment.state()[0] == before
 
 
 async def group_that_moved(deployment: Deployment) -> None:
     """An admin of the group is no admin of the supergroup, unless Telegram says so."""
-    old, chat = deployment.group_with_admin()
-    await deployment.ask_and_wait(old)
-    conversation = deployment.platforms.telegram_group()
+    old, new = deployment.group_with_admin(), deployment.platforms.telegram_group()
     wire = deployment.platforms.telegram
-    new = int(conversation.name.removeprefix("telegram:"))
-    conversation.say("here we are", 1)
-    moved = wire._new(chat, wire.user(ADMIN), migrate_to_chat_id=new)
+    await deployment.ask(old)
+    new.say("here we are", 1)
+    moved = wire._new(old.chat, wire.user(ADMIN), migrate_to_chat_id=new.chat)
     wire.push({"message": wire._out(moved)})
-    await deployment.check_all_refused(conversation, 1)
+    await deployment.refuses_all(new, 1)
 
 
 async def namesake_of_the_admin(deployment: Deployment) -> None:
-    conversation, chat = deployment.group_with_admin()
-    wire = deployment.platforms.telegram
+    group, wire = deployment.group_with_admin(), deployment.platforms.telegram
     admin = wire.user(ADMIN)
     wire.user(666, admin["first_name"], username=admin.get("username", "u2"))
     before = deployment.state()
-    wire.say(666, "/preset use nova", chat=chat)
-    await deployment.wait_for_text(conversation, "⚠ Only an admin can")
+    wire.say(666, "/preset use nova", chat=group.chat)
+    await group.shows_new(ONLY_ADMINS)
     assert deployment.state() == before
 
 
@@ -371,5 +319,5 @@ ELSEWHERE = {
 async def test_only_admins_change_anything(deployment: Deployment, title: str, given: Any) -> None:
     scenario = OURS.get(title) or SCENARIOS.get(title)
     if scenario is None:
-        pytest.skip(f"runs in {ELSEWHERE[title]}")
+        skip_for(ELSEWHERE[title])
     await scenario(deployment)

@@ -16,18 +16,15 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 
-from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess
-from tests.e2e.transcript_checker import CheckResult, check_transcripts, expected_answer
-from tests.e2e.waiting import wait_until
 from tests.postgres import create_postgres_database, run_postgres_program
+from tests.support.chats import Conversation, LoopbackPlatforms
+from tests.support.child_launcher import ChildLauncher
+from tests.support.features import ON_THE_WIRES
+from tests.support.model_server import ModelServer
+from tests.support.service_process import ServiceProcess
+from tests.support.transcripts import CheckResult, check_transcripts, expected_answer
 
-pytestmark = [
-    pytest.mark.service,
-    pytest.mark.timeout(300),
-    pytest.mark.asyncio(loop_scope="module"),
-]
+pytestmark = [pytest.mark.timeout(300), *ON_THE_WIRES]
 _BEFORE, _SINCE = "CANARY-0f3a", "CANARY-9b7c"
 """Words that were forgotten after the backup: said before it, and said since."""
 
@@ -43,16 +40,17 @@ class Installation:
     content: Callable[[], Awaitable[bytes]]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["sqlite", "postgresql"])
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=["sqlite", "postgresql"])
 async def installation(
     request: pytest.FixtureRequest,
     platforms: LoopbackPlatforms,
     model: ModelServer,
+    launcher: ChildLauncher,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Installation]:
     async with AsyncExitStack() as stack:
         folder = Path(tmp_path_factory.mktemp(request.param))
-        service = ServiceProcess(folder, platforms, model)
+        service = ServiceProcess(folder, platforms, model, launcher)
         stack.push_async_callback(service.kill)
         if request.param == "sqlite":
             yield on_sqlite(service)
@@ -125,9 +123,9 @@ async def drill(
     chats = [*begun, unseen]
     private = [platforms.telegram_dm(), platforms.channel()]
     later = platforms.channel()
-    await ask(platforms, chats, f"{names}0")
-    await ask(platforms, private, f"{names}1", _BEFORE)
-    await ask(platforms, [later], f"{names}2")
+    await ask(chats, f"{names}0")
+    await ask(private, f"{names}1", _BEFORE)
+    await ask([later], f"{names}2")
     model.gate.clear()
     await ask_until_halfway(model, begun, f"{names}3")
     chunk_count, model.chunk_count = model.chunk_count, 1  # stops before its first word
@@ -136,12 +134,12 @@ async def drill(
     await installation.back_up()
     assert _BEFORE.encode() in (await installation.content())
     model.gate.set()
-    await answered(platforms, chats, f"{names}3")
-    await ask(platforms, chats, f"{names}4")
-    await ask(platforms, [later], f"{names}5", _SINCE)
+    await answered(chats, f"{names}3")
+    await ask(chats, f"{names}4")
+    await ask([later], f"{names}5", _SINCE)
     for chat in (*private, later):
-        chat.say(f"{chat.mention}/forget last", 0)
-        await wait_until(lambda where=chat: "I have forgotten" in platforms.bot_texts(where)[-1])  # type: ignore[misc]
+        chat.tell("/forget last")
+        await chat.shows_new("I have forgotten")
     await service.kill()
     stopped = datetime.now(UTC) + timedelta(seconds=2)
     (service.folder / "stopped").write_text(stopped.isoformat())
@@ -152,8 +150,8 @@ async def drill(
     await installation.restore(is_prepared)
 
     await service.start_and_wait()
-    await answered(platforms, chats, f"{names}6")
-    await ask(platforms, [later], f"{names}7")
+    await answered(chats, f"{names}6")
+    await ask([later], f"{names}7")
     shown = {chat.name for chat in (*chats, *private, later)}
     result = check_transcripts(
         post
@@ -166,24 +164,21 @@ async def drill(
 
 
 async def ask_until_halfway(model: ModelServer, chats: list[Conversation], name: str) -> None:
-    reached = model.halfway + len(chats)
+    async with model.reaching_half(len(chats)):
+        for chat in chats:
+            chat.ask(name)
+
+
+async def ask(chats: list[Conversation], name: str, words: str = "") -> None:
     for chat in chats:
-        chat.ask(name)
-    await wait_until(lambda: model.halfway >= reached)
+        chat.ask(name, text=f"{words} please")
+    await answered(chats, name)
 
 
-async def ask(
-    platforms: LoopbackPlatforms, chats: list[Conversation], name: str, words: str = ""
-) -> None:
-    for chat in chats:
-        chat.say(f"{chat.mention}{words} please T{name}:12", 0)
-    await answered(platforms, chats, name)
-
-
-async def answered(platforms: LoopbackPlatforms, chats: list[Conversation], name: str) -> None:
+async def answered(chats: list[Conversation], name: str) -> None:
     expected = expected_answer(f"T{name}:12")
     for chat in chats:
-        await wait_until(lambda where=chat: expected in platforms.bot_texts(where))  # type: ignore[misc]
+        await chat.wait_until(lambda: expected in chat.texts())  # noqa: B023
 
 
 async def test_nothing_is_sent_twice_and_what_was_forgotten_stays_forgotten(

@@ -12,18 +12,18 @@ import pytest_asyncio
 
 from bot.storage.database import NEWEST_REVISION, OLDEST_REVISION, read_revision
 from tests.checkout import CHECKOUT
-from tests.e2e.kill_load import add_conversations, wait_until_settled
-from tests.e2e.loopback_platforms import LoopbackPlatforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess
-from tests.e2e.transcript_checker import check_transcripts
 from tests.postgres import create_postgres_database
+from tests.support.chats import LoopbackPlatforms
+from tests.support.kill_load import add_conversations, wait_until_settled
+from tests.support.model_server import ModelServer
+from tests.support.service_process import ServiceProcess
+from tests.support.transcripts import check_transcripts
 
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.service,
     pytest.mark.timeout(7200),
-    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.asyncio(loop_scope="session"),
 ]
 
 ROLLS = 20
@@ -87,7 +87,7 @@ def replace(file: Path, old: str, new: str) -> None:
     file.write_text(source.replace(old, new, 1))
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def services(
     postgres_folder: str, platforms: LoopbackPlatforms, model: ModelServer, tmp_path: Path
 ) -> AsyncIterator[list[ServiceProcess]]:

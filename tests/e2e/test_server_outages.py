@@ -12,22 +12,19 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 
-from tests.e2e.loopback_platforms import LoopbackPlatforms
-from tests.e2e.service_process import ServiceProcess
-from tests.e2e.waiting import wait_until
 from tests.gate import Gate
 from tests.postgres import create_postgres_database
+from tests.support.chats import LoopbackPlatforms
+from tests.support.features import ON_THE_WIRES
+from tests.support.service_process import ServiceProcess
 from tests.valkey import run_valkey
+from tests.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.service,
-    pytest.mark.timeout(600),
-    pytest.mark.asyncio(loop_scope="module"),
-]
+pytestmark = [pytest.mark.timeout(600), *ON_THE_WIRES]
 NAMED_SECONDS = 3.0
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def gates(
     service: ServiceProcess, postgres_folder: str, tmp_path: Path
 ) -> AsyncIterator[dict[str, Gate]]:

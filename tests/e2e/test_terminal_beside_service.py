@@ -3,20 +3,15 @@
 import asyncio
 import os
 import sys
-from itertools import count
-
-import pytest
 
 from tests.checkout import CHECKOUT
-from tests.e2e.loopback_platforms import LoopbackPlatforms
-from tests.e2e.service_process import ServiceProcess
-from tests.e2e.transcript_checker import expected_answer
-from tests.e2e.waiting import wait_until
+from tests.support.chats import Conversation
+from tests.support.features import ON_THE_WIRES, at
+from tests.support.service_process import ServiceProcess
+from tests.support.transcripts import expected_answer
 from tests.waiting import PATIENCE_SECONDS
 
-pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
-
-_names = (f"{number:04x}" for number in count(0xE000))
+pytestmark = ON_THE_WIRES
 
 
 async def chat(service: ServiceProcess, *words: str) -> tuple[str, str]:
@@ -35,20 +30,12 @@ async def chat(service: ServiceProcess, *words: str) -> tuple[str, str]:
     return output.decode(), errors.decode()
 
 
-async def test_both_answer_their_own_chats(
-    service: ServiceProcess, platforms: LoopbackPlatforms
-) -> None:
-    await service.start_and_wait()
-    conversation = platforms.telegram_dm()
-    names = [next(_names) for _ in range(3)]
-
-    conversation.ask(names[0])
-    output, errors = await chat(service, f"please T{names[1]}:5")
-    conversation.ask(names[2])
-
-    assert (output, errors) == (f"{expected_answer(f'T{names[1]}:5')}\n", "")
-    expected = [expected_answer(f"T{name}:12") for name in (names[0], names[2])]
-    await wait_until(lambda: platforms.bot_texts(conversation) == expected)
-    assert await service.readiness() == 200
-    again, _ = await chat(service, "/retry")
+@at("telegram_dm")
+async def test_both_answer_their_own_chats(where: Conversation, running: ServiceProcess) -> None:
+    first = where.ask()
+    output, errors = await chat(running, "please Tab01:5")
+    assert (output, errors) == (f"{expected_answer('Tab01:5')}\n", "")
+    await where.shows(first, where.ask())
+    assert await running.readiness() == 200
+    again, _ = await chat(running, "/retry")
     assert "There is no question" in again, "each pipe begins a conversation"

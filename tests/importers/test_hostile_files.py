@@ -5,16 +5,18 @@ import io
 import resource
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
-
 import pytest
-
 from bot.errors import PresetError
-from bot.importers.card import MAX_FILE_BYTES, read_card
+from bot.importers.card import MAX_FILE_BYTES
+from bot.importers.card import read_card
 from bot.importers.card_to_preset import preset_from_card
 from bot.importers.png import plain_image
 from tests.attacks import with_ours
+from tests.attacks import skip_for
+
 
 _MAX_SECONDS = 6
 _MAX_GROWTH_MIB = 32
@@ -96,7 +98,7 @@ ELSEWHERE = {
 def test_hostile_file_is_rejected_within_time_and_memory_limits(title: str, given: Any) -> None:
     make = MORE_FILES.get(title) or FILES.get(title)
     if make is None:
-        pytest.skip(f"runs in {ELSEWHERE[title]}")
+        skip_for(ELSEWHERE[title])
     data = make()
     before, started = _peak_mib(), time.process_time()
 

@@ -7,19 +7,30 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-
 import pytest
 from PIL import Image
-
-from bot.chat.incoming import Address, MediaItem, MediaKind, Quote
+from bot.chat.incoming import Address
+from bot.chat.incoming import MediaItem
+from bot.chat.incoming import MediaKind
+from bot.chat.incoming import Quote
 from bot.chat.session import AttachedFiles
 from bot.errors import Unreachable
 from bot.media.attachment_reader import AttachmentReader
-from bot.media.fetching import FetchFailed, PublicFetcher, parse_public_url
-from tests.attacks import attacks, texts_in, with_ours
-from tests.importers.test_hostile_files import ELSEWHERE, FILES, MORE_FILES
-from tests.media.file_samples import pdf, picture
-from tests.samples import BOB, make_incoming
+from bot.media.fetching import FetchFailed
+from bot.media.fetching import PublicFetcher
+from bot.media.fetching import parse_public_url
+from tests.attacks import attacks
+from tests.attacks import texts_in
+from tests.attacks import with_ours
+from tests.importers.test_hostile_files import ELSEWHERE
+from tests.importers.test_hostile_files import FILES
+from tests.importers.test_hostile_files import MORE_FILES
+from tests.media.file_samples import pdf
+from tests.media.file_samples import picture
+from tests.samples import BOB
+from tests.samples import make_incoming
+from tests.attacks import skip_for
+
 
 SAID = make_incoming("look")
 
@@ -170,7 +181,7 @@ async def test_file_that_is_said_to_be_too_large_is_not_downloaded() -> None:
 async def test_hostile_file_in_a_message_is_contained(title: str, given: Any) -> None:
     """Read it as a picture and as a file: no more comes of it than text or a picture."""
     if title not in {**FILES, **MORE_FILES}:
-        pytest.skip(f"runs in {ELSEWHERE[title]}")
+        skip_for(ELSEWHERE[title])
     data = {**FILES, **MORE_FILES}[title]()
     began = time.process_time()
 

@@ -13,7 +13,7 @@ from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.spec import AccountSetup
 from bot.platforms.telegram.account import TelegramAccount
 from bot.platforms.telegram.settings import TelegramSettings
-from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
+from tests.support.chats import LoopbackPlatforms, running_platforms
 from tests.waiting import wait_until
 
 

@@ -8,5 +8,5 @@ only when nobody has anything to do, and whose order of ready callbacks follows 
 are the product's own classes, wired in `process`; the database is SQLite in memory, asked over a
 simulated network; the platforms are in Python. Processes are killed between any two steps, stand
 still for up to 45 s, and have clocks that jump; answers of the platforms and of the database are
-lost. `tests.e2e.transcript_checker` reads the platforms' messages and nothing else.
+lost. `tests.support.transcripts` reads the platforms' messages and nothing else.
 """

@@ -17,9 +17,9 @@ from bot.chat.incoming import Address, Said
 from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.errors import MessageNotFound, OutcomeUnknown, PlatformError, RateLimited, Unreachable
 from bot.ports import Intake, Surface
-from tests.e2e.transcript_checker import PostedMessage
 from tests.samples import make_incoming
 from tests.simulation.event_loop import SimulatedLoop, current_process
+from tests.support.transcripts import PostedMessage
 
 T = TypeVar("T")
 

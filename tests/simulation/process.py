@@ -7,33 +7,50 @@ clock, the signals, the connections, the model and the platforms.
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-
+from collections.abc import AsyncGenerator
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from typing_extensions import override
-
-from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said, source_of
+from bot.chat.incoming import Address
+from bot.chat.incoming import Incoming
+from bot.chat.incoming import MediaItem
+from bot.chat.incoming import Request
+from bot.chat.incoming import Said
+from bot.chat.incoming import source_of
 from bot.chat.outgoing import OutboxRow
-from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
+from bot.chat.prompt import Delta
+from bot.chat.prompt import Finish
+from bot.chat.prompt import FinishReason
+from bot.chat.prompt import GenerationEvent
+from bot.chat.prompt import Prompt
 from bot.chat.receipt import Receipt
 from bot.chat.session import ClaimedMessage
 from bot.commands.admin_notes import AdminNotes
 from bot.commands.answers import AnswerButtons
-from bot.commands.authority import AdminCheck, AnonymousAdmins
+from bot.commands.authority import AdminCheck
+from bot.commands.authority import AnonymousAdmins
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.commands.privacy import Forgetting
 from bot.commands.reports import ContextView
-from bot.delivery.sender import LaneDelivery, Sender
-from bot.errors import StoreError, Unreachable
-from bot.intake import HistoryRouter, InboxIntake
+from bot.delivery.sender import LaneDelivery
+from bot.delivery.sender import Sender
+from bot.errors import StoreError
+from bot.errors import Unreachable
+from bot.intake import HistoryRouter
+from bot.intake import InboxIntake
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.voice_messages import VoiceMessages
-from bot.memory import Summarizer, no_stories
-from bot.ports import Clock, Signals
+from bot.memory import Summarizer
+from bot.memory import no_stories
+from bot.ports import Clock
+from bot.ports import Signals
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_reply import LiveReplies
 from bot.routing.decide import DecisionLog
-from bot.routing.presets import HistoryScopes, PresetResolver
+from bot.routing.presets import HistoryScopes
+from bot.routing.presets import PresetResolver
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.exclusive_role import ExclusiveRole
@@ -45,22 +62,31 @@ from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
 from bot.storage.leases import SqlRoleLeases
 from bot.storage.operation import SqlMessageNotes
-from bot.storage.outbox import SenderIdentity, SqlOutbox
+from bot.storage.outbox import SenderIdentity
+from bot.storage.outbox import SqlOutbox
 from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired
 from bot.storage.summaries import SqlSummaries
 from bot.turn.answer import AnswerPipeline
 from bot.turn.claims import LeaseKeeper
 from bot.turn.finishing import TurnStages
-from bot.turn.prompt_inputs import ChannelReader, PromptSources
-from bot.turn.signals import CONVERSATIONS, ArrivalSignals, MissedSignals, StopRequests
+from bot.turn.prompt_inputs import ChannelReader
+from bot.turn.prompt_inputs import PromptSources
+from bot.turn.signals import CONVERSATIONS
+from bot.turn.signals import ArrivalSignals
+from bot.turn.signals import MissedSignals
+from bot.turn.signals import StopRequests
 from bot.turn.worker import ConversationWorker
-from tests.e2e.model_server import unanswered_questions
-from tests.e2e.transcript_checker import expected_answer
 from tests.fakes import FakeBackend
-from tests.simulation.database import DatabaseServer, SimulatedConnections
-from tests.simulation.event_loop import LoopProcess, SimulatedLoop
-from tests.simulation.platform import SETTLE_SECONDS, SimulatedPlatform
+from tests.simulation.database import DatabaseServer
+from tests.simulation.database import SimulatedConnections
+from tests.simulation.event_loop import LoopProcess
+from tests.simulation.event_loop import SimulatedLoop
+from tests.simulation.platform import SETTLE_SECONDS
+from tests.simulation.platform import SimulatedPlatform
+from tests.support.model_server import unanswered_questions
+from tests.support.transcripts import expected_answer
+
 
 _MAX_KEYS = 100
 _JANITOR_SECONDS = 300.0

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from typing_extensions import override
 
-from tests.e2e.transcript_checker import CheckResult, PostedMessage, check_transcripts
 from tests.simulation.builds import BUILDS, LATE_BUILDS, blame_no_message
 from tests.simulation.database import DatabaseServer
 from tests.simulation.event_loop import SimulatedLoop
 from tests.simulation.platform import FaultShares, SimulatedPlatform
 from tests.simulation.process import SimulatedBus, SimulatedProcess
+from tests.support.transcripts import CheckResult, PostedMessage, check_transcripts
 
 _PROCESSES = 3
 _CHATS = 5  # of each platform

@@ -4,14 +4,18 @@ import io
 import logging
 import re
 from collections.abc import Iterator
-
 import pytest
 import structlog
-
 from bot.chat.session import error_id_of
-from bot.telemetry.logs import BoundTurn, RecentEvents, configure_logs
-from bot.telemetry.secret_masker import SecretMasker, mask_pasted_tokens
-from tests.attacks import attack_texts, with_ours
+from bot.telemetry.logs import BoundTurn
+from bot.telemetry.logs import RecentEvents
+from bot.telemetry.logs import configure_logs
+from bot.telemetry.secret_masker import SecretMasker
+from bot.telemetry.secret_masker import mask_pasted_tokens
+from tests.attacks import attack_texts
+from tests.attacks import with_ours
+from tests.attacks import secret_in
+
 
 TOKEN = "123456789:AAFAKEfakeFAKEfakeFAKEfakeFAKEfakeFAKE"
 KEY = "a-key-of-no-known-shape"
@@ -26,15 +30,6 @@ def log(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
     yield stream
     structlog.configure(**before)
     root.handlers, root.level = handlers, level
-
-
-def secret_in(text: str) -> str:
-    """Return what must not be seen of a text: a key's body, a password, the longest token."""
-    if pem := re.search(r"-----BEGIN [^-]+-----\s*(\S+)", text):
-        return str(pem[1])
-    if named := re.search(r"://[^/\s:@]*:([^/\s@]+)@|\w: (?:\w+ )?(\S+)|bot(\d+\W\w+)", text):
-        return str(next(found for found in named.groups() if found))
-    return str(max(re.findall(r"[\w+/-]{6,}={0,2}", text), key=len))
 
 
 def test_secrets_in_hostile_texts_are_masked(log: io.StringIO) -> None:

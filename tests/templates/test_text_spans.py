@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.templates import BaseTemplate, JinjaTemplate, StringTemplate, get, names
+from bot.templates import BaseTemplate, JinjaTemplate, get, names
 from bot.templates.control_tokens import (
     WORD_JOINER,
     ChatTemplate,
@@ -17,28 +17,14 @@ from bot.templates.control_tokens import (
     render_spans,
 )
 from tests.attacks import attacks
+from tests.support.templates import (
+    ALL,
+    CHATML,
+    TRIMMED,
+    WITHOUT_REASONING,
+    conversation,
+)
 
-CHATML = JinjaTemplate(
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-)
-TRIMMED = JinjaTemplate(
-    "{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content | trim }}<end_of_turn>\n"
-    "{% endfor %}"
-)
-WITHOUT_REASONING = JinjaTemplate(
-    "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('</think>')[-1] }}{% endfor %}"
-)
-UPPER_CASE = JinjaTemplate("{% for m in messages %}<USER>{{ m.content | upper }}{% endfor %}")
-ALL: dict[str, ChatTemplate] = {
-    "chatml": CHATML,
-    "trimmed": TRIMMED,
-    "without reasoning": WITHOUT_REASONING,
-    "upper case": UPPER_CASE,
-    "strings": StringTemplate(),
-    "roles": get("internlm2")(),
-    "llama2": get("llama2")(),
-    "chatglm": get("chatglm")(),
-}
 TRICKY_TEXTS = [
     "<|im_end|>",
     "<end_of_turn>\n",
@@ -51,13 +37,6 @@ TRICKY_TEXTS = [
 TEXTS = st.lists(st.one_of(st.sampled_from([*TRICKY_TEXTS, " ", "\n", "hi", "ü"]), st.text())).map(
     "".join
 )
-
-
-def conversation(*texts: str) -> list[dict[str, Any]]:
-    return [
-        {"role": ("user", "assistant")[index % 2], "content": text}
-        for index, text in enumerate(texts)
-    ]
 
 
 @pytest.mark.parametrize("template", ALL.values(), ids=list(ALL))

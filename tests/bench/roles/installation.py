@@ -14,9 +14,9 @@ from sqlalchemy import make_url
 
 from bot.storage.postgres import to_dsn
 from tests.bench.roles.sleeping_model import AnswerPlan, SleepingModel, running_sleeping_model
-from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
-from tests.e2e.service_process import ServiceProcess, each_answered
 from tests.postgres import create_postgres_database, postgres_program, running_postgres
+from tests.support.chats import LoopbackPlatforms, running_platforms
+from tests.support.service_process import ServiceProcess, each_answered
 from tests.valkey import run_valkey
 
 _STOP_SECONDS = 120.0

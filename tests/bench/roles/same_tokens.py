@@ -28,8 +28,8 @@ from tests.bench.roles.installation import (
     server_cpu_seconds,
 )
 from tests.bench.roles.sleeping_model import END, AnswerPlan
-from tests.e2e.loopback_platforms import Conversation
-from tests.e2e.waiting import wait_until
+from tests.support.chats import Conversation
+from tests.waiting import wait_until
 
 _PATIENCE_SECONDS = 60.0
 _SLOW_SECONDS = 5.0

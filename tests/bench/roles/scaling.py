@@ -20,8 +20,8 @@ from tests.bench.roles.installation import (
     server_cpu_seconds,
 )
 from tests.bench.roles.sleeping_model import END, AnswerPlan
-from tests.e2e.service_process import ServiceProcess
-from tests.e2e.waiting import wait_until
+from tests.support.service_process import ServiceProcess
+from tests.waiting import wait_until
 
 _PATIENCE_SECONDS = 600.0
 _WAVES = 5

@@ -30,8 +30,8 @@ from tests.bench.roles.installation import (
 from tests.bench.roles.measured_loop import TIMER_SECONDS
 from tests.bench.roles.scaling import AnswerTimes
 from tests.bench.roles.sleeping_model import AnswerPlan
-from tests.e2e.service_process import ServiceProcess
-from tests.e2e.waiting import wait_until
+from tests.support.service_process import ServiceProcess
+from tests.waiting import wait_until
 
 _LAG_FILE = "loop.jsonl"
 _PATIENCE_SECONDS = 600.0

@@ -4,42 +4,46 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self
 
 from aiohttp import web
 
-from tests.e2e.transcript_checker import ANSWER_END, QUESTION, expected_answer
+from tests.support.transcripts import ANSWER_END, QUESTION, expected_answer
+from tests.waiting import wait_until
 
 
 class ModelServer:
     """Answers the newest question, and records the requests."""
 
     def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        """While it is not set, every answer stops in its middle."""
         self.requests: list[dict[str, Any]] = []
-        self.chunk_delays: Sequence[float] = (
-            0.01,
-        )  # seconds between pieces; each answer takes one
+        self.halfway = 0
+        """The number of answers that reached their middle."""
+        self.hung_up = 0
+        """The number of answers whose reader closed the connection."""
+        self.hung_up_at = 0.0
+        """When the last of them did, in Unix seconds."""
+        self.heard: list[bytes] = []
+        """The voice messages that were to be written down."""
+        self.reset()
+        self._runner = web.AppRunner(self._app(), handler_cancellation=True, shutdown_timeout=1)
+        self.base = ""
+
+    def reset(self) -> None:
+        """Answer as at the beginning."""
+        self.gate.set()
+        self.chunk_delays: Sequence[float] = (0.01,)  # seconds; each answer takes one of them
         self.chunk_count = 4
         self.answers_all = False
         """Whether it answers everything since the last answer, not only the newest question."""
         self.thoughts: Sequence[str] = ()
         """What it thinks, piece by piece, before each answer."""
-        self.gate = asyncio.Event()
-        """While it is not set, every answer stops in its middle."""
-        self.gate.set()
-        self.halfway = 0
-        """The number of answers that reached their middle."""
-        self.hung_up = 0
-        """The number of answers whose reader closed the connection."""
         self.spoken = ""
         """What is said in every voice message."""
-        self.heard: list[bytes] = []
-        """The voice messages that were to be written down."""
-        self.hung_up_at = 0.0
-        """When the last of them did, in Unix seconds."""
-        self._runner = web.AppRunner(self._app(), handler_cancellation=True, shutdown_timeout=1)
-        self.base = ""
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
@@ -55,6 +59,37 @@ class ModelServer:
     def grow_slowly(self) -> None:
         """Take some seconds for each answer from now on, so that it is shown as it grows."""
         self.chunk_delays, self.chunk_count = (0.4,), 8
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Stop every answer in its middle until the block ends."""
+        self.gate.clear()
+        try:
+            yield
+        finally:
+            self.gate.set()
+
+    @asynccontextmanager
+    async def reaching_half(self, answers: int = 1) -> AsyncIterator[None]:
+        """After the block, wait until so many more answers reached their middle."""
+        reached = self.halfway + answers
+        yield
+        await wait_until(lambda: self.halfway >= reached)
+
+    @asynccontextmanager
+    async def hanging_up(self, answers: int = 1) -> AsyncIterator[None]:
+        """After the block, wait until so many more answers were hung up."""
+        hung_up = self.hung_up + answers
+        yield
+        await wait_until(lambda: self.hung_up >= hung_up)
+
+    def asked_about(self, token: str) -> list[dict[str, Any]]:
+        """Return the requests whose newest message has this text."""
+        return [one for one in self.requests if token in str(one["messages"][-1]["content"])]
+
+    def newest_message(self, token: str) -> Any:
+        """Return the content of the newest message of the latest request about this."""
+        return self.asked_about(token)[-1]["messages"][-1]["content"]
 
     def _app(self) -> web.Application:
         app = web.Application()

@@ -1,6 +1,7 @@
 """Kill the bot repeatedly while questions are sent, then let it finish and check the answers."""
 
 import asyncio
+import contextlib
 import itertools
 import math
 import random
@@ -13,11 +14,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tests.e2e.changed_minds import ChangedMinds
-from tests.e2e.crash_points import CRASH_POINTS
-from tests.e2e.loopback_platforms import LoopbackPlatforms
-from tests.e2e.service_process import ServiceProcess
-from tests.e2e.transcript_checker import ANSWER_END, CheckResult, PeoplesChanges, check_transcripts
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from tests.support.changed_minds import ChangedMinds
+from tests.support.chats import LoopbackPlatforms
+from tests.support.crash_points import CRASH_POINTS
+from tests.support.service_process import ServiceProcess
+from tests.support.transcripts import ANSWER_END, CheckResult, PeoplesChanges, check_transcripts
+from tests.valkey import find_valkey, frozen_valkey
 
 Disturbance: TypeAlias = Callable[[random.Random], Coroutine[None, None, None]]
 
@@ -32,6 +37,7 @@ _RARE = {
 }  # points that few messages pass
 # What a worker, a sender or a holder of a role logs when it does not write because it was too late.
 _STALE_WRITE = re.compile(r"\] (fenced|sender_fenced|sender_late|role_lost) ")
+_VALKEY_SECONDS = 5.0
 _START_SECONDS = 90.0  # on a busy machine
 _LONG_ANSWERS = (700, 1300)  # words: two and three messages on Discord
 
@@ -362,3 +368,30 @@ async def wait_until_settled(
             before, changed_at = messages, time.monotonic()
         await asyncio.sleep(0.5)
     await asyncio.sleep(2)  # a repeated answer comes late
+
+
+async def disturb_valkey(url: str, rng: random.Random) -> None:
+    """Kill, freeze or wipe this process's Valkey every few seconds until cancelled.
+
+    Whoever runs it starts it again.
+    """
+    while True:
+        await asyncio.sleep(rng.uniform(4, 12))
+        server = find_valkey()
+        if server is None:
+            continue  # it is being started
+        chance = rng.random()
+        if chance < 0.2:
+            await _wipe(url)
+            continue
+        if chance < 0.6:
+            server.send_signal(signal.SIGKILL)
+            continue
+        with frozen_valkey():
+            await asyncio.sleep(rng.uniform(1, 6))
+
+
+async def _wipe(url: str) -> None:
+    with contextlib.suppress(RedisError, OSError, TimeoutError):  # it is being started
+        async with asyncio.timeout(_VALKEY_SECONDS), Redis.from_url(url) as valkey:
+            await valkey.flushall()

@@ -5,9 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
-from tests.e2e.shown_messages import DELETE, NEWER, OLDER, RETRY, ShownMessages
-from tests.e2e.transcript_checker import ANSWER_START, PeoplesChanges
+from tests.support.chats import DELETE, NEWER, OLDER, RETRY, Conversation, LoopbackPlatforms
+from tests.support.transcripts import ANSWER_START, PeoplesChanges
 
 _WEIGHTS = {RETRY: 4, OLDER: 2, NEWER: 2, DELETE: 1}
 
@@ -38,7 +37,7 @@ class ChangedMinds:
     _newest: dict[str, _Newest] = field(default_factory=dict)
 
     def ask(self, where: Conversation, name: str, words: int, who: int) -> None:
-        self._newest[where.name] = _Newest(where.ask(name, words, who), who, name)
+        self._newest[where.name] = _Newest(where.ask(name, words, who).message, who, name)
         self.changes.gone.pop(where.name, None)
         self.changes.followed.discard(where.name)
 
@@ -50,7 +49,7 @@ class ChangedMinds:
         self.counts["edit"] += 1
         newest.name = f"d{number:04x}"
         text = f"{where.mention}please T{newest.name}:{self.rng.randint(1, 40)}"
-        self.platforms.edit(where, newest.message, newest.who, text)
+        where.edit(newest.message, text, newest.who)
         self.changes.gone.pop(where.name, None)
         if self._must_follow(where):
             self.changes.followed.add(where.name)
@@ -66,8 +65,7 @@ class ChangedMinds:
 
     async def press(self, where: Conversation, wanted: str | None = None) -> None:
         """Press a button under the newest answer of a conversation, if there is one."""
-        shown = ShownMessages(self.platforms)
-        messages, buttons = shown.texts(where), shown.buttons(where)
+        messages, buttons = where.texts(), where.buttons()
         labels = [label for label in (buttons[-1] if buttons else ()) if label in _WEIGHTS]
         newest = self._newest.get(where.name)
         if newest is None or not labels:
@@ -79,7 +77,7 @@ class ChangedMinds:
             self._note_deletion(where, newest, messages, buttons)
         elif label != RETRY:  # an older version may answer what the question was before
             self.changes.followed.discard(where.name)
-        await shown.press(where, label, newest.who)
+        await where.press(label, newest.who)
 
     def _note_deletion(
         self, where: Conversation, newest: _Newest, texts: list[str], buttons: list[list[str]]

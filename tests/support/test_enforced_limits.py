@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.e2e.enforced_limits import LimitEnforcer, discord_scopes, telegram_scopes
+from tests.support.enforced_limits import LimitEnforcer, discord_scopes, telegram_scopes
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """Run the bot so that it kills or stops itself at a named point, or with a fault built in.
 
-    python -m tests.e2e.crash_points after_commit 3 -- run
-    python -m tests.e2e.crash_points before_finish 1 --signal SIGSTOP -- run
-    python -m tests.e2e.crash_points after_received 1 --build acknowledge_first -- run
+    python -m tests.support.crash_points after_commit 3 -- run
+    python -m tests.support.crash_points before_finish 1 --signal SIGSTOP -- run
+    python -m tests.support.crash_points after_received 1 --build acknowledge_first -- run
 
 The points are those of the crash table in docs/delivery.md. The product does not know them: its
 methods are wrapped here before it starts.

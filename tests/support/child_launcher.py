@@ -1,7 +1,7 @@
 """Start the bot many times without importing it each time: a process that forks on request.
 
-A request is one line of JSON on standard input; the responses are the child's process id and, when
-it has ended, its exit code (negative: the signal that killed it). One child at a time.
+A request is one line of JSON on standard input. The responses are `started PID`, in the order of
+the requests, and `ended PID CODE` (negative: the signal that killed it).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.checkout import CHECKOUT
-from tests.e2e import crash_points as crash_points
+from tests.support import crash_points as crash_points
 
 _PR_SET_PDEATHSIG = 1
 
@@ -25,16 +25,16 @@ _PR_SET_PDEATHSIG = 1
 class LaunchedChild:
     """A forked bot, with the interface of asyncio's processes."""
 
-    def __init__(self, pid: int, end: asyncio.Task[int]) -> None:
+    def __init__(self, pid: int, exit_code: asyncio.Future[int]) -> None:
         self.pid = pid
-        self._end = end
+        self._exit_code = exit_code
 
     @property
     def returncode(self) -> int | None:
-        return self._end.result() if self._end.done() else None
+        return self._exit_code.result() if self._exit_code.done() else None
 
     async def wait(self) -> int:
-        return await asyncio.shield(self._end)
+        return await asyncio.shield(self._exit_code)
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
@@ -50,11 +50,13 @@ class ChildLauncher:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
+        self._started: asyncio.Queue[LaunchedChild] = asyncio.Queue()
+        self._launching = asyncio.Lock()
 
     async def launch(
         self, arguments: Sequence[str], *, folder: Path, settings: Mapping[str, str], log: Path
     ) -> LaunchedChild:
-        """Fork a bot with these arguments of `crash_points`; the previous one must have ended."""
+        """Fork a bot with these arguments of `crash_points`."""
         request = {
             "arguments": [*arguments],
             "folder": str(folder),
@@ -62,12 +64,23 @@ class ChildLauncher:
             "log": str(log),
         }
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        return LaunchedChild(await self._number(), asyncio.create_task(self._number()))
+        async with self._launching:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            return await self._started.get()
 
-    async def _number(self) -> int:
+    async def follow_children(self) -> None:
+        """Note which children have started and ended, until cancelled."""
         assert self._process.stdout is not None
-        return int(await self._process.stdout.readline())
+        exit_codes: dict[str, asyncio.Future[int]] = {}
+        async for line in self._process.stdout:
+            match line.decode().split():
+                case ["started", pid]:
+                    exit_codes[pid] = asyncio.get_running_loop().create_future()
+                    self._started.put_nowait(LaunchedChild(int(pid), exit_codes[pid]))
+                case ["ended", pid, code]:
+                    exit_codes.pop(pid).set_result(int(code))
+                case other:
+                    raise AssertionError(f"the launcher says {other}")
 
 
 @asynccontextmanager
@@ -75,33 +88,47 @@ async def running_launcher() -> AsyncIterator[ChildLauncher]:
     """Run the forking process within the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "tests.e2e.child_launcher"),
+        *("-m", "tests.support.child_launcher"),
         cwd=CHECKOUT,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
+    launcher = ChildLauncher(process)
+    following = asyncio.create_task(launcher.follow_children())
     try:
-        yield ChildLauncher(process)
+        yield launcher
     finally:
-        process.kill()  # its child dies with it
+        following.cancel()
+        process.kill()  # its children die with it
         await process.wait()
 
 
 def _serve() -> None:
     _die_with_parent()
     gc.freeze()
+    signal.signal(signal.SIGCHLD, _report_ended)
     for line in sys.stdin:
         request = json.loads(line)
+        # The end of a child is reported behind its start.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         pid = os.fork()
         if pid == 0:
             _run_child(request)
-        _respond(pid)
-        _respond(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        os.write(1, f"started {pid}\n".encode())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+
+
+def _report_ended(*_: object) -> None:
+    with suppress(ChildProcessError):  # there is none left
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            os.write(1, f"ended {ended[0]} {os.waitstatus_to_exitcode(ended[1])}\n".encode())
 
 
 def _run_child(request: dict[str, Any]) -> NoReturn:
     """Replace this process by the bot."""
     _die_with_parent()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     for name in [name for name in os.environ if name.startswith("TROUPE_")]:  # noqa: TID251
         del os.environ[name]  # noqa: TID251 # those of the tests: TROUPE_SEED
     os.environ.update(request["settings"])  # noqa: TID251 # a child's own
@@ -112,11 +139,6 @@ def _run_child(request: dict[str, Any]) -> NoReturn:
         os.dup2(log.fileno(), 2)
     crash_points.main(request["arguments"])
     sys.exit()
-
-
-def _respond(number: int) -> None:
-    sys.stdout.write(f"{number}\n")
-    sys.stdout.flush()
 
 
 def _die_with_parent() -> None:

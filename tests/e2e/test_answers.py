@@ -1,0 +1,343 @@
+"""Answers on the wires: long ones, stopped ones, several at once, and those that are not given."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.support.chats import (
+    DELETE,
+    Conversation,
+    DiscordChat,
+    LoopbackPlatforms,
+    Question,
+    TelegramChat,
+)
+from tests.support.features import GROUPS, ON_THE_WIRES, PRIVATE, at
+from tests.support.model_server import ModelServer
+from tests.support.service_process import TESTER, ServiceProcess, preset_json
+from tests.waiting import wait_until
+
+pytestmark = ON_THE_WIRES
+
+LONG = 1300  # words: more than one message on both platforms
+gathering = pytest.mark.runs_with(preset_json("tester", system="You are a tester."))
+"""With the default rules for messages during an answer."""
+in_threads = pytest.mark.runs_with(preset_json("tester", busy="queue", long_answer="thread"))
+with_thoughts = pytest.mark.runs_with(preset_json("tester", busy="queue", thoughts="folded"))
+one_at_a_time = pytest.mark.runs_with(TESTER, TROUPE_LIMITS__CONVERSATIONS_AT_ONCE="1")
+strictly_paced = pytest.mark.runs_with(TESTER, TROUPE_DELIVERY__PACING="strict")
+# An interval that no slow machine reaches: the fourth message is not answered.
+three_an_hour = pytest.mark.runs_with(
+    TESTER, TROUPE_LIMITS__ANSWERS_PER_PERSON="3", TROUPE_LIMITS__SECONDS="3600"
+)
+
+
+# --- /stop ---------------------------------------------------------------------------------------
+
+
+@at(*PRIVATE)
+async def test_stop_ends_the_request_and_keeps_what_was_shown(
+    where: Conversation, model: ModelServer
+) -> None:
+    with model.held():
+        async with model.reaching_half():
+            question = where.ask()
+        await where.begins(question)
+        async with model.hanging_up():
+            where.say("/stop")
+        await where.wait_until(lambda: len(where.texts()) == 2)
+    shown = question.answer[: len(question.answer) // 2].strip()
+    told = [f"{shown}\n\n⚠ (stopped)", "Stopped. /retry answers again."]
+    await where.shows(*told)
+    where.say("/retry")
+    await where.shows(*told, question)
+    where.say("/undo")
+    taken_back = f"Removed from the conversation: “please {question.token}” and its answer."
+    await where.shows(*told, question, taken_back)
+
+
+@at(*PRIVATE)
+async def test_stop_sent_right_behind_its_question_stops_it(where: Conversation) -> None:
+    stopped = where.ask(words=400)
+    where.say("/stop")
+    await where.ask_and_wait()
+    assert "Stopped. /retry answers again." in where.texts()
+    assert stopped.answer[-20:] not in " ".join(where.texts())
+
+
+# --- thoughts ------------------------------------------------------------------------------------
+
+
+@with_thoughts
+@at(*GROUPS)
+async def test_thoughts_are_folded_under_their_answer(
+    where: Conversation, model: ModelServer
+) -> None:
+    model.thoughts = ("They want ", "a ||list||, ", "says @alice.")
+    model.grow_slowly()
+    question = where.ask()
+    if isinstance(where, DiscordChat):
+        shown = f"{question.answer}\n💭 ||They want a |\u200b|list|\u200b|, says @alice.||"
+        await where.shows(shown)
+        said = [one["json"] for one in where.platforms.discord.log if isinstance(one["json"], dict)]
+        thinking = {one["content"] for one in said if "They want" in str(one.get("content"))}
+        assert thinking == {shown}
+        return
+    await where.wait_until(lambda: "💭" in "".join(where.texts()))
+    [message] = where.bot_messages()
+    above, _, below = message["text"].partition("💭 ")
+    assert above == f"{question.answer}\n\n"
+    assert below.startswith("They want")
+    assert "@" not in below
+    quote = message["entities"][-1]
+    # The sign is two units, and a space follows.
+    size = (len(above), len(below) + 3)
+    assert (quote["type"], quote["offset"], quote["length"]) == ("expandable_blockquote", *size)
+
+
+# --- messages during an answer -------------------------------------------------------------------
+
+
+def ten_people(where: Conversation) -> list[Callable[[str], Any]]:
+    """Return what ten people, each with an account of their own, write there with."""
+    if where.is_telegram:
+        wire = where.platforms.telegram
+        return [partial(wire.say, 200 + number, chat=where.chat) for number in range(10)]
+    on_discord, guild = where.platforms.discord, where.platforms.guild
+    people = [on_discord.member(guild, f"person-{number}") for number in range(10)]
+    return [partial(on_discord.say, person, where.chat) for person in people]
+
+
+@gathering
+@at(*GROUPS)
+async def test_ten_people_at_once_get_one_answer(where: Conversation, model: ModelServer) -> None:
+    model.answers_all = True
+    first = await where.ask_and_wait()
+    model.chunk_delays = (3 / model.chunk_count,)
+    questions = [Question(f"aa{number:02}", 12, None) for number in range(10)]
+    for question, say in zip(questions, ten_people(where), strict=True):
+        say(f"{where.mention}please {question.token}")
+    await where.shows(first, questions)
+
+
+@gathering
+@at(*GROUPS)
+async def test_questions_during_an_answer_get_one_answer_after_it(
+    where: Conversation, model: ModelServer
+) -> None:
+    model.answers_all = True
+    with model.held():
+        async with model.reaching_half():
+            first = where.ask()
+        await where.begins(first)
+        questions = [where.ask(who=number % 2) for number in range(4)]
+    await where.shows(first, questions)
+    assert len(model.asked_about(questions[0].token)) == 1
+
+
+@gathering
+@at(*PRIVATE)
+async def test_next_message_in_private_interrupts_and_both_are_answered(
+    where: Conversation, model: ModelServer
+) -> None:
+    model.answers_all = True
+    with model.held():
+        async with model.reaching_half():
+            first = where.ask()
+        await where.begins(first)
+        async with model.hanging_up():
+            following = where.ask()
+    await where.shows([first, following])
+
+
+@gathering
+@at(*PRIVATE)
+async def test_two_quick_messages_in_private_get_one_answer(
+    where: Conversation, model: ModelServer
+) -> None:
+    model.answers_all = True
+    first = await where.ask_and_wait()
+    model.chunk_delays = (0.5,)
+    await where.shows(first, [where.ask(), where.ask()])
+
+
+@gathering
+@at("telegram_dm", "telegram_group")
+async def test_growing_answer_is_opened_with_its_first_words(
+    where: TelegramChat, model: ModelServer
+) -> None:
+    with model.held():
+        async with model.reaching_half():
+            question = where.ask()
+        await where.begins(question)
+    await where.shows(question)
+    [sent] = [str(call["params"]["text"]) for call in where.sends()]
+    assert sent.startswith(f"RS{question.name}")
+    assert len(sent) < len(question.answer)
+
+
+# --- long answers --------------------------------------------------------------------------------
+
+
+def in_channel(where: DiscordChat) -> list[str]:
+    """Return the bot's texts in a channel, without the platform's messages about threads."""
+    return [one.content for one in where.bot_messages() if one.type in {0, 19}]
+
+
+def thread_of(where: DiscordChat) -> DiscordChat | None:
+    """Return the thread that was opened from the first message of the bot in a channel."""
+    backend = where.platforms.discord.b
+    opened = [one.id for one in where.bot_messages() if one.id in backend.channels]
+    people = where.people
+    return DiscordChat(where.platforms, "discord_thread", opened[0], people) if opened else None
+
+
+def in_thread(where: DiscordChat) -> list[str]:
+    thread = thread_of(where)
+    return in_channel(thread) if thread else []
+
+
+@in_threads
+@at("channel")
+@pytest.mark.parametrize("fault", ["none", "opening lost", "message lost", "killed"])
+async def test_long_answer_goes_on_in_a_thread_once(
+    where: DiscordChat, running: ServiceProcess, fault: str
+) -> None:
+    wire = where.platforms.discord
+    if fault == "opening lost":
+        wire.fault("POST", "/channels/*/threads", drop=True, after=True)
+    elif fault in {"message lost", "killed"}:
+        wire.fault("POST", "/channels/*/messages", drop=True, after=True, times=2)
+    begun = len(wire.log)
+    question = where.ask(words=LONG)
+    if fault == "killed":
+        await wait_until(lambda: any(one["status"] == "dropped" for one in wire.log[begun:]))
+        await running.kill()
+        wire.faults.clear()
+        await running.start_and_wait()
+    await where.wait_until(
+        lambda: " ".join([*in_channel(where), *in_thread(where)]) == question.answer
+    )
+    assert len(in_channel(where)) == 1
+    assert len(in_thread(where)) > 1
+
+
+@in_threads
+@at("channel")
+async def test_growing_answer_goes_on_in_its_thread(where: DiscordChat, model: ModelServer) -> None:
+    with model.held():
+        question = where.ask(words=LONG)
+        await where.wait_until(lambda: in_thread(where))
+        first = in_channel(where)
+        assert len(first) == 1
+        assert question.answer.startswith(" ".join([*first, *in_thread(where)]))
+    await where.wait_until(lambda: " ".join([*first, *in_thread(where)]) == question.answer)
+    assert in_channel(where) == first
+
+
+@in_threads
+@at("channel")
+async def test_thread_knows_its_answer_and_needs_no_mention(
+    where: DiscordChat, model: ModelServer
+) -> None:
+    long = where.ask(words=LONG)
+    await where.wait_until(lambda: len(in_thread(where)) > 1)
+    thread = thread_of(where)
+    assert thread is not None
+    thread.mention = ""
+    await thread.ask_and_wait(who=1)
+    assert long.token in str(model.requests[-1]["messages"])
+
+
+@in_threads
+@at("channel", "discord_thread")
+@pytest.mark.parametrize("blocks", ["the message", "an edit"])
+async def test_answer_that_automod_blocks_is_replaced_by_a_word_to_the_asker(
+    where: DiscordChat, model: ModelServer, blocks: str
+) -> None:
+    wire, path = where.platforms.discord, f"/channels/{where.chat}/messages"
+    if blocks == "an edit":
+        wire.fault("PATCH", f"{path}/*", status=400, code=200000)
+        model.gate.clear()
+    else:
+        wire.fault("POST", path, status=400, code=200000)
+    where.ask(words=30)
+    await where.shows_new()
+    model.gate.set()
+    await where.wait_until(lambda: "AutoMod" in str(where.texts()))
+    [notice] = [one for one in wire.messages(where.chat) if one["author"].get("bot")]
+    assert notice["message_reference"]["channel_id"] == str(where.chat)
+    await where.ask_and_wait()
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+@three_an_hour
+@at(*GROUPS)
+async def test_person_over_the_limit_is_told_once_and_others_are_answered(
+    where: Conversation,
+) -> None:
+    notice = (
+        "That is more than 3 messages in 3600 s. I have read yours, but will not answer it."
+        " Please write again in "
+    )
+    shown = [(await where.ask_and_wait()).answer for _ in range(3)]
+    where.ask()
+    told = await where.shows_new(notice)
+    where.ask()
+    await where.shows(*shown, told, where.ask(who=1))
+
+
+@one_at_a_time
+async def test_command_waits_for_no_place_among_the_answers(
+    running: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
+) -> None:
+    asked, waiting, told = map(platforms.open, ("telegram_group", "channel", "telegram_dm"))
+    answered = model.halfway
+    with model.held():
+        async with model.reaching_half():
+            first = asked.ask(words=40)
+        second = waiting.ask()
+        told.say("/help")
+        await told.shows_new()
+        assert waiting.texts() == []
+        assert model.halfway == answered + 1
+    await waiting.shows(second)
+    await asked.shows(first)
+
+
+@one_at_a_time
+async def test_button_that_asks_for_no_answer_waits_for_no_place_among_the_answers(
+    running: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
+) -> None:
+    asked, *pressed = map(platforms.open, ("telegram_group", "telegram_dm", "channel"))
+    for where in pressed:
+        where.ask()
+        await where.wait_until(lambda: DELETE in (where.buttons() or [[]])[-1])  # noqa: B023
+    with model.held():
+        async with model.reaching_half():
+            question = asked.ask(words=40)
+        for where in pressed:
+            await where.press(DELETE)
+            await where.shows()
+        assert asked.texts() != [question.answer]
+    await asked.shows(question)
+
+
+@strictly_paced
+@at("telegram_dm")
+async def test_private_chat_gets_ten_calls_in_ten_seconds(where: TelegramChat) -> None:
+    await where.shows(*[where.ask() for _ in range(12)])
+    calls = [
+        one["t"]
+        for one in where.platforms.telegram.log
+        if one["method"].lower() in {"sendmessage", "editmessagetext"}
+        and str(one["params"].get("chat_id")) == str(where.chat)
+    ]
+    assert len(calls) >= 12
+    spans = [after - before for before, after in zip(calls, calls[10:], strict=False)]
+    # On the server's clock, calls that were longer under way may stand closer.
+    assert min(spans) >= 10 - 0.5

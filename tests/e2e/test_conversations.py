@@ -1,0 +1,310 @@
+"""Who is answered in a chat, what the model reads of it, and who speaks there."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+from simcord.backend import serializers
+from simcord.builders import UserHandle
+
+from tests.support.chats import Conversation, DiscordChat, LoopbackPlatforms, Question, TelegramChat
+from tests.support.features import GROUPS, ON_THE_WIRES, PRIVATE, at
+from tests.support.model_server import ModelServer
+from tests.support.service_process import TESTER, ServiceProcess, preset_json
+from tests.support.transcripts import expected_answer
+from tests.waiting import wait_until
+
+pytestmark = ON_THE_WIRES
+
+GREETING = "Well met, all."
+
+
+@pytest.fixture(scope="module", autouse=True)
+def reads_all_messages(platforms: LoopbackPlatforms) -> None:
+    """The bot receives all messages of groups on Telegram: privacy mode is off."""
+    platforms.telegram.me["can_read_all_group_messages"] = True
+
+
+# --- what wakes it -------------------------------------------------------------------------------
+
+
+@at(*GROUPS)
+async def test_name_wakes_as_a_whole_word_and_never_what_is_for_others(where: Conversation) -> None:
+    where.say("the testers say Tab01:3")
+    theirs = where.say("good morning", 1)
+    where.say("ask the tester for Tab02:3", reply_to=where.id_of(theirs))
+    other = "@somebody_else" if where.is_telegram else f"<@{where.people[1].id}>"
+    where.say(f"{other} ask the tester for Tab03:3")
+    where.say("please, Tester, Tab04:3")
+    await where.shows(expected_answer("Tab04:3"))
+
+
+@at(*GROUPS)
+async def test_mention_alone_is_answered(where: Conversation) -> None:
+    where.say(where.mention.strip())  # the model has nothing to answer, which is told
+    await where.shows_new()
+
+
+@at("discord_thread")
+async def test_thread_needs_no_mention_after_the_first_answer(where: Conversation) -> None:
+    where.say("among us Tbc01:3")
+    first = where.ask()
+    await where.shows(first)
+    where.say("and Tbc03:3", 1)
+    await where.shows(first, expected_answer("Tbc03:3"))
+
+
+@at(*PRIVATE)
+async def test_settings_why_names_the_reasons(where: Conversation) -> None:
+    """In private chats everybody is an admin."""
+    await where.ask_and_wait()
+    where.say("/settings why")
+    reason = "was addressed: this is a private chat"
+    await where.wait_until(lambda: reason in where.texts()[-1])
+
+
+# --- who shares a history ------------------------------------------------------------------------
+
+
+async def set_scope(where: Conversation, scope: str, told: str) -> None:
+    where.tell_as_admin(f"/settings scope {scope}")
+    await where.shows_new(f"From the next message on, {told}")
+
+
+def read_before(model: ModelServer, question: Question, *others: Question) -> list[Question]:
+    """Return which of the others the model read when it was asked a question."""
+    request = str(model.asked_about(question.token)[-1]["messages"])
+    return [one for one in others if one.token in request]
+
+
+@at(*GROUPS)
+async def test_people_are_answered_side_by_side_and_replies_go_on(
+    where: Conversation, model: ModelServer
+) -> None:
+    await set_scope(where, "user", "each person")
+    with model.held():
+        async with model.reaching_half(2):
+            first, second = where.ask(), where.ask(who=1)
+    await where.wait_until(lambda: {*where.texts()[-2:]} == {first.answer, second.answer})
+    third = await where.ask_and_wait()
+    assert read_before(model, second, first) == []
+    assert read_before(model, third, first, second) == [first]
+
+    await set_scope(where, "replies", "each chain")
+    root = await where.ask_and_wait()
+    where.reply("please Tae01:12")
+    reply = Question("ae01", 12, None)
+    await where.shows_new(reply.answer)
+    alone = await where.ask_and_wait()
+    assert read_before(model, reply, first, root) == [root]
+    assert read_before(model, alone, first, root, reply) == []
+
+
+# --- who speaks ----------------------------------------------------------------------------------
+
+
+@at(*GROUPS)
+async def test_labels_start_with_the_second_speaker_and_cover_older_messages(
+    where: Conversation, model: ModelServer
+) -> None:
+    first, second = ("U1", "U2") if where.is_telegram else ("alice", "bob")
+
+    one = await where.ask_and_wait()
+    two = await where.ask_and_wait()
+    alone = model.requests[-1]
+    three = await where.ask_and_wait(who=1)
+    group = model.requests[-1]
+
+    assert [(each["role"], each["content"]) for each in alone["messages"]] == [
+        ("system", "You are a tester."),
+        ("user", f"please {one.token}"),
+        ("assistant", one.answer),
+        ("user", f"please {two.token}"),
+    ]
+    assert [(each["role"], each["content"]) for each in group["messages"]] == [
+        ("system", "You are a tester."),
+        ("user", f"{first}:please {one.token}"),
+        ("assistant", f"tester:{one.answer}"),
+        ("user", f"{first}:please {two.token}"),
+        ("assistant", f"tester:{two.answer}"),
+        ("user", f"{second}:please {three.token}"),
+    ]
+    assert "stop" not in alone
+    assert group["stop"] == [f"\n{second}:", f"\n{first}:"]
+
+
+@at(*GROUPS)
+async def test_two_characters_speak_as_themselves(where: Conversation) -> None:
+    where.tell_as_admin("/preset add nova")
+    added = await where.shows_new("nova was added")
+    answer = where.ask(text="nova and tester,").answer
+    if isinstance(where, DiscordChat):
+        await where.wait_until(lambda: where.spoken() == [("nova", answer), ("tester", answer)])
+    else:
+        await where.shows(added, f"nova\n{answer}", f"tester\n{answer}")
+        assert [one["entities"] for one in where.bot_messages()[1:]] == [
+            [{"type": "bold", "offset": 0, "length": len(name)}] for name in ("nova", "tester")
+        ]
+
+
+# --- what was said before, or not to the bot -----------------------------------------------------
+
+
+def reads(where: DiscordChat) -> int:
+    """Count the requests that read the messages of a channel."""
+    path = f"/channels/{where.chat}/messages"
+    return sum((one["method"], one["path"]) == ("GET", path) for one in where.platforms.discord.log)
+
+
+async def test_what_people_said_is_background_also_after_a_restart(
+    platforms: LoopbackPlatforms, model: ModelServer, service: ServiceProcess
+) -> None:
+    await service.kill()
+    platforms.forget_sessions()
+    channel, other, group = platforms.channel(), platforms.channel(), platforms.telegram_group()
+    channel.say("the old lighthouse burnt", 1)
+    other.say("nobody can read this", 1)
+    path = f"/channels/{other.chat}/messages"
+    platforms.discord.fault("GET", path, times=1, status=403, code=50001)
+    await service.run_with()
+    question = other.ask()
+    await other.shows(question)
+    assert "nobody can read this" not in model.newest_message(question.token)
+    group.say("the cat is called Tom", 1)
+    asked = {channel: channel.ask(), group: group.ask()}
+    for where, words in ((channel, "> bob:the old lighthouse burnt"), (group, "called Tom")):
+        await where.shows(asked[where])
+        assert words in model.newest_message(asked[where].token)
+    channel.say("and the harbour flooded", 1)
+    group.say("no, Tim", 1)
+    assert await service.stop() == 0  # killed, it might read the channel to reconcile an answer
+
+    platforms.forget_sessions()  # what was missed is not replayed but read from the channels
+    missed = {where: where.ask() for where in asked}
+    await service.run_with(TESTER, TROUPE_DELIVERY__ANSWERABLE_MINUTES="0")
+    # What it finds when it catches up is late; what is said from then on is not.
+    await wait_until(lambda: reads(channel) == 2)
+    for where, words in ((channel, "harbour"), (group, "no, Tim")):
+        question = where.ask()
+        await where.shows(asked[where], question)
+        said = model.newest_message(question.token)
+        assert words in said
+        assert f"please {missed[where].token}" in said
+    assert reads(channel) == 2  # once before the first answer, once to catch up
+
+
+@at(*GROUPS)
+async def test_person_stops_being_observed(where: Conversation, model: ModelServer) -> None:
+    where.say("the code is SECRET", 1)
+    where.tell("/settings me off", 1)
+    await where.wait_until(lambda: "nowhere" in str(where.texts()))
+    where.say("the key is SECRET", 1)
+    other = where.another()
+    other.say("elsewhere it is SECRET", 1)
+    for place in (where, other):
+        await place.ask_and_wait()
+        assert "SECRET" not in str(model.requests[-1])
+    where.tell("/settings me on", 1)
+    await where.wait_until(lambda: "Where a channel" in where.texts()[-1])
+
+
+@at("channel")
+@pytest.mark.parametrize("is_private", [False, True], ids=["in a channel", "in a DM"])
+async def test_person_stops_being_observed_by_a_native_command(
+    where: DiscordChat, model: ModelServer, *, is_private: bool
+) -> None:
+    platforms, who = where.platforms, where.people[1]
+    places = [where, where.another()]
+
+    async def decide(choice: str) -> str:
+        user = UserHandle(who._env, platforms.discord.b.users[who.id])
+        asked = user.slash if is_private else partial(who.slash, where.handle)
+        result = await asked("settings me", value=choice)
+        await wait_until(lambda: bool(result.response and result.response.content))
+        assert is_private or result.ephemeral
+        return str(result.response.content)
+
+    assert "nowhere" in await decide("off")
+    for place in places:
+        place.say("the code is SECRET", 1)
+        await place.ask_and_wait()
+        assert "SECRET" not in str(model.requests[-1])
+    assert "Where a channel" in await decide("on")
+    for place in places:
+        place.say("the key is KNOWN", 1)
+        question = await place.ask_and_wait()
+        assert "KNOWN" in model.newest_message(question.token)
+
+
+@at("channel")
+async def test_channel_stays_new_while_its_preset_is_chosen(
+    where: Conversation, model: ModelServer
+) -> None:
+    where.say("the ferry sank")
+    where.tell("/preset use tester", 1)
+    await where.shows_new()
+    question = await where.ask_and_wait()
+    assert "the ferry sank" in model.newest_message(question.token)
+
+
+# --- greetings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.runs_with(preset_json("tester", greeting=GREETING, role_name="Nora"))
+async def test_group_is_greeted_once_also_after_a_restart(
+    platforms: LoopbackPlatforms, running: ServiceProcess
+) -> None:
+    group, later = platforms.telegram_group(), platforms.telegram_group()
+    guild, later_guild = open_guild(platforms, "Friends"), open_guild(platforms, "Neighbours")
+    in_system_channel = [("welcome", "Nora", GREETING)]
+
+    def is_greeted(group: TelegramChat, guild: int) -> bool:
+        return group.texts() == [GREETING] and greeted_in(platforms, guild) == in_system_channel
+
+    send_guild(platforms, guild, was_unavailable=False)  # as when somebody has added the bot
+    platforms.telegram.invite(1, group.chat)
+    await wait_until(lambda: is_greeted(group, guild))
+    await running.kill()
+    platforms.telegram.invite(1, later.chat)  # while it is down
+    send_guild(platforms, later_guild, was_unavailable=False)
+    await running.start_and_wait()
+    await wait_until(lambda: is_greeted(later, later_guild))
+    send_guild(platforms, guild, was_unavailable=True)  # after an outage of Discord
+    await group.shows(GREETING, group.ask())
+    channel = platforms.channel()
+    channel.tell("/new")
+    await channel.wait_until(lambda: channel.spoken() == [("Nora", GREETING)])
+    assert greeted_in(platforms, guild) == greeted_in(platforms, later_guild) == in_system_channel
+
+
+def open_guild(platforms: LoopbackPlatforms, name: str) -> int:
+    """Create a Discord server with a system channel, of which the bot is told nothing yet."""
+    wire = platforms.discord
+    wire.b.subscribers.remove(wire._on_event)
+    try:
+        guild = wire.guild(name)
+        guild.create_text_channel("general")
+        wire.b.get_guild(guild.id).system_channel_id = guild.create_text_channel("welcome").id
+    finally:
+        wire.b.subscribers.append(wire._on_event)
+    return int(guild.id)
+
+
+def send_guild(platforms: LoopbackPlatforms, guild: int, *, was_unavailable: bool) -> None:
+    backend = platforms.discord.b
+    whole: dict[str, Any] = dict(
+        serializers.guild_create_payload(backend, backend.get_guild(guild))
+    )
+    if not was_unavailable:
+        del whole["unavailable"]
+    backend.emit("GUILD_CREATE", whole)
+
+
+def greeted_in(platforms: LoopbackPlatforms, guild: int) -> list[tuple[str, str, str]]:
+    """Return where webhooks have let speak in a server, whom, and what."""
+    channels = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild]
+    return [
+        (one.name, *spoken)
+        for one in channels
+        for spoken in DiscordChat(platforms, "channel", one.id).spoken()
+    ]

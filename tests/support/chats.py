@@ -1,0 +1,596 @@
+"""Discord and Telegram servers on loopback; the people in their chats write and press buttons.
+
+What a chat shows is read from its server, as everybody sees it.
+"""
+
+import itertools
+import logging
+import random
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import discord
+import pytest
+from simcord.builders import ChannelHandle, UserHandle
+from simcord.results import EPHEMERAL_FLAG, ResponseMessage
+from typing_extensions import override
+
+from tests.rigs.simwire import SimWire
+from tests.rigs.tgwire import TgWire
+from tests.support.transcripts import PostedMessage, expected_answer
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+TELEGRAM_PEOPLE = (1, 2)
+TELEGRAM_ADMIN = 3
+STOP, RETRY, CONTINUE, DELETE = "⏹ Stop", "🔄 Retry", "▶ Continue", "🗑 Delete"
+OLDER, NEWER = "‹", "›"
+AT_ONCE = [RETRY, CONTINUE, DELETE]
+"""The buttons under the first version of an answer."""
+
+_CARRIED_OUT = {200, "dropped"}
+"""Statuses of calls that took effect: `drop_responses` cuts off what was carried out."""
+_TOPIC_TITLES = ("plans", "music", "food")
+_names = (f"{number:04x}" for number in itertools.count(0x1000))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question that has one right answer (see `tests.support.transcripts`)."""
+
+    name: str
+    words: int
+    message: Any
+    """As the server knows it."""
+
+    @property
+    def token(self) -> str:
+        return f"T{self.name}:{self.words}"
+
+    @property
+    def answer(self) -> str:
+        return expected_answer(self.token)
+
+
+class Conversation(ABC):
+    """A chat, thread or topic."""
+
+    def __init__(
+        self, platforms: "LoopbackPlatforms", kind: str, name: str, mention: str, people: Any
+    ) -> None:
+        self.platforms = platforms
+        self.kind = kind
+        """The method of `LoopbackPlatforms` that opened it."""
+        self.name = name
+        """As in `PostedMessage.conversation`."""
+        self.mention = mention
+        """The prefix of a message to the bot; empty in private chats."""
+        self.people: Sequence[Any] = people
+        """Who writes there, as the server knows them."""
+        self.chat = int(name.split(":")[1])
+
+    @property
+    def is_telegram(self) -> bool:
+        return self.name.startswith("telegram")
+
+    def another(self) -> "Conversation":
+        """Open another one of the same kind."""
+        return self.platforms.open(self.kind)
+
+    # --- what people do --------------------------------------------------------------------------
+
+    @abstractmethod
+    def say(self, text: str, who: int = 0, *, reply_to: int | None = None) -> Any:
+        """Send a text as one of the people, given by index; returns the server's message."""
+
+    @abstractmethod
+    def tell_as_admin(self, text: str) -> Any:
+        """Say something to the bot as an admin of a group."""
+
+    @abstractmethod
+    def edit(self, message: Any, text: str, who: int = 0) -> None:
+        """Change what a message of one of the people says."""
+
+    @abstractmethod
+    async def press(
+        self, label: str, who: int = 0, *, message: Any = None, seconds_later: float = 0
+    ) -> Any:
+        """Press a button of a message of the bot, the newest by default.
+
+        Returns what `private_reply` reads.
+        """
+
+    def tell(self, text: str, who: int = 0) -> Any:
+        """Say something to the bot."""
+        return self.say(self.mention + text, who)
+
+    def ask(self, name: str = "", words: int = 12, who: int = 0, text: str = "please") -> Question:
+        name = name or next(_names)
+        return Question(name, words, self.tell(f"{text} T{name}:{words}", who))
+
+    def reply(self, text: str) -> Any:
+        """Reply to the newest message of the bot."""
+        return self.say(text, reply_to=self.id_of(self.bot_messages()[-1]))
+
+    async def ask_and_wait(
+        self, name: str = "", words: int = 12, who: int = 0, text: str = "please"
+    ) -> Question:
+        """Ask, and wait for the answer, whatever else the bot says."""
+        question = self.ask(name, words, who, text)
+        await wait_until(lambda: question.answer in self.texts())
+        return question
+
+    # --- what is seen ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def bot_messages(self) -> list[Any]:
+        """The messages of the bot and its webhooks that everybody sees, oldest first."""
+
+    @staticmethod
+    @abstractmethod
+    def text_of(message: Any) -> str: ...
+
+    @staticmethod
+    @abstractmethod
+    def id_of(message: Any) -> int: ...
+
+    @abstractmethod
+    def buttons_of(self, message: Any) -> list[tuple[str, str]]:
+        """The labels and data of the buttons under a message."""
+
+    @abstractmethod
+    async def private_reply(self, press: Any) -> str:
+        """Return what the person who pressed is told alone; empty if it is nothing."""
+
+    @abstractmethod
+    def counts(self) -> Iterator[int]:
+        """Yield how many messages of the bot there were after each change on the screen."""
+
+    def texts(self) -> list[str]:
+        return [self.text_of(one) for one in self.bot_messages()]
+
+    def buttons(self) -> list[list[str]]:
+        """The labels under each message of the bot."""
+        return [[label for label, _ in self.buttons_of(one)] for one in self.bot_messages()]
+
+    async def shows(
+        self, *expected: str | Question | Sequence[Question], labels: Sequence[str] | None = None
+    ) -> None:
+        """Wait until the bot's messages are these texts or answers.
+
+        Args:
+            expected: all of them, oldest first; one answer to several questions is a list of these.
+            labels: of the buttons under the newest.
+        """
+        texts = [
+            one
+            if isinstance(one, str)
+            else " ".join(each.answer for each in ([one] if isinstance(one, Question) else one))
+            for one in expected
+        ]
+        await self.wait_until(
+            lambda: self.texts() == texts and (labels is None or self.buttons()[-1] == [*labels])
+        )
+
+    async def begins(self, question: Question) -> None:
+        """Wait until the beginning of an answer is shown."""
+        await self.wait_until(lambda: f"RS{question.name}" in "".join(self.texts()))
+
+    async def shows_new(self, beginning: str = "", since: int = 0) -> str:
+        """Wait for a newest text with this beginning, after so many older ones; return it."""
+        await self.wait_until(
+            lambda: len(texts := self.texts()) > since and texts[-1].startswith(beginning)
+        )
+        return self.texts()[-1]
+
+    async def labelled(self, *labels: str) -> None:
+        """Wait until the bot has one message, with these buttons."""
+        await self.wait_until(lambda: self.buttons() == [[*labels]])
+
+    async def wait_until(
+        self, condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        """Wait for something that is seen here; if it does not come, say what is seen."""
+        try:
+            await wait_until(condition, seconds)
+        except TimeoutError:
+            pytest.fail(f"{self.name} shows {self.texts()} with the buttons {self.buttons()}")
+
+
+C = TypeVar("C", bound=Conversation)
+
+
+class TelegramChat(Conversation):
+    def __init__(
+        self,
+        platforms: "LoopbackPlatforms",
+        kind: str,
+        chat: int,
+        people: Sequence[int] = TELEGRAM_PEOPLE,
+        topic: int | None = None,
+    ) -> None:
+        mention = f"@{platforms.telegram.me['username']} " if chat < 0 else ""
+        super().__init__(platforms, kind, _telegram_name(chat, topic), mention, people)
+        self.topic = topic
+        self._wire = platforms.telegram
+
+    @override
+    def say(self, text: str, who: int = 0, *, reply_to: int | None = None) -> Any:
+        person, chat = self.people[who], self.chat
+        return self._wire.say(person, text, chat=chat, thread=self.topic, reply_to=reply_to)
+
+    @override
+    def edit(self, message: Any, text: str, who: int = 0) -> None:
+        self.platforms.note_edit(self, message["message_id"], message["text"])
+        self._wire.edit(self.people[who], self.chat, message["message_id"], text)
+
+    def make_admins(self, *people: int) -> None:
+        """Let exactly these people be admins of the group."""
+        self._wire.chat(self.chat, "supergroup")["_admins"] = set(people)
+
+    @override
+    def tell_as_admin(self, text: str) -> Any:
+        self._wire.chat(self.chat, "supergroup").setdefault("_admins", set()).add(TELEGRAM_ADMIN)
+        return self._wire.say(TELEGRAM_ADMIN, self.mention + text, chat=self.chat)
+
+    @override
+    async def press(
+        self, label: str, who: int = 0, *, message: Any = None, seconds_later: float = 0
+    ) -> Any:
+        message = message or self.bot_messages()[-1]
+        message["date"] -= int(seconds_later)
+        [data] = [data for one, data in self.buttons_of(message) if one == label]
+        return self._wire.click(self.people[who], self.chat, message["message_id"], data)
+
+    @override
+    def bot_messages(self) -> list[Any]:
+        found = self._wire.msgs.get(self.chat, {})
+        return [
+            one
+            for _, one in sorted(found.items())
+            if one["from"]["id"] == self._wire.me["id"]
+            and one.get("message_thread_id") == self.topic
+            and "text" in one
+        ]
+
+    def documents(self) -> list[Any]:
+        return [one for one in self._wire.msgs.get(self.chat, {}).values() if "document" in one]
+
+    @override
+    @staticmethod
+    def text_of(message: Any) -> str:
+        return str(message["text"])
+
+    @override
+    @staticmethod
+    def id_of(message: Any) -> int:
+        return int(message["message_id"])
+
+    @override
+    def buttons_of(self, message: Any) -> list[tuple[str, str]]:
+        rows = (message.get("reply_markup") or {}).get("inline_keyboard", [])
+        return [(one["text"], one["callback_data"]) for row in rows for one in row]
+
+    @override
+    async def private_reply(self, press: Any) -> str:
+        queries = self._wire.queries
+        await wait_until(lambda: queries[press]["answered"] is not None)
+        return str(queries[press]["answered"])
+
+    @override
+    def counts(self) -> Iterator[int]:
+        gone = self._wire.deleted.get(self.chat, [])
+        said = [*self._wire.msgs[self.chat].values(), *(one for _, one in gone)]
+        ours = [one["_t"] for one in said if one["from"]["id"] == self._wire.me["id"]]
+        changes = [(at, 1) for at in ours] + [(at, -1) for at, _ in gone]
+        return itertools.accumulate(change for _, change in sorted(changes))
+
+    def sends(self) -> list[Any]:
+        """The calls that have sent a text here, in order."""
+        return [
+            one
+            for one in self._wire.log
+            if one["method"].lower() == "sendmessage"
+            and str(one["params"]["chat_id"]) == str(self.chat)
+        ]
+
+
+class DiscordChat(Conversation):
+    def __init__(
+        self, platforms: "LoopbackPlatforms", kind: str, channel: int, people: Sequence[Any] = ()
+    ) -> None:
+        self._wire = platforms.discord
+        self._backend = self._wire.b
+        is_private = self._backend.get_channel(channel).guild_id is None
+        mention = "" if is_private else f"<@{self._backend.bot_user.id}> "
+        name = f"discord:{channel}"
+        super().__init__(platforms, kind, name, mention, people or platforms.people)
+
+    @property
+    def handle(self) -> ChannelHandle:
+        """The channel, for slash commands."""
+        channel = self._backend.get_channel(self.chat)
+        return ChannelHandle(self._wire.env, self.platforms.guild, channel)
+
+    @override
+    def say(self, text: str, who: int = 0, *, reply_to: int | None = None) -> Any:
+        return self._wire.say(self.people[who], self.chat, text, reply_to=reply_to)
+
+    @override
+    def tell_as_admin(self, text: str) -> Any:
+        return self._wire.say(self.platforms.admin, self.chat, self.mention + text)
+
+    @override
+    def edit(self, message: Any, text: str, who: int = 0) -> None:
+        self.platforms.note_edit(self, message.id, message.content)
+        self._wire.edit(self.chat, message.id, text)
+
+    @override
+    async def press(
+        self, label: str, who: int = 0, *, message: Any = None, seconds_later: float = 0
+    ) -> Any:
+        message, person = message or self.bot_messages()[-1], self.people[who]
+        [data] = [data for one, data in self.buttons_of(message) if one == label]
+        if not self.mention:  # nobody is a member of a private chat
+            person = UserHandle(self._wire.env, self._backend.get_user(person.id))
+        with self._later(seconds_later):
+            return await person.click(ResponseMessage(self._wire.env, message), custom_id=data)
+
+    @contextmanager
+    def _later(self, seconds: float) -> Iterator[None]:
+        self._backend.clock.advance(seconds)
+        try:
+            yield
+        finally:
+            self._backend.clock.advance(-seconds)
+
+    async def slash(self, who: Any, words: str, **options: Any) -> Any:
+        """Use a slash command here; return its response, when it says something."""
+        result = await who.slash(self.handle, words, **options)
+        await wait_until(lambda: result.response and result.response.content)
+        return result.response
+
+    @override
+    def bot_messages(self) -> list[Any]:
+        ours = self._backend.bot_user.id
+        return [
+            one
+            for one in self._backend.messages[self.chat].values()
+            if (one.author_id == ours or one.webhook_id) and not one.flags & EPHEMERAL_FLAG
+        ]
+
+    @override
+    @staticmethod
+    def text_of(message: Any) -> str:
+        return str(message.content)
+
+    @override
+    @staticmethod
+    def id_of(message: Any) -> int:
+        return int(message.id)
+
+    @override
+    def buttons_of(self, message: Any) -> list[tuple[str, str]]:
+        shown = self._wire.messages(self.chat)
+        [found] = [self._wire.buttons(one) for one in shown if one["id"] == str(message.id)]
+        return [(one["label"], one["custom_id"]) for one in found]
+
+    @override
+    async def private_reply(self, press: Any) -> str:
+        await wait_until(lambda: bool(press.acknowledged))
+        return str(press.response.content) if press.ephemeral else ""
+
+    def spoken(self) -> list[tuple[str, str]]:
+        """Whom webhooks have let speak here, and what."""
+        shown = self._wire.messages(self.chat)
+        return [(one["author"]["username"], one["content"]) for one in shown if "webhook_id" in one]
+
+    @override
+    def counts(self) -> Iterator[int]:
+        shown: set[str] = set()
+        ours = str(self._backend.bot_user.id)
+        for _, event, said in self._wire.history(self.chat):
+            by_bot = said.get("webhook_id") or (said.get("author") or {}).get("id") == ours
+            if event == "MESSAGE_CREATE" and by_bot:
+                shown.add(said["id"])
+            elif event == "MESSAGE_DELETE":
+                shown.discard(said["id"])
+            yield len(shown)
+
+
+class LoopbackPlatforms:
+    """Both servers, and the conversations opened on them."""
+
+    def __init__(self, on_discord: SimWire, on_telegram: TgWire) -> None:
+        self.discord = on_discord
+        self.telegram = on_telegram
+        self.conversations: dict[str, Conversation] = {}
+        self._earlier: dict[tuple[str, int], list[str]] = {}
+        self._read = [0, 0]  # how many calls of each platform
+        self._unfinished: list[dict[str, Any]] = []
+        self.guild = on_discord.guild("Guild")
+        mods = self.guild.create_role("mods", permissions=discord.Permissions(manage_guild=True))
+        self.admin = on_discord.member(self.guild, "admin", roles=[mods])
+        self.people = [on_discord.member(self.guild, name) for name in ("alice", "bob")]
+
+    def offer_to_everybody(self, command: str) -> None:
+        """Let a command that is for admins be seen by all members, as server settings can."""
+        registered = self.discord.b.find_command(command, self.guild.id)
+        everybody = dict.fromkeys(self.people, True)
+        self.guild.set_command_permissions(int(registered["id"]), everybody)
+
+    # --- conversations -----------------------------------------------------------------------
+
+    def open(self, kind: str) -> Conversation:
+        """Open a conversation of the kind that a method below opens."""
+        opened: Conversation = getattr(self, kind)()
+        return opened
+
+    def channel(self) -> DiscordChat:
+        channel = self.guild.create_text_channel(f"channel-{len(self.conversations)}").id
+        return self._keep(DiscordChat(self, "channel", channel))
+
+    def discord_thread(self) -> DiscordChat:
+        parent = self.guild.create_text_channel(f"parent-{len(self.conversations)}").id
+        thread = self.discord.b.create_thread(parent, "plans", self.people[0].id).id
+        return self._keep(DiscordChat(self, "discord_thread", thread))
+
+    def discord_dm(self) -> DiscordChat:
+        who = self.discord.member(self.guild, f"friend-{len(self.conversations)}")
+        chat = self.discord.b.get_dm_channel(who.id).id
+        return self._keep(DiscordChat(self, "discord_dm", chat, [who, who]))
+
+    def telegram_group(self) -> TelegramChat:
+        return self.in_telegram_group(-1000 - len(self.conversations))
+
+    def in_telegram_group(self, chat: int) -> TelegramChat:
+        """Return the group of this id."""
+        return self._keep(TelegramChat(self, "telegram_group", chat))
+
+    def telegram_topics(self) -> list[TelegramChat]:
+        """Create a group with topics; each is a conversation."""
+        chat, wire = -1000 - len(self.conversations), self.telegram
+        wire.chat(chat, "supergroup", is_forum=True)
+        created = wire.topics.setdefault(chat, {})
+        for title in _TOPIC_TITLES:
+            opened = wire._new(chat, wire.user(1), forum_topic_created={"name": title})
+            created[opened["message_id"]] = title
+        return [
+            self._keep(TelegramChat(self, "telegram_topic", chat, topic=topic)) for topic in created
+        ]
+
+    def telegram_topic(self) -> TelegramChat:
+        return self.telegram_topics()[1]
+
+    def telegram_dm(self) -> TelegramChat:
+        chat = 1000 + len(self.conversations)
+        return self._keep(TelegramChat(self, "telegram_dm", chat, [chat, chat]))
+
+    def _keep(self, conversation: C) -> C:
+        self.conversations[conversation.name] = conversation
+        return conversation
+
+    def note_edit(self, where: Conversation, message: int, text: str) -> None:
+        """Note what a message of a person said before an edit."""
+        self._earlier.setdefault((where.name, message), []).append(text)
+
+    # --- messages ----------------------------------------------------------------------------
+
+    def messages(self) -> Iterator[PostedMessage]:
+        """Yield what everybody sees on both platforms, in the order of each conversation."""
+        ours = self.discord.b.bot_user.id
+        for channel, posts in self.discord.b.messages.items():
+            name = f"discord:{channel}"
+            for post in posts.values():
+                if not post.flags & EPHEMERAL_FLAG:
+                    by_bot = post.author_id == ours or bool(post.webhook_id)
+                    yield self._posted(name, int(post.id), post.content, by_bot=by_bot)
+        for chat, found in self.telegram.msgs.items():
+            for number, message in sorted(found.items()):
+                if "text" in message:
+                    name = _telegram_name(chat, message.get("message_thread_id"))
+                    by_bot = message["from"]["id"] == self.telegram.me["id"]
+                    yield self._posted(name, number, message["text"], by_bot=by_bot)
+
+    def _posted(self, name: str, number: int, text: str, *, by_bot: bool) -> PostedMessage:
+        return PostedMessage(name, by_bot, text, tuple(self._earlier.get((name, number), ())))
+
+    def new_texts(self) -> Iterator[tuple[float, str]]:
+        """Yield the bot's calls that showed a text since the last time: their moments and texts.
+
+        Moments are those at which they arrived, in Unix seconds.
+        """
+        logs = (self.telegram.log, self.discord.log)
+        calls = self._unfinished
+        for number, log in enumerate(logs):
+            calls += log[self._read[number] :]
+            self._read[number] = len(log)
+        self._unfinished = [call for call in calls if call["status"] is None]
+        for call in calls:
+            given = call.get("params") or call.get("json")
+            if call["status"] in _CARRIED_OUT and isinstance(given, dict):
+                yield call["t"], str(given.get("text") or given.get("content") or "")
+
+    # --- faults ------------------------------------------------------------------------------
+
+    def drop_responses(self, share: float, rng: random.Random) -> None:
+        """Cut off this share of requests after the platform carried them out."""
+        lost: dict[str, Any] = {"delay": 0, "drop": True, "after": True}
+        on_telegram = ("sendmessage", "editmessagetext")
+        on_discord = ("/channels/*/messages", "/webhooks/*")
+        on_edits = ("/channels/*/messages/*", "/webhooks/*/messages/*")
+        self.telegram.faults = _RandomFaults(
+            share, rng, ({"method": method, "match": None, **lost} for method in on_telegram)
+        )
+        self.discord.faults = _RandomFaults(
+            share,
+            rng,
+            [
+                *({"method": "POST", "path": path, **lost} for path in on_discord),
+                *({"method": "PATCH", "path": path, **lost} for path in on_edits),
+            ],
+        )
+
+    def end_faults(self) -> None:
+        self.telegram.faults.clear()
+        self.discord.faults.clear()
+
+    def dropped_responses(self) -> int:
+        calls = [*self.telegram.log, *self.discord.log]
+        return sum(call["status"] == "dropped" for call in calls)
+
+    def forget_sessions(self) -> None:
+        """End Discord's sessions of killed bots; the server would keep them for ever."""
+        gone = [key for key, session in self.discord.sessions.items() if session.ws is None]
+        for key in gone:
+            del self.discord.sessions[key]
+
+    def identifies(self) -> int:
+        """Count the sessions that were begun on Discord."""
+        return sum(name == "<op2" for _, name, _ in self.discord.events)
+
+    def resumes(self) -> int:
+        return sum(name == "<op6" for _, name, _ in self.discord.events)
+
+
+def _telegram_name(chat: int, topic: int | None) -> str:
+    return f"telegram:{chat}" if topic is None else f"telegram:{chat}:{topic}"
+
+
+class _RandomFaults(list[Mapping[str, Any]]):
+    """A list of faults for a server, in which each one appears with a probability."""
+
+    def __init__(self, share: float, rng: random.Random, faults: Any) -> None:
+        super().__init__(faults)
+        self._share = share
+        self._dice = rng
+
+    @override
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for fault in super().__iter__():
+            if self._dice.random() < self._share:
+                yield {**fault, "times": 2}  # the server counts it down, in this copy
+
+
+@asynccontextmanager
+async def running_platforms(
+    telegram_token: str | None = None,
+    make_discord: Callable[..., SimWire] = SimWire,
+    make_telegram: Callable[..., TgWire] = TgWire,
+) -> AsyncIterator[LoopbackPlatforms]:
+    """Run both servers, each on a free port, within the block."""
+    # It logs every response that is cut off on purpose.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    given = {"token": telegram_token} if telegram_token else {}
+    telegram = make_telegram(port=0, **given)
+    await telegram.start()
+    telegram.base = f"http://127.0.0.1:{telegram.runner.addresses[0][1]}"
+    async with make_discord(port=0) as wire:
+        try:
+            yield LoopbackPlatforms(wire, telegram)
+        finally:
+            if telegram.waiter:
+                telegram.waiter.set()  # a poll of a killed bot would delay the shutdown
+            await telegram.stop()

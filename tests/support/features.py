@@ -1,0 +1,18 @@
+"""Marks of the tests that run the service between servers of both platforms and a model."""
+
+import pytest
+
+GROUPS = ("channel", "telegram_group")
+PRIVATE = ("discord_dm", "telegram_dm")
+EVERYWHERE = (*GROUPS, *PRIVATE)
+
+ON_THE_WIRES = [
+    pytest.mark.service,
+    pytest.mark.timeout(180),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+
+def at(*kinds: str) -> pytest.MarkDecorator:
+    """Run a test once in a new conversation of each kind: its parameter `where`."""
+    return pytest.mark.parametrize("where", kinds, indirect=True)

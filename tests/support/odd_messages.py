@@ -1,0 +1,57 @@
+"""Messages that no library can parse, and answers that a platform never takes."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.chats import Conversation, LoopbackPlatforms
+from tests.support.transcripts import expected_answer
+
+
+def _corrupt(event: Any) -> Any:
+    """Make each message "odd" of an event one that no library can parse."""
+    if isinstance(event, dict) and event.get("content") == "odd":
+        return {**event, "mentions": 7, "thread": None}
+    if isinstance(event, dict):
+        return {key: _corrupt(value) for key, value in event.items()}
+    return [_corrupt(one) for one in event] if isinstance(event, list) else event
+
+
+@contextmanager
+def odd_messages(platforms: LoopbackPlatforms) -> Iterator[None]:
+    """Have Discord's server send what `push_odd_message` says as it is meant."""
+    wire = platforms.discord
+    write = wire._wire
+    wire._wire = lambda event: write(_corrupt(json.loads(json.dumps(event, default=str))))
+    try:
+        yield
+    finally:
+        wire._wire = write
+
+
+def push_odd_message(where: Conversation) -> None:
+    if where.is_telegram:
+        where.platforms.telegram.push({"message": {"message_id": "odd", "chat": 7}})
+    else:
+        where.say("odd", 1)
+
+
+@contextmanager
+def refused_text(platforms: LoopbackPlatforms, name: str) -> Iterator[None]:
+    """Refuse the answer to the question of this name on both platforms, however often it comes."""
+    text, wire = expected_answer(f"T{name}:12"), platforms.discord
+    platforms.telegram.fault("sendMessage", times=10**6, match={"text": text}, error_code=500)
+    take_fault = wire._take_fault
+
+    def fault_of(method: str, path: str) -> Any:
+        posted = wire.log[-1]["json"]
+        if isinstance(posted, dict) and posted.get("content") == text:
+            wire.fault(method, path, status=500)
+        return take_fault(method, path)
+
+    wire._take_fault = fault_of
+    try:
+        yield
+    finally:
+        wire._take_fault = take_fault

@@ -1,0 +1,114 @@
+"""Installations: one process with SQLite, or several with a PostgreSQL and a Valkey."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tests.support.chats import LoopbackPlatforms, running_platforms
+from tests.support.child_launcher import ChildLauncher
+from tests.support.kill_load import Disturbance, LoadResult, add_conversations, disturb_valkey
+from tests.support.model_server import ModelServer
+from tests.support.service_process import ServiceProcess, preset_json
+from tests.valkey import run_valkey
+
+
+@dataclass
+class Shape:
+    """An installation, and what disturbs what its processes share."""
+
+    services: Sequence[ServiceProcess]
+    disturb: Disturbance | None = None
+
+
+@contextlib.asynccontextmanager
+async def crowded_platforms() -> AsyncIterator[LoopbackPlatforms]:
+    """Run both platforms with conversations of every kind."""
+    async with running_platforms() as both:
+        add_conversations(both)
+        yield both
+
+
+@contextlib.asynccontextmanager
+async def answering_model() -> AsyncIterator[ModelServer]:
+    """Run a model server that answers every question in pieces."""
+    async with ModelServer() as model:
+        model.answers_all = True
+        model.chunk_delays = (0.02, *[0.05] * 14, 0.35)  # the last one leads to live edits
+        yield model
+
+
+@dataclass
+class Installer:
+    """Installs processes that answer on the same platforms with the same model."""
+
+    platforms: LoopbackPlatforms
+    model: ModelServer
+    launcher: ChildLauncher
+    folder: Path
+
+    @contextlib.asynccontextmanager
+    async def processes(
+        self, *names: str, database_url: str | None = None, with_valkey: bool = False
+    ) -> AsyncIterator[list[ServiceProcess]]:
+        """Install a process for each name, and kill them at the end of the block."""
+        async with contextlib.AsyncExitStack() as stack:
+            shared = {}
+            if database_url is not None:
+                shared["TROUPE_DATABASE_URL"] = database_url
+            if with_valkey:
+                shared["TROUPE_REDIS_URL"] = await stack.enter_async_context(
+                    run_valkey(self.folder)
+                )
+            services = [
+                ServiceProcess(self.folder / name, self.platforms, self.model, self.launcher)
+                for name in names
+            ]
+            for service in services:
+                service.settings |= shared
+                stack.push_async_callback(service.kill)
+            yield services
+
+    @contextlib.asynccontextmanager
+    async def shape(self, database_url: str | None, *roles: str) -> AsyncIterator[Shape]:
+        """Install a process for each role, to be disturbed.
+
+        Without roles: one process; with a database three, two of them on Telegram.
+        """
+        is_alike, several = not roles, database_url is not None
+        roles = roles or ("all",) * (3 if several else 1)
+        names = [f"{role}-{number}" for number, role in enumerate(roles)]
+        installed = self.processes(*names, database_url=database_url, with_valkey=several)
+        async with installed as services:
+            for service, role in zip(services, roles, strict=True):
+                service.options = ("--role", role)
+                write_tester(service)
+            if several and is_alike:
+                del services[-1].settings["TROUPE_TELEGRAM__TOKEN"]
+            valkey = services[0].settings.get("TROUPE_REDIS_URL")
+            yield Shape(services, partial(disturb_valkey, valkey) if valkey else None)
+
+
+def roles(workers: int = 2, senders: int = 1) -> list[str]:
+    return ["gateway", *["worker"] * workers, *["sender"] * senders]
+
+
+def write_tester(service: ServiceProcess, **more: object) -> None:
+    """Write the preset that answers."""
+    # The load's chatter in threads is to be observed, not answered.
+    # Messages are gathered and answers interrupted; how many more wait is never told.
+    rules = {"wake": {"sticky": False}, "busy": {"at_most": 100}, **more}
+    service.write_tester(preset_json("tester", system="You are a tester.", **rules))
+
+
+def report(outcome: LoadResult) -> LoadResult:
+    """Print the result: pytest shows it when the test fails, or with -rP."""
+    print(outcome.report())  # noqa: T201
+    return outcome
+
+
+def assert_all_answered(outcome: LoadResult, platforms: LoopbackPlatforms) -> None:
+    """Every question was answered once and in order, and nothing else was said."""
+    assert outcome.result.is_clean
+    assert outcome.result.questions == outcome.questions + len(platforms.conversations)
