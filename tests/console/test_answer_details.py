@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bot.chat.prompt import Usage
 from bot.chat.receipt import Timings
 from bot.console.answer_details import BAR_WIDTH, budget_segments, waterfall
-from tests.contracts.test_receipts import RECEIPT
+from tests.support.store import RECEIPT
 
 
 @given(tokens=st.integers(1, 10**6), limit=st.none() | st.integers(1, 10**6))

@@ -16,7 +16,6 @@ from bot.chat.session import PresetVersion
 from bot.runtime.clock import SystemClock
 from bot.storage.presets import PresetVersions
 from tests.attacks import expanded, with_ours
-from tests.contracts.test_receipts import RECEIPT
 from tests.support.console import (
     ConsoleUnderTest,
     MakeParts,
@@ -24,6 +23,7 @@ from tests.support.console import (
     receipt_of,
     store_answers,
 )
+from tests.support.store import RECEIPT
 
 _MAX_CHARS = 20_000
 HOSTILE = {

@@ -30,8 +30,8 @@ from bot.console.prompt_view import (
 from bot.prompting.compose.compose import compose
 from bot.prompting.fit import prompt_tokens
 from bot.prompting.presets.preset import Preset
-from tests.contracts.test_receipts import RECEIPT
 from tests.samples import ALICE, BOB, make_incoming
+from tests.support.store import RECEIPT
 
 PROMPT = Prompt((), "m", "telegram:5", answers_as="Nora", speakers=("Bob", "小明"))
 

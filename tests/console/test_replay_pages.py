@@ -14,7 +14,6 @@ from bot.console.operator_requests import OperatorAnswer, ReplayChanges
 from bot.errors import BackendUnavailable
 from bot.replying.generate import GeneratedAnswer
 from bot.storage.reports import AnswerLog
-from tests.contracts.test_receipts import RECEIPT
 from tests.samples import mask_secret
 from tests.support.console import (
     ConsoleUnderTest,
@@ -23,6 +22,7 @@ from tests.support.console import (
     hidden_fields,
     store_answers,
 )
+from tests.support.store import RECEIPT
 
 SECRET = "sk-canary"
 MADE = OperatorAnswer(

@@ -9,42 +9,15 @@ import pytest
 from cryptography.fernet import Fernet
 
 from bot.ports import Signals
-from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
-from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.codec import TextEncryption
-from bot.storage.conversations import Conversations
-from bot.storage.database import Database, open_database
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SenderIdentity, SqlOutbox
-from bot.storage.presets import PresetVersions
 from bot.storage.redis_signals import open_signals
-from bot.storage.stories import SqlStories
 from tests.postgres import create_postgres_database
+from tests.support.store import Store, open_store
 from tests.valkey import run_redis, run_valkey
 from tests.waiting import wait_until
 
 ENCRYPTION_KEY = Fernet.generate_key().decode()
-
-
-@dataclass
-class Store:
-    """The repositories over one empty database."""
-
-    database: Database
-    inbox: SqlInbox
-    conversations: Conversations
-    """Queues what is to be sent and leaves it to others."""
-    sending_conversations: Conversations
-    """Takes rows for `outbox` in the same unit that queues them."""
-    outbox: SqlOutbox
-    other_outbox: SqlOutbox
-    """That of a second sender."""
-    patient_outbox: SqlOutbox
-    """That of a sender whose platforms accept a request up to a minute late."""
-    chat_settings: SqlChatSettings
-    preset_versions: PresetVersions
-    stories: SqlStories
 
 
 DIALECTS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.service))
@@ -76,20 +49,8 @@ def encryption(request: pytest.FixtureRequest) -> TextEncryption:
 
 @pytest.fixture
 async def store(empty_database: str, encryption: TextEncryption) -> AsyncIterator[Store]:
-    clock = SystemClock()
-    async with open_database(empty_database, encryption) as database:
-        yield Store(
-            database,
-            SqlInbox(database, clock),
-            Conversations(database, clock),
-            Conversations(database, clock, SenderIdentity("me", 0)),
-            SqlOutbox(database, clock, SenderIdentity("me", 0)),
-            SqlOutbox(database, clock, SenderIdentity("other", 0)),
-            SqlOutbox(database, clock, SenderIdentity("patient", 60)),
-            SqlChatSettings(database, clock),
-            PresetVersions(database, clock),
-            SqlStories(database),
-        )
+    async with open_store(empty_database, encryption) as opened:
+        yield opened
 
 
 @dataclass

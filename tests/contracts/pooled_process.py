@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from bot.storage.database import open_database
-from tests.contracts.test_postgres import answer
+from tests.support.store import answer_in
 
 _AT_ONCE = 8
 
@@ -21,7 +21,7 @@ async def run(number: int, messages: int, url: str) -> None:
         async def work() -> None:
             nonlocal answered
             for chat in chats:
-                await answer(database, chat)
+                await answer_in(database, chat)
                 answered += 1
 
         async with asyncio.TaskGroup() as group:

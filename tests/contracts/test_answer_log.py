@@ -10,9 +10,8 @@ from bot.chat.receipt import Timings
 from bot.chat.session import Turn, TurnResult
 from bot.chat.usage import AnswerCharge
 from bot.storage.reports import AnswerLog
-from tests.contracts.conftest import Store
-from tests.contracts.test_receipts import RECEIPT, take_message
 from tests.samples import ALICE
+from tests.support.store import RECEIPT, Store, present, take_message
 
 PLAIN = replace(RECEIPT, dropped=())
 
@@ -74,12 +73,10 @@ async def test_answer_is_found_with_the_one_before_it(store: Store) -> None:
     await store.conversations.finish(claim, message, TurnResult(receipts=receipts))
     log = AnswerLog(store.database)
 
-    answer = await log.find(3)
-    assert answer is not None
+    answer = present(await log.find(3))
     assert (answer.conversation, answer.receipt) == ("telegram:5", PLAIN)
     assert await log.find_before(answer) == 1
-    first = await log.find(1)
-    assert first is not None
+    first = present(await log.find(1))
     assert await log.find_before(first) is None
     assert await log.find(99) is None
 
@@ -101,8 +98,7 @@ async def test_scene_of_an_answer_is_what_was_said_before_and_when_it_was_sent(
     log = AnswerLog(store.database)
     second, first = (await log.search(AnswerSearch(), 2)).answers
 
-    scene = await log.find_scene(second)
-    assert scene is not None
+    scene = present(await log.find_scene(second))
     assert [one.text for one in scene.before.turns] == ["hello", "Hi."]
     assert (scene.said.text, scene.said.author, scene.answers) == ("and now?", ALICE, ())
     assert (scene.said.scopes, scene.answered_by) == (("telegram:5", "telegram"), "nora")
@@ -112,7 +108,6 @@ async def test_scene_of_an_answer_is_what_was_said_before_and_when_it_was_sent(
     assert await log.find_delivery(first) is None
     [row] = await store.outbox.take(["telegram:5"])
     await store.outbox.mark_sent(row, "m1")
-    sent_at = await log.find_delivery(first)
-    assert sent_at is not None
+    sent_at = present(await log.find_delivery(first))
     assert sent_at >= now.timestamp()
     assert await log.find_delivery(second) is None

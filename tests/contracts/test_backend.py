@@ -4,24 +4,21 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+
 import pytest
+import pytest_asyncio
+
 from bot.backends.factory import make_backend
-from bot.chat.prompt import Delta
-from bot.chat.prompt import FinishReason
-from bot.chat.prompt import Message
-from bot.chat.prompt import Prompt
+from bot.chat.prompt import Delta, FinishReason, Message, Prompt
 from bot.errors import BackendUnavailable
 from bot.ports import Backend
 from bot.settings import read_settings
 from bot.templates.renderer import Renderer
 from tests.backends.asking import ask
-from tests.backends.local_model import WITH_BINDINGS
-from tests.backends.local_model import lend_model
+from tests.backends.local_model import WITH_BINDINGS, lend_model
 from tests.rigs.fake_anthropic import FakeAnthropic
 from tests.rigs.fake_openai import FakeOpenAI
 from tests.waiting import PATIENCE_SECONDS
-import pytest_asyncio
-
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -14,8 +14,7 @@ from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired
 from bot.storage.tables import receipt
 from bot.storage.usage import Budgets, UsageTotals
-from tests.contracts.conftest import Store
-from tests.contracts.test_receipts import RECEIPT, take_message
+from tests.support.store import RECEIPT, Store, take_message
 
 PERSON = BudgetCap(BudgetKind.PERSON, Period.DAY, "telegram:1", "2026-11-22", 1_000)
 SERVER = BudgetCap(BudgetKind.SERVER, Period.MONTH, "telegram:-7", "2026-11", 100_000)

@@ -20,9 +20,8 @@ from bot.storage.tables import (
     conversation,
     inbox,
 )
-from tests.contracts.conftest import Store
-from tests.contracts.store_steps import LANE, LEASE, begin, claimed, due, ready, said
 from tests.samples import make_incoming, read_session
+from tests.support.store import LANE, LEASE, Store, claimed, due, ready, said, take_message
 
 
 async def test_received_message_is_given_back_whole(store: Store) -> None:
@@ -42,7 +41,7 @@ async def test_message_delivered_twice_is_stored_once(store: Store) -> None:
 
 
 async def test_message_delivered_again_after_its_answer_is_not_begun(store: Store) -> None:
-    claim, message = await begin(store)
+    claim, message = await take_message(store)
     await store.conversations.finish(claim, message, TurnResult())
     await store.inbox.receive([make_incoming(key="5:1")], {})
     assert await claimed(store) is None
@@ -81,7 +80,7 @@ async def test_waiting_gives_the_newest_of_each_of_any_number_of_conversations(
 
 
 async def test_conversation_is_held_by_one_until_it_is_released(store: Store) -> None:
-    claim, _ = await begin(store)
+    claim, _ = await take_message(store)
     assert await claimed(store, owner="other") is None
     assert await ready(store) == []
     await store.conversations.release(claim)
@@ -97,7 +96,7 @@ async def test_expired_lease_lets_others_claim(store: Store) -> None:
 
 
 async def test_released_conversation_waits_for_its_next_message(store: Store) -> None:
-    claim, message = await begin(store)
+    claim, message = await take_message(store)
     finished = await store.conversations.finish(claim, message, TurnResult())
     assert finished.next_message is None
     assert await ready(store) == []
@@ -182,7 +181,7 @@ async def test_later_claim_fences_everything_an_earlier_one_does(store: Store) -
 async def test_claim_that_a_crash_of_the_server_undid_is_fenced_by_its_successor(
     store: Store,
 ) -> None:
-    lost, message = await begin(store)
+    lost, message = await take_message(store)
     undone = update(conversation).values(epoch=0, owner=None, lease_until=0.0)
     await store.database.write(lambda c: c.execute(undone).rowcount)
     again = await claimed(store, owner="other")
@@ -201,7 +200,7 @@ async def test_claim_that_a_crash_of_the_server_undid_is_fenced_by_its_successor
 
 
 async def test_crashes_are_counted_and_a_deliberate_stop_is_not_one(store: Store) -> None:
-    claim, message = await begin(store)
+    claim, message = await take_message(store)
     assert message.crashes == 0
     await store.conversations.release(claim)
     again = await claimed(store)
@@ -224,7 +223,7 @@ async def begin_again(store: Store) -> tuple[Claim, InboxMessage]:
 
 async def count_deaths(store: Store, *attempts: Attempt | None) -> list[tuple[int, int]]:
     """Let a process die in each of these attempts; return the message's deaths, and its own."""
-    await begin(store)
+    await take_message(store)
     counts = []
     for attempt in attempts:
         claim, message = await begin_again(store)
@@ -287,7 +286,7 @@ async def test_only_conversations_and_lanes_of_served_bots_are_given(store: Stor
 
 
 async def test_message_is_found_until_it_is_answered(store: Store) -> None:
-    claim, message = await begin(store)
+    claim, message = await take_message(store)
     address = message.incoming.address
     assert await store.inbox.find_in_progress(address, "5:1") == [message.incoming]
     assert await store.inbox.find_in_progress(replace(address, bot_id="7"), "5:1") == []

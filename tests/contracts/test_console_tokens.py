@@ -5,8 +5,8 @@ from bot.runtime.clock import SystemClock
 from bot.storage.operation import AuditLog
 from bot.storage.retention import delete_expired
 from bot.storage.tokens import ConsoleTokens
-from tests.contracts.conftest import Store
 from tests.fakes import FakeClock
+from tests.support.store import Store
 
 
 async def test_one_time_token_is_used_once_and_expires(store: Store) -> None:

@@ -21,9 +21,9 @@ from bot.storage.copying import COPIED_TABLES, back_up, copy_rows
 from bot.storage.database import Database, open_database, open_without_decrypting
 from bot.storage.inbox import SqlInbox
 from bot.storage.tables import inbox, node, outbox, turn
-from tests.contracts.conftest import Store
 from tests.postgres import create_postgres_database
 from tests.samples import begin, make_incoming
+from tests.support.store import Store
 
 _ROWS = 602
 """More than a page, and no whole number of them."""

@@ -6,8 +6,8 @@ from bot.chat.incoming import Address, Said
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import MessagePlace, Turn, TurnResult
 from bot.storage.history_index import SqlHistoryIndex
-from tests.contracts.conftest import Store
 from tests.samples import ALICE, BOB, make_incoming, read_session
+from tests.support.store import Store
 
 HERE = Address("telegram", "5")
 

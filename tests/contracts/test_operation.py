@@ -1,49 +1,43 @@
 """Contract of what operators see and do: processes, work, pauses, dead letters; both databases."""
 
 import json
-from datetime import UTC, datetime
-
+from datetime import UTC
+from datetime import datetime
 import pytest
-from sqlalchemy import select, update
-
-from bot.chat.incoming import Address, Said
-from bot.chat.operation import HEARTBEAT_SECONDS, Pause
-from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
-from bot.chat.session import MAX_OWN_CRASHES, Turn, TurnResult
+from sqlalchemy import select
+from sqlalchemy import update
+from bot.chat.incoming import Address
+from bot.chat.incoming import Said
+from bot.chat.operation import HEARTBEAT_SECONDS
+from bot.chat.operation import Pause
+from bot.chat.outgoing import MessageContent
+from bot.chat.outgoing import OutboxState
+from bot.chat.outgoing import OutgoingPart
+from bot.chat.session import Turn
+from bot.chat.session import TurnResult
 from bot.commands.privacy import export_words
 from bot.runtime.clock import SystemClock
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.forgetting import PersonalData
 from bot.storage.leases import SqlRoleLeases
-from bot.storage.operation import NodeRegistry, Pauses
+from bot.storage.operation import NodeRegistry
+from bot.storage.operation import Pauses
 from bot.storage.retention import delete_expired
-from bot.storage.tables import conversation, inbox, node, outbox, role_lease
-from tests.contracts.conftest import Store
-from tests.samples import ALICE, BOB, begin, make_incoming
+from bot.storage.tables import conversation
+from bot.storage.tables import inbox
+from bot.storage.tables import node
+from bot.storage.tables import outbox
+from bot.storage.tables import role_lease
+from tests.samples import ALICE
+from tests.samples import BOB
+from tests.samples import begin
+from tests.samples import make_incoming
+from tests.support.store import Store
+from tests.support.store import refuse_answer
+from tests.support.store import set_aside
+
 
 LANE = "telegram:5"
-
-
-async def set_aside(store: Store, text: str = "poison") -> None:
-    """Receive a message, and finish it as one that has killed the process too often."""
-    await store.inbox.receive([make_incoming(text)], {})
-    crashed = update(inbox).values(own_crashes=MAX_OWN_CRASHES, crashes=MAX_OWN_CRASHES)
-    await store.database.write(lambda c: c.execute(crashed).rowcount)
-    claim, message = await begin(store.conversations)
-    notice = OutgoingPart(0, MessageContent("it was set aside"))
-    await store.conversations.finish(claim, message, TurnResult(outgoing=[notice]))
-    [row] = await store.outbox.take([LANE])
-    await store.outbox.mark_sent(row, "77")
-
-
-async def refuse_answer(store: Store) -> None:
-    """Answer a message with a part that the platform refuses for good."""
-    await store.inbox.receive([make_incoming()], {})
-    claim, message = await begin(store.conversations)
-    answer = OutgoingPart(0, MessageContent("an answer"))
-    await store.conversations.finish(claim, message, TurnResult(outgoing=[answer]))
-    [row] = await store.outbox.take([LANE])
-    await store.outbox.mark_dead(row, "the chat is closed")
 
 
 def letters(store: Store) -> DeadLetters:

@@ -19,35 +19,32 @@ from bot.chat.outgoing import (
     OutgoingPart,
     ReplyPrompt,
 )
-from bot.chat.session import (
-    TurnResult,
-)
+from bot.chat.session import TurnResult
 from bot.errors import Fenced
 from bot.storage.outbox import SqlOutbox
-from bot.storage.tables import (
-    outbox,
-)
-from tests.contracts.conftest import Store
-from tests.contracts.store_steps import (
+from bot.storage.tables import outbox
+from tests.support.store import (
     LANE,
+    Store,
     answer,
-    begin,
     due,
     expire_lease,
+    present,
     take,
+    take_message,
     taken,
 )
 
 
 async def test_part_is_opened_once_however_often_it_is_asked_for(store: Store) -> None:
-    claim, message = await begin(store)
+    claim, message = await take_message(store)
     first = await store.conversations.open(claim, message, OutgoingPart(0, MessageContent("…")))
     again = await store.conversations.open(claim, message, OutgoingPart(0, MessageContent("other")))
     assert again.row_id == first.row_id
 
 
 async def test_open_takes_the_row_for_its_own_sender_once(store: Store) -> None:
-    claim, message = await begin(store)
+    claim, message = await take_message(store)
     first = await store.sending_conversations.open(
         claim, message, OutgoingPart(0, MessageContent("…"))
     )
@@ -60,7 +57,7 @@ async def test_open_takes_the_row_for_its_own_sender_once(store: Store) -> None:
 
 
 async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) -> None:
-    claim, message = await begin(store)
+    claim, message = await take_message(store)
     for part in (0, 1):
         await store.conversations.open(claim, message, OutgoingPart(part, MessageContent("…")))
     await store.conversations.finish(
@@ -81,7 +78,7 @@ async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) ->
 
 
 async def test_opened_part_that_shows_its_text_is_not_edited(store: Store) -> None:
-    claim, message = await begin(store)
+    claim, message = await take_message(store)
     content = MessageContent("done")
     await store.conversations.open(claim, message, OutgoingPart(0, content))
     row = await taken(store)
@@ -104,28 +101,23 @@ async def test_refused_row_lets_its_lane_go_on(store: Store) -> None:
     await answer(store, "a", "b")
     head = await taken(store)
     assert await store.outbox.sent_ids([head.id]) == {}
-    following = await store.outbox.mark_dead(head, "blocked")
-    assert following is not None
+    following = present(await store.outbox.mark_dead(head, "blocked"))
     assert following.text == "b"
     assert await store.outbox.sent_ids([head.id, following.id]) == {head.id: None}
 
 
 async def test_part_whose_edit_is_refused_replaces_its_message(store: Store) -> None:
-    claim, message = await begin(store)
+    claim, message = await take_message(store)
     for part in (0, 1):
         await store.conversations.open(claim, message, OutgoingPart(part, MessageContent("…")))
     texts = [OutgoingPart(part, MessageContent(text)) for part, text in enumerate("ab")]
     await store.conversations.finish(claim, message, TurnResult(outgoing=texts))
-    second = await store.outbox.mark_sent(await taken(store), "m1")
-    assert second is not None
-    edit = await store.outbox.mark_sent(second, "m2")
-    assert edit is not None
-    again = await store.outbox.send_again(edit, "refused", is_gone=False)
-    assert again is not None
+    second = present(await store.outbox.mark_sent(await taken(store), "m1"))
+    edit = present(await store.outbox.mark_sent(second, "m2"))
+    again = present(await store.outbox.send_again(edit, "refused", is_gone=False))
     found = (again.op, again.part, again.text, again.external_id)
     assert found == (OutboxOperation.SEND, 0, "a", "m1")
-    following = await store.outbox.mark_sent(again, "m3")
-    assert following is not None
+    following = present(await store.outbox.mark_sent(again, "m3"))
     assert (following.op, following.external_id) == (OutboxOperation.EDIT, "m2")
     assert await store.outbox.message_of(message.part_name(0)) == "m3"
     with pytest.raises(Fenced):
@@ -167,8 +159,7 @@ async def test_rows_behind_a_row_are_those_of_its_lane(store: Store) -> None:
     await answer(store, "a", "b")
     first = await taken(store)
     assert await store.outbox.has_later(first)
-    last = await store.outbox.mark_sent(first, "1")
-    assert last is not None
+    last = present(await store.outbox.mark_sent(first, "1"))
     assert not await store.outbox.has_later(last)
 
 
@@ -245,7 +236,7 @@ async def test_sent_row_leaves_no_text(store: Store) -> None:
 async def test_part_in_a_thread_finds_the_message_that_its_thread_is_opened_from(
     store: Store,
 ) -> None:
-    claim, message = await begin(store)
+    claim, message = await take_message(store)
     thread = AnswerThread(message.part_name(0), "The rest of the answer")
     folded = MessageContent("rest", thoughts="Hm. || 想", prompt=ReplyPrompt("41", "The name 名"))
     parts = [
@@ -256,8 +247,7 @@ async def test_part_in_a_thread_finds_the_message_that_its_thread_is_opened_from
     first = await taken(store)
     assert first.thread is None
     assert await store.outbox.message_of(thread.first_part) is None
-    second = await store.outbox.mark_sent(first, "900")
-    assert second is not None
+    second = present(await store.outbox.mark_sent(first, "900"))
     assert (second.part, second.content, second.thread) == (THREAD_PARTS, folded, thread)
     assert await store.outbox.message_of(thread.first_part) == "900"
     assert await store.outbox.mark_sent(second, "900/901") is None
@@ -269,7 +259,7 @@ FILE = Attachment("prompt-1.txt", 'You are Nora.\n"兰亭" 🎭')
 
 
 async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> None:
-    claim, message = await begin(store)
+    claim, message = await take_message(store)
     parts = [
         OutgoingPart(0, MessageContent("here"), file=FILE),
         OutgoingPart(1, MessageContent("done")),
@@ -290,7 +280,7 @@ async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> Non
 async def test_a_file_is_kept_no_longer_than_it_takes_to_send_it(
     store: Store, refused: bool
 ) -> None:
-    claim, message = await begin(store)
+    claim, message = await take_message(store)
     await store.conversations.finish(
         claim, message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("x"), file=FILE)])
     )
@@ -307,7 +297,7 @@ async def test_a_file_is_kept_no_longer_than_it_takes_to_send_it(
 
 
 async def test_faces_and_buttons_reach_the_sender_as_they_were_queued(store: Store) -> None:
-    claim, message = await begin(store)
+    claim, message = await take_message(store)
     content = MessageContent(
         "**Hi**",
         Face('Nora "诺拉" 🎭', "https://example.org/nora.png"),
@@ -336,15 +326,14 @@ async def make_idle(store: Store) -> None:
 
 
 async def queue_more(store: Store, *texts: str) -> None:
-    claim, message = await begin(store, "5:2")
+    claim, message = await take_message(store, "5:2")
     outgoing = [OutgoingPart(part, MessageContent(text)) for part, text in enumerate(texts)]
     await store.sending_conversations.finish(claim, message, TurnResult(outgoing=outgoing))
 
 
 async def test_held_lane_is_given_to_nobody_until_it_is_given_back(store: Store) -> None:
     await make_idle(store)
-    held = await store.outbox.hold_lane(LANE)
-    assert held is not None
+    held = present(await store.outbox.hold_lane(LANE))
     assert await store.other_outbox.hold_lane(LANE) is None
     await queue_more(store, "next")
     assert await due(store) == []
@@ -356,8 +345,7 @@ async def test_held_lane_is_given_to_nobody_until_it_is_given_back(store: Store)
 
 async def test_lane_that_is_given_back_without_rows_is_idle(store: Store) -> None:
     await make_idle(store)
-    held = await store.outbox.hold_lane(LANE)
-    assert held is not None
+    held = present(await store.outbox.hold_lane(LANE))
     await store.outbox.release_lane(LANE, held)
     assert await due(store) == []
     await queue_more(store, "next")
@@ -376,8 +364,7 @@ async def test_lane_in_which_something_is_sent_or_unknown_is_not_held(store: Sto
 
 async def test_lane_with_rows_that_are_due_is_held_before_them(store: Store) -> None:
     await answer(store, "a", "b")
-    held = await store.outbox.hold_lane(LANE)
-    assert held is not None
+    held = present(await store.outbox.hold_lane(LANE))
     assert await take(store) is None
     await store.outbox.release_lane(LANE, held)
     assert (await taken(store)).text == "a"
@@ -385,11 +372,9 @@ async def test_lane_with_rows_that_are_due_is_held_before_them(store: Store) -> 
 
 async def test_lane_is_not_given_back_for_who_holds_it_by_now(store: Store) -> None:
     await make_idle(store)
-    outdated = await store.outbox.hold_lane(LANE)
-    assert outdated is not None
+    outdated = present(await store.outbox.hold_lane(LANE))
     await expire_lease(store)
-    held = await store.other_outbox.hold_lane(LANE)
-    assert held is not None
+    held = present(await store.other_outbox.hold_lane(LANE))
     await store.outbox.release_lane(LANE, outdated)
     assert await store.outbox.hold_lane(LANE) is None
     await store.other_outbox.release_lane(LANE, held)

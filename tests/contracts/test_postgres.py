@@ -15,19 +15,13 @@ import asyncpg
 import pytest
 from sqlalchemy import Connection
 
-from bot.chat.outgoing import MessageContent, OutgoingPart
-from bot.chat.session import TurnResult
 from bot.errors import StoreError
-from bot.runtime.clock import SystemClock
-from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database, parse_url
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.postgres import to_dsn
 from bot.storage.statements import Statement, Unit
 from tests.checkout import CHECKOUT
 from tests.postgres import create_postgres_database
-from tests.samples import make_incoming
+from tests.support.store import answer_in
 from tests.waiting import PATIENCE_SECONDS
 
 _LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
@@ -70,14 +64,14 @@ def test_address_is_translated_for_the_driver(given: str, expected: dict[str, st
 async def test_second_host_is_used_where_the_first_is_away(url: str) -> None:
     several = url.replace("?host=", "?target_session_attrs=primary&host=127.0.0.1:1,")
     async with open_database(several) as database:
-        await answer(database, 1)
+        await answer_in(database, 1)
 
 
 @pytest.mark.service
 @pytest.mark.parametrize("query", ["sslmode=disable", "sslmode=prefer", "ssl=disable"])
 async def test_sslmode_is_understood_by_both_pools(url: str, query: str) -> None:
     async with open_database(f"{url}&{query}") as database:
-        await answer(database, 1)
+        await answer_in(database, 1)
 
 
 @pytest.mark.service
@@ -154,7 +148,7 @@ async def test_units_run_through_a_transaction_pooler(url: str, postgres_folder:
         for number in range(_UNITS // 40):
             async with asyncio.TaskGroup() as group:
                 for each in range(8):  # five units each
-                    group.create_task(answer(database, number * 8 + each))
+                    group.create_task(answer_in(database, number * 8 + each))
         assert (await _limits(database))[0] == ["20s", "5s", "10s"]
 
 
@@ -196,22 +190,6 @@ def _count_connections(connection: Connection) -> int:
         " AND application_name <> 'troupe' OR pid = pg_backend_pid()"
     )
     return int(counted.scalar_one())
-
-
-async def answer(database: Database, number: int) -> None:
-    """Receive, claim, finish, send and load: a message in six units."""
-    clock, sender = SystemClock(), SenderIdentity("me", 0)
-    conversations = Conversations(database, clock, sender)
-    incoming = make_incoming(chat=str(number), key=f"{number}:1")
-    key = incoming.address.conversation
-    await SqlInbox(database, clock).receive([incoming], {"telegram:offset": "1"})
-    [begun] = await conversations.begin([key], "me", 15)
-    result = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
-    finished = await conversations.finish(begun.claim, begun.message, result)
-    assert finished.row is not None
-    outbox = SqlOutbox(database, clock, sender)
-    assert await outbox.mark_sent(finished.row, "90") is None
-    assert await outbox.sent_ids([finished.row.id]) == {finished.row.id: "90"}
 
 
 async def _limits(database: Database) -> list[list[str]]:

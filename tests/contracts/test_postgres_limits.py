@@ -14,8 +14,8 @@ from bot.errors import StoreError
 from bot.storage.database import open_database, parse_url
 from bot.storage.postgres import to_dsn
 from bot.storage.statements import Statement, Unit
-from tests.contracts.test_postgres import answer
 from tests.postgres import create_postgres_database
+from tests.support.store import answer_in
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(120)]
 
@@ -91,7 +91,7 @@ async def test_statement_that_takes_too_long_is_given_up(url: str) -> None:
 
 async def test_unit_waits_for_a_lock_no_longer_than_its_limit(url: str) -> None:
     async with open_database(url) as database, connected(url) as other:
-        await answer(database, 1)
+        await answer_in(database, 1)
         async with other.transaction():
             await other.execute(_LOCK)
             await fail(database.run(lambda: running(_LOCK)), "lock timeout")
@@ -104,7 +104,7 @@ async def test_process_has_at_most_eight_connections_under_load(url: str) -> Non
         connected(url) as watcher,
         asyncio.TaskGroup() as group,
     ):
-        works = [group.create_task(answer(database, number)) for number in range(100)]
+        works = [group.create_task(answer_in(database, number)) for number in range(100)]
         works += [
             group.create_task(database.run_reading(lambda: running("SELECT pg_sleep(0.01)")))
             for _ in range(100)

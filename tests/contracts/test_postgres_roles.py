@@ -13,9 +13,9 @@ from bot.storage.database import open_as_it_is, open_database
 from bot.storage.inbox import SqlInbox
 from bot.storage.retention import delete_expired
 from tests.checkout import CHECKOUT
-from tests.contracts.test_postgres import answer
 from tests.postgres import create_postgres_database, run_postgres_program
 from tests.samples import make_incoming
+from tests.support.store import answer_in
 
 pytestmark = pytest.mark.service
 
@@ -50,7 +50,7 @@ async def test_role_of_the_service_uses_rows_and_leaves_upgrades_to_the_owner(
                 await copy_rows(source, target, lambda _table, _rows: None)
         await copy_rows(source, database, lambda _table, _rows: None)
     async with open_database(roles["troupe_service"]) as database:
-        await answer(database, 1)
+        await answer_in(database, 1)
         await delete_expired(database, clock, receipt_days=1)
         for statement in ("DROP TABLE turn", "CREATE TABLE extra (id int)", "TRUNCATE inbox"):
             with pytest.raises(StoreError, match=r"permission denied|must be owner"):

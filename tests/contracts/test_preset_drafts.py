@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.storage.presets import PresetDrafts
-from tests.contracts.conftest import Store
+from tests.support.store import Store, present
 
 DRAFT = PresetDraft("nora", 3, 1, '{"name": "nora"', 5.0, ImportedFile("nora.png", b"\x89PNG\0"))
 
@@ -25,8 +25,7 @@ async def test_each_revision_follows_the_one_before(store: Store) -> None:
     assert not await drafts.save(replace(DRAFT, content="other"))
     assert await drafts.save(replace(DRAFT, revision=2, content="second"))
     assert not await drafts.save(replace(DRAFT, revision=2, content="late"))
-    found = await drafts.find("nora")
-    assert found is not None
+    found = present(await drafts.find("nora"))
     assert (found.revision, found.content) == (2, "second")
 
 
@@ -52,6 +51,5 @@ async def test_deleted_draft_is_gone(store: Store) -> None:
 async def test_what_databases_refuse_is_replaced(store: Store) -> None:
     drafts = PresetDrafts(store.database)
     await drafts.save(replace(DRAFT, content="a\0b\ud800"))
-    found = await drafts.find("nora")
-    assert found is not None
+    found = present(await drafts.find("nora"))
     assert found.content == "a\ufffdb\ufffd"

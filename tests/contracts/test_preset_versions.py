@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from bot.chat.session import PresetVersion
 from bot.storage.tables import preset_version
-from tests.contracts.conftest import Store
+from tests.support.store import Store
 
 
 def nora(content: str, version: int = 1) -> PresetVersion:

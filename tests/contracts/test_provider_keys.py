@@ -9,8 +9,8 @@ from bot.errors import SettingsError
 from bot.storage.codec import TextEncryption
 from bot.storage.fernets import KeyCipher
 from bot.storage.provider_keys import SqlProviderKeys, replace_provider_keys
-from tests.contracts.conftest import Store
 from tests.fakes import FakeClock
+from tests.support.store import Store
 
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
 

@@ -28,10 +28,10 @@ from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.storage.tables import lane
 from bot.storage.tables import outbox as outbox_table
 from tests.checkout import CHECKOUT
-from tests.contracts.conftest import Store
 from tests.fakes import FakeClock
 from tests.postgres import create_postgres_database
 from tests.samples import make_incoming
+from tests.support.store import Store, present
 from tests.waiting import PATIENCE_SECONDS
 
 LANE = "telegram:5"
@@ -105,8 +105,7 @@ async def test_clock_that_is_ahead_takes_no_live_lease(postgres_url: str) -> Non
         here = Conversations(database, SystemClock())
         ahead = Conversations(database, AheadClock())
         await SqlInbox(database, AheadClock()).receive([make_incoming()], {})
-        begun = await claim(here, "here")
-        assert begun is not None
+        begun = present(await claim(here, "here"))
         assert await ahead.ready(10, ["telegram"]) == []
         assert await claim(ahead, "ahead") is None
         await here.finish(
@@ -124,8 +123,7 @@ async def test_clock_that_is_behind_lets_an_unknown_outcome_settle(postgres_url:
     async with open_database(postgres_url) as database:
         conversations = Conversations(database, SystemClock())
         await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
-        begun = await claim(conversations, "here")
-        assert begun is not None
+        begun = present(await claim(conversations, "here"))
         await conversations.finish(
             begun.claim, begun.message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
         )
@@ -144,8 +142,7 @@ async def test_clock_that_is_wrong_by_years_deletes_and_releases_nothing(postgre
         await SqlInbox(database, SystemClock()).receive(
             [make_incoming(), make_incoming(key="2")], {}
         )
-        begun = await claim(conversations, "here")
-        assert begun is not None
+        begun = present(await claim(conversations, "here"))
         answer = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
         await conversations.finish(begun.claim, begun.message, answer)
         outbox = SqlOutbox(database, BehindClock(), SenderIdentity("behind", 0))
@@ -177,8 +174,7 @@ async def test_lane_is_locked_before_its_rows(postgres_url: str, end: str) -> No
         clock = SystemClock()
         conversations = Conversations(database, clock)
         await SqlInbox(database, clock).receive([make_incoming()], {})
-        begun = await claim(conversations, "here")
-        assert begun is not None
+        begun = present(await claim(conversations, "here"))
         answer = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
         await conversations.finish(begun.claim, begun.message, answer)
         outbox = SqlOutbox(database, clock, SenderIdentity("here", 0))
@@ -229,8 +225,7 @@ async def test_sender_that_stood_still_neither_sends_nor_reports(
     store: Store, empty_database: str, mode: str, sent: int
 ) -> None:
     await store.inbox.receive([make_incoming()], {})
-    begun = await claim(store.conversations, "me")
-    assert begun is not None
+    begun = present(await claim(store.conversations, "me"))
     parts = [OutgoingPart(0, MessageContent("hi")), OutgoingPart(1, MessageContent("there"))]
     await store.conversations.finish(begun.claim, begun.message, TurnResult(outgoing=parts))
     async with stopped_process(mode, empty_database) as process:
@@ -239,7 +234,6 @@ async def test_sender_that_stood_still_neither_sends_nor_reports(
         [row] = await store.outbox.take([LANE])
         await asyncio.sleep(0.5)
         assert await wake(process) == f"sent {sent}"
-    following = await store.outbox.mark_sent(row, "90")
-    assert following is not None
+    following = present(await store.outbox.mark_sent(row, "90"))
     assert following.text == "there"
     assert await store.outbox.sent_ids([row.id]) == {row.id: "90"}

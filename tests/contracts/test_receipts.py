@@ -6,52 +6,15 @@ from sqlalchemy import func, select, update
 
 from bot.chat.prompt import (
     FinishReason,
-    Image,
-    Message,
-    Prompt,
     TemplateChoice,
     TemplateNames,
-    Usage,
 )
-from bot.chat.receipt import DroppedItem, PromptSpan, Receipt, Timings
-from bot.chat.session import Claim, InboxMessage, TurnResult
+from bot.chat.session import TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired
 from bot.storage.tables import receipt
-from tests.contracts.conftest import Store
-from tests.samples import begin, make_incoming
-
-RECEIPT = Receipt(
-    preset="nora",
-    preset_version=3,
-    provider="local",
-    prompt=Prompt(
-        (Message("system", "Be Nora. 日本"), Message("user", "a", (Image("https://x/y"), "a"))),
-        "m",
-        "telegram:5",
-        stop=("\nAnn:",),
-        parameters={"temperature": 0.5, "logit_bias": {"5": -100}, "seed": None},
-        template=TemplateChoice(strings={"user_template": "{{user}}"}),
-    ),
-    layout=(
-        PromptSpan("system", 0, 1, 10),
-        PromptSpan("stories", 1, 1, 3, "The Inn", 0.5),
-        PromptSpan("newest", 1),
-    ),
-    dropped=(DroppedItem("history", "", "the budget was used up", 12),),
-    tokens=120,
-    limit=1600,
-    answer="Hi 🙂",
-    reason=FinishReason.STOP,
-    usage=Usage(121, 100, 4),
-    timings=Timings(0.1, None, 2.5),
-)
-
-
-async def take_message(store: Store, key: str = "5:1") -> tuple[Claim, InboxMessage]:
-    await store.inbox.receive([make_incoming(key=key)], {})
-    return await begin(store.conversations)
+from tests.support.store import RECEIPT, Store, take_message
 
 
 async def test_receipt_is_found_by_number_and_by_conversation(store: Store) -> None:

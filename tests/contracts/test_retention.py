@@ -27,16 +27,10 @@ from bot.storage.tables import (
     summary,
     turn,
 )
-from tests.contracts.conftest import Store
-from tests.contracts.test_receipts import RECEIPT
 from tests.samples import begin, make_incoming
+from tests.support.store import RECEIPT, Store, take_message
 
 DAY = 86_400.0
-
-
-async def take_message(store: Store) -> tuple[Claim, InboxMessage]:
-    await store.inbox.receive([make_incoming()], {})
-    return await begin(store.conversations)
 
 
 async def send_rows(store: Store, how_many: int) -> list[str]:

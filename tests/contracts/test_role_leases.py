@@ -5,8 +5,8 @@ import asyncio
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.leases import SqlRoleLeases
-from tests.contracts.conftest import Store
 from tests.fakes import FakeClock
+from tests.support.store import Store
 
 ROLE = "receive telegram"
 

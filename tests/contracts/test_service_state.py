@@ -5,9 +5,8 @@ from bot.chat.operation import QueueState
 from bot.chat.session import Turn, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.reports import ChannelHistories, QueueAges, ServiceState
-from tests.contracts.conftest import Store
-from tests.contracts.test_receipts import RECEIPT, take_message
 from tests.samples import make_incoming
+from tests.support.store import RECEIPT, Store, take_message
 
 
 async def test_queues_are_counted(store: Store) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from bot.chat.story import PackedVector, StoryVector
 from bot.ports import Stories
-from tests.contracts.conftest import Store
+from tests.support.store import Store
 
 A, B, C = "Nora finds a lamp.", "Nora loses her hat.", "诺拉在唱歌。\U0001f3ad"
 

@@ -8,8 +8,8 @@ from sqlalchemy import func, select
 from bot.chat.session import HistoryChange, Summary, Turn, TurnResult, fingerprint_turns
 from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import summary
-from tests.contracts.conftest import Store
 from tests.samples import ALICE, begin, make_incoming
+from tests.support.store import Store, present
 
 CONVERSATION = "telegram:5"
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -46,16 +46,14 @@ async def test_summary_is_returned_with_its_turns(store: Store) -> None:
 async def test_unstorable_characters_of_a_summary_are_replaced(store: Store) -> None:
     summaries, saved = await save_summary(store)
     await summaries.save(CONVERSATION, replace(saved, text="They\0count."))
-    kept = await summaries.current(CONVERSATION)
-    assert kept is not None
+    kept = present(await summaries.current(CONVERSATION))
     assert kept.text == "They\ufffdcount."
 
 
 async def test_newer_summary_replaces_the_older(store: Store) -> None:
     summaries, saved = await save_summary(store)
     await summaries.save(CONVERSATION, replace(saved, text="They count on."))
-    found = await summaries.current(CONVERSATION)
-    assert found is not None
+    found = present(await summaries.current(CONVERSATION))
     assert found.text == "They count on."
 
 

@@ -11,20 +11,14 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, select, update
 
 from bot.chat.incoming import Address, Deleted, Edited, Incoming, Joined, Pressed
-from bot.chat.session import (
-    TurnResult,
-)
+from bot.chat.session import TurnResult
 from bot.errors import Fenced
 from bot.storage.database import NEWEST_REVISION, OLDEST_REVISION
 from bot.storage.leases import resolve_bot_id
 from bot.storage.migrations import make_alembic_config
 from bot.storage.tables import inbox
-from tests.contracts.conftest import Store
-from tests.contracts.store_steps import (
-    NOON,
-    claimed,
-)
 from tests.samples import ALICE, make_incoming
+from tests.support.store import NOON, Store, claimed, present
 
 OPENING = """
 import asyncio, sys
@@ -63,12 +57,10 @@ async def test_the_narrowest_scope_with_a_choice_wins(store: Store) -> None:
     await store.chat_settings.set("guild", "preset", "a", "discord:1")
     await store.chat_settings.set("channel", "preset", "b", "discord:1")
     scopes = ["thread", "channel", "guild"]
-    choice = await store.chat_settings.resolve(scopes, "preset")
-    assert choice is not None
+    choice = present(await store.chat_settings.resolve(scopes, "preset"))
     assert (choice.scope, choice.value) == ("channel", "b")
     await store.chat_settings.set("channel", "preset", None, "discord:1")
-    choice = await store.chat_settings.resolve(scopes, "preset")
-    assert choice is not None
+    choice = present(await store.chat_settings.resolve(scopes, "preset"))
     assert choice.value == "a"
     assert await store.chat_settings.resolve(["elsewhere"], "preset") is None
 

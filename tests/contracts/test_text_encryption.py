@@ -25,6 +25,7 @@ from bot.storage.tables import metadata, provider_key, supported_revision, turn
 from bot.telemetry.secret_masker import SecretMasker
 from tests.checkout import CHECKOUT
 from tests.samples import ALICE, begin, make_incoming, read_session
+from tests.support.store import present
 
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
 OFF, ON = TextEncryption([OLD]), TextEncryption([OLD], is_on=True)
@@ -208,8 +209,7 @@ async def test_summary_stays_valid_when_the_turns_are_rewritten(empty_database: 
     for encryption in (ON, OFF):
         async with open_database(empty_database, encryption) as database:
             assert await rewrite_texts(database, nothing) > 0
-            found = await SqlSummaries(database).current(CONVERSATION)
-            assert found is not None
+            found = present(await SqlSummaries(database).current(CONVERSATION))
             assert found.text == "They count."
 
 

@@ -20,8 +20,8 @@ from bot.storage.receipts import Receipts
 from bot.storage.rows import encode_event
 from bot.storage.tables import inbox, outbox, receipt, turn, web_channel
 from bot.storage.web_channels import SqlWebChannels
-from tests.contracts.conftest import Store
 from tests.samples import ALICE, begin, make_incoming, read_session
+from tests.support.store import Store, present
 
 LANE = "telegram:5"
 GOOD = encode_event(make_incoming("poison"))
@@ -139,8 +139,7 @@ async def test_row_to_send_says_what_is_wrong_and_its_lane_goes_on(
     await store.database.write(lambda c: c.execute(changed))
     [row] = await store.outbox.take([LANE])
     assert row.problem
-    following = await store.outbox.set_aside(row, row.problem, "a part is missing")
-    assert following is not None
+    following = present(await store.outbox.set_aside(row, row.problem, "a part is missing"))
     assert following.text == "part 1"
     [letter] = await letters(store).all()
     assert (letter.name, letter.reason) == (f"out-{row.id}", row.problem)
@@ -157,8 +156,7 @@ async def test_turns_are_left_out_of_their_history(store: Store) -> None:
     await put(store, turn, **of, role="assistant", text="d", at=2.0, speaker_id="x")
     assert [one.text for one in (await read_session(store.database, LANE)).turns] == ["a"]
     assert await store.conversations.load_exchange(claim, "2", 9) is None
-    found = await store.conversations.load_exchange(claim, "1", 9)
-    assert found is not None
+    found = present(await store.conversations.load_exchange(claim, "1", 9))
     assert found.answers == ()
     assert len(await store.conversations.find_turns(claim, ["1", "2"])) == 1
 
