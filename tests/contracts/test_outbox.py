@@ -1,34 +1,40 @@
 """What the outbox promises, on SQLite and on PostgreSQL."""
 
 import asyncio
+
 import pytest
 from sqlalchemy import select
-from bot.chat.outgoing import THREAD_PARTS
-from bot.chat.outgoing import AnswerThread
-from bot.chat.outgoing import Attachment
-from bot.chat.outgoing import Button
-from bot.chat.outgoing import ButtonStyle
-from bot.chat.outgoing import Face
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutboxOperation
-from bot.chat.outgoing import OutboxRow
-from bot.chat.outgoing import OutboxState
-from bot.chat.outgoing import OutgoingPart
-from bot.chat.outgoing import ReplyPrompt
+
+from bot.chat.outgoing import (
+    THREAD_PARTS,
+    AnswerThread,
+    Attachment,
+    Button,
+    ButtonStyle,
+    Face,
+    MessageContent,
+    OutboxOperation,
+    OutboxRow,
+    OutboxState,
+    OutgoingPart,
+    ReplyPrompt,
+)
 from bot.chat.session import TurnResult
 from bot.errors import Fenced
 from bot.storage.outbox import SqlOutbox
 from bot.storage.tables import outbox
-from tests.support.store import LANE
-from tests.support.store import Store
-from tests.support.store import answer
-from tests.support.store import due
-from tests.support.store import expire_lease
-from tests.support.store import present
-from tests.support.store import take
-from tests.support.store import take_message
-from tests.support.store import taken
-from tests.support.store import send_all
+from tests.support.store import (
+    LANE,
+    Store,
+    answer,
+    due,
+    expire_lease,
+    present,
+    send_all,
+    take,
+    take_message,
+    taken,
+)
 
 
 async def test_part_is_opened_once_however_often_it_is_asked_for(store: Store) -> None:
@@ -249,24 +255,9 @@ FILE = Attachment("prompt-1.txt", 'You are Nora.\n"兰亭" 🎭')
 
 
 async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> None:
-<<<<<<< ours
-    claim, message = await take_message(store)
-    parts = [
-        OutgoingPart(0, MessageContent("here"), file=FILE),
-        OutgoingPart(1, MessageContent("done")),
-    ]
-    await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
-    sent = []
-    row = await take(store)
-    while row is not None:
-        sent.append((row.op, row.text, row.file))
-        row = await store.outbox.mark_sent(row, f"m{row.part}")
-    assert sent == [
-=======
     await answer(store, OutgoingPart(0, MessageContent("here"), file=FILE), "done")
     rows = await send_all(store)
     assert [(row.op, row.text, row.file) for row in rows] == [
->>>>>>> theirs
         (OutboxOperation.SEND, "here", FILE),
         (OutboxOperation.SEND, "done", None),
     ]
@@ -276,14 +267,7 @@ async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> Non
 async def test_a_file_is_kept_no_longer_than_it_takes_to_send_it(
     store: Store, refused: bool
 ) -> None:
-<<<<<<< ours
-    claim, message = await take_message(store)
-    await store.conversations.finish(
-        claim, message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("x"), file=FILE)])
-    )
-=======
     await answer(store, OutgoingPart(0, MessageContent("x"), file=FILE))
->>>>>>> theirs
     row = await taken(store)
     await store.outbox.mark_unknown(row, seconds=0)
     row = await taken(store)

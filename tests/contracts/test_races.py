@@ -44,20 +44,19 @@ def encryption() -> TextEncryption:
     return TextEncryption()
 
 
-class AheadClock(SystemClock):
-    """The clock of a machine that is 60 s ahead of the others."""
+class WrongClock(SystemClock):
+    """The clock of a machine that is ahead of the others by some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
 
     @override
     def now(self) -> float:
-        return super().now() + 60.0
+        return super().now() + self._seconds
 
 
-class BehindClock(SystemClock):
-    """The clock of a machine that is 60 s behind the others."""
-
-    @override
-    def now(self) -> float:
-        return super().now() - 60.0
+AHEAD, BEHIND = WrongClock(60), WrongClock(-60)
+ANSWER = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
 
 
 @pytest.fixture
@@ -103,16 +102,14 @@ async def claim(conversations: Conversations, owner: str) -> ClaimedMessage | No
 async def test_clock_that_is_ahead_takes_no_live_lease(postgres_url: str) -> None:
     async with open_database(postgres_url) as database:
         here = Conversations(database, SystemClock())
-        ahead = Conversations(database, AheadClock())
-        await SqlInbox(database, AheadClock()).receive([make_incoming()], {})
+        ahead = Conversations(database, AHEAD)
+        await SqlInbox(database, AHEAD).receive([make_incoming()], {})
         begun = present(await claim(here, "here"))
         assert await ahead.ready(10, ["telegram"]) == []
         assert await claim(ahead, "ahead") is None
-        await here.finish(
-            begun.claim, begun.message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
-        )
+        await here.finish(begun.claim, begun.message, ANSWER)
         outbox = SqlOutbox(database, SystemClock(), SenderIdentity("here", 0))
-        other = SqlOutbox(database, AheadClock(), SenderIdentity("ahead", 0))
+        other = SqlOutbox(database, AHEAD, SenderIdentity("ahead", 0))
         assert len(await outbox.take([LANE])) == 1
         assert await other.due_lanes(10, ["telegram"]) == []
         assert await other.take([LANE]) == []
@@ -124,10 +121,8 @@ async def test_clock_that_is_behind_lets_an_unknown_outcome_settle(postgres_url:
         conversations = Conversations(database, SystemClock())
         await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
         begun = present(await claim(conversations, "here"))
-        await conversations.finish(
-            begun.claim, begun.message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
-        )
-        outbox = SqlOutbox(database, BehindClock(), SenderIdentity("behind", 10))
+        await conversations.finish(begun.claim, begun.message, ANSWER)
+        outbox = SqlOutbox(database, BEHIND, SenderIdentity("behind", 10))
         [row] = await outbox.take([LANE])
         await outbox.mark_unknown(row, 10)
         assert await outbox.due_lanes(10, ["telegram"]) == []
@@ -143,9 +138,8 @@ async def test_clock_that_is_wrong_by_years_deletes_and_releases_nothing(postgre
             [make_incoming(), make_incoming(key="2")], {}
         )
         begun = present(await claim(conversations, "here"))
-        answer = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
-        await conversations.finish(begun.claim, begun.message, answer)
-        outbox = SqlOutbox(database, BehindClock(), SenderIdentity("behind", 0))
+        await conversations.finish(begun.claim, begun.message, ANSWER)
+        outbox = SqlOutbox(database, BEHIND, SenderIdentity("behind", 0))
         [row] = await outbox.take([LANE])
         assert await delete_expired(database, years, 14) == 0
         assert await delete_expired_turns(database, years, 30) == 0
@@ -153,7 +147,7 @@ async def test_clock_that_is_wrong_by_years_deletes_and_releases_nothing(postgre
         ages = await ServiceState(database, years).queue_ages()
         assert max(ages.conversations, ages.lanes) < 60
         await outbox.release_all()
-        assert await SqlOutbox(database, BehindClock(), SenderIdentity("next", 0)).take([LANE])
+        assert await SqlOutbox(database, BEHIND, SenderIdentity("next", 0)).take([LANE])
         assert row.text == "hi"
 
 
@@ -175,8 +169,7 @@ async def test_lane_is_locked_before_its_rows(postgres_url: str, end: str) -> No
         conversations = Conversations(database, clock)
         await SqlInbox(database, clock).receive([make_incoming()], {})
         begun = present(await claim(conversations, "here"))
-        answer = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
-        await conversations.finish(begun.claim, begun.message, answer)
+        await conversations.finish(begun.claim, begun.message, ANSWER)
         outbox = SqlOutbox(database, clock, SenderIdentity("here", 0))
         [row] = await outbox.take([LANE])
         ends = give_up(outbox)

@@ -2,33 +2,41 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-
 import pytest
 from redis.asyncio import Redis
 from typing_extensions import override
-
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Face, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Face
+from bot.chat.outgoing import MessageContent
+from bot.chat.outgoing import OutgoingMessage
 from bot.chat.prompt import QueuePosition
-from bot.chat.rate import CallScope, CallWindow, Rate, Waiter
+from bot.chat.rate import CallScope
+from bot.chat.rate import CallWindow
+from bot.chat.rate import Rate
+from bot.chat.rate import Waiter
 from bot.delivery.pacing import RateLimitedSurface
 from bot.errors import RateLimited
-from bot.ports import BucketSurface, RateLimits
+from bot.ports import BucketSurface
+from bot.ports import RateLimits
 from bot.replying.generate import StopFlag
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.redis_rate_limits import open_rate_limits
-from bot.turn.limits.slots import ProviderSlots, Urgency
-from tests.fakes import LIMITS, FakeClock, FakeSurface
+from bot.turn.limits.slots import ProviderSlots
+from bot.turn.limits.slots import Urgency
+from tests.fakes import LIMITS
+from tests.fakes import FakeClock
+from tests.fakes import FakeSurface
 from tests.valkey import run_valkey
 from tests.waiting import wait_until
+from tests.valkey import frozen_valkey
+
 
 # One event in a thousand seconds: the time that a test takes does not matter.
 SLOW = Rate("person:telegram:5", 3, 3000)
@@ -355,9 +363,7 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
         for _ in range(5):
             assert await limits.take_call([GROUP]) == 0
             await clock.advance(1)
-        server = int((await client.info("server"))["process_id"])
-        os.kill(server, signal.SIGSTOP)
-        try:
+        with frozen_valkey():
             assert [await limits.take([SLOW]) for _ in range(4)] == [0, 0, 0, 1000]
             assert await limits.acquire("p", 1, "a", 600)
             assert not await limits.acquire("p", 1, "b", 600)
@@ -365,8 +371,6 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
             assert await limits.acquire("p", 1, "b", 600)
             assert await limits.take_call([GROUP]) == 995  # what the server counted is known here
             await limits.refuse_calls("telegram:-8", 600)
-        finally:
-            os.kill(server, signal.SIGCONT)
         await clock.advance(20)
         assert await limits.take([SLOW]) == 0  # asked again: its second there
         assert await client.pttl("test:refused:telegram:-8") == pytest.approx(580_000, abs=5000)
@@ -381,18 +385,13 @@ async def test_place_given_back_while_the_server_is_frozen_is_free_once_it_answe
         run_valkey(tmp_path) as url,
         open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as here,
         open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as there,
-        Redis.from_url(url) as client,
     ):
         for holder in ("a", "b"):
             assert await here.acquire("p", 2, holder, 600)
-        server = int((await client.info("server"))["process_id"])
-        os.kill(server, signal.SIGSTOP)
-        try:
+        with frozen_valkey():
             await here.take([SLOW])  # it finds out
             for holder in ("a", "b"):
                 await here.release("p", holder)
-        finally:
-            os.kill(server, signal.SIGCONT)
         assert not await there.acquire("p", 2, "c", 600)
         await clock.advance(20)
         await here.take([SLOW])
@@ -427,7 +426,6 @@ async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_p
         run_valkey(tmp_path) as url,
         open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as here,
         open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as there,
-        Redis.from_url(url) as client,
     ):
         both = (here, there)
         for limits in both:
@@ -437,9 +435,7 @@ async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_p
             await limits.acquire("other", 9, "a", 600)  # it counts the processes again
         for name, limits in zip(("here", "there"), both, strict=True):
             assert await limits.acquire("held", 4, name, 600)
-        server = int((await client.info("server"))["process_id"])
-        os.kill(server, signal.SIGSTOP)
-        try:
+        with frozen_valkey():
             for limits in both:
                 assert [await limits.take_call([bot]) for _ in range(6)] == [*[0] * 5, 1000]
                 assert [await limits.take_call([chat]) for _ in range(5)] == [*[0] * 4, 1000]
@@ -447,8 +443,6 @@ async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_p
                 assert taken == [1, 2, 0]
                 taken = [await limits.acquire("held", 4, name, 600) for name in "ab"]
                 assert taken == [2, 0], "what it holds in the server counts"
-        finally:
-            os.kill(server, signal.SIGCONT)
 
 
 @pytest.mark.service

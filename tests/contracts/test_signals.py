@@ -1,12 +1,20 @@
 """What every implementation of signals promises: here at once, elsewhere soon, never in the way."""
 
 import asyncio
-import os
-import signal
-from collections.abc import Sequence
+import contextlib
+import datetime
+import ipaddress
+import socket
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
@@ -14,7 +22,7 @@ from bot.errors import SettingsError, TroupeError
 from bot.ports import Signals
 from bot.storage.redis_signals import check_redis, open_signals
 from tests.contracts.conftest import SignalPeers
-from tests.valkey import run_valkey
+from tests.valkey import frozen_valkey, run_valkey
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.service
@@ -87,9 +95,7 @@ async def test_frozen_server_holds_up_nobody_and_signals_return_after_it(tmp_pat
         received_here, received_there = Recorder(), Recorder()
         here.subscribe("conversations", received_here)
         there.subscribe("conversations", received_there)
-        server = await _process_id(url)
-        os.kill(server, signal.SIGSTOP)
-        try:
+        with frozen_valkey():
             here.publish("conversations", ["during"])
             assert received_here.keys == ["during"]
             async with asyncio.timeout(2.5):  # of the 3 s that /readyz may take to name it
@@ -97,8 +103,6 @@ async def test_frozen_server_holds_up_nobody_and_signals_return_after_it(tmp_pat
                     assert "does not answer" in str(await each.find_problem())
             # also the one that has nothing to say learns that it must poll
             await wait_until(lambda: not here.reaches_others and not there.reaches_others)
-        finally:
-            os.kill(server, signal.SIGCONT)
         await _publish_until_received(here, received_there)
         await wait_until(lambda: here.reaches_others and there.reaches_others)
 
@@ -136,29 +140,103 @@ async def test_wrong_password_is_logged_once_and_named_until_it_is_corrected(
     assert "hunter2" not in str(logs)
 
 
+async def test_check_of_a_frozen_server_ends_soon() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        async with asyncio.timeout(3):
+            with pytest.raises(TroupeError, match="does not answer within 1 s"):
+                await check_redis(f"redis://127.0.0.1:{silent.getsockname()[1]}")
+
+
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
         (
             "redis://127.0.0.1:1/0",
-            r"Redis at 127\.0\.0\.1:1 cannot be reached \(Connection refused\)",
+            r"1:1 cannot be reached \(Connection refused\).*; start",
         ),
-        ("unix:///nowhere.sock", r"Redis at /nowhere\.sock cannot be reached \(No such file"),
+        (
+            "unix:///nowhere.sock",
+            r"/nowhere\.sock cannot be reached \(No such file.*; start",
+        ),
+        ("rediss://127.0.0.1:1?ssl_ca_certs=/no.pem", "there is no file /no.pem; correct"),
+        *(
+            (wrong, r"not a Redis address: .*; write redis://:password@host:6379")
+            for wrong in (
+                "embedded",
+                "http://127.0.0.1:1",
+                "redis+sentinel://127.0.0.1:26379/chats",
+            )
+        ),
     ],
 )
-async def test_check_of_a_server_that_is_away_names_it(url: str, problem: str) -> None:
-    with pytest.raises(TroupeError, match=rf"^TROUPE_REDIS_URL: {problem}.*; start it"):
+async def test_check_names_what_is_wrong_with_an_address(url: str, problem: str) -> None:
+    with pytest.raises((TroupeError, SettingsError), match=rf"^TROUPE_REDIS_URL.*{problem}"):
         await check_redis(url)
 
 
-async def test_address_of_something_else_is_a_setting_error() -> None:
-    with pytest.raises(SettingsError, match=r"write redis://:password@host:6379"):
-        await check_redis("http://127.0.0.1:1")
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a certificate for 127.0.0.1 that is its own authority, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "redis")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    certificate_file, key_file = folder / "redis.crt", folder / "redis.key"
+    certificate_file.write_bytes(certificate.public_bytes(pem))
+    key_file.write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return certificate_file, key_file
 
 
-async def _process_id(url: str) -> int:
-    async with Redis.from_url(url) as client:
-        return int((await client.info("server"))["process_id"])
+@asynccontextmanager
+async def tls_in_front(path: str, certificate: Path, key: Path) -> AsyncIterator[int]:
+    """Accept TLS connections and pass them on to a unix socket; gives the port."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream, forward = await asyncio.open_unix_connection(path)
+        with contextlib.suppress(BaseExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(copy(upstream, writer))
+                group.create_task(copy(reader, forward))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+async def test_signals_go_over_tls_with_a_known_certificate_only(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    async with (
+        run_valkey(tmp_path) as plain,
+        tls_in_front(plain.removeprefix("unix://"), certificate, key) as port,
+    ):
+        with pytest.raises(TroupeError, match="has a certificate that is not trusted here"):
+            await check_redis(f"rediss://127.0.0.1:{port}/0")
+        url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
+        async with open_signals(url) as here, open_signals(url) as there:
+            received = Recorder()
+            there.subscribe("conversations", received)
+            await _publish_until_received(here, received)
 
 
 async def _publish_until_received(here: Signals, received: Recorder) -> None:

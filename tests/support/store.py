@@ -11,14 +11,7 @@ from sqlalchemy import update
 from bot.chat.outgoing import MessageContent, OutboxOperation, OutboxRow, OutgoingPart
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, TemplateChoice, Usage
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt, Timings
-from bot.chat.session import (
-    MAX_OWN_CRASHES,
-    Claim,
-    ClaimedMessage,
-    InboxMessage,
-    Turn,
-    TurnResult,
-)
+from bot.chat.session import MAX_OWN_CRASHES, Claim, ClaimedMessage, InboxMessage, Turn, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.codec import TextEncryption
