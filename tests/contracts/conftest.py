@@ -47,6 +47,20 @@ def encryption(request: pytest.FixtureRequest) -> TextEncryption:
     return TextEncryption([ENCRYPTION_KEY], is_on=request.param == "encrypted")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes long and shows nothing more: plain texts on PostgreSQL."""
+    left_out = {"empty_database": "postgresql", "encryption": "plain"}.items()
+    found = [
+        item
+        for item in items
+        if isinstance(item, pytest.Function)
+        and hasattr(item, "callspec")
+        and left_out <= item.callspec.params.items()
+    ]
+    config.hook.pytest_deselected(items=found)
+    items[:] = [item for item in items if item not in found]
+
+
 @pytest.fixture
 async def store(empty_database: str, encryption: TextEncryption) -> AsyncIterator[Store]:
     async with open_store(empty_database, encryption) as opened:
