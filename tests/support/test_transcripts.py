@@ -77,6 +77,7 @@ LOST = {"lost": 1, "leftovers": 1}
         ),
         pytest.param((ask("2", earlier="1"), answer("2")), {}, id="edited, newer text"),
         pytest.param((ask("2", earlier="1"), answer("1")), {}, id="edited, older text"),
+        pytest.param((ask("1", earlier="1"), answer("1")), {}, id="edited around its token"),
         pytest.param((ask("2", earlier="1"),), {"lost": 1}, id="edited, no answer"),
         pytest.param(
             (ask("2", earlier="1"), answer("1"), answer("2")), {"repeated": 1}, id="edited, both"

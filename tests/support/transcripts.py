@@ -114,7 +114,7 @@ def check_transcripts(
 def _versions(post: PostedMessage) -> tuple[str, ...]:
     """Return the names of the questions that a message was, oldest first."""
     found = (QUESTION.search(text) for text in (*post.earlier, post.text))
-    return tuple(one["name"] for one in found if one)
+    return tuple(dict.fromkeys(one["name"] for one in found if one))
 
 
 def _check_conversation(
