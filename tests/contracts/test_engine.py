@@ -2,30 +2,27 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
 import psutil
 import pytest
 import pytest_asyncio
-from bot.backends.llama_cpp.engine import Engine
-from bot.backends.llama_cpp.engine import EngineConfig
-from bot.backends.llama_cpp.engine import EngineFailed
-from bot.backends.llama_cpp.engine import GenerationRequest
-from bot.backends.llama_cpp.engine import running_engine
-from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.chat.prompt import Delta
-from bot.chat.prompt import Finish
-from bot.chat.prompt import FinishReason
-from bot.errors import BackendUnavailable
-from tests.backends.local_model import ENGINES
-from tests.backends.local_model import lend_model
-from tests.backends.tiny_gguf import Vocabulary
-from tests.backends.tiny_gguf import write
 
+from bot.backends.llama_cpp.engine import (
+    Engine,
+    EngineConfig,
+    EngineFailed,
+    GenerationRequest,
+    running_engine,
+)
+from bot.backends.llama_cpp.settings import LlamaCppSettings
+from bot.chat.prompt import Delta, Finish, FinishReason
+from bot.errors import BackendUnavailable
+from tests.backends.local_model import ENGINES, lend_model
+from tests.backends.tiny_gguf import Vocabulary, write
 
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
