@@ -272,7 +272,8 @@ class Installation:
 
 async def turns_in_redis(url: str) -> list[bytes]:
     async with Redis.from_url(url) as redis:
-        return [await redis.get(key) async for key in redis.scan_iter("*window:*")]
+        values = [await redis.get(key) async for key in redis.scan_iter("*window:*")]
+    return [value for value in values if isinstance(value, bytes)]
 
 
 def _read(file: Path) -> bytes:
