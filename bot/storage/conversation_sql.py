@@ -95,7 +95,7 @@ WHERE id = (
 )
 RETURNING id, payload, crashes, own_crashes, kind, received_at, EXISTS (
     SELECT 1 FROM inbox AS later
-    WHERE later.state = 'new' AND later.conversation = inbox.conversation
+    WHERE later.state = 'new' AND later.conversation = :of
         AND later.id + 0 > inbox.id
 )
 """)

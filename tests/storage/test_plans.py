@@ -1,4 +1,4 @@
-"""Which indexes SQLite uses: no statement reads more than it returns.
+"""Which indexes SQLite uses: no statement reads more than it returns, however much is stored.
 
 That holds for the path of a message, and for what runs beside it: polls, probes, /forget, janitor.
 """
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, event, text
 from typing_extensions import override
 
 from bot.chat.incoming import Address
@@ -40,6 +40,28 @@ _OWN = r"CONSTANT ROW|\(subquery-\d+\)"  # what the statement itself consists of
 _MAY_SCAN = re.compile(
     rf"SCAN (({_FEW}|{_OWN})$|\w+ VIRTUAL TABLE|\w+ USING (COVERING )?INDEX ({_QUEUES})\b)"
 )
+_OVER_ALL_ROWS = {"retention", "restart"}
+"""One deletes in batches, the other goes over all open rows, once at the start of a process."""
+_MAX_INSTRUCTIONS = 20_000
+"""Of SQLite's virtual machine: going over all rows of others takes several times as many."""
+_FILL = """
+WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10000)
+INSERT INTO {} SELECT {} FROM numbers
+"""
+_OF_OTHERS = {
+    "turn (conversation, session, role, text, at, message_id)": (
+        "'telegram:' || (1000 + n % 1000), 1, 'user', 'What do you think of it?', n, n"
+    ),
+    "inbox (platform, external_key, conversation, payload, received_at)": (
+        "'telegram', 'open:' || n, 'telegram:' || (1000 + n % 1000), X'7b7d', n"
+    ),
+    "conversation (key, platform, ready_since)": "'telegram:' || (1000 + n), 'telegram', n",
+    "outbox (turn, part, op, platform, chat, lane, text)": (
+        "'open:' || n, 0, 'send', 'telegram', 1000 + n, 'telegram:' || (1000 + n), 'It is fine.'"
+    ),
+    "lane (key, platform, due_at)": "'telegram:' || (1000 + n), 'telegram', n",
+}
+"""Rows of other chats, by the columns that are filled."""
 
 
 class LateClock(SystemClock):
@@ -184,6 +206,25 @@ async def test_nothing_that_is_done_to_a_chat_scans_a_table(database: Database) 
     assert await _scans(recording) == set()
 
 
+@pytest.mark.parametrize("step", sorted(STEPS.keys() - _OVER_ALL_ROWS))
+async def test_no_step_goes_over_the_rows_of_others(step: str, database: Database) -> None:
+    def fill(connection: Connection) -> None:
+        for into, columns in _OF_OTHERS.items():
+            connection.execute(text(_FILL.format(into, columns)))
+
+    await database.write(fill)
+    chat = Chat(database)
+    await chat.open()
+    await STEPS[step](chat)
+
+    def instructions(connection: Connection) -> dict[str, int]:
+        executed = dict(chat.database.statements)
+        return {sql: _instructions(connection, sql, values) for sql, values in executed.items()}
+
+    counts = await database.write(instructions)
+    assert {sql: count for sql, count in counts.items() if count > _MAX_INSTRUCTIONS} == {}
+
+
 async def _scans(database: RecordingDatabase) -> set[tuple[str, str]]:
     """Return the steps of plans that read a table from its beginning, with their statements."""
     statements = dict(database.statements)
@@ -210,3 +251,17 @@ def _plan(connection: Connection, sql: str, values: Values) -> list[str]:
     cursor = connection.connection.cursor()
     cursor.execute(f"EXPLAIN QUERY PLAN {sql}", values)
     return [str(row[3]) for row in cursor.fetchall()]
+
+
+def _instructions(connection: Connection, sql: str, values: Values) -> int:
+    """Count what SQLite does for a statement, in hundreds; its changes are undone."""
+    passed: list[None] = []
+    raw: Any = connection.connection.dbapi_connection
+    connection.exec_driver_sql("SAVEPOINT counted")
+    raw.set_progress_handler(lambda: passed.append(None), 100)
+    try:
+        raw.execute(sql, values).fetchall()
+    finally:
+        raw.set_progress_handler(None, 100)
+        connection.exec_driver_sql("ROLLBACK TO counted")
+    return 100 * len(passed)
