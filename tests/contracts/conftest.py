@@ -18,8 +18,6 @@ from tests.valkey import run_redis, run_valkey
 from tests.waiting import wait_until
 
 ENCRYPTION_KEY = Fernet.generate_key().decode()
-
-
 DIALECTS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.service))
 
 
@@ -41,24 +39,11 @@ async def _make_database(request: pytest.FixtureRequest, folder: Path, *, with_t
     return await create_postgres_database(postgres, with_tables=with_tables)
 
 
-@pytest.fixture(params=["plain", "encrypted"])
-def encryption(request: pytest.FixtureRequest) -> TextEncryption:
-    """How the texts of the store are stored."""
-    return TextEncryption([ENCRYPTION_KEY], is_on=request.param == "encrypted")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes long and shows nothing more: plain texts on PostgreSQL."""
-    left_out = {"empty_database": "postgresql", "encryption": "plain"}.items()
-    found = [
-        item
-        for item in items
-        if isinstance(item, pytest.Function)
-        and hasattr(item, "callspec")
-        and left_out <= item.callspec.params.items()
-    ]
-    config.hook.pytest_deselected(items=found)
-    items[:] = [item for item in items if item not in found]
+@pytest.fixture
+def encryption(empty_database: str) -> TextEncryption:
+    """Texts are encrypted on PostgreSQL, and plain on SQLite."""
+    is_on = not empty_database.startswith("sqlite")
+    return TextEncryption([ENCRYPTION_KEY], is_on=is_on)
 
 
 @pytest.fixture

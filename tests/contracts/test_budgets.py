@@ -113,7 +113,7 @@ async def test_text_of_a_receipt_is_deleted_before_its_usage(store: Store) -> No
 
     async def age(days: float) -> None:
         older = update(receipt).values(at=receipt.c.at - days * 86_400)
-        await store.database.write(lambda c: c.execute(older).rowcount)
+        await store.write(older)
         await delete_expired(store.database, SystemClock(), 14)
 
     await age(15)

@@ -21,14 +21,13 @@ from bot.storage.tables import (
     inbox,
 )
 from tests.samples import make_incoming, read_session
-from tests.support.store import LANE, LEASE, Store, claimed, due, ready, said, take_message
+from tests.support.store import LANE, LEASE, Store, claimed, due, present, ready, said, take_message
 
 
 async def test_received_message_is_given_back_whole(store: Store) -> None:
     message = make_incoming("héllo\n🎭 '); DROP TABLE inbox;--", thread="7", quote="before")
     await store.inbox.receive([message], {"telegram:offset": "8"})
-    begun = await claimed(store, message.address.conversation)
-    assert begun is not None
+    begun = present(await claimed(store, message.address.conversation))
     assert begun.message.incoming == message
     assert await store.inbox.cursors("telegram:") == {"telegram:offset": "8"}
 
@@ -36,7 +35,7 @@ async def test_received_message_is_given_back_whole(store: Store) -> None:
 async def test_message_delivered_twice_is_stored_once(store: Store) -> None:
     await store.inbox.receive([make_incoming(), make_incoming()], {})
     await store.inbox.receive([make_incoming()], {"telegram:offset": "9"})
-    count = await store.database.read(lambda c: c.execute(select(func.count(inbox.c.id))).scalar())
+    count = await store.scalar(select(func.count(inbox.c.id)))
     assert count == 1
 
 
@@ -50,8 +49,7 @@ async def test_message_delivered_again_after_its_answer_is_not_begun(store: Stor
 
 async def test_messages_are_processed_in_the_order_of_their_arrival(store: Store) -> None:
     await store.inbox.receive([make_incoming(key=f"5:{n}") for n in range(3)], {})
-    begun = await claimed(store)
-    assert begun is not None
+    begun = present(await claimed(store))
     keys = []
     message: InboxMessage | None = begun.message
     while message is not None:
@@ -73,8 +71,7 @@ async def test_waiting_gives_the_newest_of_each_of_any_number_of_conversations(
     assert waiting == [*reversed(queued[10:]), stop]
     assert await store.inbox.waiting(names, 3, of_each=20) == [*reversed(queued[27:])]
     assert await store.inbox.waiting([], 500, of_each=20) == []
-    begun = await claimed(store, "telegram:6")
-    assert begun is not None
+    begun = present(await claimed(store, "telegram:6"))
     await store.conversations.finish(begun.claim, begun.message, TurnResult())
     assert await store.inbox.waiting(["telegram:6"], 500, of_each=20) == []
 
@@ -106,14 +103,12 @@ async def test_released_conversation_waits_for_its_next_message(store: Store) ->
 
 async def test_finish_that_does_not_go_on_leaves_the_rest_to_others(store: Store) -> None:
     await store.inbox.receive([make_incoming(key="5:1"), make_incoming(key="5:2")], {})
-    begun = await claimed(store)
-    assert begun is not None
+    begun = present(await claimed(store))
     finished = await store.conversations.finish(
         begun.claim, begun.message, TurnResult(), go_on=False
     )
     assert finished.next_message is None
-    after = await claimed(store, owner="other")
-    assert after is not None
+    after = present(await claimed(store, owner="other"))
     assert (after.message.incoming.external_key, after.message.crashes) == ("5:2", 0)
 
 
@@ -147,8 +142,7 @@ async def test_renewal_holds_all_claims_and_returns_those_that_were_lost(store: 
 
 async def test_renewal_does_not_hold_what_was_released(store: Store) -> None:
     await store.inbox.receive([make_incoming()], {})
-    one = await claimed(store)
-    assert one is not None
+    one = present(await claimed(store))
     await store.conversations.release(one.claim)
 
     assert await store.conversations.renew([one.claim], LEASE) == []
@@ -183,9 +177,8 @@ async def test_claim_that_a_crash_of_the_server_undid_is_fenced_by_its_successor
 ) -> None:
     lost, message = await take_message(store)
     undone = update(conversation).values(epoch=0, owner=None, lease_until=0.0)
-    await store.database.write(lambda c: c.execute(undone).rowcount)
-    again = await claimed(store, owner="other")
-    assert again is not None
+    await store.write(undone)
+    again = present(await claimed(store, owner="other"))
     assert again.claim.epoch == lost.epoch
     assert await store.conversations.renew([lost], LEASE) == [lost]
     for stale in (
@@ -203,21 +196,18 @@ async def test_crashes_are_counted_and_a_deliberate_stop_is_not_one(store: Store
     claim, message = await take_message(store)
     assert message.crashes == 0
     await store.conversations.release(claim)
-    again = await claimed(store)
-    assert again is not None
+    again = present(await claimed(store))
     assert again.message.crashes == 1
     await store.conversations.undo_attempt(again.claim, again.message)
     await store.conversations.release(again.claim)
-    third = await claimed(store)
-    assert third is not None
+    third = present(await claimed(store))
     assert third.message.crashes == 1
 
 
 async def begin_again(store: Store) -> tuple[Claim, InboxMessage]:
     """Begin the oldest message as a process does that is started after a death."""
     await store.conversations.release_all("me")
-    begun = await claimed(store)
-    assert begun is not None
+    begun = present(await claimed(store))
     return begun.claim, begun.message
 
 
@@ -277,8 +267,7 @@ async def test_only_conversations_and_lanes_of_served_bots_are_given(store: Stor
     assert await ready(store, "telegram@77", "discord") == ["telegram@77:5"]
     assert await ready(store, "telegram@7", "discord@77") == []
     for key in (LANE, "telegram@77:5"):
-        begun = await claimed(store, key)
-        assert begun is not None
+        begun = present(await claimed(store, key))
         result = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
         await store.conversations.finish(begun.claim, begun.message, result)
     assert await due(store, "telegram@77") == ["telegram@77:5"]

@@ -135,12 +135,12 @@ async def test_idle_process_on_postgresql_is_noticed_until_it_is_long_silent(
     """SQLite has the lock of the data directory for that, which a killed process does not hold."""
     row = {"owner": "idle", "roles": "all", "version": "1", "started_at": 0.0}
     row |= {"seen_at": SystemClock().now()}
-    await store.database.write(lambda c: c.execute(insert(node), row).rowcount)
+    await store.write(insert(node), row)
     if not store.database.is_sqlite:
         with pytest.raises(StoreError, match="works on this database, or was killed less than 30"):
             await copy_rows(store.database, target, lambda _table, _rows: None)
         ended = update(node).values(seen_at=node.c.seen_at - 31)
-        await store.database.write(lambda c: c.execute(ended).rowcount)
+        await store.write(ended)
     assert await copy_rows(store.database, target, lambda _table, _rows: None) > 0
 
 

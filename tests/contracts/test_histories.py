@@ -93,7 +93,7 @@ async def test_unstorable_characters_are_replaced(store: Store) -> None:
 async def test_answered_message_leaves_no_text_in_the_inbox(store: Store) -> None:
     claim, message = await take_message(store)
     await store.conversations.finish(claim, message, TurnResult())
-    payload = await store.database.read(lambda c: c.execute(select(inbox.c.payload)).scalar())
+    payload = await store.scalar(select(inbox.c.payload))
     assert payload is None
 
 
@@ -123,7 +123,7 @@ async def test_unanswered_session_with_deleted_turns_is_not_the_first_one(store:
     await store.conversations.finish(claim, message, TurnResult(turns=[said("a"), said("b")]))
     for number in (2, 3):
         claim, message = await take_message(store, f"5:{number}")
-        ids = await store.database.read(lambda c: c.execute(select(turn.c.id)).scalars().all())
+        ids = await store.scalars(select(turn.c.id))
         change = HistoryChange(deleted=[ids[0]])
         await store.conversations.finish(claim, message, TurnResult(change=change))
         session = await read_session(store.database, LANE, 10)
@@ -147,25 +147,23 @@ async def test_finish_removes_turns_of_the_session_before_it_appends(store: Stor
         after = await read_session(store.database, LANE, 10)
         assert "".join(turn.text for turn in after.turns) == expected
         assert after.turns == (*removed.removed_from(before.turns), said("x"))
-    left = await store.database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
+    left = await store.scalars(select(turn.c.text))
     assert left == ["old", "x"]
 
 
 async def test_forget_deletes_every_session_and_no_other_conversation(store: Store) -> None:
     await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
-    other = await claimed(store, "telegram:6")
-    assert other is not None
+    other = present(await claimed(store, "telegram:6"))
     await store.conversations.finish(other.claim, other.message, TurnResult(turns=[said("there")]))
     await store.inbox.receive([make_incoming(key="5:1"), make_incoming(key="5:2")], {})
-    begun = await claimed(store)
-    assert begun is not None
+    begun = present(await claimed(store))
     await store.conversations.finish(
         begun.claim, begun.message, TurnResult([said("CANARY"), said("CANARY")], new_session=True)
     )
 
     forgotten = await store.conversations.forget(begun.claim)
 
-    left = await store.database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
+    left = await store.scalars(select(turn.c.text))
     assert (forgotten, left) == (2, ["there"])
 
 
@@ -173,7 +171,7 @@ async def test_forget_leaves_no_text_that_could_never_be_sent(store: Store) -> N
     claim, _ = await answer(store, "CANARY")
     await store.outbox.mark_dead(await taken(store), "blocked")
     await store.conversations.forget(claim)
-    left = await store.database.read(lambda c: c.execute(select(outbox.c.text)).scalars().all())
+    left = await store.scalars(select(outbox.c.text))
     assert left == [""]
 
 
@@ -183,7 +181,7 @@ async def test_forget_deletes_what_people_said_of_themselves_there(store: Store)
         await store.chat_settings.set(scope, "persona", "tall", ALICE.id)
     claim, _ = await take_message(store)
     await store.conversations.forget(claim)
-    left = await store.database.read(lambda c: c.execute(select(choice.c.scope)).scalars().all())
+    left = await store.scalars(select(choice.c.scope))
     assert sorted(left) == sorted([*scopes[1:], f"{ALICE.id}@{LANE}9"])
 
 
@@ -226,9 +224,7 @@ async def test_superseded_turns_are_kept_as_versions_with_the_same_parent(store:
     assert [one.text for one in (await read_session(store.database)).turns] == expected
     session = await store.conversations.load_session(claim, 10)
     assert [one.text for one in session.turns] == expected
-    rows = await store.database.read(
-        lambda c: c.execute(select(turn.c.text, turn.c.parent, turn.c.active)).all()
-    )
+    rows = await store.rows(select(turn.c.text, turn.c.parent, turn.c.active))
     assert sorted(tuple(row) for row in rows) == [
         ("a better answer", 4, True),
         ("an answer", 2, False),
@@ -361,10 +357,10 @@ async def test_deleted_turns_leave_no_summary_and_no_receipt(store: Store) -> No
     kept = Summary(1, found.question.id, fingerprint_turns([]), "they asked why")
     row = {"conversation": LANE, "session": 1, "turns": 2, "text": kept.text}
     row |= {"covers_to": kept.covers_to, "fingerprint": kept.fingerprint}
-    await store.database.write(lambda c: c.execute(insert(summary).values(row)).rowcount)
+    await store.write(insert(summary).values(row))
     claim, message = await take_message(store, key="d41")
     change = HistoryChange(deleted=[found.question.id])
     await store.conversations.finish(claim, message, TurnResult(change=change))
     assert [one.text for one in (await read_session(store.database)).turns] == ["before", "a b"]
-    left = await store.database.read(lambda c: c.execute(select(summary.c.text)).all())
+    left = await store.rows(select(summary.c.text))
     assert left == []

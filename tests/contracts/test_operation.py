@@ -35,6 +35,7 @@ from tests.samples import make_incoming
 from tests.support.store import Store
 from tests.support.store import refuse_answer
 from tests.support.store import set_aside
+from tests.support.store import take_message
 
 
 LANE = "telegram:5"
@@ -81,7 +82,7 @@ async def test_process_that_died_is_silent_and_one_that_reports_is_not(store: St
     nodes = NodeRegistry(store.database, SystemClock())
     await nodes.enter("me", "worker", "1.0")
     long_ago = update(node).values(seen_at=node.c.seen_at - 10 * HEARTBEAT_SECONDS)
-    await store.database.write(lambda c: c.execute(long_ago).rowcount)
+    await store.write(long_ago)
     assert [one.is_silent for one in await nodes.nodes()] == [True]
 
     await nodes.report("me", "worker", "1.0")
@@ -93,7 +94,7 @@ async def test_process_that_starts_again_is_as_old_as_its_new_life(store: Store)
     nodes = NodeRegistry(store.database, SystemClock())
     await nodes.enter("me", "worker", "1.0")
     long_ago = update(node).values(started_at=node.c.started_at - 1000)
-    await store.database.write(lambda c: c.execute(long_ago).rowcount)
+    await store.write(long_ago)
     await nodes.report("me", "worker", "1.0")
     assert (await nodes.nodes())[0].started_seconds > 999, "a report changes no start"
 
@@ -110,7 +111,7 @@ async def test_job_is_as_old_as_its_holder_has_it(store: Store) -> None:
     us, them = (SqlRoleLeases(store.database, owner, clock) for owner in ("us", "them"))
     assert await us.take("receive telegram", 60)
     long_ago = update(role_lease).values(held_since=role_lease.c.held_since - 1000)
-    await store.database.write(lambda c: c.execute(long_ago).rowcount)
+    await store.write(long_ago)
     assert await us.take("receive telegram", 60)
     [job] = await nodes.held_jobs()
     assert job.owner == "us"
@@ -130,7 +131,7 @@ async def test_work_is_counted_with_its_age(store: Store) -> None:
     assert {one.count for one in await nodes.background_work()} == {0}
     await store.inbox.receive([make_incoming(), make_incoming(key="6:1", chat="6")], {})
     waited = update(conversation).values(ready_since=conversation.c.ready_since - 100)
-    await store.database.write(lambda c: c.execute(waited).rowcount)
+    await store.write(waited)
     claim, message = await begin(store.conversations)
     answer = OutgoingPart(0, MessageContent("an answer"))
     await store.conversations.finish(claim, message, TurnResult(outgoing=[answer]))
@@ -208,12 +209,11 @@ async def test_message_that_was_set_aside_can_be_processed_again(store: Store) -
 
 
 async def test_message_that_was_answered_is_no_dead_letter(store: Store) -> None:
-    await store.inbox.receive([make_incoming()], {})
-    claim, message = await begin(store.conversations)
+    claim, message = await take_message(store)
     await store.conversations.finish(claim, message, TurnResult())
 
     assert await letters(store).all() == []
-    payloads = await store.database.read(lambda c: c.execute(select(inbox.c.payload)).all())
+    payloads = await store.rows(select(inbox.c.payload))
     assert [tuple(one) for one in payloads] == [(None,)]
 
 
@@ -294,8 +294,7 @@ async def test_refusals_are_those_of_their_lane(store: Store) -> None:
 
 async def test_forgotten_channel_leaves_no_dead_letter(store: Store) -> None:
     await set_aside(store)
-    await store.inbox.receive([make_incoming(key="5:2")], {})
-    claim, _ = await begin(store.conversations)
+    claim, _ = await take_message(store, "5:2")
 
     await store.conversations.forget(claim)
 
@@ -305,7 +304,7 @@ async def test_forgotten_channel_leaves_no_dead_letter(store: Store) -> None:
 async def test_old_dead_letters_are_deleted(store: Store) -> None:
     await set_aside(store)
     old = update(inbox).values(received_at=inbox.c.received_at - 15 * 86_400)
-    await store.database.write(lambda c: c.execute(old).rowcount)
+    await store.write(old)
 
     await delete_expired(store.database, SystemClock(), 30)
 
@@ -314,6 +313,6 @@ async def test_old_dead_letters_are_deleted(store: Store) -> None:
 
 async def words_in(store: Store) -> set[str]:
     """Return the words that the rows of inbox and outbox still hold."""
-    events = await store.database.read(lambda c: c.execute(select(inbox.c.payload)).scalars().all())
-    texts = await store.database.read(lambda c: c.execute(select(outbox.c.text)).scalars().all())
+    events = await store.scalars(select(inbox.c.payload))
+    texts = await store.scalars(select(outbox.c.text))
     return {str(one) for one in [*events, *texts] if one}

@@ -225,7 +225,7 @@ async def test_late_report_of_an_earlier_attempt_of_the_same_sender_is_refused(
 async def test_sent_row_leaves_no_text(store: Store) -> None:
     await answer(store, "secret")
     await store.outbox.mark_sent(await taken(store), "9")
-    text = await store.database.read(lambda c: c.execute(select(outbox.c.text)).scalar())
+    text = await store.scalar(select(outbox.c.text))
     assert text == ""
 
 
@@ -247,7 +247,7 @@ async def test_part_in_a_thread_finds_the_message_that_its_thread_is_opened_from
     assert (second.part, second.content, second.thread) == (THREAD_PARTS, folded, thread)
     assert await store.outbox.message_of(thread.first_part) == "900"
     assert await store.outbox.mark_sent(second, "900/901") is None
-    kept = await store.database.read(lambda c: c.execute(select(outbox.c.buttons)).scalars().all())
+    kept = await store.scalars(select(outbox.c.buttons))
     assert kept == [None, None], "what was thought is no longer needed"
 
 

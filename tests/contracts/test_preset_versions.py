@@ -37,12 +37,10 @@ async def test_presets_are_numbered_separately_and_all_versions_kept(store: Stor
     await store.preset_versions.save([nora("one"), PresetVersion("兰亭", "茶", 1)])
     await store.preset_versions.save([nora("two"), PresetVersion("兰亭", "茶", 1)])
 
-    rows = await store.database.read(
-        lambda c: c.execute(
-            select(
-                preset_version.c.name, preset_version.c.version, preset_version.c.content
-            ).order_by(preset_version.c.name, preset_version.c.version)
-        ).all()
+    rows = await store.rows(
+        select(preset_version.c.name, preset_version.c.version, preset_version.c.content).order_by(
+            preset_version.c.name, preset_version.c.version
+        )
     )
     assert sorted(tuple(row) for row in rows) == [
         ("nora", 1, "one"),
@@ -59,7 +57,7 @@ async def test_concurrent_writers_agree(store: Store) -> None:
         others = [group.create_task(store.preset_versions.save([nora("two")])) for _ in range(8)]
 
     found = {one.result()["nora"] for one in [*starts, *others]}
-    rows = await store.database.read(lambda c: c.execute(select(preset_version.c.content)).all())
+    rows = await store.rows(select(preset_version.c.content))
     assert len(rows) == max(found) <= 16
 
 

@@ -223,7 +223,7 @@ async def test_sender_that_stood_still_neither_sends_nor_reports(
     await store.conversations.finish(begun.claim, begun.message, TurnResult(outgoing=parts))
     async with stopped_process(mode, empty_database) as process:
         lease_ends = update(lane).values(due_at=0.0)  # 20 s later
-        await store.database.write(lambda c: c.execute(lease_ends).rowcount)
+        await store.write(lease_ends)
         [row] = await store.outbox.take([LANE])
         await asyncio.sleep(0.5)
         assert await wake(process) == f"sent {sent}"

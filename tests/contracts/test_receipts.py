@@ -41,10 +41,10 @@ async def test_receipts_are_deleted_after_some_days(store: Store) -> None:
     claim, message = await take_message(store)
     await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT] * 2))
     old = update(receipt).where(receipt.c.id == 1).values(at=receipt.c.at - 3 * 86_400)
-    await store.database.write(lambda c: c.execute(old).rowcount)
+    await store.write(old)
     assert await delete_expired(store.database, SystemClock(), 2) == 1
     count = select(func.count(receipt.c.id)).where(receipt.c.content != b"")
-    assert await store.database.read(lambda c: c.execute(count).scalar()) == 1
+    assert await store.scalar(count) == 1
 
 
 async def test_receipts_are_deleted_with_their_conversation(store: Store) -> None:

@@ -46,6 +46,7 @@ from tests.samples import make_incoming
 from tests.samples import read_session
 from tests.support.store import Store
 from tests.support.store import present
+from tests.support.store import take_message
 
 
 LANE = "telegram:5"
@@ -70,8 +71,7 @@ async def history(store: Store) -> list[str]:
 
 
 async def test_whatever_is_not_known_to_be_sent_is_looked_for(store: Store) -> None:
-    await store.inbox.receive([make_incoming()], {})
-    claim, message = await begin(store.conversations)
+    claim, message = await take_message(store)
     parts = [OutgoingPart(part, MessageContent(f"part {part}")) for part in range(2)]
     await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
     [first] = await store.outbox.take([LANE])
@@ -105,7 +105,7 @@ async def test_presses_are_not_followed_again_and_sessions_end(store: Store) -> 
     report = await prepare_restored(store.database, [], NOW, NOW)
 
     assert report.unanswered == 0
-    names = await store.database.read(lambda c: c.execute(select(cursor.c.name)).scalars().all())
+    names = await store.scalars(select(cursor.c.name))
     assert names == ["discord:channel 5"], (
         "how far a channel was read is kept: the rest is read again"
     )
@@ -145,10 +145,10 @@ async def test_turns_of_tombstones_are_deleted_and_later_ones_stay(
 async def bring_back(store: Store, text: str, id_: int) -> None:
     """Put a turn back as a backup would."""
     session = select(conversation.c.session).where(conversation.c.key == LANE)
-    current = await store.database.read(lambda c: c.execute(session).scalar_one())
+    current = await store.scalar(session)
     row = {"id": id_, "conversation": LANE, "session": current, "role": "user", "text": text}
     row |= {"at": NOW - 10, "speaker_id": ALICE.id, "speaker_name": "A", "message_id": "1"}
-    await store.database.write(lambda c: c.execute(insert(turn), row).rowcount)
+    await store.write(insert(turn), row)
 
 
 async def test_id_that_another_turn_has_now_deletes_nothing(store: Store) -> None:
@@ -169,9 +169,9 @@ async def test_whole_conversation_is_forgotten_up_to_the_moment(store: Store) ->
     await prepare_restored(store.database, [Tombstone(LATER, LANE)], LATER, LATER)
 
     assert await history(store) == []
-    payloads = await store.database.read(lambda c: c.execute(select(inbox.c.payload)).all())
+    payloads = await store.rows(select(inbox.c.payload))
     assert [tuple(one) for one in payloads] == [(None,), (None,)]
-    scopes = await store.database.read(lambda c: c.execute(select(choice.c.scope)).all())
+    scopes = await store.rows(select(choice.c.scope))
     assert scopes == []
     assert await store.conversations.begin([LANE], "me", 60) == []
 
@@ -182,12 +182,12 @@ async def test_descriptions_of_a_person_are_deleted_but_not_those_made_later(sto
     early = Tombstone(NOW - 1000, person=ALICE.id)
     await prepare_restored(store.database, [early], LATER, LATER)
     count = select(choice.c.scope).order_by(choice.c.scope)
-    scopes = await store.database.read(lambda c: c.execute(count).scalars().all())
+    scopes = await store.scalars(count)
     assert len(scopes) == 4
 
     await prepare_restored(store.database, [Tombstone(LATER, person=ALICE.id)], LATER, LATER)
 
-    scopes = await store.database.read(lambda c: c.execute(count).scalars().all())
+    scopes = await store.scalars(count)
     assert sorted(scopes) == sorted([f"{ALICE.id}0", BOB.id])
 
 

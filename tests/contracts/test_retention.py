@@ -130,12 +130,12 @@ async def let_days_pass(store: Store, days: float) -> None:
 
 async def texts(store: Store) -> list[str]:
     rows = select(turn.c.text).order_by(turn.c.id)
-    return list(await store.database.read(lambda c: c.execute(rows).scalars().all()))
+    return list(await store.scalars(rows))
 
 
 async def count(store: Store, table: Table) -> int:
     rows = select(func.count()).select_from(table)
-    return await store.database.read(lambda c: c.execute(rows).scalar_one())
+    return int(await store.scalar(rows))
 
 
 async def test_old_turns_are_deleted_with_what_was_made_of_them(store: Store) -> None:
@@ -189,7 +189,7 @@ async def test_retention_job_deletes_turns_where_it_is_set(
     settings = Settings.model_construct(history_days=days, receipt_days=14)
     await delete_expired_once(store.database, settings, SystemClock())
     content = select(func.count()).select_from(receipt).where(receipt.c.content != b"")
-    with_prompt = await store.database.read(lambda c: c.execute(content).scalar_one())
+    with_prompt = await store.scalar(content)
     assert (await count(store, turn), with_prompt) == (left, left // 2)
 
 

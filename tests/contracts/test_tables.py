@@ -78,7 +78,7 @@ async def test_many_at_once_all_commit_and_one_failure_spoils_no_other(store: St
         failing = group.create_task(fails(store, spoiled))
     assert all(write.done() for write in writes)
     assert failing.done()
-    rows = await store.database.read(lambda c: c.execute(select(inbox.c.crashes)).scalars().all())
+    rows = await store.scalars(select(inbox.c.crashes))
     assert rows == [0] * 50
 
 
@@ -127,8 +127,7 @@ async def test_every_kind_of_event_is_stored_once_and_read_back(
 ) -> None:
     await store.inbox.receive([event], {})
     await store.inbox.receive([event], {})
-    begun = await claimed(store)
-    assert begun is not None
+    begun = present(await claimed(store))
     assert begun.message.incoming == event
     finished = await store.conversations.finish(begun.claim, begun.message, TurnResult())
     assert finished.next_message is None

@@ -21,7 +21,7 @@ from bot.storage.rows import encode_event
 from bot.storage.tables import inbox, outbox, receipt, turn, web_channel
 from bot.storage.web_channels import SqlWebChannels
 from tests.samples import ALICE, begin, make_incoming, read_session
-from tests.support.store import Store, present
+from tests.support.store import Store, present, take_message
 
 LANE = "telegram:5"
 GOOD = encode_event(make_incoming("poison"))
@@ -39,13 +39,13 @@ BAD_EVENTS: Mapping[str, tuple[str, bytes | None]] = {
 
 
 async def put(store: Store, table: Table, **values: Any) -> None:
-    await store.database.write(lambda c: c.execute(insert(table).values(**values)))
+    await store.write(insert(table).values(**values))
 
 
 async def put_event(store: Store, kind: str, payload: bytes | None, key: str = "5:bad") -> None:
     await store.inbox.receive([make_incoming("poison", key=key)], {})
     bad = update(inbox).where(inbox.c.external_key == key).values(kind=kind, payload=payload)
-    await store.database.write(lambda c: c.execute(bad))
+    await store.write(bad)
 
 
 def letters(store: Store) -> DeadLetters:
@@ -95,7 +95,7 @@ async def test_chat_of_nothing_but_such_events_is_released(store: Store) -> None
 async def test_event_that_a_later_version_can_read_is_retried(store: Store) -> None:
     await put_event(store, "voted", GOOD)
     assert await store.conversations.begin([LANE], "me", 60) == []
-    await store.database.write(lambda c: c.execute(update(inbox).values(kind="said")))
+    await store.write(update(inbox).values(kind="said"))
     [letter] = await letters(store).all()
     assert letter.reason == "could not be read by an earlier version; retry it"
     assert await letters(store).retry(letter.name) == LANE
@@ -131,12 +131,11 @@ async def test_person_who_wants_to_be_forgotten_is_found_in_such_an_event(store:
 async def test_row_to_send_says_what_is_wrong_and_its_lane_goes_on(
     store: Store, bad: Mapping[str, str]
 ) -> None:
-    await store.inbox.receive([make_incoming()], {})
-    claim, message = await begin(store.conversations)
+    claim, message = await take_message(store)
     parts = [OutgoingPart(number, MessageContent(f"part {number}")) for number in (0, 1)]
     await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
     changed = update(outbox).where(outbox.c.part == 0).values(**bad)
-    await store.database.write(lambda c: c.execute(changed))
+    await store.write(changed)
     [row] = await store.outbox.take([LANE])
     assert row.problem
     following = present(await store.outbox.set_aside(row, row.problem, "a part is missing"))
@@ -146,8 +145,7 @@ async def test_row_to_send_says_what_is_wrong_and_its_lane_goes_on(
 
 
 async def test_turns_are_left_out_of_their_history(store: Store) -> None:
-    await store.inbox.receive([make_incoming()], {})
-    claim, message = await begin(store.conversations)
+    claim, message = await take_message(store)
     said = Turn("user", "a", ALICE, message.incoming.at, message_id="1")
     await store.conversations.finish(claim, message, TurnResult([said]))
     of = {"conversation": LANE, "session": 1, "active": True}
