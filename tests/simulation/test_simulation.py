@@ -44,7 +44,7 @@ def test_nothing_is_lost_repeated_or_out_of_order_in_a_simulated_world() -> None
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_nothing_is_repeated_where_platforms_accept_sends_after_the_settle_time() -> None:
-    run = simulate("--seed", "2", "--steps", "12000", "--build", "accepts_late", "--verbose")
+    run = simulate("--seed", "3", "--steps", "12000", "--build", "accepts_late", "--verbose")
     assert run.returncode == 0, run.stdout + run.stderr
     [late] = re.findall(r"(\d+) sends accepted late", run.stdout.splitlines()[0])
     assert int(late) > 3
