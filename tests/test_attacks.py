@@ -3,16 +3,11 @@
 import gzip
 import itertools
 from collections.abc import Mapping
-import pytest
-from tests.attacks import GENERATORS
-from tests.attacks import GzipZeros
-from tests.attacks import attack_file
-from tests.attacks import expand
-from tests.attacks import texts_in
-from tests.checkout import CHECKOUT
-from tests.turn import test_personal_data as privacy
-from tests.attacks import exists
 
+import pytest
+
+from tests.attacks import GENERATORS, GzipZeros, attack_file, exists, expand, texts_in
+from tests.checkout import CHECKOUT
 
 # By category: the tests whose parameters or loops are its cases.
 TESTS: Mapping[str, tuple[str, ...]] = {

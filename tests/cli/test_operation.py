@@ -1,46 +1,31 @@
 """`troupe nodes|jobs|dead-letters|pause|resume` on the database of the settings."""
 
 import asyncio
-from collections.abc import Awaitable
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+
 import pytest
-from sqlalchemy import select
-from sqlalchemy import update
+from sqlalchemy import select, update
+
 from bot.chat.access import COMMAND_LINE
-from bot.chat.incoming import Address
-from bot.chat.incoming import ForgetRequested
-from bot.chat.session import Turn
-from bot.chat.session import TurnResult
+from bot.chat.incoming import Address, ForgetRequested
+from bot.chat.session import Turn, TurnResult
 from bot.chat.usage import AnswerCharge
 from bot.cli.installation import format_age
-from bot.errors import SettingsError
-from bot.errors import StoreError
-from bot.errors import UserError
+from bot.errors import SettingsError, StoreError, UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
-from bot.storage.database import Database
-from bot.storage.database import open_database
+from bot.storage.database import Database, open_database
 from bot.storage.inbox import SqlInbox
 from bot.storage.leases import SqlRoleLeases
-from bot.storage.operation import AuditLog
-from bot.storage.operation import NodeRegistry
-from bot.storage.outbox import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.operation import AuditLog, NodeRegistry
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.rows import decode_event
-from bot.storage.tables import inbox
-from bot.storage.tables import node
+from bot.storage.tables import inbox, node
 from tests.cli.command import troupe
-from tests.samples import ALICE
-from tests.samples import BOB
-from tests.samples import begin
-from tests.samples import make_incoming
-from tests.support.store import RECEIPT
-from tests.support.store import Store
-from tests.support.store import refuse_answer
-from tests.support.store import set_aside
-
+from tests.samples import ALICE, BOB, begin, make_incoming
+from tests.support.store import RECEIPT, Store, refuse_answer, set_aside
 
 LIST = ("dead-letters", "list")
 

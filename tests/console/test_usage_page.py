@@ -1,18 +1,15 @@
 """Usage and the list of channels, as pages and over the API."""
 
 from dataclasses import replace
-from datetime import UTC
-from datetime import date
-from datetime import datetime
+from datetime import UTC, date, datetime
+
 import pytest
+
 from bot.chat.access import Scope
 from bot.chat.session import TurnResult
-from bot.chat.usage import AnswerCharge
-from bot.chat.usage import UsageRow
-from bot.chat.usage import UsageTotal
+from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal
 from bot.console.channels import ChannelsPage
-from bot.console.usage_page import UsagePage
-from bot.console.usage_page import usage_sums
+from bot.console.usage_page import UsagePage, usage_sums
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.conversations import Conversations
@@ -20,12 +17,9 @@ from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SenderIdentity
 from bot.storage.reports import ServiceState
 from bot.storage.usage import UsageTotals
-from tests.samples import begin
-from tests.samples import make_incoming
-from tests.support.console import ConsoleUnderTest
-from tests.support.console import MakeParts
+from tests.samples import begin, make_incoming
+from tests.support.console import ConsoleUnderTest, MakeParts
 from tests.support.store import RECEIPT
-
 
 CLOCK = SystemClock()
 

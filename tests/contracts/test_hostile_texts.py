@@ -3,36 +3,24 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+
 import pytest
-from sqlalchemy import inspect
-from sqlalchemy import select
-from bot.chat.incoming import Person
-from bot.chat.incoming import Quote
-from bot.chat.incoming import Said
-from bot.chat.incoming import make_storable
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import Turn
-from bot.chat.session import TurnResult
+from sqlalchemy import inspect, select
+
+from bot.chat.incoming import Person, Quote, Said, make_storable
+from bot.chat.outgoing import MessageContent, OutgoingPart
+from bot.chat.session import Turn, TurnResult
 from bot.errors import PresetError
 from bot.intake import InboxIntake
-from bot.prompting.presets.files import export_preset
-from bot.prompting.presets.files import load_presets
-from bot.prompting.presets.files import parse_preset
-from bot.storage.tables import choice
-from bot.storage.tables import metadata
-from bot.storage.tables import turn
+from bot.prompting.presets.files import export_preset, load_presets, parse_preset
+from bot.storage.tables import choice, metadata, turn
 from tests.attacks import with_ours
 from tests.contracts.conftest import SignalPeers
-from tests.samples import begin
-from tests.samples import make_incoming
-from tests.samples import read_session
-from tests.waiting import wait_until
+from tests.samples import begin, make_incoming, read_session
 from tests.support.store import Store
-
+from tests.waiting import wait_until
 
 TEXTS = with_ours(
     "store_injection",

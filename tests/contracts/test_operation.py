@@ -1,42 +1,25 @@
 """Contract of what operators see and do: processes, work, pauses, dead letters; both databases."""
 
 import json
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
+
 import pytest
-from sqlalchemy import select
-from sqlalchemy import update
-from bot.chat.incoming import Address
-from bot.chat.incoming import Said
-from bot.chat.operation import HEARTBEAT_SECONDS
-from bot.chat.operation import Pause
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutboxState
-from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import Turn
-from bot.chat.session import TurnResult
+from sqlalchemy import select, update
+
+from bot.chat.incoming import Address, Said
+from bot.chat.operation import HEARTBEAT_SECONDS, Pause
+from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
+from bot.chat.session import Turn, TurnResult
 from bot.commands.privacy import export_words
 from bot.runtime.clock import SystemClock
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.forgetting import PersonalData
 from bot.storage.leases import SqlRoleLeases
-from bot.storage.operation import NodeRegistry
-from bot.storage.operation import Pauses
+from bot.storage.operation import NodeRegistry, Pauses
 from bot.storage.retention import delete_expired
-from bot.storage.tables import conversation
-from bot.storage.tables import inbox
-from bot.storage.tables import node
-from bot.storage.tables import outbox
-from bot.storage.tables import role_lease
-from tests.samples import ALICE
-from tests.samples import BOB
-from tests.samples import begin
-from tests.samples import make_incoming
-from tests.support.store import Store
-from tests.support.store import refuse_answer
-from tests.support.store import set_aside
-from tests.support.store import take_message
-
+from bot.storage.tables import conversation, inbox, node, outbox, role_lease
+from tests.samples import ALICE, BOB, begin, make_incoming
+from tests.support.store import Store, refuse_answer, set_aside, take_message
 
 LANE = "telegram:5"
 

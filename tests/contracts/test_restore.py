@@ -2,52 +2,33 @@
 
 import os
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+
 import pytest
-from sqlalchemy import insert
-from sqlalchemy import select
+from sqlalchemy import insert, select
 from typing_extensions import override
-from bot.chat.incoming import Pressed
-from bot.chat.incoming import Quote
-from bot.chat.incoming import Said
+
+from bot.chat.incoming import Pressed, Quote, Said
 from bot.chat.operation import Restore
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutboxState
-from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import HistoryChange
-from bot.chat.session import InboxMessage
-from bot.chat.session import MessageNote
-from bot.chat.session import Turn
-from bot.chat.session import TurnResult
+from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
+from bot.chat.session import HistoryChange, InboxMessage, MessageNote, Turn, TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
-from bot.storage.forgetting import Tombstone
-from bot.storage.forgetting import TombstoneFile
-from bot.storage.forgetting import read_tombstones
+from bot.storage.forgetting import Tombstone, TombstoneFile, read_tombstones
 from bot.storage.operation import SqlMessageNotes
-from bot.storage.restoring import Restores
-from bot.storage.restoring import copy_backup
-from bot.storage.restoring import last_written
-from bot.storage.restoring import prepare_restored
-from bot.storage.restoring import replace_database
-from bot.storage.tables import choice
-from bot.storage.tables import conversation
-from bot.storage.tables import cursor
-from bot.storage.tables import inbox
-from bot.storage.tables import turn
+from bot.storage.restoring import (
+    Restores,
+    copy_backup,
+    last_written,
+    prepare_restored,
+    replace_database,
+)
+from bot.storage.tables import choice, conversation, cursor, inbox, turn
 from bot.turn.limits.refusals import RestoredMessages
-from tests.samples import ALICE
-from tests.samples import BOB
-from tests.samples import begin
-from tests.samples import make_incoming
-from tests.samples import read_session
-from tests.support.store import Store
-from tests.support.store import present
-from tests.support.store import take_message
-
+from tests.samples import ALICE, BOB, begin, make_incoming, read_session
+from tests.support.store import Store, present, take_message
 
 LANE = "telegram:5"
 NOW = SystemClock().now()

@@ -7,30 +7,19 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+
 import pytest
 from PIL import Image
-from bot.chat.incoming import Address
-from bot.chat.incoming import MediaItem
-from bot.chat.incoming import MediaKind
-from bot.chat.incoming import Quote
+
+from bot.chat.incoming import Address, MediaItem, MediaKind, Quote
 from bot.chat.session import AttachedFiles
 from bot.errors import Unreachable
 from bot.media.attachment_reader import AttachmentReader
-from bot.media.fetching import FetchFailed
-from bot.media.fetching import PublicFetcher
-from bot.media.fetching import parse_public_url
-from tests.attacks import attacks
-from tests.attacks import texts_in
-from tests.attacks import with_ours
-from tests.importers.test_hostile_files import ELSEWHERE
-from tests.importers.test_hostile_files import FILES
-from tests.importers.test_hostile_files import MORE_FILES
-from tests.media.file_samples import pdf
-from tests.media.file_samples import picture
-from tests.samples import BOB
-from tests.samples import make_incoming
-from tests.attacks import skip_for
-
+from bot.media.fetching import FetchFailed, PublicFetcher, parse_public_url
+from tests.attacks import attacks, skip_for, texts_in, with_ours
+from tests.importers.test_hostile_files import ELSEWHERE, FILES, MORE_FILES
+from tests.media.file_samples import pdf, picture
+from tests.samples import BOB, make_incoming
 
 SAID = make_incoming("look")
 

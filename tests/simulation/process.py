@@ -5,62 +5,37 @@ It has all roles. Simulated are its clock, signals, connections, model and platf
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing_extensions import override
-from bot.chat.prompt import Delta
-from bot.chat.prompt import Finish
-from bot.chat.prompt import FinishReason
-from bot.chat.prompt import GenerationEvent
-from bot.chat.prompt import Prompt
-from bot.errors import StoreError
-from bot.memory import Summarizer
-from bot.memory import no_stories
-from bot.ports import Clock
-from bot.ports import Signals
-from bot.prompting.presets.preset import Preset
-from bot.replying.live_reply import LiveReplies
-from bot.routing.decide import DecisionLog
-from bot.routing.presets import PresetResolver
-from bot.runtime.in_process import InProcessSignals
-from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.database import Database
-from bot.turn.finishing import TurnStages
-from bot.turn.signals import CONVERSATIONS
-from bot.turn.signals import ArrivalSignals
-from bot.turn.signals import MissedSignals
-from bot.turn.signals import StopRequests
-from tests.fakes import FakeBackend
-from tests.simulation.database import DatabaseServer
-from tests.simulation.database import SimulatedConnections
-from tests.simulation.event_loop import LoopProcess
-from tests.simulation.event_loop import SimulatedLoop
-from tests.simulation.platform import SETTLE_SECONDS
-from tests.simulation.platform import SimulatedPlatform
-from tests.support.model_server import unanswered_questions
-from tests.support.transcripts import expected_answer
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+
+from typing_extensions import override
+
+from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
+from bot.errors import StoreError
+from bot.memory import no_stories
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformSpec
-from bot.ports import Intake
-from bot.ports import Platform
-from bot.ports import Surface
+from bot.ports import Clock, Intake, Platform, Signals, Surface
+from bot.prompting.presets.preset import Preset
+from bot.routing.presets import PresetResolver
+from bot.runtime.in_process import InProcessSignals
 from bot.service.container import Container
 from bot.service.exclusive_role import ExclusiveReceiver
-from bot.service.jobs import Job
-from bot.service.jobs import delete_expired_once
-from bot.service.jobs import repeat
+from bot.service.jobs import Job, delete_expired_once, repeat
 from bot.service.models import Models
 from bot.service.options import RunOptions
 from bot.service.resources import Resources
-from bot.settings import DeliverySettings
-from bot.settings import LimitSettings
-from bot.settings import Settings
+from bot.settings import DeliverySettings, LimitSettings, Settings
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.database import Database
 from bot.templates.renderer import Renderer
-
+from tests.fakes import FakeBackend
+from tests.simulation.database import DatabaseServer, SimulatedConnections
+from tests.simulation.event_loop import LoopProcess, SimulatedLoop
+from tests.simulation.platform import SETTLE_SECONDS, SimulatedPlatform
+from tests.support.model_server import unanswered_questions
+from tests.support.transcripts import expected_answer
 
 _RETRY_SECONDS = 1.0
 _JANITOR_SECONDS = 300.0
