@@ -3,6 +3,7 @@
 import os
 import random
 from collections.abc import AsyncIterator, Generator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -66,6 +67,24 @@ async def running(
     mark = request.node.get_closest_marker("runs_with")
     await service.run_with(*(mark.args if mark else ()), **(mark.kwargs if mark else {}))
     return service
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def installed(
+    platforms: LoopbackPlatforms,
+    model: ModelServer,
+    launcher: ChildLauncher,
+    service: ServiceProcess,
+    tmp_path: Path,
+) -> AsyncIterator[ServiceProcess]:
+    """A service of this test's own, not started; the one of the module is stopped."""
+    await service.kill()
+    platforms.end_faults()
+    platforms.forget_sessions()
+    model.reset()
+    new = ServiceProcess(tmp_path, platforms, model, launcher)
+    yield new
+    await new.kill()
 
 
 @pytest.fixture

@@ -157,10 +157,9 @@ def reads(where: DiscordChat) -> int:
 
 
 async def test_what_people_said_is_background_also_after_a_restart(
-    platforms: LoopbackPlatforms, model: ModelServer, service: ServiceProcess
+    platforms: LoopbackPlatforms, model: ModelServer, installed: ServiceProcess
 ) -> None:
-    await service.kill()
-    platforms.forget_sessions()
+    service = installed
     channel, other, group = platforms.channel(), platforms.channel(), platforms.telegram_group()
     channel.say("the old lighthouse burnt", 1)
     other.say("nobody can read this", 1)

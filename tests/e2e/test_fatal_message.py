@@ -37,7 +37,9 @@ async def model() -> AsyncIterator[ModelServer]:
         yield answering
 
 
-@pytest_asyncio.fixture(loop_scope="session", params=["embedded", "two_processes"])
+@pytest_asyncio.fixture(
+    loop_scope="session", params=["embedded", pytest.param("two", marks=pytest.mark.soak)]
+)
 async def services(
     request: pytest.FixtureRequest,
     platforms: LoopbackPlatforms,

@@ -3,14 +3,15 @@
 The same scenarios must find the fault of builds in which one protection is missing.
 """
 
+import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
-import pytest_asyncio
 
 from tests.postgres import create_postgres_database
 from tests.support.chats import LoopbackPlatforms, running_platforms
@@ -69,35 +70,26 @@ class Pair:
         return bool(result.repeated)
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def pair(
-    postgres_folder: str, launcher: ChildLauncher, tmp_path: Path
-) -> AsyncIterator[Pair]:
+@asynccontextmanager
+async def running_pair(postgres: str, launcher: ChildLauncher, folder: Path) -> AsyncIterator[Pair]:
     async with running_platforms() as platforms, ModelServer() as model:
-        url = await create_postgres_database(postgres_folder)
-        installer = Installer(platforms, model, launcher, tmp_path)
+        url = await create_postgres_database(postgres)
+        installer = Installer(platforms, model, launcher, folder)
         names = ("first", "second")
         async with installer.processes(*names, database_url=url, with_valkey=True) as services:
             yield Pair(platforms, *services)
 
 
-@pytest.mark.parametrize(("build", "expected"), [("right", False), ("no_fence", True)])
-async def test_worker_that_stood_still_adds_no_answer(
-    pair: Pair, build: str, expected: bool
-) -> None:
+async def worker_stands_still(pair: Pair, build: str) -> None:
     await pair.start_first("before_finish", build, "--signal", "SIGSTOP")
     pair.platforms.telegram_dm().ask()
     await pair.wait_until_first_is_stopped()
     await pair.start_second(build)
     await pair.wait_for_answer()
     pair.first.process.send_signal(signal.SIGCONT)
-    assert await pair.repeated(fault_is_expected=expected) is expected
 
 
-@pytest.mark.parametrize(("build", "expected"), [("right", False), ("unfenced_again", True)])
-async def test_sender_that_stood_still_reopens_nothing(
-    pair: Pair, build: str, expected: bool
-) -> None:
+async def sender_stands_still(pair: Pair, build: str) -> None:
     await pair.start_first("before_again", build, "--signal", "SIGSTOP")
     pair.platforms.telegram.fault("sendMessage", retry_after=1)
     pair.platforms.telegram_dm().ask()
@@ -105,13 +97,9 @@ async def test_sender_that_stood_still_reopens_nothing(
     await pair.start_second(build)
     await pair.wait_for_answer()
     pair.first.process.send_signal(signal.SIGCONT)
-    assert await pair.repeated(fault_is_expected=expected) is expected
 
 
-@pytest.mark.parametrize(("build", "expected"), [("right", False), ("clients_clocks", True)])
-async def test_process_with_a_clock_ahead_takes_no_message_that_is_being_sent(
-    pair: Pair, build: str, expected: bool
-) -> None:
+async def clock_is_ahead_of_a_message_that_is_being_sent(pair: Pair, build: str) -> None:
     await pair.start_first("never", build)
     await pair.start_second(build, "--clock-ahead", "30")
     pair.second.process.send_signal(signal.SIGSTOP)
@@ -120,4 +108,30 @@ async def test_process_with_a_clock_ahead_takes_no_message_that_is_being_sent(
     calls = pair.platforms.telegram.log
     await wait_until(lambda: any(call["method"] == "sendMessage" for call in calls))
     pair.second.process.send_signal(signal.SIGCONT)
-    assert await pair.repeated(fault_is_expected=expected) is expected
+
+
+Race = Callable[[Pair, str], Awaitable[None]]
+RACES: dict[Race, str] = {
+    worker_stands_still: "no_fence",
+    sender_stands_still: "unfenced_again",
+    clock_is_ahead_of_a_message_that_is_being_sent: "clients_clocks",
+}
+"""The build in which the protection against it is missing."""
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+async def test_only_a_missing_protection_repeats_an_answer(
+    postgres_folder: str, launcher: ChildLauncher, tmp_path: Path, *, is_right: bool
+) -> None:
+    """All at once: they mostly wait."""
+
+    async def run(race: Race, build: str) -> bool:
+        folder = tmp_path / build
+        folder.mkdir()
+        async with running_pair(postgres_folder, launcher, folder) as pair:
+            await race(pair, "right" if is_right else build)
+            return await pair.repeated(fault_is_expected=not is_right)
+
+    async with asyncio.TaskGroup() as group:
+        runs = {build: group.create_task(run(race, build)) for race, build in RACES.items()}
+    assert {name: one.result() for name, one in runs.items()} == dict.fromkeys(runs, not is_right)

@@ -23,7 +23,6 @@ from bot.backends.registry import backend_specs
 from bot.settings import settings_model
 from tests.postgres import create_postgres_database, run_postgres_program
 from tests.support.chats import LoopbackPlatforms
-from tests.support.child_launcher import ChildLauncher
 from tests.support.features import ON_THE_WIRES
 from tests.support.model_server import ModelServer
 from tests.support.service_process import ServiceProcess, preset_json
@@ -233,22 +232,6 @@ async def test_no_secret_leaves_by_an_error(
         assert len(text) > 100, what
         for secret in (MARK, KEY, *tokens):
             assert secret.encode() not in text, f"{secret} is in {what}"
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def installed(
-    platforms: LoopbackPlatforms,
-    model: ModelServer,
-    launcher: ChildLauncher,
-    service: ServiceProcess,
-    tmp_path: Path,
-) -> AsyncIterator[ServiceProcess]:
-    """A service of its own, not started; the one of this module is stopped."""
-    await service.kill()
-    model.reset()
-    new = ServiceProcess(tmp_path, platforms, model, launcher)
-    yield new
-    await new.kill()
 
 
 # --- encrypted texts -----------------------------------------------------------------------------

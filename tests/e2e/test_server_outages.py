@@ -76,7 +76,7 @@ async def test_outages_are_named_and_timed(
 
     lines = [json.loads(line) for line in service.output().splitlines()]
     errors = Counter(
-        (line["event"], line.get("reason"), line.get("part"), line.get("queue"))
+        (line["event"], *map(line.get, ("reason", "part", "queue", "role")))
         for line in lines
         if line["level"] in {"warning", "error"} and "repeats" not in line
     )
