@@ -32,7 +32,8 @@ quick-tests-1:
 quick-tests-2:
 	@$(BIN)/python -m pytest -p no:cacheprovider $(QUICK) tests $(HALF:%=--ignore=tests/%)
 
-# Tests that start servers mostly wait, so that four at once take a third of the time.
+# Tests that run the service mostly wait (a sixth of one core), those of engines and databases
+# compute.
 SERVICE := -q -p no:cacheprovider -m "service and not soak"
 WIRES := tests/e2e tests/cli tests/platforms
 KILLS := $(addprefix tests/e2e/test_, kill.py engine_kill.py edits.py)
@@ -41,10 +42,10 @@ service-tests-1: # model engines, databases
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(SERVICE) tests $(WIRES:%=--ignore=%)
 
 service-tests-2: # the whole service, killed
-	@$(BIN)/python -m pytest $(SERVICE) $(KILLS)
+	@$(BIN)/python -m pytest -n 2 --dist load $(SERVICE) $(KILLS)
 
-service-tests-3: # the whole service on the wires; mostly waiting
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(SERVICE) $(WIRES) $(KILLS:%=--ignore=%)
+service-tests-3: # the whole service on the wires
+	@$(BIN)/python -m pytest -n 4 --dist loadfile $(SERVICE) $(WIRES) $(KILLS:%=--ignore=%)
 
 changed-tests: # what failed the last time comes first
 	@tests="$$($(BIN)/python -m tests.changed)"; [ -z "$$tests" ] || \
