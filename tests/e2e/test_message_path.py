@@ -1,12 +1,10 @@
 """One service on both platforms: the path of a message, and failures along it."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from simcord.backend.errors import SetupError
 
 from tests.support.chats import (
@@ -20,22 +18,11 @@ from tests.support.features import EVERYWHERE, ON_THE_WIRES, at
 from tests.support.model_server import ModelServer
 from tests.support.service_process import ServiceProcess
 from tests.support.transcripts import check_transcripts
-from tests.valkey import find_valkey, run_valkey
 from tests.waiting import wait_until
 
 pytestmark = ON_THE_WIRES
 
 KINDS = (*EVERYWHERE, "discord_thread", "telegram_topic")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
-async def valkey(
-    service: ServiceProcess, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[None]:
-    async with run_valkey(tmp_path_factory.mktemp("valkey")) as url:
-        service.settings["TROUPE_REDIS_URL"] = url  # the kill test runs without
-        yield
-        await service.kill()
 
 
 async def answered(where: Conversation, question: Question) -> None:
@@ -192,21 +179,6 @@ async def test_closed_discord_client_is_replaced(
     missed = channel.ask()
     platforms.discord.gw_faults["accept"] = True
     await channel.shows(missed)
-    await running.wait_until_ready()
-
-
-async def test_questions_are_answered_after_a_valkey_crash(
-    running: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
-) -> None:
-    model.chunk_delays = (0.2,)
-    chats = [platforms.open(kind) for kind in KINDS]
-    asked = [(where, where.ask()) for where in chats]
-    valkey = find_valkey()
-    assert valkey is not None
-    valkey.kill()
-    asked += [(where, where.ask()) for where in chats]
-    for where, question in asked:
-        await answered(where, question)
     await running.wait_until_ready()
 
 

@@ -1,6 +1,5 @@
 """`troupe pause`, `resume`, `nodes` and `dead-letters` beside the processes of an installation."""
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,7 +16,6 @@ from tests.support.features import ON_THE_WIRES
 from tests.support.model_server import ModelServer
 from tests.support.service_process import ServiceProcess
 from tests.valkey import run_valkey
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(300), *ON_THE_WIRES]
 
@@ -74,59 +72,6 @@ async def test_questions_during_a_pause_get_one_notice_and_later_ones_an_answer(
 
 def database_url(service: ServiceProcess) -> str:
     return service.settings.get("TROUPE_DATABASE_URL", f"sqlite:///{service.data / 'troupe.db'}")
-
-
-_EVENT = json.dumps({"address": {"platform": "telegram", "chat": "5"}})
-_BAD_EVENTS = (
-    ("voted", f"'{_EVENT}'", "unknown kind 'voted'"),
-    ("said", "'{'", "truncated"),
-    ("said", "'[7]'", "array"),
-    ("said", f"'{_EVENT}'", "missing required field"),
-    ("edited", "'{\"said\": 5}'", "`"),
-    ("pressed", "NULL", "no payload"),
-)
-
-
-async def test_rows_that_cannot_be_read_are_set_aside_and_all_chats_are_answered(
-    processes: list[ServiceProcess], platforms: LoopbackPlatforms
-) -> None:
-    service = processes[0]
-    url = database_url(service)
-
-    def spoil(connection: Connection) -> None:
-        for number, (kind, payload, _) in enumerate(_BAD_EVENTS):
-            stored = (
-                payload if url.startswith("sqlite") or payload == "NULL" else f"{payload}::bytea"
-            )
-            key = f"telegram:-99{number}"
-            connection.exec_driver_sql(
-                "INSERT INTO inbox (platform, external_key, conversation, kind, payload,"  # noqa: S608
-                f" received_at) VALUES ('telegram', 'bad{number}', '{key}', '{kind}', {stored}, 1)"
-            )
-            connection.exec_driver_sql(
-                "INSERT INTO conversation (key, platform, ready_since)"  # noqa: S608
-                f" VALUES ('{key}', 'telegram', 1)"
-            )
-        connection.exec_driver_sql(
-            "INSERT INTO outbox (turn, part, op, platform, chat, lane, text, buttons) VALUES"
-            " ('t', 0, 'send', 'telegram', '-990', 'telegram:-990', 'hi', '{\"buttons\": [[5]]}')"
-        )
-        connection.exec_driver_sql(
-            "INSERT INTO lane (key, platform, due_at) VALUES ('telegram:-990', 'telegram', 1)"
-        )
-
-    async with open_as_it_is(url) as database:
-        await database.write(spoil)
-    group = platforms.telegram_group()
-    await group.shows(group.ask())
-    await wait_until(lambda: sum(one.output().count("_set_aside") for one in processes) >= 7)
-    assert all(one.is_running for one in processes)
-    lines = (await service.run_command("dead-letters", "list")).splitlines()
-    for number, (_, _, reason) in enumerate(_BAD_EVENTS):
-        [line] = [one for one in lines if one.startswith("in-") and f"telegram:-99{number} " in one]
-        assert "cannot be read: " in line
-        assert reason in line
-    assert any(one.startswith("out-") and "Expected `str`, got `int`" in one for one in lines)
 
 
 async def test_damaged_cursors_and_settings_stop_no_platform(
