@@ -7,21 +7,18 @@ import contextlib
 import io
 import logging
 import re
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+
 import pytest
 import structlog
-from hypothesis import HealthCheck
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from bot.backends.model_files.store import validate_model_name
-from bot.chat.incoming import Person
-from bot.chat.incoming import make_storable
+from bot.chat.incoming import Person, make_storable
 from bot.chat.outgoing import Limits
-from bot.chat.session import Session
-from bot.chat.session import Turn
+from bot.chat.session import Session, Turn
 from bot.errors import SettingsError
 from bot.markup.graphemes import is_visible
 from bot.platforms.telegram.markup import render_markdown
@@ -32,17 +29,16 @@ from bot.prompting.speakers import label_speakers
 from bot.replying.split import split
 from bot.telemetry.logs import configure_logs
 from bot.telemetry.secret_masker import SecretMasker
-from bot.templates.control_tokens import WORD_JOINER
-from bot.templates.control_tokens import TextSpan
-from bot.templates.control_tokens import break_control_tokens
-from bot.templates.control_tokens import control_tokens
-from bot.templates.control_tokens import render_spans
-from tests.attacks import attack_texts
+from bot.templates.control_tokens import (
+    WORD_JOINER,
+    TextSpan,
+    break_control_tokens,
+    control_tokens,
+    render_spans,
+)
+from tests.attacks import attack_texts, secret_in
 from tests.samples import make_incoming
-from tests.attacks import secret_in
-from tests.support.templates import ALL
-from tests.support.templates import conversation
-
+from tests.support.templates import ALL, conversation
 
 pytestmark = pytest.mark.timeout(1800)  # in `make soak`, a property takes minutes
 _EXAMPLES = {"quick": 50, "full": 2500, "soak": 25_000}

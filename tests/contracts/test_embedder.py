@@ -5,12 +5,13 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import get_args
+
 import numpy as np
 import pytest
-from hypothesis import HealthCheck
-from hypothesis import given
-from hypothesis import settings
+import pytest_asyncio
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from bot.chat.story import PackedVector
 from bot.embedders import registry as embedders
 from bot.embedders.registry import make_embedder
@@ -19,8 +20,6 @@ from bot.prompting.embedding import DEFAULT_EMBEDDER
 from bot.settings import EmbeddingSettings
 from tests.backends.local_model import lend_model
 from tests.rigs.fake_embeddings import FakeEmbeddings
-import pytest_asyncio
-
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -4,18 +4,14 @@ import io
 import logging
 import re
 from collections.abc import Iterator
+
 import pytest
 import structlog
-from bot.chat.session import error_id_of
-from bot.telemetry.logs import BoundTurn
-from bot.telemetry.logs import RecentEvents
-from bot.telemetry.logs import configure_logs
-from bot.telemetry.secret_masker import SecretMasker
-from bot.telemetry.secret_masker import mask_pasted_tokens
-from tests.attacks import attack_texts
-from tests.attacks import with_ours
-from tests.attacks import secret_in
 
+from bot.chat.session import error_id_of
+from bot.telemetry.logs import BoundTurn, RecentEvents, configure_logs
+from bot.telemetry.secret_masker import SecretMasker, mask_pasted_tokens
+from tests.attacks import attack_texts, secret_in, with_ours
 
 TOKEN = "123456789:AAFAKEfakeFAKEfakeFAKEfakeFAKEfakeFAKE"
 KEY = "a-key-of-no-known-shape"
