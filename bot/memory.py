@@ -140,7 +140,7 @@ class Summarizer:
         return PromptPart("summary", f"What was said before, in short:\n{summary.text}")
 
     def request(self, preset: Preset, conversation: str, kept: int, said: Said) -> None:
-        """Have all but the newest `kept` turns summarized soon; replaces an earlier request.
+        """Request a summary of all but the newest `kept` turns; replaces an earlier request.
 
         The summary is paid for like the answer to what was `said`.
         """
@@ -227,7 +227,7 @@ class Summarizer:
     async def _write(
         self, preset: Preset, provider: str, prompt: Prompt, said: Said
     ) -> tuple[str, bool]:
-        """Return a summary, and whether the model has thought about it."""
+        """Return a summary, and whether the model reasoned."""
         async with await self._paid(preset, provider, prompt, said) as request:
             await _stream_summary(self._backends[provider], request)
         return mask_pasted_tokens(request.text.strip()), request.has_thoughts

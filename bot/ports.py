@@ -178,7 +178,7 @@ class PrivateChats(Protocol):
     """A platform on which the bot can write to a person in private."""
 
     async def private_chat(self, person: str) -> Address:
-        """Return where a person, by their id, is written to; they may refuse what is sent.
+        """Return the private chat with a person; they may refuse what is sent.
 
         Raises `PlatformError` if there is no such place.
         """
@@ -321,7 +321,7 @@ class Backend(Protocol):
         return
 
     def use_session_key(self, key: bytes) -> None:
-        """Hash conversations with this key of all processes, for a router in front of servers."""
+        """Set the key, the same in all processes, that hashes conversations for a router."""
         return
 
     def model_health(self) -> Sequence[ModelHealth]:
@@ -396,7 +396,7 @@ class Embedder(Protocol):
 
     @property
     def is_metered(self) -> bool:
-        """Whether its tokens may have to be paid for."""
+        """Whether its tokens may cost money."""
         return False
 
     def take_tokens(self) -> int:
@@ -577,7 +577,7 @@ class RateLimits(Protocol):
         ...
 
     async def refusals(self) -> Sequence[RefusedCalls]:
-        """Return for what calls are refused now, the longest waits first; at most a hundred."""
+        """Return the scopes that are refused now, the longest waits first; at most a hundred."""
         ...
 
 

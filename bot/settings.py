@@ -52,7 +52,7 @@ _MIN_TOKEN_CHARS, _MAX_TOKEN_CHARS = 20, 200  # of the token for the API
 
 
 def is_api_token(given: str) -> bool:
-    """Return whether a token for the API has a length that is allowed."""
+    """Return whether an API token has an allowed length."""
     return _MIN_TOKEN_CHARS <= len(given) <= _MAX_TOKEN_CHARS
 
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 from bot.value_class import value_class
 
 COMMAND_LINE = "command line"
-"""Who changed something with the command `troupe`."""
+"""The author of changes made with the command `troupe`."""
 
 
 class Scope(StrEnum):

@@ -46,4 +46,4 @@ class FoundAnswers:
 
     answers: Sequence[StoredAnswer]
     next_before: int | None
-    """What to search before for the next page; None: everything was searched."""
+    """The number before which the next page begins; None: this is the last page."""

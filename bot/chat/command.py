@@ -31,11 +31,11 @@ class CommandSpec:
     is_for_admins: bool = False
     """Whether platforms offer it to admins first; who may do what is checked when it runs."""
     is_private: bool = False
-    """Whether groups are not offered it, because everybody there would read the answer."""
+    """Whether it is not offered in groups, where everybody would read the answer."""
     changes_channel: bool = False
-    """Whether it changes something for everybody in the channel, who read the answer as well."""
+    """Whether it changes something for everybody in the channel; then everybody reads the reply."""
     needs_admin: bool = False
-    """Whether it is refused to everybody but admins; the refusal is for the author alone."""
+    """Whether only admins may run it; a refusal is shown to the author alone."""
     default_action: str = ""
     """The action of a group that is called without one."""
 
@@ -99,7 +99,7 @@ class ButtonAction(StrEnum):
     OBSERVE = "observe"
     """Remember what people say to each other, or not, as chosen from the menu."""
     SCOPE = "scope"
-    """Let those share a history who are chosen from the menu."""
+    """Set who shares a history, as chosen from the menu."""
     CHARACTERS = "characters"
     """Show a page of the menu that adds and removes single characters."""
     TOGGLE = "toggle"
@@ -121,14 +121,14 @@ MENU_ACTIONS = frozenset(
 )
 """What the buttons and lists of menus do: the same as a command."""
 FORM_ACTIONS = frozenset({ButtonAction.NAME, ButtonAction.ABOUT})
-"""What takes a text that a person writes: in a form where the platform has forms."""
+"""The actions that ask for a text, in a form where the platform has forms."""
 
 _DATA = re.compile(rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):(?P<part>.+/\d+)")
 
 
 @value_class
 class ButtonData:
-    """What a button is sent with, and comes back with when it is pressed."""
+    """The data of a button, which a press of it returns."""
 
     action: ButtonAction
     part: str
@@ -137,12 +137,12 @@ class ButtonData:
     """The version to show, from 1, or the page of a menu of presets."""
 
     def encode(self) -> str:
-        """Return it as text; the bot is left out, because a press names it anyway."""
+        """Encode it as text, without the bot, which a press names anyway."""
         return encode_button(self.action, self.part, self.number)
 
 
 def encode_button(action: ButtonAction, part: str, number: int = 0) -> str:
-    """Return `ButtonData` of these as text, which every answer has some of."""
+    """Encode a `ButtonData` without creating it, since every answer has several."""
     return f"{action}{number or ''}:{part.partition(':')[2]}"
 
 

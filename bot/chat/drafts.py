@@ -9,7 +9,7 @@ from bot.value_class import value_class
 
 @value_class
 class Scene:
-    """What was said before a message, and the message."""
+    """A message, and what was said before it."""
 
     before: Session
     said: Said
@@ -66,7 +66,7 @@ class PresetDraft:
     name: str
     """Of the preset."""
     base_version: int
-    """The version that it was begun from; 0: the preset is new."""
+    """The version that it is based on; 0: the preset is new."""
     revision: int
     """Counts what was saved; the first is 1."""
     content: str

@@ -187,7 +187,7 @@ class Said:
     is_forward: bool = False
     """Whether the text is that of a message which the author has forwarded."""
     asked_again_by: str | None = None
-    """The id of the person who had it answered again; None: it is answered for its author."""
+    """The id of the person who asked for another answer; None: the author did."""
 
     repeated_files: tuple[MediaItem, ...] = ()
     """Attachments of a question that is asked again; its text names them already."""
@@ -207,7 +207,7 @@ class Said:
 
     @property
     def own_text(self) -> str:
-        """What the author wrote: nothing in a forwarded message, which calls nobody."""
+        """The author's own words: none in a forwarded message, which addresses nobody."""
         return "" if self.is_forward else self.text
 
     @property
@@ -218,7 +218,7 @@ class Said:
 
     @property
     def is_for_author_alone(self) -> bool:
-        """Whether nobody but the author reads what is answered.
+        """Whether only the author reads the answer.
 
         A chat of its own without message ids is the terminal.
         """
@@ -383,6 +383,6 @@ class SurrogateJoiner:
         return whole.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def flush(self) -> str:
-        """Return what stands for a half that nothing followed."""
+        """Return the replacement for a first half that nothing followed."""
         held, self._held = self._held, ""
         return "\ufffd" if held else ""

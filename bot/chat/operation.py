@@ -136,7 +136,7 @@ class FailedMessage:
 
 @value_class
 class ProcessReport:
-    """What a process tells the others of itself."""
+    """The report of a process to the others."""
 
     errors: tuple[FailedMessage, ...] = ()
     """Those with the newest failures first."""
@@ -179,9 +179,9 @@ class Node:
     started_seconds: float
     """How long ago it started."""
     seen_seconds: float
-    """How long ago it reported itself; far longer than `HEARTBEAT_SECONDS`: it died."""
+    """The age of its last report; far above `HEARTBEAT_SECONDS`, the process is dead."""
     leases: tuple[str, ...]
-    """The roles that only one process has at a time and that it has now."""
+    """The exclusive roles that it holds now."""
     conversations: int
     """How many it is answering."""
 
@@ -207,7 +207,7 @@ class BackgroundWork:
 
 @value_class
 class HeldJob:
-    """A role that one process at a time has, and since when."""
+    """A role that one process holds at a time, and since when."""
 
     role: str
     owner: str

@@ -23,8 +23,8 @@ class Limits:
     typing_seconds: float
     """How long a typing indicator lasts; 0: there is none."""
     chat_calls: tuple[CallWindow, ...] = ()
-    """How many calls a chat takes, messages and edits together; empty: headers of responses tell.
-    What is reserved is left to the outbox by live edits."""
+    """The rate of calls in a chat, messages and edits together; empty: response headers tell it.
+    Live edits leave the reserved part to the outbox."""
     bot_calls: tuple[CallWindow, ...] = ()
     """The same for all chats of the bot together."""
     route_calls: tuple[CallWindow, ...] = ()
@@ -51,7 +51,7 @@ class Limits:
     shows_causes: bool = False
     """Whether readers see why an answer failed, because only the operator reads here."""
     render: Callable[[str], str] | None = None
-    """What readers get of a Markdown text, of which the units count; None: the text as it is."""
+    """Returns what readers see of a Markdown text, whose units count; None: the text as it is."""
     hides_markup: bool = False
     """Whether marks such as `**` take no units, because readers do not get them."""
     asks_by_replies: bool = False
@@ -66,8 +66,8 @@ class Limits:
     """Whether the platform reports deleted messages. Otherwise an answer whose message is gone when
     it is complete, or answered again, is sent anew."""
     can_repeat_sends: bool = True
-    """Whether a send that is repeated with the same nonce appears once. Else a send whose outcome
-    is unknown must be looked up before it is repeated."""
+    """Whether repeated sends with the same nonce appear once. If not, a send with an unknown
+    outcome must be looked up before it is repeated."""
 
     def below_name(self, face: "Face | None") -> "Limits":
         """Return the limits of the text below the line with the name of its character."""
@@ -180,7 +180,7 @@ class MessageContent:
     prompt: ReplyPrompt | None = None
     """Whose reply is asked for; None: nobody's. Such a message has no buttons."""
     is_plain: bool = False
-    """Whether the text is shown without any style, because the platform refused it with some."""
+    """Whether it is sent as plain text, because the platform refused its formatting."""
 
     @property
     def named_text(self) -> str:
@@ -230,7 +230,7 @@ class OutgoingMessage:
 
 @value_class
 class MessageSearch:
-    """Which messages may be one whose outcome is unknown."""
+    """The criteria for finding a message whose outcome is unknown."""
 
     after: str | None
     """Only newer messages than this one are considered."""
@@ -253,7 +253,7 @@ class AnswerThread:
 
 @value_class
 class OutgoingPart:
-    """What one part of an answer says in the end; the parts of a turn are numbered from 0.
+    """The final text of one part of an answer; the parts of a turn are numbered from 0.
 
     A part with a file is never opened early: it is sent as a whole, and its text is one short line,
     because some platforms allow less text beside a file.
@@ -311,7 +311,7 @@ class OutboxRow:
     """Deadline by `Clock.monotonic`: no request begins after it."""
 
     problem: str | None = None
-    """Why the row cannot be read: there is nothing of it to send."""
+    """Why the row cannot be read; then nothing of it is sent."""
 
     @property
     def text(self) -> str:

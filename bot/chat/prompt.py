@@ -61,7 +61,7 @@ class ToolRecord:
 
 @value_class
 class Capabilities:
-    """The conversations that a template renders without losing a text."""
+    """The orders of messages that a template renders without losing text."""
 
     accepts_system: bool
     """A system message at the beginning."""

@@ -98,7 +98,7 @@ class ConsideredCharacter:
 
 @value_class
 class NextAnswer:
-    """Who would answer a message, and what the first of them would be asked with."""
+    """Who would answer a message, and the prompt of the first one."""
 
     characters: tuple[ConsideredCharacter, ...] = ()
     """Those who would answer come first, in their order."""

@@ -33,7 +33,7 @@ class Turn:
     sent_as: tuple[str, ...] = ()
     """The names of the parts that an answer was sent as."""
     observed: bool = False
-    """Whether nobody was asked: background of what is said later."""
+    """Whether it addressed nobody: background for later answers."""
     files: tuple[MediaItem, ...] = ()
     """Where the platform has the files of a person's question, for when it is asked again."""
 
@@ -109,7 +109,7 @@ class InboxMessage:
 
     @property
     def replied_to(self) -> "InboxMessage":
-        """The message that the answer replies to: the newest, of an album the one with words."""
+        """The message that the answer replies to: the newest, or the one with words in an album."""
         newest = self.newest
         album = newest.incoming.album if isinstance(newest.incoming, Said) else None
         if album is None:
@@ -132,7 +132,7 @@ class InboxMessage:
         return error_id_of(self.turn)
 
     def part_name(self, part: int) -> str:
-        """Name a part of the answer: what is sent for it keeps this name for good."""
+        """Name a part of the answer; its messages keep this name for good."""
         return f"{self.turn}/{part}"
 
     def part_name_in(self, replaced: Sequence[str], part: int) -> str:
@@ -159,12 +159,12 @@ class ClaimedMessage:
 
 @value_class
 class HistoryChange:
-    """What happens to stored turns, by their ids."""
+    """Changes to stored turns, by their ids."""
 
     texts: Mapping[int, str] = field(default_factory=dict)
-    """What people's messages read now."""
+    """The new texts of people's messages."""
     versions: Mapping[int, Turn] = field(default_factory=dict)
-    """New versions, each in the place of a turn, which is kept as a version that is not active."""
+    """New versions, each in the place of a turn, which is kept as an inactive version."""
     superseded: Collection[int] = ()
     """What leaves the history, and is kept as an inactive version."""
     restored: Collection[int] = ()
@@ -194,7 +194,7 @@ class TurnResult:
     removes: TurnRange | None = None
     """What is deleted from the history first."""
     supersedes: TurnRange | None = None
-    """What leaves the history first, and is kept as a version that is not active."""
+    """Turns that leave the history first, and are kept as inactive versions."""
     was_stopped: bool = False
     """Whether an answer was ended early: a message that was opened for it may be left over."""
     is_withdrawn: bool = False
@@ -230,7 +230,7 @@ class OpenedPart:
     """The first row of its lane, taken for sending; None: another sender has the lane."""
 
     def sends(self, content: MessageContent) -> bool:
-        """Return whether it is certain that the message is opened with this.
+        """Return whether the message is certainly opened with this text.
 
         A process that died may have opened it with other words.
         """
@@ -247,7 +247,7 @@ class Session:
     turns: tuple[Turn, ...]
     """The newest turns, oldest first."""
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What was computed of the turns and is used again: it is forgotten with them."""
+    """Values computed from the turns; they are cached, and forgotten with the turns."""
 
     @property
     def is_answered(self) -> bool:
@@ -370,7 +370,7 @@ class MessagePlace:
     turn: int | None
     """The id of its turn; None: it is a part of an answer that is not finished."""
     is_last: bool
-    """Whether nothing follows it, and nothing waits to: a reply goes on from here."""
+    """Whether nothing follows it or waits to, so that a reply continues from here."""
 
 
 @value_class

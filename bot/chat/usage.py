@@ -28,7 +28,7 @@ class AnswerCharge:
 
 @dataclass(slots=True)
 class SpentAmount:
-    """What something has cost, in millionths of a US dollar; noted once that is known."""
+    """The cost of something in millionths of a US dollar, set once it is known."""
 
     micros: int = 0
 

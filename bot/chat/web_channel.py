@@ -66,7 +66,7 @@ class WebMessage:
     """The revision of its channel that it was changed by last."""
 
     def emptied(self) -> "WebMessage":
-        """Return what is kept of it once it is deleted: that it was."""
+        """Return what is kept of a deleted message: that it existed."""
         return WebMessage(self.id, self.author, "", self.at, is_deleted=True)
 
     @property
@@ -76,7 +76,7 @@ class WebMessage:
 
 
 def web_person(name: str) -> Person:
-    """Return the person whom a name stands for: the same name is the same person."""
+    """Return the person with a name; the same name is always the same person."""
     return Person(f"{WEB_PLATFORM}:{name.casefold()}", name)
 
 

@@ -29,7 +29,7 @@ NoteReaders: TypeAlias = tuple[str | None, tuple[str, ...]]
 
 @dataclass(eq=False)
 class AdminNotes:
-    """The choice of each server or channel; by default the operators read notes in private."""
+    """Where each server or channel wants its notes; by default, operators get them in private."""
 
     chat_settings: ChatSettings
     surfaces: Mapping[str, Surface]
@@ -128,7 +128,7 @@ class AdminNotes:
         return not sent or any(sent)
 
     async def _may_read(self, person: str, said: Said) -> bool | None:
-        """Return whether who reads the notes of a channel in private still may; None: unknown."""
+        """Return whether a private reader of notes is still an admin; None: unknown."""
         if self.is_still_admin is None or not person or said.is_private:
             return True
         may = await self.is_still_admin(person, said)

@@ -54,7 +54,7 @@ class NewestExchange:
     question: Turn
     answers: tuple[Turn, ...]
     turns: TurnRange | None
-    """Where they are in the history; None: the answer failed, so that they are not."""
+    """Their place in the history; None: the answer failed, so they are not in it."""
     earlier: tuple[Turn, ...] = ()
     """What was gathered with a question whose answer failed."""
     failed: tuple[int, ...] = ()
@@ -63,7 +63,7 @@ class NewestExchange:
 
 @dataclass(eq=False)
 class NewestQuestionHandlers:
-    """The handlers of /retry and /undo; only who asked may use them, and admins."""
+    """The handlers of /retry and /undo, for the person who asked and for admins."""
 
     admins: AdminCheck
 
@@ -108,9 +108,9 @@ class NewestQuestionHandlers:
         )
 
     async def _check_removal(self, request: CommandRequest, question: Turn) -> None:
-        """Refuse to delete others' questions, and to who writes as the group any at all.
+        """Refuse to delete others' questions, and to let anonymous admins delete any.
 
-        Which of the anonymous admins asked is not known, and what is removed does not come back.
+        Which of them asked is unknown, and what is removed does not come back.
         """
         is_own = question.is_said_by(request.incoming.author)
         if not is_own or writes_as_the_group(request.incoming):
@@ -147,7 +147,7 @@ def find_exchange(request: CommandRequest) -> NewestExchange | None:
 
 
 def _find_failed(kept: Sequence[StoredTurn], recent: Sequence[Turn]) -> NewestExchange | None:
-    """Find the newest question whose answer failed, in what is kept of those, newest first."""
+    """Find the newest of the questions kept because their answers failed."""
     known = {one.message_id for one in recent if one.message_id}  # another answer to it failed
     questions = (
         one
@@ -166,7 +166,7 @@ def _find_failed(kept: Sequence[StoredTurn], recent: Sequence[Turn]) -> NewestEx
 
 
 def _name(question: Turn) -> object:
-    """Return what tells a question from others: a native command has no message."""
+    """Return what distinguishes a question: a native command has no message."""
     return question.message_id or (question.text, question.speaker)
 
 
@@ -226,18 +226,17 @@ _AUDITED_AS = {
 
 @dataclass(eq=False)
 class AnswerButtons:
-    """Finds the answer of a button in the store; only who asked may press, and admins."""
+    """Finds the answer of a button; the person who asked may press it, and admins."""
 
     conversations: Conversations
     inbox: SqlInbox
     admins: AdminCheck
     route: Callable[[Pressed], Awaitable[Pressed]]
-    """Tells the history of a press."""
+    """Finds the history that a press belongs to."""
     asks_by_replies: Callable[[Address], bool] = lambda _: False
     """Whether people write free values in replies (`Limits`)."""
     limit: Callable[[Pressed], Awaitable[Text | None]] | None = None
-    """Counts a press, and returns why it is refused if there were too many; None: any number is
-    followed."""
+    """Counts a press, and returns why it is refused if there were too many; None: no limit."""
 
     async def refusal(self, pressed: Pressed) -> str | None:
         """Return why a press is refused; None: it is allowed.
@@ -290,7 +289,7 @@ class AnswerButtons:
         return exchange
 
     async def find_to_change(self, pressed: Pressed, data: ButtonData) -> Exchange:
-        """Return what `find` does, and note in the audit log what an admin does to others'."""
+        """Find as `find` does; record admins' changes to others' answers in the audit log."""
         exchange = await self.find(pressed, data)
         audited_as = _AUDITED_AS.get(data.action)
         if audited_as is not None and not exchange.question.turn.is_said_by(pressed.author):
@@ -326,7 +325,7 @@ class AnswerButtons:
     async def check_editor(
         self, said: Said, found: StoredTurn, exchange: Exchange, *, audited_as: str | None = None
     ) -> None:
-        """Refuse to change what others said, and answers to others' questions; admins may those.
+        """Refuse to change others' messages, and, except for admins, answers to them.
 
         Raises `UserError`. `audited_as` is what the audit log says if an admin changes the answer
         to somebody else's question; None: it is not changed yet.

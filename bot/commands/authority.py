@@ -23,7 +23,7 @@ _VALUES = {"on": "on", "off": None}
 
 @dataclass(eq=False)
 class AnonymousAdmins:
-    """The choice of each group; by default they do not count."""
+    """Whether anonymous admins count in each group; by default they do not."""
 
     chat_settings: ChatSettings
 
@@ -88,10 +88,10 @@ class AdminCheck:
     """Whether the admins of a server or group see them there; anybody can add the bot to their own
     group and be its admin."""
     press_seconds: float = _PRESS_SECONDS
-    """How long the platform may take to say whether who pressed a button, or reads notes in
-    private, is one."""
+    """How long the platform may take to say whether somebody who pressed a button, or reads notes
+    in private, is an admin."""
     audit: AuditLog | None = None
-    """Keeps what admins do to what others asked or said; None: nothing is kept."""
+    """Records what admins do to others' messages; None: nothing is recorded."""
 
     def __post_init__(self) -> None:
         self._still_admins: OrderedDict[tuple[str, str], tuple[bool | None, float]] = OrderedDict()
@@ -158,7 +158,7 @@ class AdminCheck:
         return said.author.id in self.admin_ids or (shows and await self.is_admin(said))
 
     async def require_prompts(self, said: Said, action: str) -> None:
-        """Refuse a prompt to who may not see it; raises `UserError`."""
+        """Refuse to show a prompt to those who may not see it; raises `UserError`."""
         await self.require(said, action)
         if not await self.may_see_prompts(said):
             raise UserError(
@@ -218,7 +218,7 @@ class AdminCheck:
 
 
 def unknown_admin_notice(incoming: Request, action: str) -> Text:
-    """Return what is said where the platform could not be asked who is an admin."""
+    """Return the notice that the platform could not be asked who is an admin."""
     return translatable(
         "Only an admin can {action}, and {platform} could not be asked whether you are one. Please"
         " try again in a minute.",

@@ -75,9 +75,9 @@ class CommandHandlers:
     usage: UsageView | None = None
     """Shows what answers cost."""
     private_commands: PrivateCommands | None = None
-    """Has commands run where people are alone with the bot."""
+    """Runs commands in private chats."""
     dead_letters: DeadLetters | None = None
-    """Know what the platform refused."""
+    """The messages that the platform refused."""
 
     def __post_init__(self) -> None:
         self._privacy = PrivacyHandlers(
@@ -195,7 +195,7 @@ class CommandHandlers:
 
     @command("stop", marked("stop the answer that is being written; what was written so far stays"))
     async def _stop(self, request: CommandRequest) -> CommandResult:
-        """Tell what has happened: the command has overtaken the answer, and stopped it, already."""
+        """Say what happened: the command has already overtaken the answer and stopped it."""
         text = describe_stop(request.stop, request.incoming)
         if request.stop is not StopOutcome.STOPPED:
             raise UserError(text)
@@ -347,7 +347,7 @@ def _introduction(preset: Preset, *, is_private: bool) -> Text:
 
 
 def describe_stop(outcome: StopOutcome, said: Said) -> Text:
-    """Say what a /stop has brought about."""
+    """Say what a /stop has done."""
     match outcome:
         case StopOutcome.STOPPED:
             return translatable("Stopped. /retry answers again.")

@@ -141,7 +141,7 @@ class SettingMenus:
         return CommandResult(joined(lines), menus=(menu, scope_menu), buttons=buttons)
 
     async def _description(self, request: CommandRequest) -> Text:
-        """Say where the author has described themselves; how, only where nobody else reads it."""
+        """Say where the author has a description; show it only where nobody else reads it."""
         said = request.incoming
         found = await self.personas.find(said.author.id, said.scopes)
         if found is None:
@@ -155,7 +155,7 @@ class SettingMenus:
     async def _inherited_observing(
         self, setting: ChatSetting | None, scopes: Sequence[str]
     ) -> list[Text]:
-        """Return a line with what would hold if nothing was set in this channel itself."""
+        """Return a line with the value that this channel would inherit."""
         if setting is None or setting.scope != scopes[0]:
             return []
         around = await self.resolver.observing_setting(scopes[1:])
@@ -219,7 +219,7 @@ class SettingMenus:
                 return None
 
     async def after_choice(self, data: ButtonData, request: CommandRequest) -> CommandResult:
-        """Show the menu again that something was chosen from, or the one that was asked for."""
+        """Show the menu again after a choice, or the menu that was asked for."""
         if data.action in _OF_SETTINGS:
             return await self.settings(request)
         if data.action in {ButtonAction.CHARACTERS, ButtonAction.TOGGLE}:

@@ -59,7 +59,7 @@ async def export_words(
 
 @value_class
 class PrivateCommands:
-    """Stores a command from a group again, as one of the private chat with its author."""
+    """Copies a command from a group into the private chat with its author."""
 
     chats: Mapping[str, PrivateChats]
     """By `Address.source`, of the platforms that have some."""
@@ -103,7 +103,7 @@ _OVERLAP_SECONDS = 600.0  # between two looks: clocks differ, and transactions t
 
 @value_class
 class Forgetting:
-    """Has each conversation forget in its turn: only its worker may change a history."""
+    """Queues deletions in conversations, since only their workers may change histories."""
 
     data: PersonalData
     personas: UserPersonas
@@ -111,7 +111,7 @@ class Forgetting:
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
     async def request_person(self, pressed: Pressed) -> None:
-        """Have everything forgotten that a person said, in every conversation; repeatable."""
+        """Queue the deletion of everything a person said, in every conversation; repeatable."""
         person = pressed.author.id
         await self._request(await self.data.conversations(person), pressed, person)
         await self.data.drop_set_aside(person)
@@ -119,7 +119,7 @@ class Forgetting:
         await self.personas.forget(person, await self.data.descriptions(person))
 
     async def request_channel(self, said: Said) -> int:
-        """Have all other conversations of the channel deleted; return how many turns they have.
+        """Queue the deletion of the channel's other conversations; return how many turns they have.
 
         A channel with one history has no others.
         """
@@ -143,7 +143,7 @@ class Forgetting:
             await self.receive(requests)
 
     async def request_copies(self, said: Said, message_id: str) -> None:
-        """Have the copies of a message deleted that branches have."""
+        """Queue the deletion of a message's copies in branches."""
         if said.address.history:
             deleted = Deleted(
                 address=said.address,
@@ -263,7 +263,7 @@ class PrivacyHandlers:
     private_commands: PrivateCommands | None
 
     def forget_me(self) -> CommandResult:
-        """Ask whether everything is meant that the person said."""
+        """Ask for confirmation before everything the person said is deleted."""
         text = translatable(
             "Delete everything that you said in all channels, and the answers to it?"
             " This cannot be undone."
@@ -326,7 +326,7 @@ class PrivacyHandlers:
         CommandOption("value", marked("on or off"), required=False, choices=("on", "off")),
     )
     async def set_observing_author(self, request: CommandRequest) -> CommandResult:
-        """Switch, in all chats, whether what the author does not say to the bot is remembered."""
+        """Switch whether the author's messages to others are remembered, in all chats."""
         value, author = request.argument.lower(), request.incoming.author.id
         if value not in {"", "on", "off"}:
             raise UserError(translatable("Use /settings me off or /settings me on."))
@@ -345,7 +345,7 @@ class PrivacyHandlers:
         needs_admin=True,
     )
     async def set_observing(self, request: CommandRequest) -> CommandResult:
-        """Switch whether what is not said to the bot is remembered in this channel."""
+        """Switch whether messages between people are remembered in this channel."""
         value = request.argument.lower()
         if value not in _OBSERVED:
             raise UserError(

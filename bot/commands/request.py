@@ -15,7 +15,7 @@ from bot.value_class import value_class
 
 
 class StopOutcome(Enum):
-    """What a /stop has brought about."""
+    """The outcome of a /stop."""
 
     NOTHING = auto()
     """No answer was in progress."""
@@ -54,7 +54,7 @@ class CommandRequest:
 
     @property
     def is_audited(self) -> bool:
-        """Whether what it changes is noted in the audit log: not in one's own private chat."""
+        """Whether its changes are recorded in the audit log: not in a private chat."""
         return not self.incoming.is_private
 
     @property
@@ -65,7 +65,7 @@ class CommandRequest:
 
 @value_class
 class AskedQuestion:
-    """A question, and who answers it: also again, as if it had come with a command or a press."""
+    """A question to answer, perhaps again, and the characters that answer it."""
 
     incoming: Said
     speakers: tuple[ActivePreset, ...]
@@ -88,7 +88,7 @@ class CommandResult:
     text_before_greeting: str = ""
     """The text without the greeting."""
     deletes_history: bool = False
-    """Whether everything said so far is deleted first; what was deleted is put before the text."""
+    """Whether the history is deleted first; the text then begins with what was deleted."""
     forgets: str | None = None
     """The platform's id of a message that is deleted from the history for good."""
     forgets_answers: bool = False
@@ -111,7 +111,7 @@ class CommandResult:
     in_place_of: tuple[str, ...] = ()
     """The part with the menu that was used: the text and its menus take its place."""
     keeps_unanswered: bool = False
-    """Whether the session goes on although a new one is wanted, if nothing was answered in it."""
+    """Whether a session without answers continues although a new one is wanted."""
 
 
 Handler: TypeAlias = Callable[[CommandRequest], Awaitable[CommandResult]]

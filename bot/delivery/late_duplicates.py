@@ -23,7 +23,7 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _LATE_SECONDS = 60.0
-"""How late a platform may still accept a message that a search did not find."""
+"""How late a platform may accept a message that a search did not find."""
 _SEARCH_SECONDS = 15.0
 """No request is made after this time; the lane is held for longer."""
 _POLL_SECONDS = 1.0

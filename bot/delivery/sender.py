@@ -267,7 +267,7 @@ class Sender:
     async def _give_up(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
         """Drop a row that was refused for good; send anew what can no longer be edited.
 
-        But nobody wants back what a person has deleted.
+        A message that a person has deleted is not sent anew.
         """
         is_gone = isinstance(error, MessageNotFound)
         was_deleted = is_gone and self._limits(row).hears_deletions

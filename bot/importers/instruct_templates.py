@@ -232,7 +232,7 @@ def _expand_texts(text: str, where: str) -> str:
     """Expand the macros that stand for fixed texts.
 
     Raises:
-        PresetError: there is another one than those and the names.
+        PresetError: there is any other macro, except those for names.
     """
 
     def expand(macro: re.Match[str]) -> str:

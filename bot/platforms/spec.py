@@ -179,7 +179,7 @@ class PlatformContext:
 
 @value_class
 class BotAccount:
-    """The bot of a token."""
+    """The bot that a token belongs to."""
 
     name: str
     link: str

@@ -3,14 +3,21 @@
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from datetime import datetime
+from datetime import timedelta
+from datetime import timezone
 from functools import lru_cache
 from typing import Final
-
-from bot.prompting.macro_variables import Variables, parse_expression
+from bot.prompting.macro_variables import Variables
+from bot.prompting.macro_variables import parse_expression
 from bot.value_class import value_class
+
 
 _TOKEN = re.compile(
     r"\[([^\[\]]*)\]|LTS|LT|L{1,4}|YYYY|YY|MMMM|MMM|MM|Mo|M|Q|DDDD|DDD|Do|DD|D|dddd|ddd|dd|d|E|WW|W"
@@ -71,7 +78,7 @@ def format_moment(at: datetime, pattern: str) -> str:
 
 
 def parse_moment(text: str, now: datetime) -> datetime | None:
-    """Return the time of an ISO date, in the zone of `now` if it names none; None if it is none."""
+    """Parse an ISO date, in the zone of `now` if it names none; return None if it is not one."""
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError:

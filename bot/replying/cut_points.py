@@ -1,4 +1,4 @@
-"""Where a Markdown text may be cut: code fences, open marks, sentence ends."""
+"""Find where a Markdown text may be cut: code fences, open marks, sentence ends."""
 
 import re
 from bisect import bisect_left
@@ -100,7 +100,7 @@ def open_marks(text: str) -> tuple[str, ...]:
 
 
 def close_unfinished(part: str) -> str:
-    """Return a text that still grows so that it reads well: nothing half is left of its marks."""
+    """Close the unfinished marks of a growing text, so that it reads well."""
     fence = _open_fence(part)
     if fence is not None:
         return f"{part}\n{fence.closer}"
@@ -125,7 +125,7 @@ def quote_prefix(text: str, position: int) -> str:
 
 
 def _note(found: re.Match[str], text: str, stack: list[str]) -> None:
-    """Open or close what a mark stands for."""
+    """Update the open marks by one mark."""
     before = text[found.start() - 1 : found.start()]
     after = text[found.end() : found.end() + 1]
     marks = ["**", "*"] if found[0] == "***" else [found[0]]
@@ -173,7 +173,7 @@ _UNBREAKABLE = re.compile(
 
 @dataclass
 class CutWindow:
-    """The prefix of the text in which one cut is chosen; nothing behind `stop` may matter."""
+    """The prefix of the text in which one cut is chosen; text after `stop` must not matter."""
 
     text: str
     offsets: Sequence[int]

@@ -20,7 +20,7 @@ def apply_filters(text: str, filter_chars: Iterable[str]) -> str:
 
 
 class OutputFilter:
-    """Does the same for a stream; no text that it returned has to be taken back.
+    """Does the same for a stream, without ever taking back text.
 
     What `feed` and `finish` return, joined, is `apply_filters` of all that was fed. A text that may
     still grow into an unwanted one is held back, and so is white space that may be the end.
@@ -138,7 +138,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 def ends_in_loop(text: str) -> bool:
-    """Whether the end of an answer says the same again and again, numbers aside.
+    """Whether the end of an answer repeats itself, ignoring numbers.
 
     Only for answers that end at their limit: a list or a refrain may do so as well.
     """
@@ -151,7 +151,7 @@ def ends_in_loop(text: str) -> bool:
 
 
 class RepetitionDetector:
-    """Takes the pieces of an answer, and tells when their end is one text over and over.
+    """Takes the pieces of an answer, and detects when it repeats one text without end.
 
     The cost of a piece is a few microseconds.
     """

@@ -82,15 +82,15 @@ class StopFlag:
             self._end()
 
     def keep(self) -> None:
-        """Let no newer message end the answer: each gets its own, behind it."""
+        """Protect the answer from newer messages, which get answers of their own."""
         self._is_kept = True
 
     def begin_again(self) -> None:
-        """Let another answer begin instead of the one that was superseded."""
+        """Reset for the answer that replaces the superseded one."""
         self.requested = self.is_superseded = self._cancelled = False
 
     def write_again(self, shown_to: int) -> None:
-        """Let an answer that was stopped before its first word be written until it has some.
+        """Continue an answer that was stopped before its first word until it has some words.
 
         An earlier process has shown it, in messages up to the part of this number, with words that
         nobody has kept: an answer without words would have these messages deleted.
@@ -181,13 +181,12 @@ class GeneratedAnswer:
     tool_calls: tuple[ToolRecord, ...] = ()
     """What it called, in order."""
     begun: str = ""
-    """What the model wrote before a cut behind which it went on: another request, with a usage that
-    nobody has reported."""
+    """What the model wrote before its stream was cut; that request's usage was not reported."""
 
 
 @value_class
 class WaitedSeconds:
-    """What passed before the model was asked."""
+    """The time before the model was asked."""
 
     queued: float = 0.0
     """Since the message was received."""

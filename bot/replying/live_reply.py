@@ -48,12 +48,12 @@ class LiveReply:
     buttons: tuple[Button, ...] = ()
     """What stands under the first part while the answer grows."""
     earlier: "LiveReply | None" = None
-    """The answer of the speaker before, which has to stand above this one."""
+    """The previous speaker's answer, which must be above this one."""
     face: Face | None = None
     """The character that answers."""
     _: KW_ONLY
     may_edit: Callable[[], bool] = lambda: True
-    """Whether no other worker can have given the whole answer by now."""
+    """Whether no other worker can have finished the answer by now."""
 
     def __post_init__(self) -> None:
         self._final: Sequence[str] = ()
@@ -104,7 +104,7 @@ class LiveReply:
             await self._show_part(part, text)
 
     def shows(self, part: OutgoingPart) -> bool:
-        """Return whether the message of a part says and shows just this for certain."""
+        """Return whether the message of a part certainly shows exactly this."""
         known = (
             self._known.get(at) for at, number in enumerate(self.opened) if number == part.part
         )
@@ -147,7 +147,7 @@ class LiveReply:
             raise failure
 
     def _on_change(self) -> None:
-        """Have what was fed shown when it is due; raises what ended the updates."""
+        """Show the fed text when it is due; raise what ended the updates."""
         if self._updates is not None:
             self._changed.set()
             if self._updates.done():
@@ -255,7 +255,7 @@ class LiveReply:
 
 
 def waiting_notice(waiting: Waiting) -> Text:
-    """Say for what a person waits, at which position of the queue, and for how long."""
+    """Say what a person waits for, at which position in the queue, and for how long."""
     if isinstance(waiting, RateLimitWait):
         seconds = max(1, math.ceil(waiting.seconds))
         return translatable(
@@ -385,7 +385,7 @@ def _always(_claim: Claim) -> bool:
 
 @dataclass(eq=False)
 class LiveReplies:
-    """Knows the surfaces of all platforms, and how what is queued gets delivered."""
+    """The surfaces of all platforms, and the delivery of queued messages."""
 
     conversations: Conversations
     surfaces: Mapping[str, Surface]
@@ -393,7 +393,7 @@ class LiveReplies:
     delivery: Delivery
     clock: Clock
     is_held: Callable[[Claim], bool] = _always
-    """Whether nobody else can hold a claim by now, so that its answer may be shown."""
+    """Whether a claim is still certain, so that its answer may be shown."""
 
     def limits(self, address: Address) -> Limits:
         """Return what the channel's platform supports."""
@@ -412,7 +412,7 @@ class LiveReplies:
         return self.final_parts(address, translate(text, language_of(locale)), first_part)
 
     async def open_notice(self, claim: Claim, message: InboxMessage, text: Text) -> None:
-        """Reply to a message that waits, before it is its turn; raises `Fenced`, `StoreError`."""
+        """Reply to a waiting message before its turn; raises `Fenced`, `StoreError`."""
         address = message.incoming.address
         for part in self.notice_parts(address, text, message.incoming.locale):
             opened = await self.conversations.open(claim, message, part)
@@ -425,7 +425,7 @@ class LiveReplies:
         buttons: tuple[Button, ...],
         menus: tuple[Menu, ...] = (),
     ) -> tuple[OutgoingPart, ...]:
-        """Return parts with buttons and menus under the last one, where the platform has them.
+        """Return parts with buttons and menus under the last one, if the platform has them.
 
         What stands in a thread has none: they stay in the channel, where they are pressed.
         """
@@ -438,7 +438,7 @@ class LiveReplies:
     def deliver(
         self, address: Address, row: OutboxRow | None, *, is_response: bool = False
     ) -> None:
-        """Have what was queued for a channel delivered; `row` is the first, if taken already."""
+        """Deliver the queue of a channel; `row` is the first, if taken already."""
         is_urgent = is_response and not self.limits(address).counts_responses
         self.delivery.deliver(address.lane, row, is_urgent=is_urgent)
 
@@ -453,7 +453,7 @@ class LiveReplies:
         *,
         can_stop: bool = False,
     ) -> AsyncIterator[LiveReply]:
-        """Show live updates of an answer until the block ends, and until the first one: typing.
+        """Show live updates of an answer until the block ends, and typing before the first one.
 
         What another character answered before, `earlier`, is shown whole first.
         """

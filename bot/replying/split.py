@@ -265,7 +265,7 @@ class _FenceScanner:
         return next(fence for begin, fence in reversed(self._fences) if begin <= position)
 
     def prose_start(self, position: int) -> int:
-        """Return where the text begins that is not in the code block before a position."""
+        """Return where the text after the last code block before a position begins."""
         begin = max(begin for begin, _ in self._fences if begin <= max(position, self._start))
         return self._closing_ends.get(begin, begin)
 

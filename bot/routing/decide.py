@@ -107,7 +107,7 @@ def decide(
 
 
 def _decide_late(incoming: Said, active: ActiveCharacters) -> Decision:
-    """Remember a message that came too late to be answered; only deletions are still made."""
+    """Observe a message that came too late to be answered; deletions still happen."""
     command = _command(incoming, active.presets)
     if command is not None:
         return command if command.name == "forget" else Ignore()
@@ -131,7 +131,7 @@ QUESTIONS: Mapping[ButtonAction, Text] = {
         "How do you describe yourself here? Reply to this message; clear deletes it."
     ),
 }
-"""What a person is asked, by the button that asks for it."""
+"""The questions that people answer by a reply, by button."""
 _COMMANDS = {ButtonAction.NAME: "/preset use", ButtonAction.ABOUT: "/me"}
 
 
@@ -162,7 +162,7 @@ _IN_PLACE_OF = StoredPattern(marked("{name}: {used} answered in place of {expect
 
 @value_class
 class _NotedDecision:
-    """A decision on a message; it is put into words once somebody asks for them."""
+    """A decision on a message; it is put into words on demand."""
 
     outcome: str
     """In English."""

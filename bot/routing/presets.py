@@ -1,4 +1,4 @@
-"""Which presets and which history scope hold in a channel."""
+"""Which presets answer in a channel, and whose messages share a history."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,7 +116,7 @@ class ActiveCharacters:
     def face(
         self, speaker: ActivePreset, character_names: Mapping[str, str], limits: Limits
     ) -> Face | None:
-        """Return whom readers see speak; None: the bot itself."""
+        """Return the face of the speaker; None: the bot itself."""
         preset = speaker.preset
         if not limits.shows_faces or not (self.is_group or preset.is_character):
             return None
@@ -224,11 +224,11 @@ class PresetResolver:
         await self._chat_settings.set(scope, _PRESET_KEY, value, by, audited=audited)
 
     async def reset(self, scope: str, by: str, *, audited: bool = False) -> None:
-        """Remove the choice that was made in this very scope."""
+        """Remove the choice for exactly this scope."""
         await self._chat_settings.set(scope, _PRESET_KEY, None, by, audited=audited)
 
     async def observes(self, scopes: Sequence[str]) -> bool:
-        """Return whether what is not said to the bot may be remembered in a channel."""
+        """Return whether messages between people may be remembered in a channel."""
         setting = await self.observing_setting(scopes)
         return setting is None or setting.value != "off"
 
@@ -244,16 +244,16 @@ class PresetResolver:
         await self._chat_settings.set(scope, _OBSERVE_KEY, value, by, audited=audited)
 
     async def set_observing_person(self, person: str, *, on: bool) -> None:
-        """Allow or forbid, in all chats, to remember what a person does not say to the bot."""
+        """Allow or forbid remembering a person's messages to others, in all chats."""
         await self._chat_settings.set(person, _OBSERVE_PERSON_KEY, None if on else "off", person)
 
     async def unobserved(self, people: Iterable[str]) -> frozenset[str]:
-        """Return those of these people, by their ids, who have forbidden that."""
+        """Return the ids of those people who have forbidden that."""
         ids = list(dict.fromkeys(people))
         return frozenset(await self._chat_settings.get_all(ids, _OBSERVE_PERSON_KEY))
 
     async def is_unobserved(self, said: Said) -> bool:
-        """Return whether a message is not said to the bot, by somebody who has forbidden that."""
+        """Return whether a message to others is by somebody who has forbidden remembering it."""
         is_said_to_bot = said.wake is not None or said.opened_from is not None
         return not is_said_to_bot and bool(await self.unobserved([said.author.id]))
 
@@ -317,7 +317,7 @@ SCOPE_DESCRIPTIONS: Mapping[HistoryScope, str] = {
 
 @dataclass(eq=False)
 class HistoryScopes:
-    """What an admin chose for the channel, else what its first preset says."""
+    """Whose messages share a history: an admin's choice for the channel, else its preset's."""
 
     chat_settings: ChatSettings
     resolver: PresetResolver
@@ -341,13 +341,13 @@ class HistoryScopes:
         return _SCOPES[active.first.preset.scope]
 
     async def setting(self, scopes: Sequence[str]) -> ChatSetting | None:
-        """Return what an admin chose for a channel or around it."""
+        """Return an admin's choice for a channel, or for what is around it."""
         return await self.chat_settings.resolve(scopes, _SCOPE_KEY)
 
     async def set(
         self, scope: str, value: HistoryScope | None, by: str, *, audited: bool = False
     ) -> None:
-        """Choose for a channel, None: what holds around it; `by` is the admin's id.
+        """Choose for a channel; None: inherit. `by` is the admin's id.
 
         What was said keeps its history.
         """

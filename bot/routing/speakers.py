@@ -96,7 +96,7 @@ def _has_word(word: str, text: str) -> bool:
 def name_position(preset: Preset, text: str) -> int | None:
     """Return where one of the character's names first stands in a text as a word of its own.
 
-    What is part of a link calls nobody.
+    Names in links do not count.
     """
     text = _LINK.sub(lambda link: " " * len(link[0]), text)
     names = [name for name in (preset.role_name, preset.name, *preset.aliases) if name]
@@ -160,13 +160,13 @@ class SpeakerCandidate:
 
 @value_class
 class _Chance:
-    """What the chance of a character to answer depends on, besides its talkativeness."""
+    """What a character's chance to answer depends on, besides its talkativeness."""
 
     recent: Sequence[Turn]
     now: datetime
     dice: Dice
     share: float
-    """What its talkativeness is multiplied by; 0 if the message is not addressed to the bot."""
+    """The factor of its talkativeness; 0 if the message is not addressed to the bot."""
 
 
 def select_speakers(

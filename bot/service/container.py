@@ -139,7 +139,7 @@ class Container(AnsweringContainer):
 
     @property
     def _sharing_jobs(self) -> Sequence[Job]:
-        """What tells the other processes of this one."""
+        """The jobs that report this process to the others."""
         if self.is_alone:
             return ()
         share = partial(share_reports, self.nodes, self.owner, self.backends)

@@ -156,7 +156,7 @@ class ExclusiveReceiver:
 
     @property
     def connection_error(self) -> str | None:
-        """Why nothing is received; a process that stands by is as it should be."""
+        """Why nothing is received; None for a process that stands by."""
         return None if self._role.is_standby else self._platform.connection_error
 
     async def run(self, intake: Intake) -> None:
@@ -195,7 +195,7 @@ class ShardReceiver:
 
     @property
     def connection_error(self) -> str | None:
-        """Why nothing is received; a process that stands by is as it should be."""
+        """Why nothing is received; None for a process that stands by."""
         roles = self._roles.values()
         is_standby = any(one.is_standby for one in roles) and not any(one.is_held for one in roles)
         return None if is_standby else self._platform.connection_error

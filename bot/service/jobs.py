@@ -23,12 +23,12 @@ from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
 from bot.value_class import value_class
 
 _DELETE_AFTER_SECONDS = 300.0
-"""After the start: a service that is restarted every hour deletes as well."""
+"""After the start, so that a service that is restarted every hour deletes, too."""
 _DELETE_EVERY_SECONDS = 3600.0
 _SECONDS_BETWEEN_LAGS = 0.5
 _SECONDS_BETWEEN_LOOKS = 2.0
 _LOOKS_AT_START = 4
-"""How many looks a part that has never worked gets: it may still be connecting."""
+"""How many checks a part that has never worked may fail: it may still be connecting."""
 _MAX_ERRORS = 10
 _MAX_STEPS = 30
 _MAX_CHARS = 1000  # of the end of one value, where a traceback says what it is
@@ -43,7 +43,7 @@ async def _nothing() -> None:
 
 @value_class
 class RolePart:
-    """The jobs of one role, and what happens before and after them."""
+    """The jobs of one role, with their setup and cleanup."""
 
     jobs: Sequence[Job] = ()
     """Run until the process ends."""
@@ -213,7 +213,7 @@ async def share_reports(
 
 
 def make_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
-    """Return what this process tells the others."""
+    """Return this process's report to the others."""
     report = process_report(backends, events)
     return replace(report, errors=tuple(map(_shortened, report.errors[:_MAX_ERRORS])))
 

@@ -50,11 +50,11 @@ class RunOptions:
     model: str | None = None
     """The model that all presets use in this run, as "model" or "provider/model"."""
     roles: frozenset[Role] = ALL_ROLES
-    """What this process does of an installation's work."""
+    """The roles of this process."""
 
     @property
     def shares_work(self) -> bool:
-        """Whether other processes do a part of the work."""
+        """Whether other processes share the work."""
         return self.roles != ALL_ROLES
 
 

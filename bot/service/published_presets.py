@@ -28,7 +28,7 @@ from bot.texts.text import text_of
 _log = structlog.get_logger(__name__)
 _PUBLISHED_PRESETS = "presets"
 _ROW = "published preset "
-"""With the preset's name behind it, a row that has another value after each publishing."""
+"""The prefix of rows, one per preset, that change with each publishing."""
 _LOOK_SECONDS = 2.0
 
 
@@ -41,14 +41,14 @@ class PublishedPresets:
         self._resources = resources = container.resources
         self._resolver = resources.resolver
         self._file_contents = _contents(resources.file_presets)
-        """Of the presets folder as this process knows it, by the name of the preset."""
+        """The files of the presets folder as this process knows them, by preset name."""
         self._stamps = resources.file_stamps
         self._last_names: Mapping[Path, str] = resources.preset_files
         """The presets in its files, also in those that are broken now."""
         self._reported: Mapping[str, str] = dict(self._resolver.disabled)
-        """Why presets cannot be used, as the log says already, by name."""
+        """The problems that were logged already, by preset name."""
         self._seen: Mapping[str, str] | None = None
-        """The rows of the last look; None: there was none."""
+        """The rows of the last poll; None: there was none."""
         self._resolver.follow(self._load)
         resources.signals.subscribe(_PUBLISHED_PRESETS, self._resolver.mark_stale)
 
@@ -72,7 +72,7 @@ class PublishedPresets:
         await repeat(self.look, self._container.clock, _LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Mark presets published since the last look as stale."""
+        """Mark presets published since the last poll as stale."""
         rows = await self._container.inbox.cursors(_ROW)
         seen = rows if self._seen is None else self._seen
         new = [name.removeprefix(_ROW) for name in rows if rows[name] != seen.get(name)]

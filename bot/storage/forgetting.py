@@ -149,7 +149,7 @@ class PersonalData:
     async def note_forgotten(self, person_id: str) -> None:
         """Delete notes that quote the person.
 
-        Record, so that it outlives the database, that the person's descriptions are deleted.
+        Record the deletion of the person's descriptions in a file that outlives the database.
         """
         self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
         await self._drop_notes(person_id)

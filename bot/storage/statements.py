@@ -76,7 +76,7 @@ class Statement:
         return Query(self, values or {}, ())
 
     def query_alone(self, values: Values | None = None) -> "Query":
-        """Return this statement as a whole unit: it needs no transaction around it.
+        """Return this statement as a unit of its own, without a transaction.
 
         Nor do those that follow it in a unit that only reads.
         """

@@ -57,7 +57,7 @@ _SAMPLE_MODEL = translatable(
 
 @dataclass(eq=False)
 class AnswerPipeline:
-    """Lets characters answer one after the other; each reads the answers before its own."""
+    """Has characters answer one after the other; each reads the answers before its own."""
 
     sources: PromptSources
     backends: Mapping[str, Backend]
@@ -99,7 +99,7 @@ class AnswerPipeline:
     ) -> TurnResult:
         """Let the speakers answer, then whoever reacts to that, until they are stopped.
 
-        A speaker that fails is skipped if another one answers. Who asks for too much waits first.
+        A speaker that fails is skipped if another one answers. People over a limit wait first.
         `removed` turns are about to be deleted, so nobody reads them; `before` are the only turns
         that the speakers know, else those of the session. Returns the turns of the speakers,
         without that of the message; none before their first word.
@@ -140,7 +140,7 @@ class AnswerPipeline:
         return context.to_result(was_stopped=stop.requested)
 
     async def _greet(self, context: TurnContext, gathered: int) -> TurnContext:
-        """Have a character's greeting stand above the first answer of a conversation."""
+        """Put a character's greeting above the first answer of a conversation."""
         active, session, first_part = context.active, context.session, context.first_part
         speaker = active.first
         before = session.turns[: len(session.turns) - gathered]
@@ -199,7 +199,7 @@ class AnswerPipeline:
     async def _write_again_if_shown(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
     ) -> None:
-        """Have an answer that was stopped before its first word written where people saw it begin.
+        """Write an answer that was stopped before its first word, if people saw it begin.
 
         A process that ended has shown its messages, which would vanish with it.
         """
@@ -276,7 +276,7 @@ class AnswerPipeline:
             context.notices.append(_SAMPLE_MODEL)
 
     async def _is_beyond_model(self, receipt: Receipt, context: TurnContext) -> bool:
-        """Whether the model that comes with Troupe failed; true once in a conversation."""
+        """Whether the included model failed; true once per conversation."""
         backend = self.backends.get(receipt.provider)
         model = receipt.prompt.model
         if backend is None or not backend.is_sample(model):
@@ -333,12 +333,12 @@ def _form(preset: Preset, said: Said, limits: Limits) -> LongAnswer:
 
 
 def _files_notice(context: TurnContext) -> str:
-    """Return what stands behind the first answer if not all files were read for certain."""
+    """Return the notice after the first answer about files that may not have been read."""
     notice = None if context.turns else explain_files(context.files)
     return f"\n\n{translate(notice, language_of(context.said.locale))}" if notice else ""
 
 
 def _marks(receipt: Receipt, locale: str | None) -> str:
-    """Return what readers see behind an answer that is not whole, or for which tools were used."""
+    """Return the lines below an answer that is incomplete, or for which tools were used."""
     marks = [one for one in (end_mark(receipt.reason), used_tools(receipt.tool_calls)) if one]
     return translate(joined(marks, ""), language_of(locale)) if marks else ""

@@ -42,7 +42,7 @@ class LeaseKeeper:
         self._held_since.update(dict.fromkeys(claims, asked_at))
 
     def is_certain(self, claim: Claim) -> bool:
-        """Return whether a request that leaves now arrives before anybody else can hold a claim.
+        """Return whether a request sent now arrives before another worker can hold the claim.
 
         A worker that stood still has to ask before it changes what people see.
         """
@@ -89,7 +89,7 @@ _LONGEST_WAIT_SECONDS = 60.0
 _DEFERRED_SECONDS = 10.0
 _MAX_SHARE_IN_FLIGHT = 1 / 3
 _ALWAYS_IN_FLIGHT = 2
-"""Suspects that may be in flight whatever the share: one may take very long."""
+"""Suspects that may always be in flight, since one may take very long."""
 
 
 def is_set_aside(message: InboxMessage) -> bool:
@@ -125,7 +125,7 @@ class _TrackedAttempt:
 
 
 class IsolationGate:
-    """Lets messages start: at once, but for suspects, which start one after the other."""
+    """Admits messages at once, but suspects one after the other."""
 
     def __init__(self, clock: Clock, dice: Callable[[], float] = random.random) -> None:
         self._clock = clock
@@ -140,7 +140,7 @@ class IsolationGate:
         self._order = itertools.count()
         self._deferred: list[_TrackedAttempt] = []
         self._alone: _TrackedAttempt | None = None
-        """The attempt that is recorded as one without others."""
+        """The attempt that is recorded as running without other suspects."""
         self._recording = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -244,7 +244,7 @@ class IsolationGate:
             self._alone = None
 
     async def _record_start(self, attempt: _TrackedAttempt) -> None:
-        """Record whether an attempt is one without others, before anything is done for it.
+        """Record, before work on an attempt begins, whether it runs without other suspects.
 
         After one death, everything that is in flight as well counts as another; for a suspect only
         another suspect does, since nothing else explains its earlier deaths.

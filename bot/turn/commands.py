@@ -1,4 +1,4 @@
-"""Run commands, and finish with what they say and change: settings, the session, the history.
+"""Run commands, and store their replies and changes: settings, the session, the history.
 
 If only one person sees the reply to a change, such as a choice from a menu on Discord, a separate
 message tells everybody who changed what.
@@ -36,7 +36,7 @@ _FORGOTTEN = translatable("I have forgotten that message and everything that was
 _CHANGED = translatable("Changed.")
 _MAX_TURNS = 400
 _MAX_WAITING = 200
-"""A refused /stop further back gets its reply when its turn comes."""
+"""A refused /stop further back in the queue gets its reply in its turn."""
 
 
 @value_class
@@ -114,7 +114,7 @@ class Commands:
     async def forget_person(
         self, group: MessageGroup, person_id: str | None
     ) -> InboxMessage | None:
-        """Delete what a person (None: everybody) said here, and what derives from it."""
+        """Delete what a person (None: everybody) said here, and everything derived from it."""
         if person_id is None:
             await self.finisher.delete_history(group.claim)
             return await self.finisher.finish(group, TurnResult(new_session=True))
@@ -123,7 +123,7 @@ class Commands:
         return await self.finisher.finish_forgetting(group, result, person_id)
 
     async def tell_refusal(self, claim: Claim, command: Said, outcome: StopOutcome) -> bool:
-        """Tell the author of a /stop at once that the answer goes on, if it still waits."""
+        """Tell the author of a waiting /stop at once that the answer continues."""
         waiting = await self.stages.conversations.waiting(claim, _MAX_WAITING)
         key = command.external_key
         message = next((one for one in waiting if one.incoming.external_key == key), None)
@@ -204,7 +204,7 @@ class Commands:
         found: StoredTurn,
         exchange: Exchange,
     ) -> TurnResult:
-        """Let a new version take the place of an answer, in the same messages."""
+        """Replace an answer by a new version, in the same messages."""
         said, active, replies = request.incoming, request.active, self.stages.replies
         answer = _active_version(found, exchange)
         parts = tuple(name for name in answer.turn.sent_as if name in exchange.parts)
@@ -271,7 +271,7 @@ class Commands:
     async def _greeting(
         self, address: Address, scopes: Sequence[str], result: CommandResult, now: datetime
     ) -> tuple[Turn | None, str, Face | None]:
-        """Return the greeting of a result, if it has one, and what tells readers who says it."""
+        """Return the greeting of a result, if any, and its speaker line."""
         if not result.greeting:
             return None, "", None
         turn = Turn("assistant", result.greeting, None, now, result.greeter)
@@ -288,7 +288,7 @@ class Commands:
         face: Face | None,
         first_part: int,
     ) -> TurnResult:
-        """Let a character greet everybody in separate messages, from this part on."""
+        """Greet everybody in separate messages, from this part on."""
         if greeting is None:
             return TurnResult()
         text = line + greeting.text

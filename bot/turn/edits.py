@@ -1,6 +1,6 @@
 """Follow the edit of a message: answer it again in place, withdraw it, or change the history.
 
-The old answer is kept as a version, unless the edit cut it short: nobody asks for its rest.
+The old answer is kept as a version, unless the edit cut it short.
 """
 
 from collections.abc import Collection, Mapping
@@ -35,17 +35,17 @@ from bot.value_class import value_class
 _log = structlog.get_logger(__name__)
 _MAX_TURNS_BEFORE = 400
 _MAX_AGE = timedelta(minutes=5)
-"""An edit of an older message that is not in the history does not make it a question."""
+"""An older message that is not in the history does not become a question by an edit."""
 
 
 @value_class
 class Edits:
-    """Works out what an edit changes; nothing is stored before the result is finished."""
+    """Computes what an edit changes; nothing is stored before the result is finished."""
 
     stages: TurnStages
 
     async def follow(self, group: MessageGroup, edited: Edited) -> TurnResult | Said:
-        """Return what the edit changes, or a message that was no question before and is one now.
+        """Return what the edit changes, or a message that the edit has made a question.
 
         The newest question is answered again, in the messages of its old answer; if it does not
         address anybody any more, its answer is deleted and it is background. Of older messages the
@@ -101,7 +101,7 @@ class Edits:
                 return _withdrawn(exchange, HistoryChange(superseded=(exchange.question.id,)))
 
     def _decide(self, said: Said, active: ActiveCharacters, exchange: Exchange) -> Decision:
-        """Decide about a message as it reads now; what chance has answered stays answered."""
+        """Decide about the edited message; what was answered by chance stays answered."""
         now, before = self.stages.now(), exchange.before.turns
         decision = decide(said, active, before, dice=self.stages.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:
@@ -172,7 +172,7 @@ def _cut_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
 def _in_place(
     exchange: Exchange, result: TurnResult, texts: Mapping[int, str], cut: set[int]
 ) -> TurnResult:
-    """Let the new answers take the places of the old ones, in the history and in the channel."""
+    """Put the new answers in the places of the old ones, in the history and the channel."""
     places = [one.id for one in exchange.answers]
     versions = dict(zip(places, result.turns, strict=False))
     rest = set(places[len(result.turns) :])
@@ -197,7 +197,7 @@ def _may_call_others(said: Said, exchange: Exchange) -> bool:
 
 
 def _asked(exchange: Exchange, result: TurnResult) -> TurnResult:
-    """Let a message that is answered now be background no longer."""
+    """Make a message that is answered now a question."""
     if not exchange.question.turn.observed or result.change is None or not result.turns:
         return result
     change = replace(result.change, observed={exchange.question.id: False})
@@ -205,7 +205,7 @@ def _asked(exchange: Exchange, result: TurnResult) -> TurnResult:
 
 
 def _with_files(said: Said, exchange: Exchange, result: TurnResult) -> TurnResult:
-    """Update where the files of a question are."""
+    """Update the file locations of a question."""
     question, change = exchange.question, result.change or HistoryChange()
     is_observed = change.observed.get(question.id, question.turn.observed)
     files = () if is_observed else files_to_keep(said)
@@ -215,6 +215,6 @@ def _with_files(said: Said, exchange: Exchange, result: TurnResult) -> TurnResul
 
 
 def _withdrawn(exchange: Exchange, change: HistoryChange) -> TurnResult:
-    """Take the answers back, from the channel and from the history."""
+    """Withdraw the answers from the channel and the history."""
     superseded = (*change.superseded, *(one.id for one in exchange.answers))
     return TurnResult(change=replace(change, superseded=superseded), in_place_of=exchange.parts)

@@ -61,7 +61,7 @@ class TurnStages:
 
     conversations: Conversations
     memories: Sequence[ConversationMemory]
-    """What keeps parts of conversations besides, as backends do."""
+    """Other components that keep data of conversations, such as backends."""
     clock: Clock
     resolver: PresetResolver
     commands: CommandHandlers
@@ -80,9 +80,9 @@ class TurnStages:
     is_paused: Callable[[str], bool] = _never
     """Whether an operator has paused answering in a conversation, by its key."""
     is_void: Callable[[Said], bool] = _never
-    """Whether a message is from before a restore, so that nothing is done about it."""
+    """Whether a message is from before a restore and is ignored."""
     is_context: Callable[[InboxMessage], bool] = _never
-    """Whether a message was answered before a restore, so that it is remembered only."""
+    """Whether a message was answered before a restore and is only remembered."""
     notices: RareNotices = RareNotices()
     """How often the service says in a channel that it is busy."""
     queue_limit: QueueLimit | None = None
@@ -98,7 +98,7 @@ class TurnStages:
     def find_speaker(
         self, turn: Turn, address: Address, active: ActiveCharacters
     ) -> tuple[str, Face | None]:
-        """Return what tells readers who speaks: a line, or a face where the platform has faces."""
+        """Return what shows readers who speaks: a line, or a face where the platform has faces."""
         if turn.preset not in active.names:
             return "", None
         [speaker] = active.pick([turn.preset])
@@ -109,11 +109,11 @@ class TurnStages:
 
 @dataclass(slots=True)
 class TurnFinisher:
-    """Stores what messages led to; each method returns the next message of the conversation."""
+    """Stores the results of messages; each method returns the next message of the conversation."""
 
     stages: TurnStages
     stopping: bool = False
-    """Whether the process ends: no next message is taken then."""
+    """Whether the process is ending, so that no next message is taken."""
 
     async def finish(self, group: MessageGroup, result: TurnResult) -> InboxMessage | None:
         """Store the result and have it delivered."""
@@ -144,7 +144,7 @@ class TurnFinisher:
     async def finish_with_text(
         self, group: MessageGroup, text: str, *, is_shown: bool = False
     ) -> InboxMessage | None:
-        """Reply with a text of the service, which does not enter the history.
+        """Reply with a notice that does not enter the history.
 
         With `is_shown` it was sent already, as far as it was opened.
         """
@@ -217,7 +217,7 @@ class TurnFinisher:
 
 @value_class
 class QuestionAnswers:
-    """Answers questions; what overtakes an answer begins it again."""
+    """Answers questions; a message that interrupts an answer starts it again."""
 
     stages: TurnStages
     finisher: TurnFinisher
@@ -230,7 +230,7 @@ class QuestionAnswers:
         removed: TurnRange | None = None,
         decide_next: Callable[[Said], Awaitable[Decision]] | None = None,
     ) -> tuple[str, InboxMessage | None]:
-        """Have a question answered, and replace the removed turns by it and its answer.
+        """Answer a question, and replace the removed turns by it and its answer.
 
         `decide_next` decides on later messages, which may be answered with it; None: nothing is
         added, as to a question that is asked again. Returns the outcome for the metrics, and the
@@ -313,9 +313,9 @@ class QuestionAnswers:
         active: ActiveCharacters,
         removed: TurnRange | None,
     ) -> TurnResult | None:
-        """Answer what was gathered; what overtakes the answer is gathered too, and it begins again.
+        """Answer what was gathered; if a message interrupts, gather it too and start again.
 
-        The answer that was overtaken is dropped; the next one has other parts than it. None: the
+        The interrupted answer is dropped; the next one has new parts. None: the
         only question was deleted.
         """
         stops = self.stages.stops
@@ -344,7 +344,7 @@ class QuestionAnswers:
     def _limited(
         self, group: MessageGroup, gathering: Gathering
     ) -> AbstractAsyncContextManager[None]:
-        """Let few enough questions wait for the answer that the block makes."""
+        """Limit how many questions wait for the answer in the block."""
         limit = self.stages.queue_limit
         return limit.enforced(group, gathering.at_most) if limit is not None else nullcontext()
 
@@ -368,7 +368,7 @@ def with_response(
 
 
 def _as_background(gathering: Gathering, *, is_new: bool) -> TurnResult:
-    """Keep questions without an answer; those that are asked again are kept already."""
+    """Keep questions without an answer, unless they are kept already."""
     asked = gathering.asked
     if not is_new or asked.in_place_of:
         return TurnResult()

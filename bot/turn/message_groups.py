@@ -38,7 +38,7 @@ _MAX_COUNTED = 100
 
 @dataclass(slots=True)
 class MessageGroup:
-    """What is being processed of a claimed conversation; more may be gathered with it."""
+    """The messages of a claimed conversation that are processed now; more may be gathered."""
 
     claim: Claim
     message: InboxMessage
@@ -50,7 +50,7 @@ class MessageGroup:
 
 @value_class
 class MessageParts:
-    """Which messages a client has cut one message into, in a channel: an album, or a long paste."""
+    """Finds the messages that a client has split one message into: an album, or a long paste."""
 
     limits: Limits
     rules: BusyRules
@@ -68,7 +68,7 @@ class MessageParts:
         return self.rules.paste_seconds if is_cut else 0.0
 
     def join(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> Said | None:
-        """Return the message that the parts so far and a later one make; None: it is not a part.
+        """Join a later message to the parts so far; return None if it is not a part.
 
         `newest` is the newest of the parts.
         """
@@ -112,7 +112,7 @@ async def join_parts(
     conversations: Conversations,
     clock: Clock,
 ) -> Said:
-    """Return a message with its further parts, for which it waits; most have none.
+    """Wait for further parts of a message, and return it with them; most have none.
 
     What was in flight when two processes died is processed alone.
     """
@@ -148,7 +148,7 @@ async def join_parts(
 @value_class
 class _SeenMessage:
     parts: tuple[InboxMessage, ...]
-    """One, or those that a client has cut it into."""
+    """One, or those that a client has split it into."""
     said: Said
     decision: Decision
 
@@ -174,11 +174,11 @@ class Gathering:
 
     def __post_init__(self) -> None:
         self.askers = {self.asked.incoming.author.id}
-        """Whose messages are gathered into the answer: they may stop it."""
+        """The authors of the gathered messages, who may stop the answer."""
         self.decided: list[tuple[Said, Decision]] = []
         """What was decided on everything that was gathered."""
         self.left_over = 0
-        """How many more messages wait that this answer does not cover."""
+        """How many waiting messages this answer does not cover."""
         self._rules = self.asked.speakers[0].preset.busy
         self._parts = MessageParts(self.limits, self._rules)
         self._mode = self._busy_mode()
@@ -202,12 +202,12 @@ class Gathering:
         return "interrupt" if said.wake is WakeReason.DM else "collect"
 
     async def gather_waiting(self) -> None:
-        """Gather what waits behind the message, once the channel has been quiet for a moment."""
+        """Gather the messages that follow, once the channel has been quiet for a moment."""
         if self.group.message.is_followed:
             await self.gather_until_quiet()
 
     async def gather_until_quiet(self) -> None:
-        """Gather what has come and still comes, until the channel is quiet for a moment."""
+        """Gather new messages until the channel is quiet for a moment."""
         until = self.clock.monotonic() + _MAX_WAIT_SECONDS
         while not self._is_ended:
             await self._look()
@@ -281,7 +281,7 @@ class Gathering:
         return max((self.group.message.newest, *seen), key=lambda one: one.id)
 
     async def _look(self) -> None:
-        """Read what has come since; a command, or what needs its own answer, ends the group."""
+        """Read new messages; a command, or a message that needs its own answer, ends the group."""
         if self._is_ended or self._free == 0 or self.decide_next is None:
             return
         after, between = self._newest, self.group.between
@@ -372,7 +372,7 @@ def user_turn(said: Said) -> Turn:
 
 
 def observed_turn(said: Said) -> Turn:
-    """Return a message that nobody answers; in a private chat it was said to nobody else."""
+    """Return a message that is not answered as a turn of the history."""
     is_observed = said.wake is not WakeReason.DM
     files = () if is_observed else files_to_keep(said)
     return replace(user_turn(said), observed=is_observed, files=files)

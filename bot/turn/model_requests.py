@@ -54,7 +54,7 @@ _EMPTY = translatable("The model gave an empty answer. Please try again or rephr
 
 
 class _LimitSpentOnThinking(BackendError):
-    """An answer without a word, because thoughts took all tokens that the preset allows it."""
+    """An empty answer, because the model used all its tokens for thinking."""
 
 
 @value_class
@@ -65,11 +65,11 @@ class AnswerRequest:
     line: str
     """Shown before the first text, as it says who speaks; may be empty."""
     context: TurnContext
-    """What is known of the turn; gets the notices."""
+    """The context of the turn, which collects the notices."""
     live_reply: LiveReply
     """Shows the answer while it is generated."""
     stop: StopFlag
-    """Keeps what was said when it is requested."""
+    """Summarizes turns on request."""
     has_fallback: bool = False
     """Whether another model is tried if this one fails."""
 
@@ -79,7 +79,7 @@ class AnswerRequest:
 
 @dataclass(eq=False)
 class ModelRequests:
-    """Asks a preset's own model, its fallbacks when it fails, a cheaper one without money."""
+    """Asks a preset's model, its fallbacks if it fails, or a cheaper one if a budget is used up."""
 
     sources: PromptSources
     backends: Mapping[str, Backend]
@@ -138,9 +138,9 @@ class ModelRequests:
         return receipt
 
     async def _generate(self, request: AnswerRequest) -> Receipt:
-        """Ask one model, and again where the first request has shown what it takes.
+        """Ask one model, and once more after a failure that a changed request avoids.
 
-        Thoughts took all that the preset allows an answer, or the prompt was too long.
+        That is when thinking used up the answer's limit, or the prompt was too long.
         """
         preset = request.speaker.preset
         try:
@@ -209,7 +209,7 @@ class ModelRequests:
         return VisibleLimit(limit, token_counter)
 
     def _request_summary(self, preset: Preset, context: TurnContext, fitted: FittedPrompt) -> None:
-        """Have the turns summarized that no longer fit into the history."""
+        """Request a summary of the turns that no longer fit."""
         if any(one.section == "history" for one in fitted.dropped):
             _, observed = split_observed(context.session.turns)
             kept = len(observed) + sum(len(unit.messages) for unit in fitted.draft.history)

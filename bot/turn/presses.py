@@ -44,7 +44,7 @@ another menu is shown), and what takes the place of the menu."""
 
 @value_class
 class Presses:
-    """Works out what a press changes; nothing is stored before the result is finished."""
+    """Computes what a press changes; nothing is stored before the result is finished."""
 
     stages: TurnStages
     edits: Edits
@@ -89,7 +89,7 @@ class Presses:
                 return await self._choose(pressed, data, exchange, active)
 
     async def _find(self, pressed: Pressed, data: ButtonData) -> Exchange | None:
-        """Return the exchange that a press is for; None if it was deleted, which was wanted."""
+        """Return the exchange that a press is for; None if it was deleted, as requested."""
         try:
             return await self.stages.buttons.find_to_change(pressed, data)
         except UserError as error:
@@ -102,7 +102,7 @@ class Presses:
             raise UserError(text) from None
 
     def _ask(self, pressed: Pressed, data: ButtonData, exchange: Exchange) -> TurnResult:
-        """Ask who pressed for a free value, where that is written in a reply."""
+        """Ask the person who pressed for a value, where people enter it as a reply."""
         [asked, *_] = self.stages.replies.notice_parts(
             pressed.address, QUESTIONS[data.action], pressed.locale
         )
@@ -156,7 +156,7 @@ class Presses:
         )
 
     def _replaced(self, pressed: Pressed, exchange: Exchange, text: Text) -> TurnResult:
-        """Let a text of the service take the place of the message with the button."""
+        """Replace the message with the button by a notice."""
         first, *others = self.stages.replies.notice_parts(pressed.address, text, pressed.locale)
         outgoing = (replace(first, is_response=True), *others)
         return TurnResult(outgoing=outgoing, in_place_of=exchange.parts)
@@ -169,7 +169,7 @@ class Presses:
         exchange: Exchange,
         active: ActiveCharacters,
     ) -> TurnResult:
-        """Let a version of every answer take its place, and show it in the same messages."""
+        """Activate a version of every answer, and show it in the same messages."""
         address, replies = pressed.address, self.stages.replies
         name_part = partial(group.message.part_name_in, exchange.parts)
         versions: dict[int, Turn] = {}

@@ -57,7 +57,7 @@ ReadStart: TypeAlias = Callable[[Said], Awaitable[Said | None]]
 """Returns what a thread was opened about; raises `PlatformError`."""
 
 KeptSince: TypeAlias = Callable[[], float]
-"""Returns from which moment on this installation keeps what is said, in Unix seconds."""
+"""Returns since when this installation keeps messages, in Unix seconds."""
 
 _log = structlog.get_logger(__name__)
 _Read = TypeVar("_Read")
@@ -73,7 +73,7 @@ def _keep_all() -> float:
 class ChannelReader:
     """Reads what people said before the first message that wakes the bot, as observed turns.
 
-    What is older than histories are kept is not read: it would come back.
+    Messages beyond the retention of histories are not read.
     """
 
     read_before: ReadBefore
@@ -83,7 +83,7 @@ class ChannelReader:
     async def read(
         self, said: Said, active: ActiveCharacters, known: Sequence[Turn] = ()
     ) -> tuple[Turn, ...]:
-        """Return what was said before and is not known, oldest first; nothing if unreadable."""
+        """Return earlier messages that are not stored, oldest first; none if unreadable."""
         if said.wake is WakeReason.DM or not active.reads_all:
             return ()
         if said.address.history:  # what was said in the channel belongs to others
@@ -138,7 +138,7 @@ def _observed_turn(said: Said) -> Turn:
 
 
 PayerOf: TypeAlias = Callable[[Preset, Said], EmbeddingPayer]
-"""Returns who pays for what a preset retrieves for a message."""
+"""Returns who pays for a preset's retrieval for a message."""
 
 _UNOBSERVED_QUOTE = "(not shown: the author does not want to be overheard)"
 _MANY_ENTRIES = 100  # of a lorebook: a thousand of them are searched in ten milliseconds
@@ -165,7 +165,7 @@ class TurnContext:
     earlier: tuple[Turn, ...] = ()
     """Those turns of the session that are not stored yet: what a new channel was read for."""
     first_part: int = 0
-    """The number of the answer's first part; earlier ones were opened for one that is dropped."""
+    """The number of the answer's first part; earlier ones belong to a dropped answer."""
     in_place_of: tuple[str, ...] = ()
     """The names of parts that were sent before, whose messages this answer gets."""
     replaces_answers: bool = False

@@ -62,12 +62,11 @@ class _EditSignal:
     message_id: str
     at: datetime
     digest: str = ""
-    """Of what the message says and to whom; empty: of a version that does not tell."""
+    """A hash of the message's text and addressees; empty if unknown."""
 
 
 TellRefusal: TypeAlias = Callable[[Claim, Said, StopOutcome], Awaitable[bool]]
-"""Tells the author of a /stop, while the answer goes on, that it has not stopped it; returns
-whether that was done."""
+"""Tells the author of a /stop that the answer continues; returns whether that was done."""
 
 
 FindLater: TypeAlias = Callable[[Claim, InboxMessage], Awaitable[Sequence[Incoming]]]
@@ -84,7 +83,7 @@ async def _tell_nobody(_claim: Claim, _command: Said, _outcome: StopOutcome) -> 
 
 @dataclass(eq=False)
 class StopRequests:
-    """Finds the answer that a /stop means, and stops it for who asked, and for admins."""
+    """Finds the answer that a /stop means, and stops it for the person who asked and for admins."""
 
     signals: Signals
     is_admin: Callable[[Request], Awaitable[bool | None]]
@@ -132,7 +131,7 @@ class StopRequests:
     async def answering(
         self, claim: Claim, message: InboxMessage, asked: Said, edited_at: datetime | None = None
     ) -> AsyncIterator[StopFlag]:
-        """Let the answer to a message be stopped while the block runs.
+        """Allow stopping the answer to a message while the block runs.
 
         An edit of the message stops it as well, and is followed afterwards. What waits behind it
         already counts, too. `asked` is the message as it reads now, edited at `edited_at`.
@@ -149,7 +148,7 @@ class StopRequests:
             del self._answers[conversation]
 
     def extend(self, asked: Said, askers: Collection[str], *, is_alone: bool) -> None:
-        """Let the answer in progress cover more, up to `asked`: all `askers` (ids) may stop it.
+        """Extend the answer in progress up to `asked`; all `askers` (ids) may stop it.
 
         If it `is_alone`, it answers that message only, and ends where that is deleted.
         """
@@ -159,7 +158,7 @@ class StopRequests:
         answer.askers, answer.is_alone = askers, is_alone
 
     def outcome_of(self, command: Said) -> StopOutcome:
-        """Return what a /stop has brought about, once it is answered itself.
+        """Return the outcome of a /stop, once it is answered itself.
 
         From then on it stops nothing: later answers were asked for after it.
         """
@@ -296,7 +295,7 @@ def _edit_signal(event: Incoming) -> _EditSignal | None:
 
 
 def _digest(said: Said) -> str:
-    """Return a hash by which an edit that left a question as it was is recognised."""
+    """Return a hash that recognizes an edit without effect."""
     # Only the history knows whose webhook it was, see `recognize_reply`.
     is_addressed = said.wake is not None or (said.quote is not None and said.quote.by_webhook)
     return hashlib.sha256(f"{is_addressed} {described_text(said)}".encode()).hexdigest()
@@ -396,7 +395,7 @@ class MissedSignals:
         self._seen: frozenset[tuple[str, str]] = frozenset()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Poll until cancelled."""
         while True:
             await self.clock.sleep(_LOOK_SECONDS)
             try:
@@ -405,7 +404,7 @@ class MissedSignals:
                 _log.warning("store_failed", reason=str(error))
 
     async def look(self) -> None:
-        """Act on stops, edits and further messages that nobody told this process of."""
+        """Act on stops, edits and further messages whose signals were lost."""
         conversations = list(self.stops.in_progress)
         events: Sequence[Incoming] = ()
         if conversations:

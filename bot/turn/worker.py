@@ -59,10 +59,10 @@ from bot.turn.presses import Presses
 
 _log = structlog.get_logger(__name__)
 TURNS_FOR_ROUTING = 40
-"""Who spoke before these does not matter to who speaks next."""
+"""Earlier turns do not matter to who speaks next."""
 _SECONDS_BETWEEN_EDITS = 1.0
 _MAX_LATER = 50
-"""A stop further behind has its signal."""
+"""A stop further back has its signal."""
 _MAX_COUNTED_TURNS = 10_000
 _SET_ASIDE = translatable(
     "⚠ This message crashed the service repeatedly, so it will not be answered."
@@ -93,7 +93,7 @@ class ConversationWorker:
         stages.stops.tell_refusal = self._commands.tell_refusal
 
     def stop_after_current(self) -> None:
-        """Take no next message when one is finished: the process ends."""
+        """Take no more messages, because the process is ending."""
         self._finisher.stopping = True
 
     @property
@@ -229,7 +229,7 @@ class ConversationWorker:
     async def _greet(self, group: MessageGroup, arrival: Joined) -> InboxMessage | None:
         """Greet a group once: its arrival is one row of the inbox.
 
-        A person who opens a chat with a conversation reads that it goes on.
+        A person who opens a chat that has a conversation is told that it continues.
         """
         active = await self._stages.resolver.resolve(arrival.scopes)
         if arrival.opens_chat:
@@ -277,7 +277,7 @@ class ConversationWorker:
     async def _is_superseded(self, group: MessageGroup, edited: Edited) -> bool:
         """Return whether a newer edit of the same message waits.
 
-        Where people edit faster than they are answered, another edit is waited for a moment.
+        If people edit faster than they are answered, wait a moment for another edit.
         """
         if await self._later_edits(group, edited.message_id):
             return True

@@ -2,7 +2,7 @@
 
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -46,6 +46,57 @@ PRESETS: dict[str, Preset] = {
             "macros": True,
         },
     )
+}
+ANYONE, ADMIN, ASKER, ASKER_ALONE = "anyone", "admin", "asker or admin", "asker alone"
+WHO_MAY_USE = {
+    "preset use": ADMIN,
+    "preset add": ADMIN,
+    "preset remove": ADMIN,
+    "preset list": ANYONE,
+    "preset who": ANYONE,
+    "preset show": ANYONE,
+    "preset reset": ADMIN,
+    "preset menu": ANYONE,
+    "new": ANYONE,
+    "me": ANYONE,
+    "stop": ANYONE,  # whose answer it is, is asked before: tests/turn/test_stop_retry_undo.py
+    "retry": ASKER,
+    "undo": ASKER,
+    "forget": ADMIN,
+    "forget me": ANYONE,
+    "forget last": ASKER,
+    "forget channel": ADMIN,
+    "export": ANYONE,
+    "context": ANYONE,
+    "context prompt": ADMIN,
+    "settings why": ADMIN,
+    "settings overhear on": ADMIN,
+    "settings overhear off": ADMIN,
+    "settings overhear inherit": ADMIN,
+    "settings menu": ANYONE,
+    "settings me": ANYONE,
+    "settings me on": ANYONE,
+    "settings me off": ANYONE,
+    "settings scope": ANYONE,
+    "settings scope shared": ADMIN,
+    "settings scope user": ADMIN,
+    "settings scope thread": ADMIN,
+    "settings scope replies": ADMIN,
+    "settings scope inherit": ADMIN,
+    "settings anonymous on": ADMIN,
+    "settings anonymous off": ADMIN,
+    "settings notes here": ADMIN,
+    "settings notes private": ADMIN,
+    "settings notes off": ADMIN,
+    "settings notes inherit": ADMIN,
+    "settings usage": ANYONE,
+    "help": ANYONE,
+}
+ARGUMENTS = {
+    "preset use": "nova",
+    "preset add": "nova",
+    "preset remove": "nova",
+    "preset who": "hi",
 }
 HERE = replace(make_incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:1"))
 
@@ -95,6 +146,22 @@ class Setup:
 
     async def active(self, scopes: Sequence[str] = HERE.scopes) -> list[str]:
         return [preset.name for preset in (await self.resolver.resolve(scopes)).presets]
+
+
+def every_use() -> Iterator[str]:
+    """Yield each command with each of its actions and choices."""
+    for spec in COMMANDS:
+        for action in spec.actions or (spec,):
+            name = spec.name if action is spec else f"{spec.name} {action.name}"
+            options = action.options
+            if not options or not options[0].required or not options[0].choices:
+                yield name
+            if options:
+                yield from (f"{name} {choice}" for choice in options[0].choices)
+
+
+def test_table_says_who_may_use_each_command() -> None:
+    assert set(every_use()) == set(WHO_MAY_USE)
 
 
 @pytest.fixture

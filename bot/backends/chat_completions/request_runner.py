@@ -116,7 +116,7 @@ class Timeouts:
             self._left = _AFTER_FINISH_SECONDS
 
     def begin(self, pause_seconds: float = 0.0) -> float:
-        """Begin a wait after a pause; return the time at which it must raise TimeoutError.
+        """Start timing a wait after a pause; return the time at which it must raise TimeoutError.
 
         Call `end` after it in any case. Raises `RequestFailed` where the time is up already.
         """

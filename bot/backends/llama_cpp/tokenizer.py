@@ -2,8 +2,8 @@
 
 The template's spans are tokenized with control tokens, people's spans without
 (docs/sources.md#llama-cpp). Some models list their markers as ordinary added tokens, which any text
-is tokenized to: where people's text yields one that the template uses, its text is broken up and
-tokenized again.
+is tokenized to: where people's text yields a marker of the template, it is broken up and tokenized
+again.
 """
 
 from collections.abc import Sequence

@@ -55,7 +55,7 @@ class Shard:
         return self.count == 1
 
     def has_guild(self, guild_id: int) -> bool:
-        """Return whether a guild's events arrive on this shard; 0: those of direct messages."""
+        """Return whether a guild's events arrive on this shard; 0 stands for direct messages."""
         return (guild_id >> 22) % self.count == self.number
 
 

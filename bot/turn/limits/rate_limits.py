@@ -83,7 +83,7 @@ class AnswerLimits:
         return not is_refused, notice
 
     async def _admits_one_of_several(self, said: Said) -> bool:
-        """Count an answer to several people for the newest of them who may have it at once.
+        """Count an answer to several people against the newest one who is within the limit.
 
         A person over the limit does not delay the answer to the others.
         """
@@ -96,7 +96,7 @@ class AnswerLimits:
     async def admits_voice(self, said: Said) -> bool:
         """Count a voice message before it is written down, which costs as an answer does.
 
-        It counts for itself: the answer to it is counted as any other.
+        The answer to it counts separately.
         """
         rates = [replace(one, key=f"voice:{one.key}") for one in self._rates_of(said)]
         if not rates or await self.rates.take(rates) <= 0:
@@ -169,9 +169,9 @@ class CommandLimits:
 
     @classmethod
     def beside_answers(cls, rates: RateLimits, *, answers: int, seconds: float) -> "CommandLimits":
-        """Admit twice as many commands and presses as answers, and always 30 in 30 s.
+        """Admit twice as many commands and presses as answers, but at least 30 in 30 s.
 
-        Who may have few answers a day may still open menus: those ask no model.
+        Menus ask no model, so they are available even to people with few answers a day.
         """
         count = _PER_ANSWER * answers
         if count / seconds < _ALWAYS_ADMITTED / _ALWAYS_SECONDS:

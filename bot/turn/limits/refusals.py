@@ -1,4 +1,4 @@
-"""When nothing is answered, and who gets to know: pauses, full queues, chats that refuse."""
+"""Reasons not to answer, and who is told: pauses, full queues, chats that refuse."""
 
 import asyncio
 import contextlib
@@ -189,7 +189,7 @@ class AnsweringPauses:
             _log.info("answering_resumed", paused=scopes)
 
     async def run(self) -> None:
-        """Follow the rows until cancelled."""
+        """Poll the rows until cancelled."""
         while True:
             self._changed.clear()
             try:
@@ -224,7 +224,7 @@ class RestoredMessages:
         return newest is not None and message.incoming.at.timestamp() <= newest.answered_until
 
     def is_void(self, said: Said) -> bool:
-        """Return whether a message was followed or forgotten before, so that nothing is done."""
+        """Return whether a message was handled or forgotten before, so that it is ignored."""
         newest = self._newest
         if newest is None or (at := said.at.timestamp()) > newest.answered_until:
             return False
@@ -251,13 +251,13 @@ class RestoredMessages:
 
 
 _CHECK_SECONDS = 1.0
-"""After which what has arrived is counted: a burst is counted once."""
+"""The delay before arrivals are counted, so that a burst is counted once."""
 BUSY = translatable(
     "⏳ I am busy: too many messages wait here. I have read the newest ones, but will not answer"
     " them. Please write again later."
 )
 _COUNTED_BEYOND = 100
-"""How many messages beyond the limit one look finds; the next look finds the others."""
+"""How many messages beyond the limit one poll finds; the next finds the others."""
 
 
 @value_class

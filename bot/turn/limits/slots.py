@@ -48,7 +48,7 @@ class SlotRequest:
     number: int = 0
     """Counts the requests as they come."""
     may_try: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while the next free slot is this request's, and from the end of its patience on."""
+    """Set while the next free slot is for this request, and once it has waited long enough."""
     has_waited_long: bool = False
 
     @property
@@ -62,7 +62,7 @@ class SlotRequest:
 
 
 class SlotQueue:
-    """Gives the turn to one waiting request at a time.
+    """Lets one waiting request try at a time.
 
     Among equally urgent requests, it is that of the chat that was served the longest ago: a chat
     in which a hundred people ask at once delays another chat by one answer, not by a hundred.
@@ -93,7 +93,7 @@ class SlotQueue:
         self._give_turn()
 
     def note_served(self, chat: str) -> None:
-        """Note that a chat got a slot, perhaps in another process: other chats go first now."""
+        """Note that a chat got a slot, perhaps in another process, so that other chats go first."""
         self._set_served(chat)
         self._give_turn()
 
@@ -110,7 +110,7 @@ class SlotQueue:
         request.may_try.set()
 
     def set_full(self, chat: str, *, is_full: bool) -> None:
-        """Note whether a chat holds as many slots as it may: then others go first."""
+        """Note whether a chat holds its maximum of slots, so that others go first."""
         if is_full:
             self._full_chats.add(chat)
         else:
@@ -118,7 +118,7 @@ class SlotQueue:
         self._give_turn()
 
     def position(self, request: SlotRequest) -> int:
-        """Return the place of a request if nobody else comes; 1: it is the next."""
+        """Return the position of a request; 1: it is the next."""
         own = self._order(request)
         return 1 + sum(self._order(each) < own for each in self._waiting)
 
@@ -151,9 +151,9 @@ _BUSY = translatable("Too many people are asking at once. Please try again in a 
 
 @dataclass(eq=False)
 class ProviderSlots:
-    """Makes requests wait while as many as allowed are in flight: urgent ones first, chats in turn.
+    """Limits the requests in flight; the others wait, urgent ones first, chats in turn.
 
-    Processes take turns as well, each with the first of the requests that wait in it.
+    Processes take turns as well, each with its first waiting request.
     """
 
     rates: RateLimits
@@ -172,7 +172,7 @@ class ProviderSlots:
         self._counted: Counter[str] = Counter()
         """The requests of this process that count as waiting, by provider."""
         self._pauses: defaultdict[str, dict[asyncio.Event, None]] = defaultdict(dict)
-        """What ends the pauses of those that found no free slot, by provider."""
+        """The events that end the pauses of waiting requests, by provider."""
         self._shares = {name: ChatShares(self.clock, limit) for name, limit in self.limits.items()}
         self._name = secrets.token_hex(8)  # as a waiter among other processes
         self.signals.subscribe(FREED_SLOTS, self._end_pauses)
@@ -244,7 +244,7 @@ class ProviderSlots:
 
     @contextlib.asynccontextmanager
     async def _place_in_queue(self, asked: SlotRequest) -> AsyncIterator[int]:
-        """Count a request as waiting, unless too many do; give how many wait in other processes."""
+        """Count a request as waiting, unless too many are; yield how many wait elsewhere."""
         key, most = f"{asked.provider} waiting", self.max_waiting or _ANY_NUMBER
         try:
             waiting = await self.rates.acquire(key, most, asked.holder, _WAITING_LEASE_SECONDS)
@@ -290,7 +290,7 @@ class ProviderSlots:
             call_off()
 
     async def _try(self, asked: SlotRequest) -> bool:
-        """Take a slot if one is free, and if the chat does not hold as many as it may already."""
+        """Take a slot if one is free and the chat holds fewer than its maximum."""
         seconds, shares = self.lease_seconds, self._shares[asked.provider]
         waiter = Waiter(self._name, asked.urgency, _POLL_SECONDS * _MISSED_POLLS)
         held = await self.rates.acquire(asked.provider, asked.limit, asked.holder, seconds, waiter)

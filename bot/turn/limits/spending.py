@@ -54,7 +54,7 @@ _WHEN = {Period.DAY: translatable("today"), Period.MONTH: translatable("this mon
 
 @value_class
 class BudgetRules:
-    """What may be spent; nothing is limited by default."""
+    """The budgets; nothing is limited by default."""
 
     limits: Mapping[tuple[BudgetKind, Period], int]
     """In millionths of a US dollar."""
@@ -69,14 +69,14 @@ _NO_RULES = BudgetRules({})
 
 @dataclass(slots=True)
 class Reservation:
-    """What one answer may cost at most, and what it has cost once that is known."""
+    """The most that an answer may cost, and its cost once known."""
 
     prompt: Prompt
     """With a limit for the answer, where there is a budget."""
     charge: AnswerCharge
     spent: int | None = None
     caps: Sequence[BudgetCap] = ()
-    """What it counts against; none where nothing is limited."""
+    """The budgets it counts against; none where nothing is limited."""
     amount: int = 0
     """What one request may cost at most."""
     reserved: int = 0
@@ -260,7 +260,7 @@ class Spending:
         return None if settings is None else settings.price_of(self._model(provider, model))
 
     async def _reserve(self, caps: Sequence[BudgetCap], amount: int) -> list[BudgetCap]:
-        """Reserve an amount for the first of those who asked that can pay; return its budgets."""
+        """Reserve an amount for the first person who can pay; return the budgets charged."""
         assert self.budgets is not None  # noqa: S101 -- caps are reserved in it
         people = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
         exceeded, of_all = None, [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
@@ -320,14 +320,14 @@ _SPENDS_NOTHING = translatable("Nothing is spent on a preview that only reads.")
 
 
 def embedding_payer(preset: Preset, said: Said, spending: Spending) -> EmbeddingPayer:
-    """Return who pays for the embeddings of a message: whoever asks."""
+    """Return who pays for the embeddings of a message: its author."""
     charge = AnswerCharge(said.charged_person, server_of(said))
     paid = partial(spending.reserved_amount, preset, said)
     return EmbeddingPayer(said.address.conversation, preset.name, charge, paid)
 
 
 def no_embedding_payer(preset: Preset, said: Said) -> EmbeddingPayer:
-    """Pay for nothing: stories that a service would have to be paid for are left out."""
+    """Pay for nothing, so that stories with metered embeddings are left out."""
     return EmbeddingPayer(said.address.conversation, preset.name, AnswerCharge(), _pay_nothing)
 
 
