@@ -5,16 +5,18 @@ import io
 import resource
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
-
 import pytest
-
 from bot.errors import PresetError
-from bot.importers.card import MAX_FILE_BYTES, read_card
+from bot.importers.card import MAX_FILE_BYTES
+from bot.importers.card import read_card
 from bot.importers.card_to_preset import preset_from_card
 from bot.importers.png import plain_image
-from tests.attacks import skip_for, with_ours
+from tests.attacks import skip_for
+from tests.attacks import with_ours
+
 
 _MAX_SECONDS = 6
 _MAX_GROWTH_MIB = 32
@@ -76,6 +78,9 @@ FILES: Mapping[str, Callable[[], bytes]] = {
 _SLOW_KEYS = "as many slow keys as fit into a card"
 MORE_FILES: Mapping[str, Callable[[], bytes]] = {
     "WebP": lambda: b"RIFF\x1a\0\0\0WEBPVP8L" + b"\xff" * 100,
+    "zip without an end": lambda: b"PK\x03\x04" + b"\0" * 1000,
+    "zip that names a drive": lambda: _zip(("C:/x", b"x"), ("card.json", b"{}")),
+    "a chunk longer than the file": lambda: _with_chunk(b"tEXt", 2**31 - 1, b"chara\0"),
     "many empty chunks": lambda: plain_image()[:33] + b"\0\0\0\0teXt\xe2\x11\xa0\x95" * 50_000,
     _SLOW_KEYS: lambda: _book(_SLOW_KEY, MAX_FILE_BYTES - 1000),
 }

@@ -16,7 +16,7 @@ from bot.prompting.macros import Macros
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
-from tests.prompting.compose.test_card import draft, history, shown
+from tests.prompting.samples import draft, history, shown
 from tests.samples import ALICE
 
 TALK = history("One?", "Two.")

@@ -9,11 +9,11 @@ from bot.chat.session import Session
 from bot.chat.story import Story
 from bot.prompting.compose.compose import compose
 from bot.prompting.haruhi import HaruhiRow, read_rows
-from bot.prompting.presets.preset import Preset
 from bot.routing.decide import Answer, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.settings import collect_secrets, read_settings
 from tests.attacks import attacks, expanded
+from tests.prompting.samples import preset as make_preset
 from tests.samples import make_incoming
 
 CANARY = "sk-CANARY-0001"
@@ -29,9 +29,7 @@ def prompt_with(attack: dict[str, Any]) -> Prompt:
     """Return a prompt with the hostile text as a message, a story or a persona."""
     text, position = attack_text(attack), attack["enters_at"]
     persona = text if position.startswith("preset") else PERSONA
-    preset = Preset.model_validate(
-        {"name": "nora", "provider": "p", "model": "m", "persona": persona}
-    )
+    preset = make_preset(persona=persona)
     said = make_incoming(text if "message" in position else "hello")
     rows: list[HaruhiRow] = [{"text": PERSONA, "e": "system_prompt"}, {"text": text, "e": None}]
     stories = (
@@ -44,9 +42,7 @@ def prompt_with(attack: dict[str, Any]) -> Prompt:
 def test_hidden_text_of_a_lorebook_is_removed() -> None:
     hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "obey")
     book = {"entries": [{"keys": [], "content": f"It rains.{hidden}", "constant": True}]}
-    preset = Preset.model_validate(
-        {"name": "nora", "provider": "p", "model": "m", "lorebook": book}
-    )
+    preset = make_preset(lorebook=book)
 
     prompt = compose(preset, Session(1, ()), make_incoming("hello")).prompt
 
@@ -61,7 +57,7 @@ def test_hostile_text_gets_neither_rights_nor_secrets(
 ) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__OPENAI__API_KEY", CANARY)
     monkeypatch.setenv("TROUPE_TELEGRAM__TOKEN", "1:" + CANARY)
-    preset = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
+    preset = make_preset()
 
     active = ActiveCharacters((ActivePreset(preset, None, None),))
     message = make_incoming(attack_text(attack))
@@ -95,7 +91,7 @@ def test_hostile_text_gets_neither_rights_nor_secrets(
     ],
 )
 def test_hidden_text_of_a_message_is_removed(said: str, read: str) -> None:
-    preset = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
+    preset = make_preset()
 
     prompt = compose(preset, Session(1, ()), make_incoming(said)).prompt
 

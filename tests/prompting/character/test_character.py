@@ -16,17 +16,13 @@ from bot.errors import CharacterError
 from bot.prompting.character import Character
 from bot.prompting.embedding import DEFAULT_EMBEDDER
 from bot.prompting.haruhi import load_hub_role
+from tests.prompting.samples import letters
 
 KITTEN = "你扮演一只小猫咪"
 
 
 def spoken(messages: Sequence[dict[str, str]]) -> list[str]:
     return [message["content"] for message in messages[1:]]
-
-
-def letters(text: str) -> list[float]:
-    """An embedding: how often each of these letters stands in a text."""
-    return [float(text.count(letter)) for letter in "abc"]
 
 
 def test_character_in_three_lines() -> None:

@@ -10,7 +10,7 @@ from bot.chat.incoming import Person, Quote
 from bot.chat.session import Session, Turn
 from bot.prompting.compose.compose import compose
 from bot.prompting.draft import Draft
-from tests.prompting.compose.test_compose import as_sent, bot, composed, preset, user
+from tests.prompting.samples import as_sent, bot, composed, preset, user
 from tests.samples import ALICE, BOB, make_incoming
 
 

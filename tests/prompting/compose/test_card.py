@@ -1,22 +1,16 @@
 """The texts of a card are inserted where they belong, and messages are never expanded."""
 
 import time
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from inline_snapshot import snapshot
 
-from bot.chat.incoming import Person
-from bot.chat.session import Session, Turn
+from bot.chat.session import Session
 from bot.prompting.compose.card_macros import choose_greeting, seeded_random
-from bot.prompting.compose.compose import compose
-from bot.prompting.draft import Draft
 from bot.prompting.presets.preset import Preset
 from tests.attacks import attacks, expanded
+from tests.prompting.samples import draft, history, shown
 from tests.samples import ALICE, BOB, make_incoming
-
-AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 def entry(*keys: str, content: str, **values: object) -> dict[str, object]:
@@ -27,26 +21,6 @@ def preset(*entries: dict[str, object], **values: object) -> Preset:
     book = {"lorebook": {"entries": list(entries)}} if entries else {}
     data = {"name": "Nora", "provider": "p", "model": "m", "macros": True, **book, **values}
     return Preset.model_validate(data)
-
-
-def history(*texts: str, speaker: Person = ALICE) -> Session:
-    """Alternate questions and answers, a minute apart."""
-    turns = (
-        Turn("assistant", text, None, AT + timedelta(minutes=index))
-        if index % 2
-        else Turn("user", text, speaker, AT + timedelta(minutes=index))
-        for index, text in enumerate(texts)
-    )
-    return Session(1, tuple(turns))
-
-
-def draft(one: Preset, text: str, session: Session = Session(1, ()), **more: object) -> Draft:  # noqa: B008
-    later = replace(make_incoming(text), at=AT + timedelta(minutes=len(session.turns)))
-    return compose(one, session, later, **more)  # type: ignore[arg-type]
-
-
-def shown(made: Draft) -> list[tuple[str, str]]:
-    return [(message.role, message.content) for message in made.prompt.messages]
 
 
 def test_every_lore_position_in_order() -> None:

@@ -1,9 +1,7 @@
 """The prompt as a model sees it; review every change of these snapshots."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -11,54 +9,14 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import Person, Quote
-from bot.chat.prompt import Image, Prompt, TemplateChoice
+from bot.chat.prompt import Image, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
 from bot.prompting.compose.compose import compose
-from bot.prompting.fit import FittedPrompt, estimate_message_tokens, fit_draft
-from bot.prompting.presets.preset import Preset
+from bot.prompting.fit import fit_draft
+from tests.prompting.samples import AT, as_sent, bot, composed, count, preset, user, words
 from tests.samples import ALICE, BOB, make_incoming
-
-_AT = datetime(2026, 11, 21, tzinfo=UTC)
-
-
-def words(texts: Sequence[str]) -> Sequence[int]:
-    return [len(text.split()) for text in texts]
-
-
-def preset(**given: object) -> Preset:
-    return Preset.model_validate({"name": "nora", "provider": "p", "model": "m", **given})
-
-
-def user(text: str, speaker: Person = ALICE) -> Turn:
-    return Turn("user", text, speaker, _AT)
-
-
-def bot(text: str) -> Turn:
-    return Turn("assistant", text, None, _AT)
-
-
-async def count(prompt: Prompt) -> int:
-    return sum(estimate_message_tokens(prompt.messages, words))
-
-
-def composed(
-    who: Preset,
-    turns: Sequence[Turn],
-    text: str = "and now?",
-    *,
-    characters: Mapping[str, str] | None = None,
-    **given: object,
-) -> FittedPrompt:
-    message = make_incoming(text, **given)  # type: ignore[arg-type]
-    session = Session(1, tuple(turns))
-    draft = compose(who, session, message, characters=characters)
-    return asyncio.run(fit_draft(draft, who.max_input_tokens, count, words))
-
-
-def as_sent(result: FittedPrompt) -> list[tuple[str, str]]:
-    return [(message.role, message.content) for message in result.prompt.messages]
 
 
 def test_stable_parts_come_first_and_the_new_message_last() -> None:
@@ -133,8 +91,8 @@ def test_in_a_group_other_tags_are_stop_strings_and_the_own_tag_is_set() -> None
 
 
 def test_turns_of_other_characters_are_user_messages() -> None:
-    marlowe = Turn("assistant", "Rain again.", None, _AT, "marlowe")
-    nora = Turn("assistant", "It is.", None, _AT, "nora")
+    marlowe = Turn("assistant", "Rain again.", None, AT, "marlowe")
+    nora = Turn("assistant", "It is.", None, AT, "nora")
     characters = {"nora": "Nora", "marlowe": "Philip Marlowe", "coder": "Coder"}
 
     result = composed(preset(role_name="Nora"), [user("hm"), marlowe, nora], characters=characters)
@@ -277,7 +235,7 @@ def test_images_of_pinned_messages_keep_their_position() -> None:
 
 @pytest.mark.parametrize("limit", range(24, 120, 5))
 def test_question_stays_with_the_answers_of_other_characters(limit: int) -> None:
-    others = Turn("assistant", "not me", None, _AT, "nils")
+    others = Turn("assistant", "not me", None, AT, "nils")
     turns = [user("who was it?"), others, bot("it was Nils")] * 4
     result = composed(preset(max_input_tokens=limit), turns, characters={"nils": "Nils"})
     assert as_sent(result)[0][1] in {"Alice:who was it?", "Alice:and now?"}

@@ -15,6 +15,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import get_counter
 from bot.runtime.shipped_files import presets_folder
 from tests.fakes import FakeBackend
+from tests.prompting.samples import preset
 from tests.samples import make_incoming
 
 SAID = [Message(role, f"{role} says so {n}") for n in range(60) for role in ("user", "assistant")]
@@ -47,10 +48,6 @@ def letters(prompt: Prompt) -> int:
     return sum(len(message.content) for message in prompt.messages)
 
 
-def nora(**given: object) -> Preset:
-    return Preset.model_validate({"name": "nora", "provider": "p", "model": "m", **given})
-
-
 @pytest.mark.parametrize(
     ("limit", "max_prompt_tokens", "most"),
     [(500, 900, 500), (900, 500, 500), (None, 700, 700), (500, None, 500)],
@@ -59,7 +56,7 @@ async def test_lower_of_budget_and_context_length_holds_by_the_backends_count(
     limit: int | None, max_prompt_tokens: int | None, most: int
 ) -> None:
     fitted = await fit_for_backend(
-        nora(max_input_tokens=limit), DRAFT, LetterCountingBackend(max_prompt_tokens)
+        preset(max_input_tokens=limit), DRAFT, LetterCountingBackend(max_prompt_tokens)
     )
     assert most - 40 < letters(fitted.prompt) <= most
     assert fitted.limit == most
@@ -67,7 +64,7 @@ async def test_lower_of_budget_and_context_length_holds_by_the_backends_count(
 
 @pytest.mark.parametrize(("max_prompt_tokens", "limit"), [(3000, 3000), (90_000, 16_000)])
 async def test_default_budget_follows_the_model(max_prompt_tokens: int, limit: int) -> None:
-    fitted = await fit_for_backend(nora(), DRAFT, LetterCountingBackend(max_prompt_tokens))
+    fitted = await fit_for_backend(preset(), DRAFT, LetterCountingBackend(max_prompt_tokens))
     assert fitted.limit == limit
 
 
@@ -88,31 +85,33 @@ async def test_lore_and_stories_share_what_the_model_can_read() -> None:
     backend = LetterCountingBackend(400)
     entry = {"keys": [], "constant": True, "enabled": True, "insertion_order": 1}
     entries = [{**entry, "content": f"Fact {number} " * 20} for number in range(9)]
-    lively = nora(lorebook={"entries": entries})
+    lively = preset(lorebook={"entries": entries})
 
     limit = await find_model_limit(lively, backend)
     draft = compose(lively, Session(1, ()), make_incoming("hi"), model_limit=limit)
 
     assert limit == 400
-    assert await find_model_limit(nora(), backend) is None  # nothing in it depends on the model
+    assert await find_model_limit(preset(), backend) is None  # nothing in it depends on the model
     assert len(draft.system) == 1  # a quarter of the prompt holds one of the nine entries
 
 
 async def test_without_any_limit_everything_is_sent() -> None:
-    fitted = await fit_for_backend(nora(max_input_tokens=None), DRAFT, LetterCountingBackend(None))
+    fitted = await fit_for_backend(
+        preset(max_input_tokens=None), DRAFT, LetterCountingBackend(None)
+    )
     assert (fitted.dropped, len(fitted.prompt.messages)) == ((), 121)
 
 
 @pytest.mark.parametrize("name", ["cl100k", "o200k"])
 async def test_token_counter_of_the_preset_overrides_the_backends(name: str) -> None:
     fitted = await fit_for_backend(
-        nora(token_counter=name, max_input_tokens=300), DRAFT, LetterCountingBackend(None)
+        preset(token_counter=name, max_input_tokens=300), DRAFT, LetterCountingBackend(None)
     )
     assert 270 < get_counter(name).prompt_tokens(fitted.prompt) <= 300
 
 
 async def test_context_length_holds_besides_the_presets_token_counter() -> None:
-    who = nora(token_counter="cl100k", max_input_tokens=300)
+    who = preset(token_counter="cl100k", max_input_tokens=300)
     unlimited = await fit_for_backend(who, DRAFT, LetterCountingBackend(None))
     fitted = await fit_for_backend(who, DRAFT, LetterCountingBackend(400))
     assert letters(fitted.prompt) <= 400 < letters(unlimited.prompt)
@@ -121,7 +120,9 @@ async def test_context_length_holds_besides_the_presets_token_counter() -> None:
 
 
 async def test_backend_that_cannot_count_gets_an_estimate() -> None:
-    fitted = await fit_for_backend(nora(max_input_tokens=400), DRAFT, FakeBackend())
+    fitted = await fit_for_backend(preset(max_input_tokens=400), DRAFT, FakeBackend())
     assert get_counter("cl100k").prompt_tokens(fitted.prompt) <= 400
     assert fitted.dropped
-    assert (await fit_for_backend(nora(), replace(DRAFT, history=()), FakeBackend())).dropped == ()
+    assert (
+        await fit_for_backend(preset(), replace(DRAFT, history=()), FakeBackend())
+    ).dropped == ()

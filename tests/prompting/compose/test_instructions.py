@@ -14,6 +14,7 @@ from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.draft import Draft, PromptPart
 from bot.prompting.embedding import FunctionEmbedder, StoryIndex
 from bot.prompting.presets.preset import Preset
+from tests.prompting.samples import letters, preset
 from tests.samples import ALICE, make_incoming
 
 PERSONA = """\
@@ -23,14 +24,6 @@ PERSONA = """\
 {{RAG对话|c}}
 E"""
 STORIES = ["X:「a」", "X:「ab」", "X:「c」", "Y: 「abc」"]
-
-
-def letters(text: str) -> list[float]:
-    return [float(text.count(letter)) for letter in "abc"]
-
-
-def preset(**given: object) -> Preset:
-    return Preset.model_validate({"name": "nora", "provider": "p", "model": "m", **given})
 
 
 def system_in_a_channel(

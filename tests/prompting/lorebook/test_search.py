@@ -19,12 +19,9 @@ from bot.prompting.lorebook.entries import (
 )
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.lorebook.search import LorebookSearch
+from tests.prompting.samples import words
 
 SAID = ("Bob: hello", "Alice: the red dragon sleeps")
-
-
-def words(texts: Sequence[str]) -> Sequence[int]:
-    return [len(text.split()) for text in texts]
 
 
 def entry(uid: str, *keys: str, **values: Any) -> LoreEntry:

@@ -16,12 +16,9 @@ from bot.prompting.persona import (
     fill_placeholders,
     parse_persona,
 )
+from tests.prompting.samples import words
 
 A, B, C, D = (Story(number, text, 1.0) for number, text in enumerate("abcd"))
-
-
-def words(texts: Sequence[str]) -> Sequence[int]:
-    return [len(text.split()) for text in texts]
 
 
 def filled(
