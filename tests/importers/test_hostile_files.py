@@ -5,18 +5,16 @@ import io
 import resource
 import time
 import zipfile
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
 import pytest
+
 from bot.errors import PresetError
-from bot.importers.card import MAX_FILE_BYTES
-from bot.importers.card import read_card
+from bot.importers.card import MAX_FILE_BYTES, read_card
 from bot.importers.card_to_preset import preset_from_card
 from bot.importers.png import plain_image
-from tests.attacks import skip_for
-from tests.attacks import with_ours
-
+from tests.attacks import skip_for, with_ours
 
 _MAX_SECONDS = 6
 _MAX_GROWTH_MIB = 32
