@@ -180,7 +180,7 @@ def read_haruhi_zip(content: bytes, source: str) -> CharacterData:
 
 
 def _find(names: Iterable[str], wanted: str) -> str | None:
-    """Return the file of this name that is least deep in folders."""
+    """Return the file with this name in the outermost folder."""
     found = (name for name in names if name.rpartition("/")[2] == wanted)
     return min(found, key=lambda name: name.count("/"), default=None)
 

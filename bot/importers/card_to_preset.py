@@ -66,7 +66,7 @@ def preset_from_card(
 
 
 def card_notes(card: Card, preset: Preset) -> list[str]:
-    """Return what a card has and its preset has not, or expresses differently."""
+    """List what the preset lacks or expresses differently than the card."""
     others = sorted(card.extensions.keys() - _KNOWN_EXTENSIONS)
     notes = [f"extensions of the card without effect here: {', '.join(others)}"] if others else []
     return [*scripts_of(card.extensions)[1], *notes, *unsupported_features(preset)]

@@ -19,7 +19,7 @@ from bot.prompting.text.jsonc import JsonSyntaxError, read_json
 from bot.texts.text import Text, marked, translatable
 
 MAX_BYTES_READ: Final = 4 * 2**20
-"""How much of a file decides what it is."""
+"""How much of a file is read to detect its kind."""
 
 _HARUHI_PATH = re.compile(r"(^|/)system_prompt\.txt$|(^|/)(content|texts)/[^/]+\.txt$|\.jsonl$")
 _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)
@@ -260,7 +260,7 @@ def _detect_json_lines(text: str) -> FileKind:
 
 
 def _guess_broken_json(text: str) -> FileKind:
-    """Tell what a damaged JSON file was meant to be, so that its importer names the damage."""
+    """Guess the kind of a damaged JSON file, so that its importer names the damage."""
     if re.search(r'"spec"\s*:\s*"chara_card', text):
         return FileKind.CARD_JSON
     if '"provider"' in text:

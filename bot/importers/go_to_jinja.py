@@ -274,7 +274,7 @@ class _Translator:
     def _translate_nodes(self) -> _Token:
         """Translate up to an `end`, an `else` or the end of the file, and return this token.
 
-        What follows the first `.Response` is left out of the last turn.
+        Text after the first `.Response` is left out of the last turn.
         """
         was_cut, is_guarded = self._is_cut, False
         while True:

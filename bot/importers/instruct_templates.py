@@ -181,7 +181,7 @@ class _InstructSequences:
         return "char and is_group" if self._behavior == "force" else "char"
 
     def _shown_name(self, name: str, separator: str = ": ") -> str:
-        """Return what precedes a text: its speaker's name, if the template shows names."""
+        """Return the prefix of a text: its speaker's name, if the template shows names."""
         if self._behavior == "none" or not self.has_names:
             return ""
         return f"({name} ~ {_quoted(separator)} if {name} and {self._name_condition} else '')"

@@ -53,7 +53,7 @@ _UNSUPPORTED: Mapping[str, float] = {
     "math1_quad": 0,
     "guidance_scale": 1,
 }
-"""What our engines do not have, with the number that switches it off."""
+"""Samplers that our engines lack, with the number that switches them off."""
 
 _ORDERS = ("order", "sampler_order", "sampler_priority", "samplers")
 
@@ -253,7 +253,7 @@ _FORMATS = {
     "worldInfoBefore": "wi_format",
     "worldInfoAfter": "wi_format",
 }
-"""The keys with the text around what a marker stands for."""
+"""The keys with the text around the content of a marker."""
 _MODELS = {
     "openai": ("openai", "openai_model"),
     "claude": ("anthropic", "claude_model"),
@@ -264,7 +264,7 @@ _MODELS = {
     "deepseek": ("deepseek", "deepseek_model"),
     "moonshot": ("moonshot", "moonshot_model"),
 }
-"""By their names of services: our provider, and the key with the model."""
+"""Our provider and the key with the model, by their name of a service."""
 
 
 def keys_of_chat_completion(

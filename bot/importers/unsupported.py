@@ -1,4 +1,4 @@
-"""Name what an imported preset brings and what has no effect here, for the note at its import."""
+"""Name the features of an imported preset that have no effect here, for its import notes."""
 
 from collections.abc import Iterator, Sequence
 

@@ -22,7 +22,7 @@ class PromptPart:
     """A text in the system message or with the newest message: a story, a lorebook entry."""
 
     section: str
-    """What a receipt counts it under: "system", "lore", "stories", "quote", ..."""
+    """Its section in receipts: "system", "lore", "stories", "quote", ..."""
     text: str
     name: str = ""
     """Which story or lorebook entry it is."""
@@ -72,7 +72,7 @@ class Draft:
     stories: tuple[Story, ...] = ()
     """The stories in the system text, in its order."""
     left_out: tuple[DroppedItem, ...] = ()
-    """What was dropped before the budget was applied."""
+    """The items dropped before the budget was applied."""
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     """That of the session."""
 

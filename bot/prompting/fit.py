@@ -73,7 +73,7 @@ async def fit_draft(
 
 
 async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
-    """Keep everything where even its bytes are too few for the limit: no part is estimated.
+    """Keep everything if even its bytes fit the limit, without estimating parts.
 
     None: something may have to be dropped.
     """
@@ -123,7 +123,7 @@ def _without_worst_story(draft: Draft, estimate: TextTokenCounter) -> Draft:
 
 
 class _OptionalContent:
-    """The optional parts and history units, the most important first; a draft keeps the first n."""
+    """Optional parts and history units, most important first; a draft keeps the first n."""
 
     def __init__(self, draft: Draft, limit: int | None, estimate: TextTokenCounter) -> None:
         self._draft = draft
@@ -194,7 +194,7 @@ def _dropped_part(part_and_size: tuple[PromptPart, int], reason: str) -> Dropped
 async def _most_that_fits(
     content: _OptionalContent, limit: int, count: PromptTokenCounter
 ) -> tuple[int, int]:
-    """Return how much can be kept, and the tokens of that prompt; -1: nothing fits."""
+    """Return how many items can be kept, and the tokens of that prompt; -1: nothing fits."""
     fits, tokens_of_fit, exceeds = -1, 0, content.most + 1
     probe = content.next_guess(0, limit - content.estimate(0))
     for tries in range(content.most + 2):
@@ -220,7 +220,7 @@ def _optional_parts(draft: Draft) -> list[PromptPart]:
 def _split_by_size(
     parts: Iterable[tuple[PromptPart, int]], left: int | None
 ) -> tuple[list[tuple[PromptPart, int]], list[tuple[PromptPart, int]]]:
-    """Separate the parts that fit one after the other from those larger than what is left."""
+    """Separate the parts that fit in order from those larger than the remaining budget."""
     kept, too_large = [], []
     for part, size in parts:
         if left is None or size <= left:

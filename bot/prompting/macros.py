@@ -3,14 +3,21 @@
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from datetime import datetime
+from datetime import timedelta
+from datetime import timezone
 from functools import lru_cache
 from typing import Final
-
-from bot.prompting.macro_variables import Variables, parse_expression
+from bot.prompting.macro_variables import Variables
+from bot.prompting.macro_variables import parse_expression
 from bot.value_class import value_class
+
 
 _TOKEN = re.compile(
     r"\[([^\[\]]*)\]|LTS|LT|L{1,4}|YYYY|YY|MMMM|MMM|MM|Mo|M|Q|DDDD|DDD|Do|DD|D|dddd|ddd|dd|d|E|WW|W"
@@ -33,7 +40,7 @@ _NUMBERS = {
     "M": "%m", "DDD": "%j", "D": "%d", "d": "%w", "E": "%u", "W": "%V", "H": "%H", "h": "%I",
     "m": "%M", "s": "%S",
 }  # fmt: skip
-"""The same without zeros in front."""
+"""The same without leading zeros."""
 
 _OTHER_FORMS: Final[Mapping[str, Callable[[datetime], str]]] = {
     "Q": lambda at: str((at.month + 2) // 3),
@@ -49,7 +56,7 @@ _OTHER_FORMS: Final[Mapping[str, Callable[[datetime], str]]] = {
 _STEPS: Final = (
     (45, 60, "minute"), (45, 60, "hour"), (22, 24, "day"), (26, 30.4368, "month"), (11, 12, "year"),
 )  # fmt: skip
-"""From how many of a unit on the next one is used, how many make one of it, and its name."""
+"""The limit up to which a unit is used, its length in the smaller unit, and its name."""
 
 
 def format_moment(at: datetime, pattern: str) -> str:
@@ -162,8 +169,8 @@ _CONSTANTS = {
         "",
     ),
 }  # fmt: skip
-"""What has one value here. Sequences of an instruct template are empty as SillyTavern's are with
-chat completions: the model's own template writes them."""
+"""Macros with a fixed value. Sequences of an instruct template are empty, as in SillyTavern's chat
+completions: the model's own template writes them."""
 
 FIELDS = frozenset({
     "group", "groupnotmuted", "notchar", "original", "persona", "input", "lastmessage",
@@ -194,12 +201,12 @@ _KNOWN = (
 _SCOPED = frozenset({"if", "trim", "//", "reverse"}) | {
     name for name in _VARIABLE_MACROS if name.startswith(("set", "add"))
 }
-"""What takes the text up to its closing tag as its last argument."""
+"""Macros whose last argument is the text up to their closing tag."""
 
 
 @dataclass(slots=True)
 class MacroBudget:
-    """What the macros of one prompt may still do; the others stay as they are."""
+    """The remaining work allowed to the macros of a prompt; the others stay as they are."""
 
     macros: int = _MAX_MACROS
     chars: int = _MAX_INSERTED_CHARS
@@ -487,7 +494,7 @@ def _count(argument: str, default: int) -> int:
 
 
 def _scoped_argument(name: str) -> int:
-    """Return which argument of a macro may be scoped, counted from 1."""
+    """Return the number of a macro's argument that may be scoped, from 1."""
     return 2 if name == "if" or name in _VARIABLE_MACROS else 1
 
 

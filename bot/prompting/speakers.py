@@ -124,7 +124,7 @@ def _cut(text: str) -> str:
 
 
 MAX_TAG_CHARS = 80
-"""What precedes a later colon is not read as a name."""
+"""A text before a later colon is not read as a name."""
 
 # Role names of chat templates, which no person may have.
 _ROLES = (
@@ -171,7 +171,7 @@ def is_role_heading(text: str) -> bool:
 
 
 def strip_name_suffix(head: str) -> str:
-    """Remove what stands between a name and its colon: `Bob #12`, `Bob (laughs)`."""
+    """Remove additions between a name and its colon: `Bob #12`, `Bob (laughs)`."""
     return _NAME_SUFFIX.split(head, maxsplit=1)[0]
 
 
@@ -216,7 +216,7 @@ class SpeakerLabels:
 
     @property
     def form(self) -> Hashable:
-        """What tagged texts depend on: with an equal form, a turn reads the same."""
+        """The inputs of tagged texts: with an equal form, a turn reads the same."""
         return frozenset(self.people.items()), tuple(self.characters.items())
 
     def label_of(self, turn: Turn, own: str) -> str:

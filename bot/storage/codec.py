@@ -1,4 +1,4 @@
-"""What columns with people's and characters' words hold: a text as it is, or encrypted and marked.
+"""Encode columns with people's and characters' words: plain, or encrypted and marked.
 
 A mark distinguishes the two, so rows of both kinds can coexist while encryption is turned on or
 off::
@@ -34,9 +34,9 @@ class TextEncryption:
     encryption_keys: Sequence[str] = ()
     """The newest first."""
     is_on: bool = False
-    """Whether new texts are encrypted; those that are can be read in any case."""
+    """Whether new texts are encrypted; encrypted texts can be read in any case."""
     keys_file: Path | None = None
-    """Where some of the keys are from, which may be replaced while the service runs."""
+    """A file with some of the keys, which may be replaced while the service runs."""
 
     def with_newest_keys(self) -> Self:
         """Add the keys that its file has now, in front of those that were known.
@@ -121,7 +121,7 @@ class TextCodec:
         return self._keys.decrypt(rest.decode("ascii", "replace"))
 
     def renewed(self, stored: Any) -> Any:
-        """Return how a stored value would be stored now."""
+        """Encode a stored value again, with today's key."""
         if not stored or _key_of(stored) == (self._keys.newest if self._is_on else ""):
             return stored
         if isinstance(stored, str):

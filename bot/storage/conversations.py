@@ -99,7 +99,7 @@ class Conversations(StoredTurns):
 
     @transaction
     def ready(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
-        """Return conversations with something unanswered that nobody holds, oldest first."""
+        """Return unclaimed conversations with unanswered messages, oldest first."""
         asked = {"served": served_text(sources), "most": limit, "now": self._clock.now()}
         rows = yield sql.READY.query_alone(asked)
         return [row[0] for row in rows]
@@ -109,9 +109,9 @@ class Conversations(StoredTurns):
     ) -> Sequence[ClaimedMessage]:
         """Claim those of these conversations that are ready, each with its oldest message.
 
-        A claim fences all earlier ones. An attempt at the message that did not end counts as a
-        death of its process: by what was recorded of it, as one of the message's own, as one of
-        many messages', or as one that clears it.
+        A claim fences all earlier ones. An unfinished attempt at the message counts as a death of
+        its process. As the attempt was recorded, the death is the message's own, one of many
+        messages', or one that clears it.
         """
         found = await self.begin_rows(keys, owner, lease_seconds)
         begun = []
@@ -145,7 +145,7 @@ class Conversations(StoredTurns):
     async def _first_readable(
         self, claim: Claim, stored: NextMessage | None
     ) -> InboxMessage | None:
-        """Return the message that was begun, or the next; what cannot be read is set aside."""
+        """Return the message that was begun, or the next; unreadable ones are set aside."""
         while stored is not None:
             try:
                 return _to_message(stored)
@@ -189,11 +189,11 @@ class Conversations(StoredTurns):
 
     @transaction
     def release_all(self, owner: str) -> Unit[None]:
-        """Give back everything that this owner held in an earlier life."""
+        """Release everything left by a previous run of this owner."""
         yield sql.RELEASE_ALL.query({"held_by": owner})
 
     async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
-        """Take back what `begin` or `finish` recorded: the attempt was ended on purpose."""
+        """Undo what `begin` or `finish` recorded, because the attempt was ended on purpose."""
         await self.record_attempt(claim, message, Attempt.NONE)
 
     @transaction
@@ -214,7 +214,7 @@ class Conversations(StoredTurns):
     def following(
         self, claim: Claim, message: InboxMessage, limit: int
     ) -> Unit[Sequence[InboxMessage]]:
-        """Return what came after a message and those gathered with it, in order.
+        """Return the events after a message and those gathered with it, in order.
 
         Stops before the first event that is not a message, and before a message that was in flight
         when a process died: it is processed alone, so that another death blames nobody else.
@@ -234,7 +234,7 @@ class Conversations(StoredTurns):
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
         """Return the newest turns of the current session.
 
-        The epoch is not checked: it may be what a claim that is fenced by now has known.
+        The epoch is not checked, so a fenced claim may read the session.
         """
         window = self.windows.get(claim)
         if window is None and self._shared is not None:
@@ -259,7 +259,7 @@ class Conversations(StoredTurns):
     async def forget(self, claim: Claim) -> int:
         """Delete the history of a conversation, all its sessions, for good; return its turns.
 
-        What people said of themselves there goes with it.
+        Descriptions that people gave there are deleted, too.
         """
         self.windows.take(claim)
         now = self._clock.now()
@@ -296,7 +296,7 @@ class Conversations(StoredTurns):
     ) -> FinishedTurn:
         """Mark a message and those gathered with it as answered; store the turns and the answer.
 
-        The only way in which an answer reaches anybody; it is named after the message, and replies
+        This is the only way an answer reaches anybody. It is named after the message, and replies
         to the newest of those gathered with it. A part that was opened early is edited to its final
         text; one that was opened but is not in the result is deleted. Then the next message is
         begun, or the conversation released if there is none or `go_on` is false.
@@ -340,7 +340,7 @@ class Conversations(StoredTurns):
         return FinishedTurn(await self._first_readable(claim, following), taken)
 
     async def _note_deleted(self, claim: Claim, ids: Collection[int], now: float) -> None:
-        """Keep outside of the database which turns are about to be deleted."""
+        """Record outside the database which turns are about to be deleted."""
         messages = await self._database.run_reading(lambda: _messages_of(ids))
         self._record_tombstone(
             Tombstone(now, claim.conversation, tuple(sorted(ids)), tuple(sorted(messages)))

@@ -21,11 +21,11 @@ from bot.storage.statements import Statement, Unit
 from bot.storage.tables import metadata, supported_revision
 
 COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_revision]
-"""All of them, without what the tables of each database say of themselves."""
+"""All tables but those with the revision."""
 
 _ROWS_PER_PAGE = 500
 _SEEN_SECONDS = 3 * HEARTBEAT_SECONDS
-"""How long ago a process that works on the database may have reported itself."""
+"""How recent a report must be for its process to count as running."""
 
 _HELD = Statement("""
 SELECT key FROM conversation WHERE owner IS NOT NULL AND lease_until > :now LIMIT 1

@@ -16,7 +16,7 @@ from bot.errors import SettingsError
 
 
 class DataDirUse(Enum):
-    """What a process uses the data directory for; each of these is locked for itself."""
+    """What a process uses the data directory for; each use has its own lock."""
 
     SERVICE = "troupe.lock"
     TERMINAL = "terminal.lock"
@@ -43,7 +43,7 @@ def create_data_dir(data_dir: Path) -> Path:
 
 
 def close_to_others(path: Path, mode: int) -> None:
-    """Give a file or directory of ours this mode; one that belongs to another user is left."""
+    """Set the mode of a file or directory, unless it belongs to another user."""
     found = path.stat()
     if found.st_uid == os.getuid() and found.st_mode & 0o077:
         path.chmod(mode)
@@ -55,7 +55,7 @@ def lock_data_dir(
 ) -> Iterator[None]:
     """Create the directory and lock out every other process of this use until the block ends.
 
-    With `is_shared` only those that do not share it are locked out.
+    With `is_shared`, processes that share it as well are not locked out.
 
     Raises:
         SettingsError: The directory cannot be created, or another process has locked it.

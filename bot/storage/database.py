@@ -47,7 +47,7 @@ INSUFFICIENT_PRIVILEGE = "42501"
 _DEADLOCK_DETECTED = "40P01"
 _READ_ONLY = "25006"
 _UPGRADE_ATTEMPTS = 10
-"""It locks tables in another order than a step of a message does: PostgreSQL may end either."""
+"""It locks tables in another order than messages do, so PostgreSQL may end either."""
 # Only the newest: a missing key that is in use is reported at the start.
 _NEWEST_TEXTS = [
     select(*columns).order_by(*(one.desc() for one in table.primary_key)).limit(1)
@@ -100,7 +100,7 @@ class Database:
         return await _translated(self._connections.maintain(unit))
 
     async def ping(self) -> None:
-        """Ask the database whether it is there; raises `StoreError`."""
+        """Check that the database answers; raises `StoreError`."""
         await self.run_reading(lambda: _rows_of(_PING))
 
     async def now(self, clock: Clock) -> float:
@@ -339,7 +339,7 @@ async def _translated(work: Awaitable[T]) -> T:
 
 
 def translate(error: Exception) -> StoreError:
-    """Make an error of one line from the driver's, without the statement and its values.
+    """Turn a driver's error into one line, without the statement and its values.
 
     To be raised `from None`: a traceback of the driver's error has the values.
     """
@@ -362,7 +362,7 @@ def _remedy_added(url: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _owner_named() -> Iterator[None]:
-    """Say who can upgrade where a role of PostgreSQL may only read and write rows."""
+    """Name who can upgrade if a PostgreSQL role may only read and write rows."""
     try:
         yield
     except StoreError as error:
@@ -403,7 +403,7 @@ Raised by the migration that removes or changes what that version uses.
 """
 
 _FIRST_REVISION = "0100"
-"""Of the first release; the versions before it had lower ones."""
+"""That of the first release; development versions had lower ones."""
 
 _alembic_version = Table(
     "alembic_version", MetaData(), Column("version_num", String(32), primary_key=True)
@@ -412,7 +412,7 @@ _alembic_version = Table(
 
 @dataclass(frozen=True)
 class TableRevisions:
-    """What a database says of its tables; None: there are none, or they do not say it."""
+    """The recorded revisions of a database; None: there are no tables, or they record none."""
 
     newest: str | None
     oldest: str | None
@@ -449,7 +449,7 @@ def read_revisions(connection: Connection) -> TableRevisions:
 
 
 def write_oldest_revision(connection: Connection) -> None:
-    """Write down which versions may use the tables; at the end of an upgrade."""
+    """Record which versions may use the tables, at the end of an upgrade."""
     connection.execute(delete(supported_revision))
     connection.execute(insert(supported_revision).values(oldest=OLDEST_REVISION))
 

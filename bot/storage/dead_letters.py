@@ -1,4 +1,4 @@
-"""What was set aside in the inbox and the outbox, in SQL."""
+"""Messages set aside in the inbox and the outbox, in SQL."""
 
 import secrets
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ UPDATE outbox SET error = NULL, text = '', file_name = NULL, file_text = NULL, f
 
 
 class DeadLetters:
-    """What was set aside: messages that were not processed, parts that were not delivered."""
+    """Messages that were not processed and parts that were not delivered."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database

@@ -19,11 +19,11 @@ _KEY_ID = re.compile("[0-9a-f]{8}")
 
 
 def make_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fernet]:
-    """Return what encrypts and decrypts with each of the keys.
+    """Return a Fernet for each of the keys.
 
     Args:
         encryption_keys: as `troupe keys new` prints them, the newest first.
-        needed_by: what cannot do without them, for the error.
+        needed_by: what needs them, for the error.
 
     Raises:
         SettingsError: there is none, or one is not of that form.
@@ -81,7 +81,7 @@ class FernetKeys(TextKeys):
 
 class _Secret(msgspec.Struct):
     provider: str
-    """So that a row that was moved to another provider, at another address, is refused."""
+    """Binds a key to its provider and address; a row moved to another one is refused."""
     key: str
 
 

@@ -1,6 +1,6 @@
 """Finish a message: mark it as answered, append its turns and queue its answer, in one transaction.
 
-Whatever is written for a claim names its epoch, and is refused once there is a newer one.
+Each write for a claim names its epoch, and is refused once there is a newer one.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -40,10 +40,11 @@ class NextMessage:
 
 @value_class
 class PartChanges:
-    """What must happen on the platform for a turn to read as its answer says."""
+    """The changes on the platform that make a turn read as its answer says."""
 
     common: dict[str, Any]
-    """What all rows of the outbox share: turn, platform, bot_id, chat, thread, lane, reply_to."""
+    """The columns that all outbox rows share: turn, platform, bot_id, chat, thread, lane,
+    reply_to."""
     changes: Sequence[dict[str, Any]]
     """The other columns, and `opened`: queue it only if the part was opened (or was not)."""
     parts: Sequence[int]
@@ -92,7 +93,7 @@ class FinishedRows:
     answer: PartChanges
     new_session: bool
     go_on: bool
-    """Whether to begin the next message; else the conversation is given back."""
+    """Whether to begin the next message; else the conversation is released."""
     removes: TurnRange | None = None
     supersedes: TurnRange | None = None
     change: HistoryChange | None = None
@@ -107,7 +108,7 @@ def open_part(
     at: outbox.Moment,
     dialect: DialectName,
 ) -> Unit[tuple[int, OutboxRow | None]]:
-    """Queue the first message of an answer in the making, and take it where its lane is free."""
+    """Queue the first message of an unfinished answer, and take it if its lane is free."""
     if dialect == "postgresql":
         values = {**claim_values(claim), **row, **outbox.identity(sender)}
         [[held, number, *head]] = yield functions.OPEN.call.query_alone(values)
@@ -259,7 +260,7 @@ def _session(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
 
 
 def next_message(claim: Claim) -> Unit[NextMessage | None]:
-    """Begin the oldest message; where there is none, release the conversation."""
+    """Begin the oldest message; if there is none, release the conversation."""
     rows = yield sql.NEXT.query({"of": claim.conversation})
     if rows:
         return NextMessage(*rows[0])
@@ -268,7 +269,7 @@ def next_message(claim: Claim) -> Unit[NextMessage | None]:
 
 
 def release(claim: Claim) -> Unit[None]:
-    """Give a conversation back as it is: others may claim it at once."""
+    """Release a conversation unchanged, so that others may claim it at once."""
     _session(claim, (yield sql.RELEASE.query(claim_values(claim))))
 
 
@@ -281,7 +282,7 @@ def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, ob
 
 
 def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
-    """Say what must happen on the platform so that the turn reads as the result says."""
+    """Return the changes on the platform that make the turn read as the result says."""
     changes = []
     outgoing = [_marked_response(message, result, one) for one in result.outgoing]
     for one in outgoing:

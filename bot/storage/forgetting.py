@@ -35,7 +35,7 @@ FILE_NAME = "forgotten.jsonl"
 
 
 class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was forgotten at a moment; everything that is named of it."""
+    """What was forgotten at one time."""
 
     at: float
     """In Unix seconds."""
@@ -46,7 +46,7 @@ class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
     messages: tuple[str, ...] = ()
     """The platform's ids of the messages that were those turns."""
     person: str | None = None
-    """Whose descriptions of themselves were deleted."""
+    """The people whose descriptions were deleted."""
 
     @property
     def is_of_whole_conversation(self) -> bool:
@@ -205,7 +205,7 @@ def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
 
 
 class ForgottenConversations:
-    """In which conversations something was forgotten, for those who keep copies of it."""
+    """The conversations in which something was forgotten, for processes that cache them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -236,7 +236,7 @@ async def request_deletion(
 ) -> None:
     """Ask for the deletion of conversations, or of what a person said in them.
 
-    The worker of each conversation does so in its turn, with all that was made of it.
+    The worker of each conversation deletes it in turn, with everything derived from it.
     """
     request, at = secrets.token_hex(6), datetime.fromtimestamp(clock.now(), UTC)
     events = [

@@ -3,9 +3,9 @@
 Each does what the unit of the same name does step by step on SQLite, by the same statements, which
 are embedded in PL/pgSQL.
 
-To wait for the disk is the largest cost of a commit. Where a crash of the server may undo a unit
-without harm, its commit does not wait: a claim that is lost is fenced, and a row that is not known
-to be sent is reconciled.
+Waiting for the disk is the largest cost of a commit. If a crash of the server may undo a unit
+without harm, its commit does not wait: a lost claim is fenced, and a row that may have been sent is
+reconciled.
 """
 
 import hashlib

@@ -104,8 +104,8 @@ class StoredTurns:
     def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Unit[Sequence[StoredTurn]]:
         """Return the turns of these messages of the platform, oldest first, in all sessions.
 
-        A person's message is one turn; an answer is found by any message that it was sent as. The
-        versions that are not active any more are found as well.
+        A person's message is one turn; an answer is found by any message that it was sent as.
+        Inactive versions are found as well.
         """
         asked = {"of": claim.conversation, "ids": json.dumps(list(message_ids))}
         rows = list((yield _SAID.query(asked)))
@@ -155,9 +155,9 @@ class StoredTurns:
 
     @transaction
     def find_said_by(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
-        """Return the ids of what a person said in a conversation, and of the answers to that.
+        """Return the ids of a person's turns in a conversation, and of the answers to them.
 
-        Where nobody else has said anything, these are all turns.
+        If nobody else has said anything, these are all turns.
         """
         asked = {"of": claim.conversation, "person": person_id}
         if not (yield _SAID_BY_OTHERS.query(asked)):
@@ -311,7 +311,7 @@ _NOTE_FORGOTTEN = Statement("INSERT INTO forgotten (conversation, at) VALUES (:o
 def apply(conversation: str, change: HistoryChange, now: float) -> Unit[None]:
     """Change turns; summaries that cover one of them are deleted.
 
-    With a turn that is deleted goes the content of all receipts since: prompts may quote it, and
+    Deleting a turn also deletes the content of all later receipts, whose prompts may quote it, and
     the text of its parts that could not be sent.
     """
     for turn_id, files in change.files.items():

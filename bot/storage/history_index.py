@@ -1,4 +1,4 @@
-"""Where messages stand in the histories of a channel that has several, and new branches."""
+"""Find messages in the histories of a channel that has several, and begin branches."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -61,7 +61,7 @@ class SqlHistoryIndex:
 
     @reading
     def find_received(self, address: Address, external_key: str) -> Unit[str | None]:
-        """Return the conversation of an event that was received; None: it is not kept any more."""
+        """Return the conversation of a received event; None: it is no longer stored."""
         return (yield from _received(address, external_key))
 
     @reading
@@ -70,7 +70,7 @@ class SqlHistoryIndex:
     ) -> Unit[Sequence[MessagePlace]]:
         """Return where these messages of the platform stand, people's first, each oldest first.
 
-        Branches have copies of what precedes them; of answers they are found where that is asked.
+        Branches have copies of what precedes them; copies of answers are found on request.
         """
         ids = {"ids": json.dumps(list(message_ids))}
         places = []
@@ -84,7 +84,7 @@ class SqlHistoryIndex:
 
     @reading
     def newest_of(self, address: Address, person_id: str) -> Unit[str | None]:
-        """Return the conversation of the channel in which the person has said something last."""
+        """Return the conversation of the channel in which the person spoke last."""
         rows = yield _NEWEST_OF.query({**_branches(address), "person": person_id})
         return rows[0][0] if rows else None
 
@@ -95,7 +95,7 @@ class SqlHistoryIndex:
 
     @transaction
     def begin_branch(self, key: str, place: MessagePlace) -> Unit[None]:
-        """Give a new conversation what was said up to a turn; one that has turns keeps them."""
+        """Copy the history up to a turn to a new conversation; one that has turns keeps them."""
         if (yield _HAS_TURNS.query({"of": key})):
             return
         rows = yield _TURNS_UNTIL.query({"of": place.conversation, "turn": place.turn})
@@ -142,7 +142,7 @@ def _places_of_part(
 def _is_last(turn: int, conversation: str, session: int, answered: str) -> Unit[bool]:
     """Return whether no other message follows a turn, and none waits to.
 
-    Further answers to the message of the key `answered` are not in the way.
+    Further answers to the message with the key `answered` do not count.
     """
     of = {"of": conversation, "in_session": session, "turn": turn, "answered": answered}
     [[is_last]] = yield _IS_LAST.query(of)

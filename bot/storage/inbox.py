@@ -79,7 +79,7 @@ class SqlInbox(Intake):
 
     @reading
     def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:
-        """Return what was received under a key from the bot's platform, and what was gathered.
+        """Return the message received under a key, and what was gathered with it.
 
         Nothing once it is done.
         """
@@ -90,7 +90,7 @@ class SqlInbox(Intake):
     def waiting(
         self, conversations: Collection[str], limit: int, of_each: int
     ) -> Unit[Sequence[Incoming]]:
-        """Return what is unanswered in these conversations, the newest of it first.
+        """Return the unanswered events of these conversations, newest first.
 
         Args:
             conversations: any number of them.

@@ -17,7 +17,7 @@ QUEUE_ONCE = Statement(
     insert_into("outbox", OUTBOX_ROW)
     + " ON CONFLICT (turn, part, op) DO UPDATE SET turn = outbox.turn RETURNING id"
 )
-"""Gives the id of the row, also where it is there already."""
+"""Returns the id of the row, even if it existed."""
 
 _UNSENT = "state NOT IN ('sent', 'dead')"
 _TO_LANE = "INSERT INTO lane (key, platform, bot_id, due_at) VALUES (:key, :platform, :bot_id"
@@ -31,7 +31,7 @@ ON CONFLICT (key) DO UPDATE SET due_at = excluded.due_at
 WHERE lane.due_at IS NULL OR lane.due_at <= :now
 RETURNING due_at
 """)
-"""Gives nothing where the lane is held or waits for a moment: then it is due some time anyway."""
+"""Returns nothing if the lane is held or waits, since it is due at some time anyway."""
 LOCK = Statement("SELECT key FROM lane WHERE key = :of FOR UPDATE")
 """A unit that changes unsent rows locks their lane first: different orders would deadlock."""
 TAKE = Statement(f"""

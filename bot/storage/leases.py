@@ -40,7 +40,7 @@ class SqlRoleLeases:
     def __init__(
         self, database: Database, owner: str, clock: Clock, signals: Signals | None = None
     ) -> None:
-        """Take what decides who holds what.
+        """Create the leases.
 
         Args:
             database: has the rows.
@@ -110,12 +110,12 @@ _FIRST = Statement("SELECT account FROM first_bot WHERE platform = :platform")
 
 
 async def read_installation_id(database: Database) -> str:
-    """Return a name of this database that no other one has, also not one at the same address."""
+    """Return a unique name of this database, even among databases at the same address."""
     return await database.run(lambda: _first(_INSTALLATION, secrets.token_hex(8)))
 
 
 async def resolve_bot_id(database: Database, platform: str, account: str) -> str:
-    """Return what the addresses of a bot carry: nothing for the platform's first one.
+    """Return the bot id in a bot's addresses: empty for the platform's first bot.
 
     `account` is the platform's own id of the bot.
     """
@@ -124,7 +124,7 @@ async def resolve_bot_id(database: Database, platform: str, account: str) -> str
 
 
 def _first(platform: str, account: str) -> Unit[str]:
-    """Return the first account of a platform: this one, unless there was one before."""
+    """Return the first account of a platform: this one, unless there was an earlier one."""
     yield _CLAIM.query({"platform": platform, "account": account})
     [[first]] = yield _FIRST.query({"platform": platform})
     return str(first)

@@ -137,7 +137,7 @@ _END = Statement("DELETE FROM pause WHERE scope = :scope RETURNING scope")
 
 
 class Pauses:
-    """Where nothing is answered."""
+    """The pauses of answering."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database

@@ -36,7 +36,7 @@ _MAX_REASON = 500  # characters
 
 @value_class
 class Moment:
-    """When a unit was started, by the clocks of its process."""
+    """The start of a unit, by the clocks of its process."""
 
     now: float
     """Unix seconds; PostgreSQL uses its own clock instead."""
@@ -88,7 +88,7 @@ class SqlOutbox:
 
     @transaction
     def mark_sent(self, row: OutboxRow, external_id: str | None) -> Unit[OutboxRow | None]:
-        """Note that it arrived, and take the next row of its lane.
+        """Mark a row as sent, and take the next row of its lane.
 
         `external_id` is the message that it became, None for a change of one.
         """
@@ -114,7 +114,7 @@ class SqlOutbox:
 
     @transaction
     def send_again(self, row: OutboxRow, reason: str, *, is_gone: bool) -> Unit[OutboxRow | None]:
-        """Give up an edit that was refused, and have its part sent anew as the edit says.
+        """Give up an edit that was refused, and send its part anew with the new text.
 
         Args:
             row: the edit.
@@ -149,17 +149,17 @@ class SqlOutbox:
 
     @transaction
     def mark_unknown(self, row: OutboxRow, seconds: float) -> Unit[None]:
-        """Note that nobody knows whether it arrived: reconcile it after so long."""
+        """Note that it may have arrived, and reconcile it after this time."""
         yield from self._later(row, OutboxState.UNKNOWN, seconds)
 
     @transaction
     def reschedule(self, row: OutboxRow, seconds: float) -> Unit[None]:
-        """Note that nothing arrived for certain: send it after so long."""
+        """Note that it certainly did not arrive, and send it after this time."""
         yield from self._later(row, OutboxState.PENDING, seconds)
 
     @transaction
     def release_all(self) -> Unit[None]:
-        """Let what this sender held in an earlier life be taken again at once."""
+        """Release everything left by a previous run of this sender."""
         yield lane_sql.RELEASE_ALL.query({"sender": self._sender.owner, "now": self._clock.now()})
 
     @reading
@@ -191,7 +191,7 @@ class SqlOutbox:
 
     @transaction
     def hold_lane(self, lane: str) -> Unit[float | None]:
-        """Take a lane without a row for the length of a lease, so that nobody sends there.
+        """Hold a lane without a row for the length of a lease, so that nobody sends there.
 
         Returns:
             The end of the lease in Unix seconds, which `release_lane` takes; None where somebody
@@ -203,7 +203,7 @@ class SqlOutbox:
     @transaction
     def release_lane(self, lane: str, held: float) -> Unit[None]:
         # Rows queued from now on wait for this unit.
-        """Let senders take a lane again that is still held until then; else change nothing."""
+        """Release a lane if it is still held until then; else change nothing."""
         if not (yield lane_sql.EMPTY_HELD.query({"of": lane, "held": held})):
             return
         if (yield lane_sql.UNSENT.query({"of": lane})):
@@ -262,7 +262,7 @@ def queue_once(row: dict[str, Any]) -> Unit[int]:
 def make_due(
     row: dict[str, Any], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Have the sender take the first unsent row of a row's lane, or see to it that it is taken."""
+    """Take the first unsent row of a row's lane, or make the lane due."""
     lane = {"key": row["lane"], "platform": row["platform"], "bot_id": row["bot_id"]}
     if sender is None:
         yield lane_sql.MAKE_DUE.query({**lane, "now": at.now})
@@ -357,7 +357,7 @@ def _notice(row: OutboxRow, text: str) -> dict[str, object]:
 
 
 def identity(sender: SenderIdentity | None) -> dict[str, object]:
-    """Return the values that functions of the database know a sender by."""
+    """Return the values that identify a sender in database functions."""
     if sender is None:
         return {"sender": None, "settle": None}
     return {"sender": sender.owner, "settle": sender.settle_seconds}

@@ -128,7 +128,7 @@ MAX_CONNECTIONS = 8
 CONNECT_SECONDS = 5.0
 COMMAND_SECONDS = 20.0
 _CANCEL_SECONDS = 2.0
-"""How long a server may take to end a statement that nobody waits for any more."""
+"""How long a server may take to cancel a statement."""
 _CLOSE_SECONDS = 2.0
 """How long it may take to end a connection."""
 _SERVER_LIMITS = {
@@ -140,11 +140,11 @@ _SERVER_LIMITS = {
 _SET_LIMITS = "; ".join(f"SET LOCAL {name} = '{limit}'" for name, limit in _SERVER_LIMITS.items())
 
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""The last one where the server ends a connection in the middle of a statement."""
+"""The last attempt, if the server ends a connection in the middle of a statement."""
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
-    """Closes soon also where the server stands still: a process ends connections one by one."""
+    """Closes soon even if the server hangs, since connections are closed one by one."""
 
     @override
     async def close(self, *, timeout: float | None = None) -> None:
@@ -229,7 +229,7 @@ class AsyncpgPool:
 
     @contextlib.asynccontextmanager
     async def _acquired(self) -> AsyncIterator[Any]:
-        """Lend a connection; it is closed where the server takes too long to cancel a statement.
+        """Lend a connection, and close it if the server takes too long to cancel a statement.
 
         asyncpg alone would wait for that as long as for the statement: for a server that stands
         still, another 20 s.
@@ -255,7 +255,7 @@ class AsyncpgPool:
 
 
 async def _keep(_connection: object) -> None:
-    """Skip the round trip by which asyncpg resets a connection: units change nothing of it."""
+    """Skip asyncpg's reset of a connection, a round trip: units change no session state."""
 
 
 async def _finish(connection: Any, unit: Unit[T], query: Query, codec: TextCodec) -> T:

@@ -88,7 +88,7 @@ _DELETE = Statement("DELETE FROM preset_draft WHERE name = :name RETURNING name"
 
 
 class PresetDrafts:
-    """The editions of presets that somebody works on, by the name of the preset."""
+    """Drafts of presets, by the name of the preset."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -29,7 +29,7 @@ from bot.telemetry.secret_masker import mask_from_now_on
 
 SIGNALS_CHANNEL = "troupe:signals"
 ANSWER_SECONDS = 1.0
-"""How long a server may take; then what was asked of it is done without it."""
+"""How long a server may take before the process does without it."""
 
 _WRONG_SETTING = re.compile(r"DB index|AUTH|WRONGPASS", re.IGNORECASE)
 _REFUSALS = (AuthenticationError, AuthorizationError, NoPermissionError)
@@ -75,7 +75,7 @@ def _unwrap(error: Exception) -> Exception:
 
 
 def describe_redis_error(error: Exception, redis: Redis) -> str:
-    """Describe the server, the fault and the remedy, without the password."""
+    """Describe the server, the error and the remedy, without the password."""
     given = redis.connection_pool.connection_kwargs
     server = _name_of(redis)
     match _unwrap(error):

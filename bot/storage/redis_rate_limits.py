@@ -31,7 +31,7 @@ _ANSWER_SECONDS = 0.3
 _LATE_SECONDS = 0.1
 """A time limit that ends so much too late says nothing of the server: its answer may lie there."""
 _PAUSE_SECONDS = 1.0
-"""For which the server is not asked after it did not answer; twice as long each further time."""
+"""How long the server is not asked after it did not answer; doubled each time."""
 _MAX_PAUSE_SECONDS = 15.0
 _SCANNED_AT_ONCE = 1000
 _MAX_SHOWN = 100
@@ -244,7 +244,7 @@ class RedisRateLimits(RateLimits):
         return [one.share_of(self._processes) for one in scopes]
 
     def _asked(self, scopes: Sequence[CallScope]) -> tuple[list[str], list[str | int | float]]:
-        """Return the keys and values that the scripts know these scopes by."""
+        """Return the keys and values of these scopes for the scripts."""
         keys = [key for scope in scopes for key in self._refusal_keys(scope.key)]
         given: list[str | int | float] = [len(scopes)]
         for scope in scopes:
@@ -348,7 +348,7 @@ class RedisRateLimits(RateLimits):
             self._untold_releases.pop(place, None)
 
     async def _count_now_and_then(self) -> None:
-        """Say that this process runs, and learn how many do."""
+        """Report that this process runs, and learn how many do."""
         now = self._clock.monotonic()
         if now - self._counted_at >= _COUNT_EVERY_SECONDS:
             given: list[str | float] = [self._name, _MEMBER_SECONDS]

@@ -223,7 +223,7 @@ async def open_signals(
 
 
 async def check_redis(url: str) -> None:
-    """Ask the server whether it is there.
+    """Check that the server answers.
 
     Raises:
         SettingsError: this is not the address of a Redis.

@@ -100,7 +100,7 @@ class RedisWindows(SharedWindows):
             self._pause(error)
 
     async def run(self) -> None:
-        """Write what is to be kept until cancelled."""
+        """Write queued windows until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()

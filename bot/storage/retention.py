@@ -19,11 +19,11 @@ INBOX_SECONDS = 14 * _DAY
 """As long as a platform may deliver a message again: the row is what recognises a repetition."""
 OUTBOX_SECONDS = 7 * _DAY
 USAGE_SECONDS = 400 * _DAY
-"""A year of accounts, and the month that is being closed."""
+"""A year, and the current month."""
 _NODE_SECONDS = 7 * _DAY
 """How long operators see that a process died."""
 FORGOTTEN_SECONDS = 30 * _DAY
-"""How long a process may be off and still hear what it has to delete."""
+"""How long a process may be offline and still learn what it must delete."""
 _ROWS_PER_PAGE = 500
 """Few enough that no worker waits long for the transaction that deletes them."""
 

@@ -54,7 +54,7 @@ class _Outcome:
     error: BaseException | None
 
     def tell(self) -> None:
-        """Wake up whoever waits for it."""
+        """Wake the waiting caller."""
         if self.done.done():  # its caller was cancelled meanwhile
             return
         if self.error is not None:
@@ -318,7 +318,7 @@ def _close_to_others(file: Path) -> None:
 
 
 def _borrowing(connection: sqlite3.Connection) -> Engine:
-    """An engine over one connection that leaves beginning and ending to the writer."""
+    """An engine over one connection whose transactions the writer begins and ends."""
     engine = create_engine(
         "sqlite://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None
     )

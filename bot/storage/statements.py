@@ -147,7 +147,7 @@ def _encode_table(codec: TextCodec, rows: Sequence[Values]) -> str:
 
 
 def decoded(rows: Rows, columns: tuple[str, ...], codec: TextCodec) -> Rows:
-    """Return the rows as the unit reads them."""
+    """Decode the rows for the unit."""
     places = _encrypted_places(columns)
     return [_decode_row(row, places, codec) for row in rows] if places else rows
 
@@ -214,7 +214,7 @@ def describe_failure(error: BaseException) -> str:
 
 
 def to_store_error(error: BaseException) -> StoreError:
-    """Make ours of a driver's error; to be raised `from None`, as its traceback has the values."""
+    """Convert a driver's error; raise it `from None`, since its traceback has the values."""
     failure = StoreError(f"the database failed: {describe_failure(error)}")
     failure.sql_state = getattr(error, "sqlstate", None)
     return failure

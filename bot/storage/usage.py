@@ -25,7 +25,7 @@ _ADD = Statement(f"UPDATE budget SET spent = spent + :amount {_LISTED}")
 
 
 class Budgets:
-    """Money spent or reserved, in millionths of a dollar; reserved money counts as spent.
+    """Budgets in millionths of a dollar; reserved money counts as spent.
 
     A process that dies in between leaves its reservation spent, since the model may have been paid.
     """
@@ -66,7 +66,7 @@ def _keys(caps: Sequence[BudgetCap]) -> str:
 
 
 class UsageLog:
-    """Usage of requests that no receipt is kept of, such as those for summaries."""
+    """Usage of requests without a receipt, such as those for summaries."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database

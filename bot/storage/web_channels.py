@@ -236,7 +236,7 @@ _MAX_MESSAGES = 100_000
 
 
 class ForgottenWebMessages(ConversationMemory):
-    """Empties what people wrote that no turn holds any more, and the answers to it.
+    """Empties messages whose turns were forgotten, and the answers to them.
 
     Commands, which are not turns, stay, and so do messages that were not processed yet.
     """
@@ -255,7 +255,7 @@ class ForgottenWebMessages(ConversationMemory):
 
     @override
     async def end_session(self, conversation: str) -> None:
-        """Do nothing: what was said before stays to be read."""
+        """Do nothing: earlier messages stay readable."""
 
     @override
     async def forget(self, conversation: str) -> None:

@@ -82,15 +82,15 @@ class SharedWindows(Protocol):
     """Windows that a process leaves for the others; each may be lost at any time."""
 
     def keep(self, claim: Claim, window: SessionWindow) -> None:
-        """Share the window of a claim that is over for some minutes, soon; never waits or fails."""
+        """Queue the window of an ended claim for sharing; never waits or fails."""
         ...
 
     async def find(self, claim: Claim) -> SessionWindow | None:
-        """Return what the claim just before this one has shared, if it is found in a moment."""
+        """Return the window that the previous claim shared, if it is found quickly."""
         ...
 
     async def drop(self, claim: Claim) -> None:
-        """Delete what is shared of a conversation, also what is still to be kept.
+        """Delete a conversation's shared window, even if it is not written yet.
 
         If the server does not answer, it stays until it expires.
         """
@@ -126,7 +126,7 @@ class SessionWindows(ConversationMemory):
             self._chars -= entry.window.size
 
     def begin(self, claim: Claim) -> None:
-        """Hand the window of the claim just before this one over to it; drop any older one."""
+        """Move the previous claim's window to this claim; drop any older one."""
         before = self._entries.get(claim.conversation)
         if before is not None and before.epoch >= claim.epoch:
             return  # a later claim was made already

@@ -53,7 +53,7 @@ _NO_LORE = LoreResult((), (), 0, TimedEffects())
 
 
 def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
-    """Return the draft with what the card and the speakers' personas add.
+    """Add the card and the speakers' personas to the draft.
 
     Without a card and without personas the draft is unchanged.
     """
@@ -70,7 +70,7 @@ def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
 
 
 def _scripted(history: Sequence[HistoryUnit], inputs: PromptInputs) -> tuple[HistoryUnit, ...]:
-    """Return the history as the preset's regular expression scripts leave it."""
+    """Apply the preset's regular expression scripts to the history."""
     preset = inputs.preset
     if not any(one.where != "answer" for one in preset.regex_scripts):
         return tuple(history)
@@ -272,7 +272,7 @@ class _Filled:
 
 
 def _places_persona(prompts: Iterable[OrderedPrompt]) -> bool:
-    """Whether these prompts have a place for what people say of themselves (`/me`)."""
+    """Whether these prompts have a place for people's descriptions (`/me`)."""
     return any(
         one.marker == "personaDescription" or _PERSONA.search(one.content) for one in prompts
     )

@@ -116,8 +116,8 @@ def choose_greeting(
 ) -> str | None:
     """Return a greeting by its number from 1, or the first one; None if the preset has none.
 
-    Among several active characters a preset may have other greetings. What is longer than ten
-    messages is cut.
+    Among several active characters a preset may have other greetings. Text beyond ten messages is
+    cut.
     """
     greetings = preset.greetings_among(characters)
     if not greetings:
@@ -129,7 +129,7 @@ def choose_greeting(
 
 
 def reply_macros(preset: Preset, incoming: Said | Joined, rng: random.Random) -> Macros:
-    """Return the macros of what is said to somebody, such as a greeting."""
+    """Return the macros for a text to a person, such as a greeting."""
     name = clean_name(incoming.author.name) if incoming.author else ""
     return Macros(
         char=preset.character_name,

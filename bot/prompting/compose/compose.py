@@ -77,7 +77,7 @@ def compose(
         personas: how people describe themselves, by person id.
         stories: what was found for each query of the persona; None: the preset has no stories.
         model_limit: the tokens that the model can read, which bound lore and stories as well.
-        wants_variety: another answer than the last one is wanted, also at temperature 0.
+        wants_variety: whether the answer should differ from the last one, also at temperature 0.
         files: what was read of the files of the message, as far as the model can use it.
 
     Raises:
@@ -240,7 +240,7 @@ def _part(section: str, text: str | None) -> list[PromptPart]:
 
 
 def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[str, Message]:
-    """Return the system text and the newest message that the prompter makes of the values."""
+    """Return the prompter's system text and newest message for the values."""
     values = parse_fields(text, prompter.fields)
     try:
         messages = prompter.generate_prompt(values, return_dict=True)["messages"]

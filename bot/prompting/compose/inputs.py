@@ -1,4 +1,4 @@
-"""Gather what a prompt is composed of: the preset, the turns and the labels of their speakers."""
+"""Gather the inputs of a prompt: the preset, the turns and the labels of their speakers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

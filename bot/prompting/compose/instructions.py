@@ -22,11 +22,11 @@ from bot.prompting.text.tokens import counter_for_model
 
 _STORIES_DIVISOR = 4  # the share of the prompt
 PERSONA_FIELDS = {"persona": "description", "personality": "personality", "scenario": "scenario"}
-"""The keys of a preset that describe its character, with the macros that have their values."""
+"""The keys of a preset that describe its character, and their macros."""
 
 
 def persona_prefix(key: str, preset: Preset) -> str:
-    """Return the words that introduce such a text in a preset without a prompt order."""
+    """Return the introduction of such a text in a preset without a prompt order."""
     prefixes = {"personality": f"{preset.character_name}'s personality: ", "scenario": "Scenario: "}
     return prefixes.get(key, "")
 

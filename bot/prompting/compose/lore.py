@@ -41,7 +41,7 @@ _LORE_PRIORITY = 2  # lore has kept a budget of its own already, so other parts 
 
 
 DeepMessage: TypeAlias = tuple[int, Message, str]
-"""How many messages follow one that is inserted, the newest one included; it, and its name."""
+"""The number of messages after an inserted one (including the newest), the message, its name."""
 
 
 def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResult:

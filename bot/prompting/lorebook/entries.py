@@ -34,7 +34,7 @@ _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0
 
 
 class KeyLogic(StrEnum):
-    """What secondary keys must do, once a primary key was found."""
+    """The condition on secondary keys once a primary key was found."""
 
     AND_ANY = "and_any"
     """At least one is found."""
@@ -138,7 +138,7 @@ class Lorebook:
     min_activations: int = 0
     """Search older messages until this many entries are active."""
     problems: tuple[Text, ...] = field(default=(), compare=False, repr=False)
-    """What its file has and cannot be used."""
+    """Contents of its file that cannot be used."""
 
 
 @value_class

@@ -308,7 +308,7 @@ def _reject_group_rivals(
     score: Callable[[LoreEntry], int],
     random_float: Callable[[], float],
 ) -> Mapping[str, str]:
-    """Return which of the triggered entries lose in their groups: why, by uid.
+    """Return the triggered entries that lose in their groups, with the reasons, by uid.
 
     A group with an entry that an earlier pass `activated` takes no other. `score` returns the
     number of keys found for an entry.
@@ -364,7 +364,7 @@ def _winner(rivals: Sequence[LoreEntry], random_float: Callable[[], float]) -> S
 
 @value_class
 class LorebookTrial:
-    """What a lorebook would add to the prompt of a text."""
+    """The lorebook entries that a text would activate."""
 
     entries: Sequence[tuple[EntryDecision, Sequence[str]]]
     """Each with its keys that are in the text."""
@@ -376,9 +376,9 @@ class LorebookTrial:
 def try_lorebook(
     book: Lorebook, text: str, *, budget: int, count: TextTokenCounter
 ) -> LorebookTrial:
-    """Return what a text activates, of which each line is a message and the last the newest.
+    """Return what a text activates; each line is a message, the last one the newest.
 
-    What depends on chance is taken to succeed.
+    Chances are assumed to succeed.
     """
     lines = [line for line in text.split("\n") if line.strip()]
     search = LorebookSearch(book, lines, budget=budget, count=count, random_float=lambda: 0.0)

@@ -62,7 +62,7 @@ NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_IT
 
 
 def _check(check: Callable[[Any], object]) -> AfterValidator:
-    """Refuse a value for which `check` raises, or returns a problem."""
+    """Reject a value for which `check` raises or returns a problem."""
 
     def checked(value: object) -> object:
         try:
@@ -142,7 +142,7 @@ BusyMode: TypeAlias = Literal["collect", "interrupt", "queue"]
 
 
 class BusyRules(StrictModel):
-    """What happens to messages that come while an answer is being made."""
+    """What happens to messages that arrive during an answer."""
 
     mode: BusyMode | None = None
     """`collect`: one answer to all of them comes next. `interrupt`: the answer ends, and another
@@ -181,7 +181,7 @@ ScopeName: TypeAlias = Literal["channel", "user", "thread", "reply_chain"]
 
 
 def _object_of(key: str) -> BeforeValidator:
-    """Let a text be short for an object with this key alone."""
+    """Accept a text as short for an object with only this key."""
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
@@ -196,8 +196,8 @@ class OrderedPrompt(StrictModel):
     """One prompt of SillyTavern's prompt order: a text, or the place of something (`marker`)."""
 
     marker: MarkerName | None = None
-    """What stands here. The text of `main` and `jailbreak` is used where the preset has no `system`
-    or no `post_history_instructions` of its own, and is what `{{original}}` stands for in them."""
+    """The place. The text of `main` and `jailbreak` is used if the preset has no `system` or no
+    `post_history_instructions` of its own, and is the value of `{{original}}` in them."""
     role: Annotated[Role, BeforeValidator(lower)] = "system"
     content: str = ""
     name: str = ""
@@ -246,12 +246,12 @@ class Preset(StrictModel):
     character: Annotated[NonEmptyText, _check(_path_problem)] | None = None
     """A file with persona and stories, relative to the presets directory, or a built-in role."""
     stories: Literal["persona", "recent"] = "persona"
-    """Where its character's stories stand: in the persona, or in front of the newest message."""
+    """Where its character's stories are inserted: in the persona, or before the newest message."""
     greeting: str | None = None
     alternate_greetings: NonEmptyTexts = ()
     """A conversation begins with the first greeting, or with another by its number: `/new 2`."""
     group_greetings: NonEmptyTexts = ()
-    """They take the place of the others where several characters are active."""
+    """They replace the others if several characters are active."""
     personality: str | None = None
     """SillyTavern's summary of the persona, which follows it."""
     scenario: str | None = None
@@ -270,8 +270,8 @@ class Preset(StrictModel):
     """The texts come from a card: expand {{char}}, {{user}}, {{random}}."""
     user_name_in_message: Literal["default", "add", "not_add"] = "default"
     max_input_tokens: StrictInt | None = Field(DEFAULT_INPUT_TOKENS, ge=1, le=_MAX_INPUT_TOKENS)
-    """The token budget of the prompt, and never more than the model's context less the answer;
-    null: that alone."""
+    """The token budget of the prompt, at most the model's context less the answer; null: all of
+    that."""
     max_output_tokens: StrictInt | None = Field(None, ge=1, le=_MAX_OUTPUT_TOKENS)
     token_counter: Annotated[str, _check(_encoding_problem)] | None = None
     """The encoding to count tokens in; null: the backend's own tokenizer."""
@@ -291,15 +291,15 @@ class Preset(StrictModel):
     aliases: NonEmptyTexts = ()
     """Further names that people address it by."""
     talkativeness: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """The probability of answering a message that does not name it, among several characters."""
+    """With several characters: the probability of answering a message that names none."""
     cooldown_seconds: Annotated[float, Field(ge=0)] = 0
     """How long it does not answer after its last answer, unless it is named."""
     buttons: StrictBool = True
     """Whether there are buttons under its answers, where the platform has them."""
     busy: Annotated[BusyRules, _object_of("mode")] = Field(default_factory=BusyRules)
     long_answer: Literal["parts", "file", "thread"] = "parts"
-    """How an answer is sent that is longer than one message: in several, or its beginning and a
-    file with all of it, or its beginning and the rest in a thread."""
+    """How an answer longer than one message is sent: as several messages, as its beginning and a
+    file with all of it, or as its beginning and a thread with the rest."""
     thoughts: Literal["hidden", "folded"] = "hidden"
     """Whether readers can open what a reasoning model has thought, under its complete answer."""
     fallbacks: Annotated[tuple[Fallback, ...], Field(max_length=_MAX_FALLBACKS)] = ()

@@ -35,7 +35,7 @@ class RegexScript(StrictModel):
     people: StrictBool = False
     """Whether it also changes what people wrote, in prompts."""
     min_depth: Annotated[StrictInt, Field(ge=0)] | None = None
-    """How many messages must follow a message at least for it to be changed."""
+    """The minimum number of later messages for a message to be changed."""
     max_depth: Annotated[StrictInt, Field(ge=0)] | None = None
 
     @field_validator("find")

@@ -65,7 +65,7 @@ _CONFUSABLE_SCRIPTS = frozenset(
     {"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "LISU"}
 )
 COLON = re.compile("[:：﹕︓︰∶ː꞉˸׃፡։܃܄᛬᠃᠄⁚ꓽ]")
-"""Matches what ends a speaker tag, or looks as if it did."""
+"""Matches the ends of speaker tags, and lookalikes."""
 
 _NO_ASCII_SPELLING = re.compile("[^a-z0-9]+")
 _CACHE_SIZE = 4096

@@ -18,7 +18,7 @@ Path = tuple[str | int, ...]
 MAX_DEPTH = 64
 MAX_CHARS = 10 * 2**20
 MAX_COMMAS = 100_000
-"""In texts with more, which take seconds, only strict JSON is read, and no lines are recorded."""
+"""Texts with more, which take seconds, must be strict JSON, and get no line numbers."""
 _SKIPPED = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _OF_PYTHON = (
     marked("expecting value"),
@@ -27,7 +27,7 @@ _OF_PYTHON = (
     marked("invalid \\uXXXX escape"),
     marked("unterminated string starting at"),
 )
-"""What `json` says of a value, in lower case."""
+"""A type as `json` names it, in lower case."""
 
 
 class JsonSyntaxError(Exception):

@@ -60,7 +60,7 @@ def read_preset_text(file: Path) -> str:
 def path_inside(folder: Path, name: str) -> Path | None:
     """Return the path of a file that a preset names; None if it is outside of the folder.
 
-    So is what leads nowhere: a loop of links, or a path that no system takes.
+    None, too, for a loop of links or an invalid path.
     """
     try:
         file = (folder / name).resolve()
@@ -70,5 +70,5 @@ def path_inside(folder: Path, name: str) -> Path | None:
 
 
 def is_lorebook(text: str) -> bool:
-    """Tell a preset's lorebook beside it: every preset has a provider, a lorebook has entries."""
+    """Return whether a file is a lorebook: presets have a provider, lorebooks have entries."""
     return '"entries"' in text and '"provider"' not in text

@@ -187,7 +187,7 @@ def known_encoding(model: str) -> str | None:
 def counter_for_model(model: str) -> EncodingCounter:
     """Return the counter of a model's encoding; an estimate where that is not known.
 
-    Whoever counts for one model uses this counter, so that a process loads one encoding for it.
+    The counter is shared, so that a process loads each encoding once.
     """
     return get_counter(known_encoding(model) or "cl100k_base")
 
