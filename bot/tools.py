@@ -91,7 +91,7 @@ _MAX_CALLS_A_ROUND = 4
 
 
 class Toolbox:
-    """The tools of one answer, and what was called of them; each round is another request.
+    """The tools of one answer, and their calls; each round is another request.
 
     Nothing is stored before the answer is: if the process dies, the tools are called again, which
     is harmless because they change nothing.
@@ -110,7 +110,7 @@ class Toolbox:
 
     @property
     def records(self) -> tuple[ToolRecord, ...]:
-        """What was called so far."""
+        """The calls so far."""
         return tuple(self._records)
 
     @property
@@ -119,7 +119,7 @@ class Toolbox:
         return len(self._exchanges) < _MAX_ROUNDS
 
     def offer(self, prompt: Prompt) -> Prompt:
-        """Return the next request: with what was called before, and with tools while they last."""
+        """Return the next request, with the earlier calls, and tools while any rounds are left."""
         specs = self.specs if self.may_call else ()
         return replace(prompt, tools=specs, tool_exchanges=tuple(self._exchanges))
 
@@ -266,7 +266,7 @@ def history_tool(
 
 
 def _excerpt(text: str, word: str) -> str:
-    """Return the text, or what stands around the word in a long one."""
+    """Return the text, or an excerpt around the word from a long one."""
     if len(text) <= _MAX_MESSAGE_CHARS:
         return text
     at = max(0, text.casefold().find(word) - _HALF_MESSAGE_CHARS)

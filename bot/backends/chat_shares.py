@@ -22,7 +22,8 @@ class ChatShares:
     limit: int
     """How many slots there are."""
     _seen: OrderedDict[str, deque[tuple[float, int]]] = field(default_factory=OrderedDict)
-    """By chat: when it got slots, and how many others held then, decreasing. Newest chat last."""
+    """By chat: when it got slots, and how many slots others then held, decreasing. Newest chat
+    last."""
     _taken: deque[tuple[float, str]] = field(default_factory=deque)
     """When a slot was given, and to which chat."""
     _counts: Counter[str] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""A backend without a model, for tests and for trying out presets: it repeats its prompt."""
+"""A backend without a model that repeats its prompt, for tests and for trying out presets."""
 
 import re
 from collections.abc import AsyncGenerator

@@ -15,7 +15,7 @@ from bot.templates.renderer import Renderer
 
 
 class ExactPromptWriter:
-    """Writes prompts for people who may see everything: they hold a preset's instructions."""
+    """Writes prompts with a preset's instructions, for people who may see everything."""
 
     def __init__(
         self,

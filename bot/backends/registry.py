@@ -15,7 +15,7 @@ from bot.backends.spec import FREE, BackendSpec, ModelPrice, ProviderSettings
 
 
 class EchoSettings(ProviderSettings):
-    """A provider that repeats prompts has nothing more to set."""
+    """The settings of a provider that repeats prompts."""
 
     kind: Literal["echo"] = "echo"
 

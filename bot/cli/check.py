@@ -77,7 +77,7 @@ app = command_app()
 class _CheckItem:
     name: str
     subject: Callable[[], Awaitable[str]]
-    """Returns what it found; raises TroupeError for a problem."""
+    """Returns the result; raises TroupeError for a problem."""
     is_limited: bool = True
     """Whether it must end within `_SECONDS`; if not, it has its own limits."""
     is_local: bool = False

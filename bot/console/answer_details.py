@@ -1,4 +1,4 @@
-"""What one answer took: token budget, time, cost elsewhere, parameters; without secrets."""
+"""Details of one answer: token budget, time, cost elsewhere, parameters; secrets masked."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -160,9 +160,9 @@ class AnswerPages(RouteGroup):
     versions: PresetVersions
     providers: Mapping[str, ProviderSettings]
     presets: Collection[str] = ()
-    """Whose model can be asked again; none where there is nobody to ask."""
+    """The presets whose models can be asked again."""
     drafts: PresetDrafts | None = None
-    """What prompts can be composed from anew, beside the presets."""
+    """Drafts that prompts can be composed from, beside the presets."""
 
     @route("GET /api/v1/answers", Scope.READ)
     async def list_answers(

@@ -70,7 +70,7 @@ class ChannelDetail:
     active: Sequence[str]
     """The presets that answer."""
     active_from: str | None
-    """The scope that says so; null: the default."""
+    """The scope of that choice; null: the default."""
     scopes: Sequence[_Row]
     """The narrowest first: scope, kind (thread, channel or server), presets (empty: inherited),
     by whom, and at which time in Unix seconds."""

@@ -19,7 +19,7 @@ Probe = Callable[[], Awaitable[str | None]]
 def health_routes(
     probes: Mapping[str, Probe], *, notices: Notices = tuple, probe_seconds: float = 2.0
 ) -> AddRoutes:
-    """Return what adds /healthz, /readyz and /metrics; anybody may ask for them."""
+    """Return the routes /healthz, /readyz and /metrics, which need no login."""
 
     async def ready(_: web.Request) -> web.Response:
         return await _readyz(probes, notices, probe_seconds)

@@ -127,7 +127,7 @@ class OperationPage(RouteGroup):
     _samples: deque[tuple[float, int, int, int]] = field(
         default_factory=lambda: deque(maxlen=_MAX_SAMPLES)
     )
-    """When, in Unix seconds, and then: conversations, of them held, unsent messages."""
+    """The time in Unix seconds, conversations, those of them that are held, and unsent messages."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _rendered: dict[object, object] = field(default_factory=dict)
     """By reader, of the state under "state"."""

@@ -1,4 +1,4 @@
-"""Ask a model for the operator: no history keeps what it says, but budgets and limits apply."""
+"""Ask a model for the operator: nothing enters a history, but budgets and limits apply."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -152,7 +152,7 @@ _NOT_STORED = translatable(
 
 @value_class
 class PromptReplay:
-    """Asks again."""
+    """Asks a model again for an earlier answer."""
 
     requests: OperatorRequests
     presets: Mapping[str, Preset]
@@ -189,7 +189,7 @@ class PromptReplay:
         return (await self.composer.compose(preset, None, scene, may_spend=True)).prompt
 
     def _preset(self, receipt: Receipt, changes: ReplayChanges) -> Preset:
-        """Return whose model answers: the chosen preset, or the stored one as it was."""
+        """Return the preset whose model answers: the chosen one, or the stored one."""
         if changes.preset:
             chosen = self.presets.get(changes.preset)
             if chosen is None:

@@ -99,7 +99,7 @@ def line_chart(
     lines: Sequence[tuple[str, Sequence[int]]],
     language: str,
 ) -> dict[str, object]:
-    """Return what charts.js draws: the label and the values of each line.
+    """Return the data for charts.js: the label and the values of each line.
 
     `unit` stands between two times, which are Unix seconds: "day", or "second", which is live.
     `title` is the name of the axis of time.

@@ -45,7 +45,7 @@ from bot.texts.text import looked_up, marked, translatable, translate
 from bot.value_class import value_class
 
 Preview: TypeAlias = Callable[[Said], Awaitable[NextAnswer]]
-"""Tells what would happen to a message."""
+"""Previews what would happen to a message."""
 ToSaid: TypeAlias = Callable[[WebChannel, WebMessage, Person, WebMessage | None], Said]
 """Returns a message as the service would read it."""
 

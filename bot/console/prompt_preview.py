@@ -40,7 +40,7 @@ _NO_EPOCH = 0  # lower than any claim: it only reads
 
 @value_class
 class PromptPreview:
-    """Tells what would happen to a message."""
+    """Previews what would happen to a message."""
 
     sources: PromptSources
     resolver: PresetResolver

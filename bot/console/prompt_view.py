@@ -176,7 +176,7 @@ def _token_kind(token: PromptToken, kind: PieceKind) -> PieceKind:
 
 
 def described_pieces(description: PromptDescription, receipt: Receipt) -> list[Piece]:
-    """Divide what a model was sent: what stands in no message was written by the template.
+    """Divide the text that a model was sent; text outside of messages is the template's.
 
     The messages are looked for in their order; a control token inside of one is a look-alike, and
     in the body of a request there is no other.
@@ -240,6 +240,6 @@ class PromptView:
 
 
 def view_prompt(receipt: Receipt) -> PromptView:
-    """Return what a prompt consists of and takes of its budget."""
+    """Return the view of a prompt: its sections, and their shares of the budget."""
     segments, sections = budget_segments(receipt), prompt_sections(receipt)
     return PromptView(receipt, prompt_tokens(receipt), segments, sections)

@@ -31,11 +31,11 @@ class Caller:
     """"session", or "token" and its name; stands in the audit log."""
     scopes: frozenset[Scope]
     csrf_token: str = ""
-    """What a change from a page must carry; empty for an API token."""
+    """The CSRF token that a change from a page must carry; empty for an API token."""
 
     @property
     def may_spend(self) -> bool:
-        """Whether what is asked for may cost money."""
+        """Whether the caller may cause costs."""
         return Scope.OPERATE in self.scopes
 
 
@@ -61,7 +61,7 @@ def is_number(given: str) -> bool:
 
 @value_class
 class Look:
-    """The language and the theme of a reader."""
+    """The language and theme of a reader."""
 
     language: str
     theme: str
@@ -69,7 +69,7 @@ class Look:
 
 
 def look_of(http: web.Request) -> Look:
-    """Return what the cookies say, else the browser's language and the system's theme."""
+    """Return the language and theme from cookies, else those of the browser and system."""
     theme = http.cookies.get(THEME_COOKIE, "")
     language = http.cookies.get(LANGUAGE_COOKIE, "")
     return Look(

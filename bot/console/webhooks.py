@@ -31,7 +31,7 @@ def webhook_routes(
     body_seconds: float = 10.0,
     store_seconds: float = _STORE_SECONDS,
 ) -> AddRoutes:
-    """Return what adds the webhooks of platforms that have one.
+    """Return the routes of the platforms' webhooks.
 
     A call is answered with 200 once it is committed, and with 503 if it cannot be stored or that
     takes too long. A slow database stores it in the end; a repeated call is dropped by its key.

@@ -10,7 +10,7 @@ import msgspec
 from bot.errors import SettingsError
 
 MAX_TEXT_TOKENS = 400
-"""Of one text: half a second of work on one core, and small models were trained on no more."""
+"""The most tokens of one text: half a second on one core, and all that small models support."""
 
 _BATCH_SIZE = 10  # DashScope takes no more
 _MAX_CHARS = 20 * MAX_TEXT_TOKENS  # only white space has longer tokens
@@ -25,7 +25,7 @@ class EmbeddingItem(msgspec.Struct):
 
 
 class EmbeddingsResponse(msgspec.Struct):
-    """Of OpenAI's embeddings API, which llama.cpp's server has too."""
+    """A response of OpenAI's embeddings API, which llama.cpp's server has, too."""
 
     data: list[EmbeddingItem]
     usage: dict[str, object] | None = None

@@ -1,1 +1,1 @@
-"""Read the Markdown that models write, and set what platforms have no form for: tables, maths."""
+"""Read models' Markdown, and typeset what platforms lack: tables and maths."""

@@ -1,1 +1,1 @@
-"""Read the files of messages: pictures for models that see, the texts of text files and PDFs."""
+"""Read the files of messages: pictures, and the texts of text files and PDFs."""

@@ -74,7 +74,7 @@ class AttachmentReader:
         return bool(has_own or is_quoted) or (self._fetch is not None and "://" in said.text)
 
     async def read(self, said: Said, *, with_images: bool) -> AttachedFiles:
-        """Return what is in the files of a message, and in those of the one that it quotes.
+        """Return the contents of the files of a message and of the one that it quotes.
 
         Without `with_images`, pictures are not downloaded: nobody would see them.
         """
@@ -101,7 +101,7 @@ class AttachmentReader:
 
 
 class _Reading:
-    """Collects what is read of one message."""
+    """Collects the contents of one message's files."""
 
     def __init__(self, download: _Get, *, with_images: bool) -> None:
         self.images: list[Image] = []

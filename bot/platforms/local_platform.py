@@ -1,4 +1,4 @@
-"""What platforms inside this process share: they have no connection to lose."""
+"""Base class of platforms inside this process, which have no connection to lose."""
 
 from typing import ClassVar
 

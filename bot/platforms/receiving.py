@@ -1,4 +1,4 @@
-"""What platforms share when they receive: stored cursors, and messages too old to answer."""
+"""Shared parts of receiving: stored cursors, and messages too old to answer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

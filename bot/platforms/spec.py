@@ -1,4 +1,4 @@
-"""What a platform package declares about itself, and what the service hands to a platform."""
+"""What a platform package declares about itself, and what the service gives to a platform."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import field
@@ -84,7 +84,7 @@ class EditableText:
     label: str = ""
     text: str = ""
     refusal: str = ""
-    """What the person is told privately instead."""
+    """The notice that the person gets privately instead."""
     too_long: str = ""
     """The same, if the text is too long for the platform's forms."""
 
@@ -165,7 +165,7 @@ class PlatformContext:
     """The chat that a terminal opens; empty: the usual one."""
 
     locale: str | None = None
-    """The language of whoever started the service, such as "zh_CN.UTF-8"."""
+    """The locale of the person who started the service, such as "zh_CN.UTF-8"."""
 
     answerable_seconds: float = 300
     """The age up to which missed messages are answered."""

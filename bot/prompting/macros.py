@@ -3,21 +3,14 @@
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from datetime import datetime
-from datetime import timedelta
-from datetime import timezone
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Final
-from bot.prompting.macro_variables import Variables
-from bot.prompting.macro_variables import parse_expression
-from bot.value_class import value_class
 
+from bot.prompting.macro_variables import Variables, parse_expression
+from bot.value_class import value_class
 
 _TOKEN = re.compile(
     r"\[([^\[\]]*)\]|LTS|LT|L{1,4}|YYYY|YY|MMMM|MMM|MM|Mo|M|Q|DDDD|DDD|Do|DD|D|dddd|ddd|dd|d|E|WW|W"

@@ -56,7 +56,7 @@ _may_write: ContextVar[Callable[[], bool] | None] = ContextVar("may_write", defa
 
 @contextmanager
 def write_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
-    """Send requests made in the block only if this is true just before their write."""
+    """Send requests in the block only if this is still true just before they are written."""
     token = _may_write.set(may_write)
     try:
         yield
@@ -243,7 +243,7 @@ class HttpResponse:
     def __init__(
         self, response: aiohttp.ClientResponse, unclosed: "set[HttpResponse] | None" = None
     ) -> None:
-        """Take a response that has begun, and where it stands until it is closed."""
+        """Wrap a response that has begun; it is in `unclosed` until closed."""
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
         """Their names have no case."""

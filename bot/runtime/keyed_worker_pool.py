@@ -24,10 +24,10 @@ Item = TypeVar("Item")
 _log = structlog.get_logger(__name__)
 _POLL_SECONDS = 2.0
 _POLL_WITHOUT_SIGNALS_SECONDS = 0.5
-"""A message passes two queues, and may take 3 s more without signals (docs/delivery.md)."""
+"""Without signals, a message may take 3 s more through its two queues (docs/delivery.md)."""
 _MAX_KEYS_POLLED = 1000
 _LEAVE_SECONDS = 0.1
-"""Many times what a process needs to claim what it has woken, unless it has too much to do."""
+"""Many times what a process takes to claim the keys it woke, unless it is overloaded."""
 _MAX_CLAIMED = 32
 """Keys that are claimed together: what they do before they first wait is done in one go."""
 _MAX_URGENT = 10_000

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from bot.ports import Clock
 
 LOOK_EVERY_SECONDS = 5.0
-"""How often a file is checked for changes."""
+"""The interval of checks for changes."""
 _log = structlog.get_logger(__name__)
 
 

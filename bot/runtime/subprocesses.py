@@ -189,7 +189,7 @@ def _die_with_parent() -> None:
 
 
 DIE_WITH_PARENT = _die_with_parent if sys.platform == "linux" else None
-"""What a child runs first (`preexec_fn`), so that it never outlives this process."""
+"""The function that a child runs first (`preexec_fn`), so that it never outlives this process."""
 
 
 def child_environment() -> dict[str, str]:

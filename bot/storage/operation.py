@@ -1,4 +1,4 @@
-"""What operators see and do, in SQL: processes and their work, pauses, notes, the audit log."""
+"""Operators' data in SQL: processes and their work, pauses, notes, the audit log."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -35,7 +35,7 @@ _PREFIXES = (
     ),
     *("AGE-SECRET-KEY-", "ATATT3", "GOCSPX-", "HRKU-", "PMAK-"),
 )
-"""What keys of providers and services begin with."""
+"""Prefixes of the keys of providers and services."""
 _ANY_PREFIX = "|".join(map(re.escape, _PREFIXES))
 _TOKEN_FORMATS = re.compile(
     _TELEGRAM + r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord

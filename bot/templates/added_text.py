@@ -36,7 +36,7 @@ _MIN_SIMILARITY = 0.3
 async def find_added_text(template: ModelTemplate, renderer: Renderer) -> tuple[str, str | None]:
     """Render a short chat with a model's own template and return the words that it adds.
 
-    Return also the name of the registered template that is most like it, if one is. Nothing is
+    Also return the name of the most similar registered template, if any. Nothing is
     added by templates that are published as one of our families: those were read.
 
     Raises:

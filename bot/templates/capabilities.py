@@ -51,7 +51,7 @@ PROBES: Final[Mapping[str, Sequence[Message]]] = {
 async def detect_capabilities(
     render: Callable[[Sequence[Message]], Awaitable[str]],
 ) -> Capabilities:
-    """Render the probes and see what is rejected and what is dropped.
+    """Render the probes, and detect what is rejected or dropped.
 
     Raises:
         TemplateLimitExceeded, RenderUnavailable: a probe did not finish, which is no answer.

@@ -254,14 +254,14 @@ def _mark_whole(text: str, begin: str, end: str) -> str:
 
 
 def _mark_stripped(text: str, begin: str, end: str) -> str:
-    """Mark what is left when a template strips the text; the white space around stays outside."""
+    """Mark the stripped text, with the white space outside of the marks."""
     core = text.strip()
     margin = len(text) - len(text.lstrip())
     return f"{text[:margin]}{begin}{core}{end}{text[margin + len(core) :]}" if core else text
 
 
 def _mark_between(separators: Sequence[str]) -> MarkText:
-    """Mark what stands between the strings at which a template splits, such as `</think>`."""
+    """Mark the texts between the strings at which a template splits, such as `</think>`."""
     pattern = re.compile("(" + "|".join(map(re.escape, separators)) + ")") if separators else None
 
     def mark_text(text: str, begin: str, end: str) -> str:

@@ -1,1 +1,1 @@
-"""What the service says to people, and its translations."""
+"""The texts of the service, and their translations."""

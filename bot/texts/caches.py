@@ -1,4 +1,4 @@
-"""Caches of pure functions of people's words and names, which go when anything is forgotten."""
+"""Caches for pure functions of people's words and names, cleared when anything is forgotten."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -24,6 +24,6 @@ def text_cache(
 
 
 def clear_text_caches() -> None:
-    """Drop what all of them hold; the next messages fill them again."""
+    """Clear all of them; the next messages fill them again."""
     for clear in _clear:
         clear()

@@ -90,7 +90,7 @@ def marked(text: str) -> str:
 
 
 def joined(texts: Iterable[str], separator: str = "\n") -> Text:
-    """Return texts behind each other as one that can be translated."""
+    """Join texts to one that can be translated."""
     values = {f"part{index}": text for index, text in enumerate(texts)}
     pattern = "{separator}".join(f"{{{name}}}" for name in values)
     return Text(pattern, {**values, "separator": separator})
@@ -108,7 +108,7 @@ def translate(text: str, language: str) -> str:
 
 
 def text_of(error: Exception) -> str:
-    """Return what an error says, as a `Text` where it was raised with one."""
+    """Return the text of an error, as a `Text` if it was raised with one."""
     said = error.args[0] if error.args else None
     return said if isinstance(said, Text) else str(error)
 

@@ -1,4 +1,4 @@
-"""Connect to MCP servers; the package that does it is optional, and imported for these only."""
+"""Connect to MCP servers; the `mcp` package is optional, and imported only if there are any."""
 
 import asyncio
 import contextlib

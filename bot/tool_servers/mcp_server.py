@@ -1,4 +1,4 @@
-"""Stay connected to one MCP server, and call its tools (docs/presets.md#mcp-servers).
+"""Keep a connection to one MCP server, and call its tools (docs/presets.md#mcp-servers).
 
 One task owns the connection, because it has to be closed by whoever opened it. All chats share it:
 a call that is slow or too long ends alone, and the `mcp` package cancels it at the server. Only

@@ -21,8 +21,8 @@ NOT_ANSWERED = -32097
 class BoundedTransport(httpx2.AsyncHTTPTransport):
     """Reads no more of a response than `MAX_RESPONSE_BYTES`, and none that is compressed.
 
-    What goes wrong with a request becomes an error response to it: an exception would end the
-    connection, with the requests of all others.
+    A failed request becomes an error response, since an exception would end the connection and the
+    requests of all others.
     """
 
     @override

@@ -1,4 +1,4 @@
-"""Translate a preset's parameters to those of the Messages API, and reject what it does not have.
+"""Translate a preset's parameters to those of the Messages API, and reject unknown ones.
 
 Presets use OpenAI's names. Reasoning is asked for by `reasoning_effort`, as with OpenAI, or by the
 API's own `thinking`.
@@ -15,7 +15,7 @@ from bot.errors import BackendUnavailable
 from bot.texts.text import translatable
 
 DEFAULT_MAX_TOKENS = 4096
-"""For the answer of a preset without a limit of its own; the API demands one."""
+"""The default answer limit; the API requires one."""
 
 _MIN_BUDGET_TOKENS = 1024
 _ADAPTIVE_TOKENS = 8192  # what a model that decides itself may reason, beyond the answer

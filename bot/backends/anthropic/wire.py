@@ -282,7 +282,7 @@ def _text_of(given: JsonObject, name: str = "text") -> str:
 def tool_fields(prompt: Prompt) -> dict[str, Any]:
     """Return the fields of a request that offer tools; none where there are none.
 
-    A request with calls in it has to describe what was called, also where nothing more may be.
+    A request with calls in it must describe the called tools, even if no more calls are allowed.
     """
     if prompt.tools:
         offered = [
@@ -300,7 +300,7 @@ def tool_fields(prompt: Prompt) -> dict[str, Any]:
 
 
 def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
-    """Yield the messages with what was called already, and with the results."""
+    """Yield the messages with earlier calls and their results."""
     for number, exchange in enumerate(prompt.tool_exchanges):
         ids = [
             f"{number}_{at}_{_NOT_IN_NAMES.sub('_', one.id)}"
@@ -316,7 +316,7 @@ def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
 
 
 def thinking_blocks(exchange: ToolExchange) -> list[dict[str, Any]]:
-    """Return the reasoning that came with the calls, without what was not signed."""
+    """Return the signed reasoning that came with the calls."""
     attached: Mapping[str, Any] = exchange.attached
     blocks = attached.get(THINKING_BLOCKS, ())
     return [block for block in blocks if block.get("signature") or block.get("data")]

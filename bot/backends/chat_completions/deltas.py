@@ -34,7 +34,7 @@ def spec_to_wire(spec: ToolSpec) -> dict[str, object]:
 
 
 def exchanges_to_wire(prompt: Prompt) -> Iterator[dict[str, object]]:
-    """Yield the messages with what was called already, and with the results."""
+    """Yield the messages with earlier calls and their results."""
     for exchange in prompt.tool_exchanges:
         yield {
             **exchange.attached,
@@ -73,7 +73,7 @@ class ToolCallParser:
                 self._add(delta, position)
 
     def replace(self, calls: object) -> None:
-        """Take the calls of a whole message instead of those that were assembled so far."""
+        """Replace the calls assembled so far by those of a whole message."""
         if isinstance(calls, list) and calls:
             self._calls.clear()
             self.feed(calls)
@@ -240,7 +240,7 @@ def _is_attached(name: str) -> bool:
 
 
 class AttachedFields:
-    """Collects from the deltas of a response what has to go back to its provider with its calls.
+    """Collects the fields of a response that must go back to the provider with its calls.
 
     DeepSeek and Moonshot want their `reasoning_content`, OpenRouter its `reasoning_details`.
     """

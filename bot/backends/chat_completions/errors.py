@@ -145,7 +145,7 @@ _WRONG_KEY_NOTICE = translatable(
 
 @value_class
 class TooLong:
-    """How long a rejected prompt was, and may be; None where the server does not say."""
+    """The length of a rejected prompt, and the limit; None where the server does not say."""
 
     context_tokens: int | None
     prompt_tokens: int | None
@@ -197,7 +197,7 @@ def _names_unknown_model(body: bytes) -> bool:
 
 
 def _is_output_limit_too_high(body: bytes) -> bool:
-    """Whether every prompt would be too long; vLLM says the same of a long prompt."""
+    """Whether the answer limit leaves no room for any prompt; vLLM uses one error for both."""
     match = _LIMIT_TOO_HIGH.search(body)
     if match is None or match["tokens"] is None:
         return match is not None
@@ -310,7 +310,7 @@ class RequestFailed(TroupeError):
 
 @value_class
 class Endpoint:
-    """A provider by the names its operator knows: its id and its address."""
+    """A provider by the names that its operator knows: its id and its address."""
 
     name: str
     base_url: str
@@ -321,7 +321,7 @@ class Endpoint:
 
     @property
     def path_hint(self) -> str:
-        """Return what to add to a problem with an address that has no path."""
+        """Return a hint for an address that has no path."""
         has_path = bool(urlsplit(self.base_url).path.strip("/"))
         return "" if has_path else "; the address usually ends in /v1"
 
@@ -479,7 +479,7 @@ def timed_out(
 
 
 def stood_still(endpoint: Endpoint) -> RequestFailed:
-    """Make the error for a request whose time ran out while this process was not running."""
+    """Make the error for a request that timed out while this process was suspended."""
     message = f"{endpoint}: the request timed out because this process stood still"
     return RequestFailed(message, retryable=True, provider_unhealthy=False)
 

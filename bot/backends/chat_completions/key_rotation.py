@@ -1,4 +1,4 @@
-"""Use the keys of a provider in turn, and leave those out for a while that it refuses."""
+"""Use the keys of a provider in turn, and leave out refused ones for a while."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class KeyedConnection(Protocol):
         deadline: float,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Behave as `request_runner.Post`."""
+        """Send a request, as `request_runner.Post` does."""
         ...
 
     async def list_models(self) -> Sequence[str]:
@@ -63,8 +63,8 @@ class KeyRotation(Generic[C]):
     A key that is refused (401, 402) is left out for an hour, one that is used too often (429) for
     as long as the service says. The request goes to the next key at once, without backoff.
 
-    The keys of a file are read again within seconds of a change, without a restart. What was begun
-    with a key that is gone ends with it.
+    The keys of a file are read again within seconds of a change, without a restart. Requests in
+    progress end with their old key.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class KeyRotation(Generic[C]):
         settings: HttpProviderSettings,
         clock: Clock,
     ) -> None:
-        """Take what connects with a key, and the settings that name the keys."""
+        """Create it from a function that connects with a key, and the settings with the keys."""
         self._connect = connect
         self._clock = clock
         self._keys = [
@@ -129,7 +129,7 @@ class KeyRotation(Generic[C]):
         return self._keys[index]
 
     def _bench(self, key: _Key[C], error: HttpStatusError) -> bool:
-        """Leave a key out for a while if an error is its own; return whether it is."""
+        """Leave a key out for a while if it caused an error; return whether it did."""
         now = self._clock.now()
         match error.status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:

@@ -52,11 +52,11 @@ class ParameterTable:
 
     checks: Mapping[str, Check]
     all_names: Text
-    """Says which names there are, where none is near an unknown one."""
+    """Lists the names, for an unknown one without a near match."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Parameters by their other names."""
     remedies: Mapping[str, str] = field(default_factory=dict)
-    """What to do about unknown names that are often written."""
+    """Remedies for common wrong names."""
 
     def find_problems(self, given: Mapping[str, object]) -> Iterator[Text]:
         """Yield a line for each unknown name and each wrong value."""

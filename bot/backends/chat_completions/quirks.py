@@ -26,7 +26,7 @@ class Quirks:
     """How a request has to be changed for one service or model."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Its names of parameters."""
+    """The service's names of parameters."""
     refused: Collection[str] = ()
     """Parameters that are left out, because it rejects them."""
     has_names: bool = False
@@ -34,7 +34,7 @@ class Quirks:
     accepts: Capabilities = ALL_CAPABILITIES
     """The sequences of roles that it accepts; other messages are rewritten."""
     continuation: Continuation | None = None
-    """None: its models only begin answers."""
+    """None: its models cannot continue answers."""
     marks_prefix: bool = False
     """Whether a prefix is cached only up to where the request marks it."""
 

@@ -260,7 +260,7 @@ class ReasoningParser:
         return None if tag and tag.kind is TagKind.WRAPPER else tag
 
     def _end_alone(self, tag: str, before: str, after: str) -> bool:
-        """Take what came before an end tag as reasoning; False when more must come first.
+        """Treat the text before an end tag as reasoning; return False if more must come first.
 
         At the very end of an answer it ends nothing, unless calls of tools follow. After reasoning
         with a start tag of its own, it has to stand at the end of a line: others write about it.
@@ -294,7 +294,7 @@ class ReasoningParser:
         return in_fence or line.count("`") % 2 == 1 or line.endswith(_QUOTES)
 
     def _context(self, before: str) -> tuple[bool, str]:
-        """Return whether what follows this text stands in a code block, and its line so far."""
+        """Return whether the text after this one is in a code block, and its line so far."""
         self._in_fence, self._line = _advance(self._in_fence, self._line, "".join(self._unread))
         self._unread.clear()
         return _advance(self._in_fence, self._line, before)

@@ -130,7 +130,7 @@ class Timeouts:
         return until
 
     def expired(self) -> RequestFailed:
-        """Return the error for a wait that raised TimeoutError, before its `end`."""
+        """Return the error for a wait that raised TimeoutError; call it before `end`."""
         now = self._time()
         if now - self._until > STOOD_STILL_SECONDS:
             return errors.stood_still(self._endpoint)
@@ -197,7 +197,7 @@ class HttpStatusError(TroupeError):
 
 
 class NoModelList(TroupeError):
-    """The response to a request for the list of models is something else, which the text names."""
+    """The response to a request for the list of models is not a list; the text says what it is."""
 
 
 class ChatRequestRunner:
@@ -324,7 +324,7 @@ class ChatRequestRunner:
             self._lasting_errors.pop(model, None)
 
     def _record(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
-        """Count a call, or take from the retry budget for one that goes on with an answer.
+        """Count a call, or take one that continues an answer from the retry budget.
 
         Raises `BackendUnavailable` where neither budget nor circuit breaker allow that.
         """
@@ -414,7 +414,7 @@ class ChatRequestRunner:
         yield parser.finish
 
     def _note_lone_end(self, parser: StreamParser, model: str) -> None:
-        """Note whether the answers of a model begin inside of reasoning."""
+        """Note whether a model's answers begin inside reasoning."""
         if parser.lone_end is not None:
             self._lone_ends[model] = parser.lone_end
         elif parser.reason is FinishReason.STOP:
@@ -587,7 +587,7 @@ def _is_listed(model: str, listed: Collection[str]) -> bool:
 
 
 def _suggest(model: str, listed: Sequence[str]) -> str:
-    """Name the nearest of the models that there are, and some others."""
+    """Name the nearest existing model, and some others."""
     if not listed:
         return "it lists none"
     names = {one.lower(): one for one in listed}

@@ -180,7 +180,7 @@ class StreamParser(ABC):
         return [body]
 
     def _parse_stray_lines(self, parsed: ParsedChunk) -> ParsedChunk:
-        """Read what was sent instead of the rest of the stream: an error, or an answer as JSON."""
+        """Read text outside of events: an error, or an answer as JSON."""
         lines = self._sse.stray_lines
         if not lines:
             return replace(parsed, error=errors.interrupted(self._context.endpoint))

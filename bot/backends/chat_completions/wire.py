@@ -136,7 +136,7 @@ def _name_field(label: str | None) -> dict[str, str]:
 
 
 class ChatCompletionsParser(StreamParser):
-    """Parses OpenAI's chat completion chunks, and what other services make of them."""
+    """Parses OpenAI's chat completion chunks, and variants of other services."""
 
     _has_deltas = False
 
@@ -340,7 +340,7 @@ _plain_chunk_decoder = msgspec.json.Decoder(_PlainChunk)
 
 
 def describe_request(model: str, body: Mapping[str, object]) -> PromptDescription:
-    """Describe a request whose messages the service's own template makes into a text."""
+    """Describe a request whose messages the service renders itself."""
     text = json.dumps(_shortened(body), ensure_ascii=False, indent=2)
     details = {"template": "the service's own; messages are sent"}
     return PromptDescription(model, details, text, is_rendered=False)

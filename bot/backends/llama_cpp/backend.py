@@ -356,7 +356,7 @@ async def describe_rendered(
 ) -> PromptDescription:
     """Render a prompt as its model would read it, without loading the model.
 
-    Raises `SettingsError` or `TemplateError` where the file or the template cannot be used.
+    Raises `SettingsError` or `TemplateError` if the file or the template cannot be used.
     """
     own = await read_model_template(model_file)
     rendered = await renderer.render(

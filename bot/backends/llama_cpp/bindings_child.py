@@ -66,7 +66,7 @@ class GeneratedChunk:
 
 
 class ServedModel:
-    """One conversation at a time; what only reads the vocabulary may be called anywhere."""
+    """Serves one conversation at a time; methods that only read the vocabulary are thread-safe."""
 
     def __init__(self, llama: Llama, context_tokens: int) -> None:
         self._llama = llama
@@ -193,7 +193,7 @@ class ServedModel:
         return found[0] if len(found) == 1 and not self.token_bytes(found[0]) else None
 
     def _logits_processor(self, request: CompletionRequest) -> LogitsProcessorList | None:
-        """Return what adds the request's biases to the logits of single tokens."""
+        """Return a processor that adds the request's biases to token logits."""
         given = request.logit_bias
         biases = dict.fromkeys(self._ends, _BANNED) if request.ignore_eos else {}
         for name, bias in given.items() if isinstance(given, dict) else given:

@@ -49,7 +49,7 @@ _ENGINES = {
 
 
 class EngineFailed(Exception):
-    """The engine did not do what it was asked; it may have crashed."""
+    """The engine failed; it may have crashed."""
 
 
 class EngineRefused(EngineFailed):
@@ -325,7 +325,7 @@ def engine_settings(settings: LlamaCppSettings) -> LlamaCppSettings:
 
 
 def setting_prefix(provider: str) -> str:
-    """Return what the names of a provider's settings begin with."""
+    """Return the prefix of a provider's settings."""
     return f"TROUPE_PROVIDERS__{provider.upper()}__"
 
 

@@ -79,7 +79,7 @@ class SlotStore:
                 self.delete(file)
 
     def _delete_outdated(self) -> None:
-        """Delete what is too old, and then the oldest until the rest is small enough."""
+        """Delete expired files, and then the oldest until the rest is small enough."""
         found = []
         for state in self._folder.glob(f"*{_STATE}"):
             with suppress(FileNotFoundError):
@@ -110,7 +110,7 @@ def delete_saved_slots(folder: Path, conversation: str) -> None:
 
 
 def state_fingerprint(model: Path, engine: str) -> str:
-    """Return what saved slots depend on: another model or engine has another fingerprint."""
+    """Return a fingerprint of the model and engine that saved slots depend on."""
     stat = model.stat()
     return _hash(f"{engine} {model.name} {stat.st_size} {stat.st_mtime_ns}")[:16]
 

@@ -107,7 +107,7 @@ class Tokenizer:
         ]
 
     async def _detect_added_ids(self) -> tuple[list[int], list[int]]:
-        """Detect once what the model's tokenizer adds to a text.
+        """Detect once which tokens the model's tokenizer adds to a text.
 
         Returns the beginning-of-text token, if any, and the ids of a separator, if one is needed: a
         SentencePiece model puts a space before any text, also in the middle of a prompt. There the

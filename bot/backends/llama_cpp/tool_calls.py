@@ -125,7 +125,7 @@ def _read_tagged(
 
 
 def _read_parameters(block: str, offered: Mapping[str, Parameters]) -> tuple[str, str] | None:
-    """Read a call with a tag for each argument; None for other forms."""
+    """Read a call with a tag for each argument; return None for other forms."""
     for head, pattern in _WITH_PARAMETERS:
         if named := head.match(block):
             taken = offered.get(named[1], {}).get("properties")
@@ -234,9 +234,9 @@ class WrittenCallParser:
     """Takes an answer in pieces of any size and separates its calls from its text."""
 
     def __init__(self, form: ToolForm, offered: Mapping[str, Parameters]) -> None:
-        """Take the form, and the tools with what they take.
+        """Create the parser for a form and the parameters of the tools.
 
-        JSON that names none of them is an answer; texts become what the tool takes.
+        JSON that names no tool is an answer; argument texts are converted to the tool's types.
         """
         self._form = form
         self._offered = offered
@@ -246,7 +246,7 @@ class WrittenCallParser:
         self._written = ""
 
     def feed(self, text: str) -> str:
-        """Return what of the answer is text for readers."""
+        """Return the part of the answer that is text for readers."""
         if self._is_calling:
             return self._add(text)
         self._pending += text

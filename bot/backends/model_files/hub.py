@@ -86,7 +86,7 @@ async def _download(repository: str, wanted: str, folder: Path) -> tuple[Path, s
 
 
 async def _fetch_rest(session: aiohttp.ClientSession, url: str, file: Path) -> None:
-    """Append to a file what it lacks."""
+    """Download the missing rest of a file."""
     with file.open("ab") as stream:
         begin = stream.tell()
         missing = {"Range": f"bytes={begin}-"} if begin else {}

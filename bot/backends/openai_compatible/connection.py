@@ -162,7 +162,7 @@ def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI
 
 
 def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str | Omit]:
-    """Return what each request has besides the client's own headers, and instead of some."""
+    """Return the headers that are added to the client's own or replace them."""
     headers: dict[str, str | Omit] = {
         "User-Agent": f"troupe/{__version__}",
         # They would come from the environment, and mean OpenAI's own service.

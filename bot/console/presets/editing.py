@@ -42,7 +42,7 @@ _MAX_CHARS_CHECKED_AT_ONCE = 20_000  # about 10 ms
 
 @value_class
 class EditedPreset:
-    """A preset as somebody works on it."""
+    """A preset with its draft."""
 
     name: str
     version: int

@@ -108,7 +108,7 @@ _FURTHER = translatable("Others")
 
 
 def value_at(value: object, path: Sequence[str]) -> object:
-    """Return what is at a path of keys in JSON; None if it is not given."""
+    """Return the value at a path of keys in JSON; None if there is none."""
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
@@ -131,7 +131,7 @@ def put_at(value: dict[str, Any], path: Sequence[str], new: object) -> None:
 
 @value_class
 class FieldSpec:
-    """What the schema says of one key."""
+    """The schema of one key."""
 
     path: tuple[str, ...]
     kind: FieldKind

@@ -1,4 +1,4 @@
-"""Show what a model would read of a draft: its prompt in a scene, its lorebook for a text."""
+"""Preview a draft: its prompt in a scene, and its lorebook for a text."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

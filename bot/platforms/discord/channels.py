@@ -1,4 +1,4 @@
-"""What a channel offers: a webhook that speaks as characters, and threads for long answers."""
+"""Webhooks that speak as characters, and threads for long answers."""
 
 import asyncio
 import re

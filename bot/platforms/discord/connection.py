@@ -158,7 +158,7 @@ class ShardClient(DiscordClient):
 
     @property
     def progress(self) -> GatewaySession | None:
-        """Up to where the events of the session were queued; None without a session."""
+        """The session with the last queued event; None without a session."""
         session = self.session
         if session is None:
             return None

@@ -1,4 +1,4 @@
-"""What a gateway connection tells the receiver, and the queue between them."""
+"""Events from a gateway connection to the receiver, and the queue between them."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ class SessionResumed:
 
 @value_class
 class ReceivedEvent:
-    """What happened in a channel or with a server."""
+    """An event in a channel or a server."""
 
     incoming: Incoming | None
     """None: only the message counts as read."""

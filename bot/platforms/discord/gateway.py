@@ -48,7 +48,7 @@ _log = structlog.get_logger(__name__)
 _COMMANDS = frozenset(
     {discord.InteractionType.application_command, discord.InteractionType.modal_submit}
 )
-"""What is answered to its author alone; a form that was sent in is a command with its argument."""
+"""Interactions that are answered to their author alone; a submitted form is a command."""
 _REFUSAL_SECONDS = 1.5
 _RESPONSE_SECONDS = 3.0  # Discord drops a response that comes later
 _NEW_IN_GUILD = timedelta(minutes=5)

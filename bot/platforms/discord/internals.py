@@ -1,4 +1,4 @@
-"""All that Troupe uses of discord.py without its documentation promising it, and why.
+"""The undocumented parts of discord.py that Troupe uses, and why.
 
 tests/platforms/discord/test_internals.py checks each name, and finds those that are missing here.
 

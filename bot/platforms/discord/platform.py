@@ -192,7 +192,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
 
     @functools.cached_property
     def _parser(self) -> DiscordClient:
-        """A client that only parses; making one takes milliseconds."""
+        """A client that only parses; creating one takes milliseconds."""
         return DiscordClient(self._rest, discord.Intents(guilds=True), Shard())
 
     @override

@@ -1,4 +1,4 @@
-"""How many requests Discord still takes: its buckets, and the limit over all of them.
+"""Track Discord's rate limits: its buckets, and the limit over all of them.
 
 See https://discord.com/developers/docs/topics/rate-limits.
 """
@@ -70,7 +70,7 @@ class RateLimitBucket:
         self._left, self._resets_at = 0, max(self._resets_at, until)
 
     def is_reset(self, now: float) -> bool:
-        """Return whether nothing that is known holds any more."""
+        """Return whether everything known of the bucket has expired."""
         return now >= self._resets_at
 
 
@@ -102,7 +102,7 @@ class BucketLimits:
         return max(bucket.seconds_until_free(now), self._blocked_until - now, 0.0)
 
     def refused_scope(self, bucket: RateLimitBucket, now: float) -> RefusedScope:
-        """Return what is refused longest: a bucket, or all requests of the bot."""
+        """Return the scope that is refused longest: a bucket, or all requests of the bot."""
         return "bot" if self._blocked_until - now >= bucket.seconds_until_free(now) else "route"
 
     def block_all(self, until: float) -> None:

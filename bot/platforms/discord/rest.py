@@ -80,7 +80,7 @@ _BY_CODE: Mapping[int, type[Refused]] = {
 def translate_refusal(
     status: int, code: int, text: str, retry_after: str | None = None
 ) -> PlatformError:
-    """Return what a response means.
+    """Return the error that a response means.
 
     Args:
         status: the HTTP status.
@@ -181,7 +181,7 @@ class RestClient:
             await each.close()
 
     def _use_newest_token(self, *, at_once: bool = False) -> str:
-        """Return the token that requests are sent with from now on; raises if it cannot be one."""
+        """Return the newest token, and use it from now on; raises if it is malformed."""
         token = self._token.read(at_once=at_once)
         if token != self._used_token:
             self._retired.append(self._http)
@@ -215,7 +215,7 @@ class RestClient:
                 raise RateLimited(refusal.retry_after, "bot" if refusal.is_global else "route")
 
     async def _wait_for_turn(self, request: "_RestRequest") -> RateLimitBucket:
-        """Wait until Discord takes this request; raise `RateLimited` if that is far away."""
+        """Wait until Discord accepts this request; raise `RateLimited` if that takes too long."""
         while True:
             now = asyncio.get_running_loop().time()
             bucket = self._limits.bucket(request.key, request.resource, now)

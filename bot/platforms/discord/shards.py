@@ -103,7 +103,7 @@ async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
 
 
 def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
-    """Export what is left of the budget; after the reset, all of it."""
+    """Export the rest of the budget; after the reset, the whole budget."""
     reset_at = clock.monotonic() + starts.reset_after / 1000
     IDENTIFIES_LEFT.labels("discord").set_function(
         lambda: starts.remaining if clock.monotonic() < reset_at else starts.total

@@ -122,7 +122,7 @@ class DiscordSurface(Surface, BucketSurface):
         return await self._bucket(address, locate(address, message_id)[0], face)
 
     async def _bucket(self, address: Address, chat: str, face: Face | None) -> str:
-        """Return what a message counts for: its chat, or the webhook that sends it.
+        """Return the bucket of a message: its chat, or the webhook that sends it.
 
         Discord counts the calls of a webhook together in its channel and its threads, one of which
         may not exist yet ("per-resource": https://discord.com/developers/docs/topics/rate-limits).

@@ -131,7 +131,7 @@ class TelegramAccount(AccountSetup):
         return decode_result(updates, list[dict[str, Any]])
 
     async def _finish(self, update_id: int, updates: list[dict[str, Any]], chat: int) -> None:
-        """Thank the person, and take the code from the service unless messages precede it."""
+        """Thank the person, and consume the code's update unless messages precede it."""
         if updates[0]["update_id"] == update_id:
             await self._updates(offset=update_id + 1, timeout=0, limit=1)
         thanks = SendMessage(chat_id=chat, text="Thank you. You are an admin of this bot now.")

@@ -204,7 +204,7 @@ class BotApi:
 
 
 def token_refused() -> TokenRejected:
-    """Return what a refused `getMe` means: Telegram answers a malformed token by "Not Found"."""
+    """Return the error for a refused `getMe`: Telegram answers a malformed token by "Not Found"."""
     return TokenRejected(
         translatable(
             "Telegram does not accept the bot's token; set TROUPE_TELEGRAM__TOKEN to the one that"
@@ -214,7 +214,7 @@ def token_refused() -> TokenRejected:
 
 
 def translate(error: Exception) -> PlatformError:
-    """Return what a failed call means; only Telegram's description of its text is kept."""
+    """Return the error for a failed call; of its text, only Telegram's description is kept."""
     match error:
         case TelegramRetryAfter():
             return RateLimited(error.retry_after)

@@ -164,7 +164,7 @@ def _drop(raw: dict[str, Any], path: Sequence[str | int]) -> None:
 def read_update(
     update: Update, bot: User, bot_id: str, commands: Container[str]
 ) -> Incoming | None:
-    """Convert an update; log and skip one that cannot be, since it would block the others."""
+    """Convert an update; log and skip an invalid one, which would block the others."""
     try:
         return to_incoming(update, bot, bot_id, commands)
     except _CONVERSION_ERRORS as error:

@@ -1,4 +1,4 @@
-"""What both terminals share: the chat, and messages that are printed once."""
+"""Shared parts of both terminals: the chat, and messages that are printed once."""
 
 import abc
 import getpass

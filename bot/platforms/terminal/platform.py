@@ -1,4 +1,4 @@
-"""A pipe, a file or a terminal without abilities as a platform: lines in, plain text out.
+"""A pipe, a file or a dumb terminal as a platform: lines in, plain text out.
 
 A terminal that can do more is a `ScreenPlatform`; its libraries are imported only then.
 """

@@ -1,7 +1,7 @@
-"""The screen of an interactive chat: a prompt at its end, below it nothing, above it the chat.
+"""The screen of an interactive chat: the chat, with a prompt below it.
 
-What is complete is printed above the prompt and belongs to the terminal from then on. What still
-grows stands between that and the prompt, which can be written in all the time.
+Complete messages are printed above the prompt for good. A growing message is shown between them and
+the prompt, which always accepts input.
 """
 
 import contextlib

@@ -41,7 +41,7 @@ _LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
 
 
 class ScreenPlatform(LocalPlatform):
-    """Reads lines at a prompt and has them answered one after the other.
+    """Reads lines at a prompt, which are answered one after the other.
 
     What is entered during an answer waits; only /stop and Ctrl-C reach the answer.
     """
@@ -196,7 +196,7 @@ class ScreenSurface(PrintingSurface):
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        """Remove what was not printed yet."""
+        """Remove a message that was not printed yet."""
         if message_id == self._growing:
             self._growing = None
             self._screen.show_growing(())
