@@ -504,11 +504,14 @@ class Signals(Protocol):
         topic: str,
         handler: Callable[[Sequence[str]], None],
         elsewhere: Callable[[Sequence[str]], None] | None = None,
-    ) -> None:
+    ) -> Callable[[], None]:
         """Call `handler` with the keys of every signal of a topic; it must not block or raise.
 
         With `elsewhere`, that is called with the keys that other processes publish, and `handler`
         only with those of this process.
+
+        Returns:
+            A function that ends the subscription.
         """
         ...
 

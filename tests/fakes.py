@@ -332,9 +332,9 @@ class FakeSignals(InProcessSignals):
         topic: str,
         handler: Callable[[Sequence[str]], None],
         elsewhere: Callable[[Sequence[str]], None] | None = None,
-    ) -> None:
-        super().subscribe(topic, handler)
+    ) -> Callable[[], None]:
         self.elsewhere.subscribe(topic, elsewhere or handler)
+        return super().subscribe(topic, handler)
 
 
 class CallingFakeBackend(FakeBackend):

@@ -159,12 +159,14 @@ class InProcessSignals(Signals):
         topic: str,
         handler: Callable[[Sequence[str]], None],
         elsewhere: Callable[[Sequence[str]], None] | None = None,
-    ) -> None:
-        self._handlers[topic].append(handler)
+    ) -> Callable[[], None]:
+        handlers = self._handlers[topic]
+        handlers.append(handler)
+        return lambda: handlers.remove(handler)
 
     @override
     def publish(self, topic: str, keys: Sequence[str]) -> None:
-        for handler in self._handlers[topic]:
+        for handler in list(self._handlers[topic]):
             handler(keys)
 
     @property

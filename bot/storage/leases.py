@@ -5,15 +5,19 @@ either, so it stays that of the first bot.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence
+from bot.ports import Clock
+from bot.ports import Signals
+from bot.storage.database import Database
+from bot.storage.database import reading
+from bot.storage.database import transaction
+from bot.storage.statements import Statement
+from bot.storage.statements import Unit
+from bot.runtime.in_process import InProcessSignals
 
-from bot.ports import Clock, Signals
-from bot.storage.database import Database, reading, transaction
-from bot.storage.statements import Statement, Unit
 
 _TOPIC = "released_roles"
-
-
 _TAKE = Statement("""
 INSERT INTO role_lease (role, owner, lease_until, held_since)
 VALUES (:role, :owner, :now + :seconds, :now)
@@ -51,10 +55,7 @@ class SqlRoleLeases:
         self._database = database
         self._owner = owner
         self._clock = clock
-        self._signals = signals
-        self._handlers: dict[object, Callable[[Sequence[str]], None]] = {}
-        if signals is not None:
-            signals.subscribe(_TOPIC, self._tell_handlers)
+        self._signals = signals or InProcessSignals()
 
     @transaction
     def take(self, role: str, seconds: float) -> Unit[bool]:
@@ -68,7 +69,7 @@ class SqlRoleLeases:
 
     async def release(self, role: str) -> None:
         """Give back a lease, if this process holds it, so that another one need not wait."""
-        if await self._release(role) and self._signals is not None:
+        if await self._release(role):
             self._signals.publish(_TOPIC, [role])
 
     @transaction
@@ -84,22 +85,9 @@ class SqlRoleLeases:
     def on_release(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
         """Call `handler` with roles that any process has given back, as far as signals reach.
 
-        It must not block or raise.
-
-        Returns:
-            What ends that.
+        It must not block or raise. Returns a function that ends this.
         """
-        key = object()
-        self._handlers[key] = handler
-
-        def end() -> None:
-            self._handlers.pop(key, None)
-
-        return end
-
-    def _tell_handlers(self, roles: Sequence[str]) -> None:
-        for handler in list(self._handlers.values()):
-            handler(roles)
+        return self._signals.subscribe(_TOPIC, handler)
 
 
 _INSTALLATION = ""  # where no platform is meant

@@ -7,8 +7,9 @@ nobody ever waits for the server; while it is away or frozen, signals reach thei
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
-
+from collections.abc import AsyncIterator
+from collections.abc import Callable
+from collections.abc import Sequence
 import msgspec
 import structlog
 from redis.asyncio import Redis
@@ -16,18 +17,15 @@ from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from typing_extensions import override
-
 from bot.errors import TroupeError
 from bot.ports import Signals
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.redis_client import (
-    ANSWER_SECONDS,
-    SIGNALS_CHANNEL,
-    describe_redis_error,
-    is_refusal,
-    open_client,
-)
+from bot.storage.redis_client import ANSWER_SECONDS
+from bot.storage.redis_client import SIGNALS_CHANNEL
+from bot.storage.redis_client import describe_redis_error
+from bot.storage.redis_client import open_client
+
 
 _log = structlog.get_logger(__name__)
 _MAX_QUEUED = 10_000
@@ -69,8 +67,7 @@ class RedisSignals(Signals):
         self._queued: asyncio.Queue[_Signal] = asyncio.Queue(_MAX_QUEUED)
         self.is_connected = False
         self._is_sending = True  # as far as is known
-        self._problem: str | None = None
-        self._is_refused = False
+        self._problems: list[str] = []  # since both worked, each once
 
     @property
     @override
@@ -79,13 +76,13 @@ class RedisSignals(Signals):
 
     @override
     async def find_problem(self) -> str | None:
-        if self._problem is None:
+        if not self._problems:
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await self._redis.ping()
             except (TimeoutError, RedisError, OSError) as error:
-                self._set_problem(error)
-        return self._problem
+                self._add_problem(error)
+        return self._problems[-1] if self._problems else None
 
     @override
     def subscribe(
@@ -93,9 +90,17 @@ class RedisSignals(Signals):
         topic: str,
         handler: Callable[[Sequence[str]], None],
         elsewhere: Callable[[Sequence[str]], None] | None = None,
-    ) -> None:
-        self._here.subscribe(topic, handler)
-        self._elsewhere.subscribe(topic, elsewhere or handler)
+    ) -> Callable[[], None]:
+        ends = (
+            self._here.subscribe(topic, handler),
+            self._elsewhere.subscribe(topic, elsewhere or handler),
+        )
+
+        def end() -> None:
+            for one in ends:
+                one()
+
+        return end
 
     @override
     def publish(self, topic: str, keys: Sequence[str]) -> None:
@@ -118,13 +123,13 @@ class RedisSignals(Signals):
                     await self._redis.publish(SIGNALS_CHANNEL, _encode(_Message(self._id, signals)))
             except (TimeoutError, RedisError, OSError) as error:
                 self._is_sending = False
-                self._set_problem(error)
+                self._add_problem(error)
                 await asyncio.sleep(pause)
                 self._drop_queued()  # by now the database was polled
                 pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             else:
                 self._is_sending = True
-                self._clear_problem()
+                self._clear_problems()
                 pause = _PAUSE_SECONDS
 
     async def _next_signals(self) -> list[_Signal]:
@@ -150,11 +155,11 @@ class RedisSignals(Signals):
                     async with asyncio.timeout(ANSWER_SECONDS):
                         await subscription.subscribe(SIGNALS_CHANNEL)
                     self.is_connected = True
-                    self._clear_problem()
+                    self._clear_problems()
                     pause = _PAUSE_SECONDS
                     await self._receive_until_silent(subscription)
             except (TimeoutError, RedisError, OSError) as error:
-                self._set_problem(error)
+                self._add_problem(error)
             finally:
                 self.is_connected = False
             await asyncio.sleep(pause)
@@ -174,21 +179,18 @@ class RedisSignals(Signals):
                 if message["type"] == "message":
                     self._receive(message["data"])
 
-    def _set_problem(self, error: Exception) -> None:
+    def _add_problem(self, error: Exception) -> None:
         """Log a problem once, not at every retry."""
-        is_refused = is_refusal(error)
-        if self._problem is None or is_refused != self._is_refused:
-            self._problem = describe_redis_error(error, self._redis)
-            self._is_refused = is_refused
-            _log.warning("signals_interrupted", reason=self._problem)
+        problem = describe_redis_error(error, self._redis)
+        if problem not in self._problems:
+            self._problems.append(problem)
+            _log.warning("signals_interrupted", reason=problem)
 
-    def _clear_problem(self) -> None:
-        """Forget it once signals are sent and received again."""
-        if not self.reaches_others:
-            return
-        if self._problem is not None:
+    def _clear_problems(self) -> None:
+        """Forget them once signals are sent and received again."""
+        if self.reaches_others and self._problems:
             _log.info("signals_resumed")
-        self._problem, self._is_refused = None, False
+            self._problems.clear()
 
     def _receive(self, data: bytes) -> None:
         try:

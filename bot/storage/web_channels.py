@@ -7,25 +7,39 @@ On other platforms what people wrote is the vendor's to keep; here it is ours, s
 deleted from a history is deleted from its channel.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-
 import msgspec
 from typing_extensions import override
-
-from bot.chat.incoming import Address, address_of, make_storable
-from bot.chat.session import Claim, Turn
-from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
+from bot.chat.incoming import Address
+from bot.chat.incoming import address_of
+from bot.chat.incoming import make_storable
+from bot.chat.session import Claim
+from bot.chat.session import Turn
+from bot.chat.web_channel import WEB_PLATFORM
+from bot.chat.web_channel import WebChannel
+from bot.chat.web_channel import WebMessage
+from bot.chat.web_channel import inbox_key
 from bot.errors import Refused
-from bot.ports import ConversationMemory, Signals
+from bot.ports import ConversationMemory
+from bot.ports import Signals
 from bot.storage.conversation_sql import APPEND
 from bot.storage.conversations import Conversations
-from bot.storage.database import Database, reading, transaction
+from bot.storage.database import Database
+from bot.storage.database import reading
+from bot.storage.database import transaction
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
-from bot.storage.rows import decode_all, to_turn_row
-from bot.storage.statements import Rows, Statement, Unit, Values
+from bot.storage.rows import decode_all
+from bot.storage.rows import to_turn_row
+from bot.storage.statements import Rows
+from bot.storage.statements import Statement
+from bot.storage.statements import Unit
+from bot.storage.statements import Values
+
 
 _TOPIC = "web_channels"
 _encode = msgspec.json.Encoder().encode
@@ -64,8 +78,6 @@ class SqlWebChannels:
     def __init__(self, database: Database, signals: Signals) -> None:
         self._database = database
         self._signals = signals
-        self._handlers: dict[object, Callable[[Sequence[str]], None]] = {}
-        signals.subscribe(_TOPIC, self._tell_handlers)
 
     @transaction
     def create(self, channel: WebChannel) -> Unit[None]:
@@ -150,21 +162,11 @@ class SqlWebChannels:
         return _to_messages((yield _CHANGED.query_alone(asked)))
 
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Call a handler with the ids of channels that changed; return what ends that.
+        """Call a handler with the ids of channels that changed; return a function that ends this.
 
         A change of another process may be missed. The handler must not block or raise.
         """
-        key = object()
-        self._handlers[key] = handler
-
-        def end() -> None:
-            self._handlers.pop(key, None)
-
-        return end
-
-    def _tell_handlers(self, channel_ids: Sequence[str]) -> None:
-        for handler in list(self._handlers.values()):
-            handler(channel_ids)
+        return self._signals.subscribe(_TOPIC, handler)
 
 
 def _to_row(channel_id: str, message: WebMessage, revision: int) -> dict[str, object]:

@@ -108,9 +108,17 @@ class SimulatedSignals(Signals):
         topic: str,
         handler: Callable[[Sequence[str]], None],
         elsewhere: Callable[[Sequence[str]], None] | None = None,
-    ) -> None:
-        self._here.subscribe(topic, handler)
-        self._elsewhere.subscribe(topic, elsewhere or handler)
+    ) -> Callable[[], None]:
+        ends = (
+            self._here.subscribe(topic, handler),
+            self._elsewhere.subscribe(topic, elsewhere or handler),
+        )
+
+        def end() -> None:
+            for one in ends:
+                one()
+
+        return end
 
     @override
     def publish(self, topic: str, keys: Sequence[str]) -> None:

@@ -4,9 +4,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from redis.credentials import CredentialProvider
 
 from bot.errors import SettingsError
-from bot.storage.redis_client import PasswordFile, open_client, take_password_file
+from bot.storage.redis_client import open_client
 from bot.telemetry.secret_masker import SecretMasker
 
 
@@ -17,8 +18,14 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
+def provider(address: str) -> CredentialProvider:
+    found = open_client(address).connection_pool.connection_kwargs["credential_provider"]
+    assert isinstance(found, CredentialProvider)
+    return found
+
+
 def test_replaced_password_is_used_at_the_next_connect(file: Path) -> None:
-    password = PasswordFile(file, "troupe")
+    password = provider(f"redis://troupe@host?password_file={file}")
     assert asyncio.run(password.get_credentials_async()) == ("troupe", "first-password")
     file.write_text("second-password\n", encoding="utf-8")
     assert asyncio.run(password.get_credentials_async()) == ("troupe", "second-password")
@@ -29,7 +36,7 @@ def test_replaced_password_is_used_at_the_next_connect(file: Path) -> None:
 def test_file_that_is_being_replaced_leaves_the_password_as_it_was(
     file: Path, content: str | None
 ) -> None:
-    password = PasswordFile(file, None)
+    password = provider(f"redis://host?password_file={file}")
     if content is None:
         file.unlink()
     else:
@@ -38,29 +45,24 @@ def test_file_that_is_being_replaced_leaves_the_password_as_it_was(
 
 
 @pytest.mark.parametrize(
-    ("address", "rest", "credentials"),
+    ("address", "place", "credentials"),
     [
-        ("redis://host:6379/0?password_file={}", "redis://host:6379/0", ("first-password",)),
+        ("redis://host:6379/1?password_file={}", "host", ("first-password",)),
+        ("rediss://us%40er@host/1?password_file={}", "host", ("us@er", "first-password")),
         (
-            "rediss://us%40er@host/0?ssl_ca_certs=ca.pem&password_file={}",
-            "rediss://host/0?ssl_ca_certs=ca.pem",
-            ("us@er", "first-password"),
-        ),
-        (
-            "unix:///run/redis.sock?password_file={}&username=user",
-            "unix:///run/redis.sock",
+            "unix:///run/redis.sock?password_file={}&username=user&db=1",
+            "/run/redis.sock",
             ("user", "first-password"),
         ),
     ],
 )
 def test_file_and_user_are_taken_out_of_the_address(
-    file: Path, address: str, rest: str, credentials: tuple[str, ...]
+    file: Path, address: str, place: str, credentials: tuple[str, ...]
 ) -> None:
-    url, password = take_password_file(address.format(file))
-    assert url == rest
-    assert password is not None
-    assert password.get_credentials() == credentials
-    open_client(address.format(file))
+    options = open_client(address.format(file)).connection_pool.connection_kwargs
+    assert (options.get("host") or options["path"]) == place
+    assert options["db"] == 1
+    assert provider(address.format(file)).get_credentials() == credentials
 
 
 @pytest.mark.parametrize(
