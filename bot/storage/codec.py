@@ -1,4 +1,4 @@
-"""Encode columns with people's and characters' words: plain, or encrypted and marked.
+"""What columns with people's and characters' words hold: a text as it is, or encrypted and marked.
 
 A mark distinguishes the two, so rows of both kinds can coexist while encryption is turned on or
 off::
@@ -9,19 +9,13 @@ off::
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import structlog
 from typing_extensions import override
 
 from bot.errors import UnknownEncryptionKey
-from bot.runtime.secret_file import read_secrets
-from bot.telemetry.secret_masker import mask_from_now_on
 from bot.value_class import value_class
-
-_log = structlog.get_logger(__name__)
 
 _MARK = "\x02troupe:"
 _MARK_BYTES = _MARK.encode()
@@ -34,34 +28,16 @@ class TextEncryption:
     encryption_keys: Sequence[str] = ()
     """The newest first."""
     is_on: bool = False
-    """Whether new texts are encrypted; encrypted texts can be read in any case."""
+    """Whether new texts are encrypted; those that are can be read in any case."""
     keys_file: Path | None = None
-    """A file with some of the keys, which may be replaced while the service runs."""
-
-    def with_newest_keys(self) -> Self:
-        """Add the keys that its file has now, in front of those that were known.
-
-        A file that cannot be read adds none: it is just being replaced.
-        """
-        if self.keys_file is None:
-            return self
-        try:
-            found = read_secrets(self.keys_file)
-        except (OSError, UnicodeDecodeError) as error:
-            _log.warning("secret_file_not_read", reason=type(error).__name__)
-            return self
-        new = [key for key in found if key not in self.encryption_keys]
-        mask_from_now_on(new)
-        return replace(self, encryption_keys=(*new, *self.encryption_keys))
+    """Where some of the keys are from, which may be replaced while the service runs."""
 
 
-class TextKeys:
-    """No keys: nothing is encrypted, and nothing that is can be read."""
+class TextCodec:
+    """Encodes texts and bytes for storage; this one encrypts nothing and has no key."""
 
-    @property
-    def newest(self) -> str:
-        """The id of the key that encrypts."""
-        return ""
+    encrypting_key = ""
+    """The id of the key that encrypts new texts; "": they are stored as they are."""
 
     def encrypt(self, _plain: bytes) -> str:
         """Return the id of the newest key, a colon, and the encrypted text."""
@@ -76,76 +52,46 @@ class TextKeys:
         """
         raise UnknownEncryptionKey
 
-
-class TextCodec:
-    """Encodes texts for storage and decodes them; encrypts nothing until `use` is called."""
-
-    def __init__(self) -> None:
-        self._keys = TextKeys()
-        self._is_on = False
-
-    def use(self, keys: TextKeys, *, is_on: bool) -> None:
-        """Read with these keys from now on; if it is on, encrypt with the newest."""
-        self._keys, self._is_on = keys, is_on
-
-    def encode_text(self, text: str | None) -> str | None:
-        """Encode a text for storage; None and "" are stored unchanged."""
-        if not text:
-            return text
-        if self._is_on:
-            return _MARK + self._keys.encrypt(text.encode())
-        return _MARK + text if text.startswith(_MARK) else text
-
-    def decode_text(self, stored: str | None) -> str | None:
-        """Decode a stored text; raises what `TextKeys.decrypt` raises."""
-        if not isinstance(stored, str) or not stored.startswith(_MARK):
-            return stored
-        rest = stored.removeprefix(_MARK)
-        return rest if rest.startswith(_MARK) else self._keys.decrypt(rest).decode()
-
-    def encode_bytes(self, plain: bytes | None) -> bytes | None:
-        """Encode bytes for storage; None and b"" are stored unchanged."""
+    def encode(self, plain: Any) -> Any:
+        """Encode a text or bytes for storage; None and empty ones are stored unchanged."""
         if not plain:
             return plain
-        if self._is_on:
-            return _MARK_BYTES + self._keys.encrypt(plain).encode()
+        if isinstance(plain, str):
+            if self.encrypting_key:
+                return _MARK + self.encrypt(plain.encode())
+            return _MARK + plain if plain.startswith(_MARK) else plain
+        if self.encrypting_key:
+            return _MARK_BYTES + self.encrypt(plain).encode()
         return _MARK_BYTES + plain if plain.startswith(_MARK_BYTES) else plain
 
-    def decode_bytes(self, stored: bytes | None) -> bytes | None:
-        """Decode stored bytes; raises what `TextKeys.decrypt` raises."""
-        if not isinstance(stored, bytes) or not stored.startswith(_MARK_BYTES):
-            return stored  # SQLite may hold any type
-        rest = stored.removeprefix(_MARK_BYTES)
-        if rest.startswith(_MARK_BYTES):
-            return rest
-        return self._keys.decrypt(rest.decode("ascii", "replace"))
+    def decode(self, stored: Any) -> Any:
+        """Decode what is stored; raises what `decrypt` raises."""
+        if isinstance(stored, str) and stored.startswith(_MARK):
+            rest = stored.removeprefix(_MARK)
+            return rest if rest.startswith(_MARK) else self.decrypt(rest).decode()
+        if isinstance(stored, bytes) and stored.startswith(_MARK_BYTES):
+            plain = stored.removeprefix(_MARK_BYTES)
+            if plain.startswith(_MARK_BYTES):
+                return plain
+            return self.decrypt(plain.decode("ascii", "replace"))
+        return stored  # SQLite may hold any type
 
     def renewed(self, stored: Any) -> Any:
-        """Encode a stored value again, with today's key."""
-        if not stored or _key_of(stored) == (self._keys.newest if self._is_on else ""):
+        """Return how a stored value would be stored now."""
+        if not stored or _key_of(stored) == self.encrypting_key:
             return stored
-        if isinstance(stored, str):
-            return self.encode_text(self.decode_text(stored))
-        return self.encode_bytes(self.decode_bytes(stored))
+        return self.encode(self.decode(stored))
 
 
 class StoredAsIs(TextCodec):
     """Leaves every value as it is stored: for copies of whole rows."""
 
     @override
-    def encode_text(self, text: str | None) -> str | None:
-        return text
-
-    @override
-    def decode_text(self, stored: str | None) -> str | None:
-        return stored
-
-    @override
-    def encode_bytes(self, plain: bytes | None) -> bytes | None:
+    def encode(self, plain: Any) -> Any:
         return plain
 
     @override
-    def decode_bytes(self, stored: bytes | None) -> bytes | None:
+    def decode(self, stored: Any) -> Any:
         return stored
 
 

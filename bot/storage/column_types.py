@@ -22,52 +22,34 @@ def attach_codec(engine: Engine, codec: TextCodec) -> None:
     setattr(engine.dialect, _ATTRIBUTE, codec)
 
 
-def _codec_of(dialect: Dialect) -> TextCodec:
-    codec: TextCodec = getattr(dialect, _ATTRIBUTE, _UNENCRYPTED)
-    return codec
-
-
-class EncryptableText(TypeDecorator[str]):
-    """A text that can be encrypted."""
-
-    impl = Text
+class _Encryptable(TypeDecorator[Any]):
+    impl: Any = Text
     cache_ok = True
 
     @property
     @override
-    def python_type(self) -> type[str]:
-        return str
+    def python_type(self) -> type[Any]:
+        return self.impl_instance.python_type
 
     @override
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return _codec_of(dialect).encode_text(value)
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return getattr(dialect, _ATTRIBUTE, _UNENCRYPTED).encode(value)
 
     @override
-    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        return _codec_of(dialect).decode_text(value)
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return getattr(dialect, _ATTRIBUTE, _UNENCRYPTED).decode(value)
 
 
-class EncryptableBytes(TypeDecorator[bytes]):
-    """Bytes that can be encrypted, such as a receipt."""
+class EncryptableText(_Encryptable):
+    cache_ok = True
+
+
+class EncryptableBytes(_Encryptable):
+    """Bytes, such as a receipt."""
 
     impl = LargeBinary
     cache_ok = True
 
-    @property
-    @override
-    def python_type(self) -> type[bytes]:
-        return bytes
-
-    @override
-    def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:
-        return _codec_of(dialect).encode_bytes(value)
-
-    @override
-    def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:
-        return _codec_of(dialect).decode_bytes(value)
-
 
 def encryptable_columns(table: Table) -> list[Column[Any]]:
-    return [
-        one for one in table.columns if isinstance(one.type, EncryptableText | EncryptableBytes)
-    ]
+    return [one for one in table.columns if isinstance(one.type, _Encryptable)]

@@ -8,36 +8,56 @@ own revision is not below the oldest one that the upgrade wrote down.
 import contextlib
 import functools
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Coroutine
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module  # noqa: TID251 # modules with heavy imports that few runs need
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any
+from typing import Concatenate
+from typing import ParamSpec
+from typing import Protocol
+from typing import TypeVar
 from urllib.parse import quote
-
 import structlog
-from sqlalchemy import (
-    Connection,
-    MetaData,
-    String,
-    Table,
-    delete,
-    insert,
-    inspect,
-    select,
-)
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy import Connection
+from sqlalchemy import MetaData
+from sqlalchemy import String
+from sqlalchemy import Table
+from sqlalchemy import delete
+from sqlalchemy import insert
+from sqlalchemy import inspect
+from sqlalchemy import select
+from sqlalchemy.engine import URL
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import Column
-
-from bot.errors import SettingsError, StoreError, Undecodable, UnknownEncryptionKey
+from bot.errors import SettingsError
+from bot.errors import StoreError
+from bot.errors import Undecodable
+from bot.errors import UnknownEncryptionKey
 from bot.ports import Clock
 from bot.runtime.addresses import require_encoded_login
-from bot.storage.codec import StoredAsIs, TextCodec, TextEncryption
+from bot.storage.codec import StoredAsIs
+from bot.storage.codec import TextCodec
+from bot.storage.codec import TextEncryption
 from bot.storage.column_types import encryptable_columns
-from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
-from bot.storage.statements import DialectName, Rows, StartUnit, Statement, Unit, to_store_error
-from bot.storage.tables import metadata, supported_revision
+from bot.storage.sqlite import ConnectionPool
+from bot.storage.sqlite import SqliteThreadPool
+from bot.storage.sqlite import UnitOfWork
+from bot.storage.statements import DialectName
+from bot.storage.statements import Rows
+from bot.storage.statements import StartUnit
+from bot.storage.statements import Statement
+from bot.storage.statements import Unit
+from bot.storage.statements import to_store_error
+from bot.storage.tables import metadata
+from bot.storage.tables import supported_revision
+
 
 T = TypeVar("T")
 
@@ -120,16 +140,8 @@ class Database:
                 return
         _log.warning("log_not_truncated", reason="a reader keeps the write-ahead log busy")
 
-    async def use_encryption(self, encryption: TextEncryption) -> None:
-        """Encrypt and decrypt texts as the settings say.
-
-        Raises:
-            SettingsError: there is no key, or the newest texts were encrypted with another one.
-            StoreError: the database failed.
-        """
-        if encryption.is_on or encryption.encryption_keys:
-            keys = import_module("bot.storage.fernets").FernetKeys(encryption)
-            self.codec.use(keys, is_on=encryption.is_on)
+    async def check_keys(self) -> None:
+        """Read the newest texts; raises `SettingsError` where their key is not there."""
         for newest in _NEWEST_TEXTS:
             try:
                 await self.read(lambda c, newest=newest: c.execute(newest).first())  # type: ignore[misc]
@@ -211,10 +223,13 @@ async def open_database(
             texts are encrypted with a key that is not there.
         StoreError: The database cannot be opened; the text names it and the remedy.
     """
-    async with _connect(url, TextCodec()) as database:
+    codec = TextCodec()
+    if encryption is not None and (encryption.is_on or encryption.encryption_keys):
+        codec = import_module("bot.storage.fernets").FernetCodec(encryption)
+    async with _connect(url, codec) as database:
         with _remedy_added(url):
             await database.migrate()
-            await database.use_encryption(encryption or TextEncryption())
+            await database.check_keys()
         yield database
 
 

@@ -3,27 +3,30 @@
 Loaded only where there are such keys: cryptography takes nine megabytes.
 """
 
-import contextlib
 import hashlib
 import re
 from collections.abc import Sequence
 
 import msgspec
+import structlog
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from typing_extensions import override
 
 from bot.errors import SettingsError, Undecodable
-from bot.storage.codec import TextEncryption, TextKeys
+from bot.runtime.secret_file import read_secrets
+from bot.storage.codec import TextCodec, TextEncryption
+from bot.telemetry.secret_masker import mask_from_now_on
 
+_log = structlog.get_logger(__name__)
 _KEY_ID = re.compile("[0-9a-f]{8}")
 
 
 def make_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fernet]:
-    """Return a Fernet for each of the keys.
+    """Return what encrypts and decrypts with each of the keys.
 
     Args:
         encryption_keys: as `troupe keys new` prints them, the newest first.
-        needed_by: what needs them, for the error.
+        needed_by: what cannot do without them, for the error.
 
     Raises:
         SettingsError: there is none, or one is not of that form.
@@ -42,28 +45,25 @@ def make_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fern
         ) from None
 
 
-class FernetKeys(TextKeys):
+class FernetCodec(TextCodec):
     """Each text names the key that it was encrypted with."""
 
     def __init__(self, encryption: TextEncryption) -> None:
         """Take the keys; raises `SettingsError` if they are missing or malformed."""
-        self._use(encryption)
-
-    @property
-    @override
-    def newest(self) -> str:
-        return next(iter(self._fernets))
+        self._is_on = encryption.is_on
+        self._keys_file = encryption.keys_file
+        self._use(encryption.encryption_keys)
 
     @override
     def encrypt(self, plain: bytes) -> str:
-        return f"{self.newest}:{self._fernets[self.newest].encrypt(plain).decode()}"
+        key = self.encrypting_key
+        return f"{key}:{self._fernets[key].encrypt(plain).decode()}"
 
     @override
     def decrypt(self, stored: str) -> bytes:
         key, _, token = stored.partition(":")
         if key not in self._fernets and _KEY_ID.fullmatch(key):
-            with contextlib.suppress(SettingsError):  # the file is just being replaced
-                self._use(self._encryption.with_newest_keys())
+            self._read_keys_file()
             if key not in self._fernets:
                 return super().decrypt(stored)
         try:
@@ -71,51 +71,57 @@ class FernetKeys(TextKeys):
         except (KeyError, InvalidToken):
             raise Undecodable("an encrypted text in the database is damaged") from None
 
-    def _use(self, encryption: TextEncryption) -> None:
-        keys = encryption.encryption_keys
+    def _use(self, keys: Sequence[str]) -> None:
         made = make_fernets(keys, needed_by="texts in the database need")
         ids = (hashlib.sha256(key.encode()).hexdigest()[:8] for key in keys)
         self._fernets = dict(zip(ids, made, strict=True))
-        self._encryption = encryption
+        self.encrypting_key = next(iter(self._fernets)) if self._is_on else ""
+        self._keys = keys
 
-
-class _Secret(msgspec.Struct):
-    provider: str
-    """Binds a key to its provider and address; a row moved to another one is refused."""
-    key: str
+    def _read_keys_file(self) -> None:
+        """Put new keys of the file in front; one that cannot be read is just being replaced."""
+        if self._keys_file is None:
+            return
+        try:
+            new = [key for key in read_secrets(self._keys_file) if key not in self._keys]
+            mask_from_now_on(new)
+            self._use([*new, *self._keys])
+        except (OSError, UnicodeDecodeError, SettingsError) as error:
+            _log.warning("secret_file_not_read", reason=type(error).__name__)
 
 
 class KeyCipher:
-    """Encrypts and decrypts with the keys of TROUPE_ENCRYPTION_KEYS, the newest first."""
+    """Encrypts and decrypts with the keys of TROUPE_ENCRYPTION_KEYS, the newest first.
+
+    A key is stored with its provider, so that a row that was moved to another provider, at another
+    address, is refused.
+    """
 
     def __init__(self, encryption_keys: Sequence[str]) -> None:
-        """Take the keys.
-
-        Raises:
-            SettingsError: there is none, or one is not of the form that `troupe keys new` prints.
-        """
+        """Take the keys; raises `SettingsError` if they are missing or malformed."""
         made = make_fernets(encryption_keys, needed_by="keys in the database need")
         self._fernets = MultiFernet(made)
 
     def encrypt(self, provider: str, key: str) -> str:
         """Encrypt the key of a provider."""
-        return self._fernets.encrypt(msgspec.json.encode(_Secret(provider, key))).decode()
+        return self._fernets.encrypt(msgspec.json.encode((provider, key))).decode()
 
     def decrypt(self, provider: str, token: str) -> str:
         """Return the key of a provider; raises `SettingsError` if it cannot be read."""
         try:
-            secret = msgspec.json.decode(self._fernets.decrypt(token), type=_Secret)
+            stored = self._fernets.decrypt(token)
         except InvalidToken:
             raise SettingsError(
                 f"a stored key of provider {provider!r} was encrypted with a key that is not in"
                 " TROUPE_ENCRYPTION_KEYS; add it there, or remove the key with `troupe keys remove`"
             ) from None
-        if secret.provider != provider:
+        owner, key = msgspec.json.decode(stored, type=tuple[str, str])
+        if owner != provider:
             raise SettingsError(
-                f"a stored key of provider {provider!r} belongs to {secret.provider!r}; somebody"
+                f"a stored key of provider {provider!r} belongs to {owner!r}; somebody"
                 " has changed the database"
             )
-        return secret.key
+        return key
 
     def rotate(self, provider: str, token: str) -> str:
         """Encrypt a key again with the newest encryption key; raises as `decrypt`."""

@@ -7,20 +7,24 @@ not again for a while once the server did not answer.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-
 import msgspec
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from typing_extensions import override
-
-from bot.chat.session import Claim, Session, Turn
+from bot.chat.session import Claim
+from bot.chat.session import Session
+from bot.chat.session import Turn
 from bot.errors import StoreError
 from bot.ports import Clock
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.codec import TextCodec
-from bot.storage.redis_client import ANSWER_SECONDS, open_client
-from bot.storage.windows import SessionWindow, SharedWindows, window_of
+from bot.storage.redis_client import ANSWER_SECONDS
+from bot.storage.redis_client import open_client
+from bot.storage.windows import SessionWindow
+from bot.storage.windows import SharedWindows
+from bot.storage.windows import window_of
+
 
 _log = structlog.get_logger(__name__)
 _SECONDS_KEPT = 600
@@ -66,7 +70,7 @@ class RedisWindows(SharedWindows):
         if self._is_paused or len(self._waiting) >= _MAX_WAITING:
             return
         stored = _StoredWindow(claim.epoch, window.session, window.is_whole, window.turns)
-        value = self._codec.encode_bytes(_encode(stored))
+        value = self._codec.encode(_encode(stored))
         if value is not None and len(value) <= _MAX_BYTES:
             self._waiting[claim.conversation] = value
             self._wake.set()
@@ -78,7 +82,7 @@ class RedisWindows(SharedWindows):
         try:
             async with asyncio.timeout(_FIND_SECONDS):
                 value = await self._redis.get(self._prefix + claim.conversation)
-            plain = self._codec.decode_bytes(value if isinstance(value, bytes) else None)
+            plain = self._codec.decode(value if isinstance(value, bytes) else None)
             stored = _decode(plain) if plain else None
         except (msgspec.DecodeError, StoreError):  # of another version of Troupe, or another key
             return None

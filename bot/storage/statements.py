@@ -13,16 +13,23 @@ longer than the database did.
 
 import functools
 import re
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
-
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Generator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Literal
+from typing import TypeAlias
+from typing import TypeVar
 import msgspec
-
-from bot.errors import StoreError, Undecodable
+from bot.errors import StoreError
+from bot.errors import Undecodable
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import encryptable_columns
 from bot.storage.tables import metadata
 from bot.value_class import value_class
+
 
 T = TypeVar("T")
 DialectName = Literal["sqlite", "postgresql"]
@@ -131,16 +138,16 @@ class CompiledSql:
 
 
 def _encode(codec: TextCodec, value: Any) -> Any:
-    return codec.encode_bytes(value) if isinstance(value, bytes) else codec.encode_text(value)
+    return codec.encode(value)
 
 
 def _encode_list(codec: TextCodec, values: Sequence[Any]) -> list[Any]:
-    return [_encode(codec, one) for one in values]
+    return [codec.encode(one) for one in values]
 
 
 def _encode_table(codec: TextCodec, rows: Sequence[Values]) -> str:
     encoded = [
-        {name: _encode(codec, one) if name in _ENCRYPTABLE else one for name, one in row.items()}
+        {name: codec.encode(one) if name in _ENCRYPTABLE else one for name, one in row.items()}
         for row in rows
     ]
     return _encode_json(encoded).decode()
@@ -166,13 +173,8 @@ def _decode_row(row: Sequence[Any], places: Sequence[int], codec: TextCodec) -> 
     columns: list[Any] | None = None
     for place in places:
         stored = row[place]
-        value: Any
         try:
-            value = (
-                codec.decode_bytes(stored)
-                if isinstance(stored, bytes)
-                else codec.decode_text(stored)
-            )
+            value = codec.decode(stored)
         except Undecodable as error:  # only its row is lost: see rows.py
             value = error
         if value is not stored:
