@@ -2,7 +2,6 @@
 
 import sys
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -20,7 +19,7 @@ from bot.runtime.clock import SystemClock
 from bot.settings import read_settings
 from bot.storage.database import Database
 from bot.storage.fernets import KeyCipher, new_encryption_key
-from bot.storage.provider_keys import SqlProviderKeys, replace_provider_keys
+from bot.storage.provider_keys import ProviderKeys
 from bot.storage.rewriting import rewrite_texts
 
 app = command_app("Keep the keys of providers in the database, encrypted.")
@@ -44,7 +43,7 @@ def add_key(
     token = cipher.encrypt(provider, key.strip())
 
     async def add(database: Database) -> bool:
-        await SqlProviderKeys(database, SystemClock()).add(provider, token)
+        await ProviderKeys(database, SystemClock()).add(provider, token)
         return True
 
     change_installation(add, "add provider key", provider, must_exist=False)
@@ -58,7 +57,7 @@ def list_keys() -> None:
     """List the stored keys: number, provider, day, and the last four characters."""
     cipher = _cipher()
     stored = use_installation(
-        lambda database: SqlProviderKeys(database, SystemClock()).read(), must_exist=False
+        lambda database: ProviderKeys(database, SystemClock()).read(), must_exist=False
     )
     for one in stored:
         day = datetime.fromtimestamp(one.added_at, UTC).date()
@@ -76,7 +75,7 @@ def rotate() -> None:
     cipher = _cipher()
 
     async def rotate_all(database: Database) -> tuple[int, int]:
-        count = await database.write(partial(replace_provider_keys, renew=cipher.rotate))
+        count = await ProviderKeys(database, SystemClock()).replace_tokens(cipher.rotate)
         await record_change(database, "rotate encryption key", "all")
         return count, await rewrite_texts(database, print_converted)
 
@@ -90,7 +89,7 @@ def remove_key(
 ) -> None:
     """Remove a stored key."""
     is_removed = change_installation(
-        lambda database: SqlProviderKeys(database, SystemClock()).remove(number),
+        lambda database: ProviderKeys(database, SystemClock()).remove(number),
         "remove provider key",
         str(number),
         must_exist=False,

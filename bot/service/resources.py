@@ -32,14 +32,13 @@ from bot.storage.data_dir import DataDirUse, lock_data_dir, process_using
 from bot.storage.database import (
     NEWEST_REVISION,
     Database,
-    database_exists,
     open_as_it_is,
     open_database,
     read_revision,
 )
 from bot.storage.leases import read_installation_id, resolve_bot_id
 from bot.storage.presets import PresetVersions
-from bot.storage.provider_keys import SqlProviderKeys, StoredKey
+from bot.storage.provider_keys import ProviderKeys, StoredKey
 from bot.storage.windows import SharedWindows
 from bot.value_class import value_class
 
@@ -296,7 +295,7 @@ async def with_stored_keys(settings: Settings) -> Settings:
 
 
 async def _read_keys(settings: Settings) -> list[StoredKey]:
-    if not database_exists(settings.sqlalchemy_url):
+    if await read_revision(settings.sqlalchemy_url) is None:
         return []
     async with open_as_it_is(settings.sqlalchemy_url) as database:
-        return [*await SqlProviderKeys(database, SystemClock()).read()]
+        return [*await ProviderKeys(database, SystemClock()).read()]

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-from sqlalchemy import Connection, delete, insert, inspect, select, update
-
 from bot.ports import Clock
-from bot.storage.database import Database
-from bot.storage.tables import provider_key
+from bot.storage.database import Database, reading, transaction
+from bot.storage.statements import Statement, Unit, insert_into
 from bot.value_class import value_class
+
+_ADD = Statement(insert_into("provider_key", ("provider", "token", "added_at")))
+_ALL = Statement("SELECT id, provider, token, added_at FROM provider_key ORDER BY id")
+_REPLACE = Statement("UPDATE provider_key SET token = :token WHERE id = :row")
+_REMOVE = Statement("DELETE FROM provider_key WHERE id = :row RETURNING id")
 
 
 @value_class
@@ -22,36 +25,29 @@ class StoredKey:
     """Unix seconds."""
 
 
-class SqlProviderKeys:
+class ProviderKeys:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    async def add(self, provider: str, token: str) -> None:
-        row = {"provider": provider, "token": token, "added_at": self._clock.now()}
-        await self._database.write(lambda c: c.execute(insert(provider_key), row))
+    @transaction
+    def add(self, provider: str, token: str) -> Unit[None]:
+        yield _ADD.query({"provider": provider, "token": token, "added_at": self._clock.now()})
 
-    async def read(self) -> Sequence[StoredKey]:
-        """Return all keys, oldest first; none where the tables are older than these keys."""
-        return await self._database.read(_read)
+    @reading
+    def read(self) -> Unit[Sequence[StoredKey]]:
+        """Return all keys, oldest first."""
+        return [StoredKey(*row) for row in (yield _ALL.query_alone())]
 
-    async def remove(self, number: int) -> bool:
+    @transaction
+    def remove(self, number: int) -> Unit[bool]:
         """Remove a key; return False if there is none of this number."""
-        statement = delete(provider_key).where(provider_key.c.id == number)
-        return await self._database.write(lambda c: c.execute(statement).rowcount > 0)
+        return bool((yield _REMOVE.query({"row": number})))
 
-
-def _read(connection: Connection) -> list[StoredKey]:
-    if not inspect(connection).has_table(provider_key.name):
-        return []
-    rows = connection.execute(select(provider_key).order_by(provider_key.c.id))
-    return [StoredKey(row.id, row.provider, row.token, row.added_at) for row in rows]
-
-
-def replace_provider_keys(connection: Connection, renew: Callable[[str, str], str]) -> int:
-    """Replace every token, or none if `renew` raises; return their number."""
-    keys = _read(connection)
-    for key in keys:
-        renewed = update(provider_key).where(provider_key.c.id == key.number)
-        connection.execute(renewed.values(token=renew(key.provider, key.token)))
-    return len(keys)
+    @transaction
+    def replace_tokens(self, renew: Callable[[str, str], str]) -> Unit[int]:
+        """Replace every token, or none if `renew` raises; return their number."""
+        keys = yield _ALL.query()
+        for number, provider, token, _ in keys:
+            yield _REPLACE.query({"row": number, "token": renew(provider, token)})
+        return len(keys)

@@ -1,16 +1,14 @@
 """Contract of the stored keys of providers, on SQLite and on PostgreSQL."""
 
-from functools import partial
-
 import pytest
 from cryptography.fernet import Fernet
-
 from bot.errors import SettingsError
 from bot.storage.codec import TextEncryption
 from bot.storage.fernets import KeyCipher
-from bot.storage.provider_keys import SqlProviderKeys, replace_provider_keys
 from tests.fakes import FakeClock
 from tests.support.store import Store
+from bot.storage.provider_keys import ProviderKeys
+
 
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
 
@@ -22,12 +20,11 @@ def encryption() -> TextEncryption:
 
 
 async def test_keys_are_stored_rotated_and_removed(store: Store) -> None:
-    stored = SqlProviderKeys(store.database, FakeClock())
+    stored = ProviderKeys(store.database, FakeClock())
     cipher = KeyCipher([OLD])
     await stored.add("openai", cipher.encrypt("openai", "sk-1"))
     await stored.add("groq", cipher.encrypt("groq", "gsk-2"))
-    renew = partial(replace_provider_keys, renew=KeyCipher([NEW, OLD]).rotate)
-    assert await store.database.write(renew) == 2
+    assert await stored.replace_tokens(KeyCipher([NEW, OLD]).rotate) == 2
     new = KeyCipher([NEW])
     found = {one.provider: new.decrypt(one.provider, one.token) for one in await stored.read()}
     assert found == {"openai": "sk-1", "groq": "gsk-2"}
@@ -38,7 +35,7 @@ async def test_keys_are_stored_rotated_and_removed(store: Store) -> None:
 
 
 async def test_row_of_another_provider_is_refused(store: Store) -> None:
-    stored = SqlProviderKeys(store.database, FakeClock())
+    stored = ProviderKeys(store.database, FakeClock())
     cipher = KeyCipher([OLD])
     await stored.add("elsewhere", cipher.encrypt("openai", "sk-1"))
     [moved] = await stored.read()
