@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from bot.service.options import ALL_ROLES
-from bot.storage.forgetting import Tombstone, TombstoneFile, read_tombstones
+from bot.storage.forgetting import Tombstone, read_tombstones, record_tombstone
 from tests.checkout import CHECKOUT
 
 _SOURCE = CHECKOUT / "deploy" / "kubernetes"
@@ -150,7 +150,7 @@ def test_what_was_forgotten_is_collected_from_all_volumes(tmp_path: Path) -> Non
     for number, place in enumerate(("troupe-worker-0", "volume")):
         (tmp_path / place / "data").mkdir(parents=True)
         file = tmp_path / place / "data" / "forgotten.jsonl"
-        TombstoneFile(file).record(Tombstone(number, "telegram:5"))
+        record_tombstone(file, Tombstone(number, "telegram:5"))
     with (tmp_path / "troupe-worker-0" / "data" / "forgotten.jsonl").open("a") as cut:
         cut.write('{"at": 7')
     kubectl = tmp_path / "kubectl"

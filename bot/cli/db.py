@@ -41,7 +41,6 @@ from bot.storage.forgetting import FILE_NAME, Tombstone, read_tombstones
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
 from bot.storage.restoring import (
-    RestoreReport,
     copy_backup,
     last_written,
     prepare_restored,
@@ -168,7 +167,7 @@ def restore_database(
         report = uvloop.run(_prepare(settings, f"sqlite:///{part}", tombstones, until))
         old = replace_database(part, database, until)
         _delete_slots(settings)
-    _print(report)
+    _print(*report, len(tombstones))
     print_line(f"{file} is restored; the old database is {old}. Start the service")
 
 
@@ -194,7 +193,7 @@ def finish_restore(
     with lock_data_dir(settings.data_dir):
         report = uvloop.run(_prepare(settings, settings.sqlalchemy_url, tombstones, until))
         _delete_slots(settings)
-    _print(report)
+    _print(*report, len(tombstones))
 
 
 @contextmanager
@@ -245,7 +244,7 @@ async def _upgrade(settings: Settings) -> str | None:
 
 async def _prepare(
     settings: Settings, url: str, tombstones: Sequence[Tombstone], until: float
-) -> RestoreReport:
+) -> tuple[int, int]:
     async with open_database(url, settings.text_encryption) as database:
         report = await prepare_restored(database, tombstones, until, SystemClock().now())
         await _forget_in_web_channels(database, tombstones)
@@ -287,7 +286,7 @@ def _parse_moment(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _print(report: RestoreReport) -> None:
-    print_line(f"{report.unknown} messages may have been sent: they are looked for first")
-    print_line(f"{report.unanswered} messages were unanswered in the backup: they become context")
-    print_line(f"{report.tombstones} times something was forgotten: it is forgotten again")
+def _print(unknown: int, unanswered: int, forgotten: int) -> None:
+    print_line(f"{unknown} messages may have been sent: they are looked for first")
+    print_line(f"{unanswered} messages were unanswered in the backup: they become context")
+    print_line(f"{forgotten} times something was forgotten: it is forgotten again")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,9 +22,9 @@ from bot.storage.database import Database
 from bot.storage.forgetting import (
     FILE_NAME,
     PersonalData,
-    TombstoneFile,
     conversations_of_channel,
     conversations_of_server,
+    record_tombstone,
     request_deletion,
 )
 from bot.turn.signals import CONVERSATIONS
@@ -120,8 +121,8 @@ def forget(
 
 async def _forget_person(database: Database, person: str) -> Sequence[str]:
     clock = SystemClock()
-    tombstones = TombstoneFile(read_settings().data_dir / FILE_NAME)
-    data = PersonalData(database, clock, tombstones.record)
+    record = partial(record_tombstone, read_settings().data_dir / FILE_NAME)
+    data = PersonalData(database, clock, record)
     keys = await data.conversations(person)
     await data.drop_set_aside(person)
     await data.note_forgotten(person)

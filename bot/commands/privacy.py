@@ -28,7 +28,7 @@ from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PlatformError, StoreError, UserError
 from bot.ports import Clock, ConversationMemory, PrivateChats, Signals
 from bot.routing.presets import PresetResolver
-from bot.storage.forgetting import ForgottenConversations, PersonalData
+from bot.storage.forgetting import PersonalData
 from bot.storage.history_index import SqlHistoryIndex
 from bot.texts.caches import clear_text_caches
 from bot.texts.text import marked, translatable, translatable_count
@@ -165,7 +165,7 @@ class SharedMemories(ConversationMemory):
     memories: Callable[[], Sequence[ConversationMemory]]
     """Return what this process keeps: a preset that is published may add a model."""
     signals: Signals
-    forgotten: ForgottenConversations
+    data: PersonalData
     clock: Clock
     kept_seconds: float
     """How old a row may be that was not seen before; older ones are deleted."""
@@ -209,7 +209,7 @@ class SharedMemories(ConversationMemory):
         while True:
             started = self.clock.now()
             try:
-                noted = await self.forgotten.since(self._looked_at)
+                noted = await self.data.forgotten_since(self._looked_at)
             except StoreError as error:
                 _log.warning("store_failed", reason=str(error))
             else:

@@ -23,7 +23,6 @@ from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.messaging import MessagingContainer
 from bot.service.options import Role
 from bot.settings import collect_secrets
-from bot.storage.forgetting import ForgottenConversations
 from bot.storage.retention import FORGOTTEN_SECONDS, kept_since
 from bot.storage.summaries import SqlSummaries
 from bot.storage.web_channels import ForgottenWebMessages
@@ -194,7 +193,7 @@ class AnsweringContainer(MessagingContainer, ABC):
                 *(one for one in self.backends.values() if isinstance(one, ConversationMemory)),
             ],
             self.signals,
-            ForgottenConversations(self.database),
+            self.personal_data,
             self.clock,
             FORGOTTEN_SECONDS,
         )

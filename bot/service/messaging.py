@@ -16,13 +16,7 @@ from bot.commands.personas import UserPersonas
 from bot.console.server import AddRoutes
 from bot.console.webhooks import webhook_routes
 from bot.delivery.pacing import RateLimitedSurface, WaitingCalls
-from bot.delivery.sender import (
-    LaneDelivery,
-    Sender,
-    SentRows,
-    follow_sent_rows,
-    publish_sent_row,
-)
+from bot.delivery.sender import LaneDelivery, Sender, SentRows, follow_sent_rows, publish_sent_row
 from bot.errors import PlatformError, Refused, StoreError, UserError
 from bot.intake import HistoryRouter, InboxIntake
 from bot.platforms.spec import EditableText
@@ -45,7 +39,7 @@ from bot.service.options import Role
 from bot.service.platform_supervisor import PlatformSupervisor, Receiver
 from bot.service.stores import StorageContainer
 from bot.storage.chat_settings import CachedChatSettings
-from bot.storage.restoring import Restores
+from bot.storage.restoring import read_restore
 from bot.telemetry.metrics import HELD_ROLES
 from bot.texts.text import Text, language_of, translatable, translate
 from bot.turn.claims import LeaseKeeper
@@ -276,7 +270,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def restored_messages(self) -> RestoredMessages:
-        return RestoredMessages(Restores(self.database, self.clock))
+        return RestoredMessages(lambda: read_restore(self.database, self.clock.now()))
 
     # sending
 

@@ -23,7 +23,7 @@ from bot.settings import BudgetSettings, Settings
 from bot.storage.conversations import Conversations
 from bot.storage.data_dir import DataDirUse
 from bot.storage.dead_letters import DeadLetters
-from bot.storage.forgetting import FILE_NAME, PersonalData, TombstoneFile
+from bot.storage.forgetting import FILE_NAME, PersonalData, Tombstone, record_tombstone
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
 from bot.storage.leases import SqlRoleLeases
@@ -131,7 +131,7 @@ class StorageContainer:
     def conversations(self) -> Conversations:
         sender = self._lane_sender if Role.SENDER in self.options.roles else None
         shared = self.resources.shared_windows
-        return Conversations(self.database, self.clock, sender, self._tombstones.record, shared)
+        return Conversations(self.database, self.clock, sender, self._record_tombstone, shared)
 
     @cached_property
     def outbox(self) -> SqlOutbox:
@@ -143,11 +143,10 @@ class StorageContainer:
 
     @cached_property
     def personal_data(self) -> PersonalData:
-        return PersonalData(self.database, self.clock, self._tombstones.record)
+        return PersonalData(self.database, self.clock, self._record_tombstone)
 
-    @cached_property
-    def _tombstones(self) -> TombstoneFile:
-        return TombstoneFile(self.settings.data_dir / FILE_NAME)
+    def _record_tombstone(self, tombstone: Tombstone) -> None:
+        record_tombstone(self.settings.data_dir / FILE_NAME, tombstone)
 
     @cached_property
     def web_channels(self) -> SqlWebChannels:

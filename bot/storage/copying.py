@@ -6,19 +6,29 @@ Rows that are already there and equal are left, so an interrupted copy can be re
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from sqlalchemy import Connection, Table, func, select, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
-
+from sqlalchemy import Connection
+from sqlalchemy import Table
+from sqlalchemy import func
+from sqlalchemy import select
+from sqlalchemy import tuple_
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import sqlite
 from bot.chat.operation import HEARTBEAT_SECONDS
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.database import INSUFFICIENT_PRIVILEGE, Database
-from bot.storage.statements import Statement, Unit
-from bot.storage.tables import metadata, supported_revision
+from bot.storage.database import INSUFFICIENT_PRIVILEGE
+from bot.storage.database import Database
+from bot.storage.statements import Statement
+from bot.storage.statements import Unit
+from bot.storage.tables import metadata
+from bot.storage.tables import supported_revision
+from sqlalchemy import Select
+
 
 COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_revision]
 """All tables but those with the revision."""
@@ -102,13 +112,16 @@ async def _check_that_rows_are_equal(source: Database, target: Database, table: 
 
 
 async def _read_page(
-    database: Database, table: Table, last: tuple[Any, ...] | None
+    database: Database, table: Table, last: Sequence[Any] | None
 ) -> Sequence[dict[str, Any]]:
-    key = tuple_(*table.primary_key)
-    page = select(table).order_by(*table.primary_key).limit(_ROWS_PER_PAGE)
-    if last is not None:
-        page = page.where(key > tuple_(*last))
+    page = page_after(select(table), table, last).limit(_ROWS_PER_PAGE)
     return await database.read(lambda c: [dict(row) for row in c.execute(page).mappings()])
+
+
+def page_after(rows: Select[Any], table: Table, last: Sequence[Any] | None) -> Select[Any]:
+    """Order rows of a table by its primary key, from behind the last key that was read."""
+    rows = rows.order_by(*table.primary_key)
+    return rows if last is None else rows.where(tuple_(*table.primary_key) > tuple_(*last))
 
 
 def _read_rows(
@@ -154,9 +167,7 @@ def back_up(database: Path, backup: Path) -> int:
         raise StoreError(f"{backup} exists; give the backup another name")
     part = backup.with_name(f"{backup.name}.part")
     try:
-        part.unlink(missing_ok=True)
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        _copy(database, part)
+        copy_file(database, part)
         part.rename(backup)
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or error
@@ -166,11 +177,19 @@ def back_up(database: Path, backup: Path) -> int:
     return backup.stat().st_size
 
 
-def _copy(database: Path, part: Path) -> None:
-    address = database.resolve().as_uri()
+def copy_file(database: Path, copy: Path) -> None:
+    """Copy a database of SQLite into a file, for its owner only, and check the copy.
+
+    Raises:
+        OSError, sqlite3.Error: it cannot be read or written, or is damaged.
+    """
+    for end in ("", "-wal", "-shm"):  # of a copy that was interrupted
+        Path(f"{copy}{end}").unlink(missing_ok=True)
+    os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    address = database.resolve(strict=True).as_uri()
     with (
         contextlib.closing(sqlite3.connect(f"{address}?mode=ro", uri=True)) as source,
-        contextlib.closing(sqlite3.connect(part)) as target,
+        contextlib.closing(sqlite3.connect(copy)) as target,
     ):
         source.backup(target)  # in one step: a reader of the log keeps no writer waiting
         target.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it

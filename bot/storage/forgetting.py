@@ -26,7 +26,7 @@ from bot.chat.incoming import (
 from bot.chat.session import Turn
 from bot.errors import StoreError, Undecodable
 from bot.ports import Clock
-from bot.storage.database import Database, reading, transaction
+from bot.storage.database import Database, reading
 from bot.storage.inbox import SqlInbox
 from bot.storage.rows import TURN_COLUMNS, decode, decode_all, decode_event, to_turn
 from bot.storage.statements import Statement, Unit, pairs
@@ -35,7 +35,7 @@ FILE_NAME = "forgotten.jsonl"
 
 
 class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was forgotten at one time."""
+    """What was forgotten at a moment; everything that is named of it."""
 
     at: float
     """In Unix seconds."""
@@ -46,33 +46,31 @@ class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
     messages: tuple[str, ...] = ()
     """The platform's ids of the messages that were those turns."""
     person: str | None = None
-    """The people whose descriptions were deleted."""
+    """Whose descriptions of themselves were deleted."""
 
     @property
     def is_of_whole_conversation(self) -> bool:
         return self.conversation is not None and not (self.turns or self.messages)
 
 
-class TombstoneFile:
-    """Appends to a file that only its owner can read."""
+def record_tombstone(path: Path, tombstone: Tombstone) -> None:
+    """Append one to a file, only for its owner, before what it names is deleted.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def record(self, tombstone: Tombstone) -> None:
-        """Store one before what it names is deleted; raises `StoreError`."""
-        line = msgspec.json.encode(tombstone) + b"\n"
+    Raises:
+        StoreError: it cannot be written.
+    """
+    line = msgspec.json.encode(tombstone) + b"\n"
+    try:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-            try:
-                size = os.fstat(file).st_size
-                is_cut = size > 0 and os.pread(file, 1, size - 1) != b"\n"
-                os.write(file, b"\n" + line if is_cut else line)
-                os.fsync(file)
-            finally:
-                os.close(file)
-        except OSError as error:
-            raise StoreError(f"{self._path} cannot be written: {error.strerror}") from error
+            size = os.fstat(file).st_size
+            is_cut = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+            os.write(file, b"\n" + line if is_cut else line)
+            os.fsync(file)
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
@@ -152,12 +150,8 @@ class PersonalData:
         Record the deletion of the person's descriptions in a file that outlives the database.
         """
         self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
-        await self._drop_notes(person_id)
-
-    @transaction
-    def _drop_notes(self, person_id: str) -> Unit[None]:
         # Notes quote messages that were ignored, of which nothing else is stored.
-        yield _DROP_NOTES.query({"person": person_id})
+        await self._database.run(lambda: _keys(_DROP_NOTES, person=person_id))
 
     @reading
     def conversations(self, person_id: str) -> Unit[Sequence[str]]:
@@ -166,14 +160,14 @@ class PersonalData:
 
     async def drop_set_aside(self, person_id: str) -> None:
         """Delete what the person wrote and what was set aside because it could not be processed."""
-        await self._drop_set_aside(person_id)
-        await self._database.truncate_log()
 
-    @transaction
-    def _drop_set_aside(self, person_id: str) -> Unit[None]:
-        rows = yield _SET_ASIDE.query()
-        gone = [id_ for id_, kind, payload in rows if _is_by(person_id, kind, payload)]
-        yield _DROP_SET_ASIDE.query({"rows": json.dumps(gone)})
+        def unit() -> Unit[None]:
+            rows = yield _SET_ASIDE.query()
+            gone = [id_ for id_, kind, payload in rows if _is_by(person_id, kind, payload)]
+            yield _DROP_SET_ASIDE.query({"rows": json.dumps(gone)})
+
+        await self._database.run(unit)
+        await self._database.truncate_log()
 
     @reading
     def lines(self, person_id: str) -> Unit[Sequence[tuple[str, Turn]]]:
@@ -193,6 +187,14 @@ class PersonalData:
         rows = yield _DESCRIPTIONS.query_alone({"person": person_id, **anywhere})
         return {row[0]: decode(lambda row: str(row[1]), row) for row in rows}
 
+    @reading
+    def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
+        """Return the conversations in which something was forgotten since, in Unix seconds.
+
+        The keys are numbers that never return.
+        """
+        return pairs((yield _SINCE.query_alone({"since": moment})))
+
 
 def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
     """Return whether a person caused an event; for an unreadable one, whether it names them."""
@@ -202,18 +204,6 @@ def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
         return person_id in str(payload)
     written = event.said if isinstance(event, Edited) else event
     return isinstance(written, Said | Pressed) and written.author.id == person_id
-
-
-class ForgottenConversations:
-    """The conversations in which something was forgotten, for processes that cache them."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    @reading
-    def since(self, moment: float) -> Unit[Mapping[int, str]]:
-        """Return the conversations by numbers that never return, from a moment in Unix seconds."""
-        return pairs((yield _SINCE.query_alone({"since": moment})))
 
 
 async def conversations_of_channel(database: Database, channel: str) -> Sequence[str]:
@@ -236,7 +226,7 @@ async def request_deletion(
 ) -> None:
     """Ask for the deletion of conversations, or of what a person said in them.
 
-    The worker of each conversation deletes it in turn, with everything derived from it.
+    The worker of each conversation does so in its turn, with all that was made of it.
     """
     request, at = secrets.token_hex(6), datetime.fromtimestamp(clock.now(), UTC)
     events = [

@@ -6,7 +6,6 @@ forgotten. Neither may happen again, or come back.
 
 import contextlib
 import os
-import shutil
 import sqlite3
 from collections.abc import Sequence
 from itertools import count
@@ -16,12 +15,11 @@ from bot.chat.incoming import address_of
 from bot.chat.operation import Restore
 from bot.chat.session import HistoryChange
 from bot.errors import StoreError
-from bot.ports import Clock
 from bot.storage import histories
-from bot.storage.database import Database, reading
+from bot.storage.copying import copy_file
+from bot.storage.database import Database
 from bot.storage.forgetting import Tombstone
 from bot.storage.statements import Statement, Unit
-from bot.value_class import value_class
 
 _IS_UNSENT = "state NOT IN ('sent', 'dead')"
 _UNKNOWN = Statement(f"""
@@ -66,20 +64,9 @@ _FORGET_CHANNEL = [
 ]
 
 
-@value_class
-class RestoreReport:
-    """What was found in the backup."""
-
-    unknown: int
-    """Messages that were not known to be sent: they are looked for on the platforms."""
-    unanswered: int
-    """Messages that were not answered: they become context."""
-    tombstones: int
-
-
 async def prepare_restored(
     database: Database, tombstones: Sequence[Tombstone], answered_until: float, now: float
-) -> RestoreReport:
+) -> tuple[int, int]:
     """Prepare a database that was restored; may be repeated until a process works on it.
 
     Args:
@@ -88,21 +75,25 @@ async def prepare_restored(
         answered_until: until when processes answered on the database that was lost, in Unix
             seconds: what people wrote before has been answered, as far as anybody knows.
         now: in Unix seconds.
+
+    Returns:
+        The number of messages that were not known to be sent: they are looked for on the platforms.
+        And of those that were not answered: they become context.
     """
 
-    def unit() -> Unit[RestoreReport]:
+    def unit() -> Unit[tuple[int, int]]:
         values = {"now": now, "at": now, "answered_until": answered_until}
         for statement in _PREPARE:
             yield statement.query(values)
         unknown = yield _UNKNOWN.query(values)
         [[unanswered]] = yield _OPEN.query()
-        return RestoreReport(len(unknown), unanswered, len(tombstones))
+        return len(unknown), unanswered
 
-    report = await database.run(unit)
+    found = await database.run(unit)
     for one in tombstones:
         await database.run(lambda one=one: _forget_again(one, now))  # type: ignore[misc]
     await database.truncate_log()
-    return report
+    return found
 
 
 def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
@@ -126,7 +117,7 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
 
 
 _MATTERS_SECONDS = 30 * 86_400.0
-"""No platform delivers older messages."""
+"""No platform delivers what is older."""
 _NEWEST = Statement("""
 SELECT answered_until FROM restore
 WHERE at >= :since AND id = (SELECT max(id) FROM restore)
@@ -134,36 +125,31 @@ WHERE at >= :since AND id = (SELECT max(id) FROM restore)
 _FORGOTTEN = Statement("SELECT conversation, message_id, at FROM forgotten_message")
 
 
-class Restores:
-    """The restores of the database from backups."""
+async def read_restore(database: Database, now: float) -> Restore | None:
+    """Return the newest restore from a backup; None: there was none that still matters."""
+    return await database.run_reading(lambda: _newest_restore(now))
 
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
 
-    @reading
-    def newest(self) -> Unit[Restore | None]:
-        """Return the newest restore; None: there was none that still matters."""
-        rows = yield _NEWEST.query({"since": self._clock.now() - _MATTERS_SECONDS})
-        if not rows:
-            return None
-        forgotten = [tuple(row) for row in (yield _FORGOTTEN.query())]
-        return Restore(
-            rows[0][0],
-            frozenset((key, name) for key, name, _ in forgotten if name),
-            {key: at for key, name, at in sorted(forgotten) if not name},
-        )
+def _newest_restore(now: float) -> Unit[Restore | None]:
+    rows = yield _NEWEST.query({"since": now - _MATTERS_SECONDS})
+    if not rows:
+        return None
+    forgotten = [tuple(row) for row in (yield _FORGOTTEN.query())]
+    return Restore(
+        rows[0][0],
+        frozenset((key, name) for key, name, _ in forgotten if name),
+        {key: at for key, name, at in sorted(forgotten) if not name},
+    )
 
 
 _CLOCKS_DIFFER_SECONDS = 2.0
 """Platforms write whole seconds, and their clocks are not ours."""
-_LOGS = ("-wal", "-shm")
 
 
 def last_written(database: Path) -> float | None:
     """Return until when a process worked on a database, in Unix seconds; None if there is none.
 
-    Messages are stored when they are delivered, so later ones were not received.
+    What a platform has delivered was stored at once, so what was written later was not received.
     """
     files = [database, Path(f"{database}-wal")]
     times = [file.stat().st_mtime for file in files if file.is_file()]
@@ -178,11 +164,11 @@ def copy_backup(backup: Path, database: Path) -> Path:
     """
     part = Path(f"{database}.restoring")
     try:
-        for file in (part, *(Path(f"{part}{end}") for end in _LOGS)):
-            file.unlink(missing_ok=True)
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        shutil.copyfile(backup, part)
-        _check(part)
+        copy_file(backup, part)
+        with contextlib.closing(sqlite3.connect(part)) as copy:
+            is_ours = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
+            if not copy.execute(is_ours).fetchone():
+                raise sqlite3.DatabaseError("it is not a database of Troupe")
     except (OSError, sqlite3.Error) as error:
         part.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error
@@ -191,7 +177,7 @@ def copy_backup(backup: Path, database: Path) -> Path:
 
 
 def replace_database(part: Path, database: Path, answered_until: float) -> Path:
-    """Replace the database by the prepared copy; return the new name of the old one.
+    """Put the prepared copy in the place of the database; return what the old one is called now.
 
     The copy has the time until which a process worked on the lost database: where it is replaced
     in its turn, before the service was started, `last_written` returns that once more.
@@ -222,12 +208,3 @@ def _unused_name(database: Path) -> Path:
     while name.exists():
         name = Path(f"{database}.replaced-{next(numbers)}")
     return name
-
-
-def _check(file: Path) -> None:
-    with contextlib.closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as one:
-        (found,) = one.execute("PRAGMA integrity_check").fetchone()
-        if found != "ok":
-            raise sqlite3.DatabaseError(f"it is damaged: {found}")
-        if not one.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone():
-            raise sqlite3.DatabaseError("it is not a database of Troupe")

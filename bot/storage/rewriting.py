@@ -4,7 +4,7 @@ Each page is a transaction that locks its rows, and a row that is as it should b
 service may run meanwhile, and a run that was interrupted goes on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -17,25 +17,24 @@ from sqlalchemy import (
     Text,
     literal,
     select,
-    tuple_,
     type_coerce,
     update,
 )
 
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import EncryptableText, encryptable_columns
+from bot.storage.copying import Report, page_after
 from bot.storage.database import Database
 from bot.storage.tables import metadata
 
 _ROWS_PER_PAGE = 200
 """Few enough that no worker waits long for the transaction that changes them."""
 
-Report = Callable[[str, int], None]
-"""Called with the name of each table, and how many of its rows were changed."""
-
 
 async def rewrite_texts(database: Database, report: Report) -> int:
     """Store every text as new ones are stored; return how many rows were changed.
+
+    The report is called with the name of each table, and how many of its rows were changed.
 
     Raises:
         StoreError: a text cannot be decrypted, or the database failed. What was changed by then
@@ -53,20 +52,18 @@ async def rewrite_texts(database: Database, report: Report) -> int:
 
 async def _rewrite_table(database: Database, table: Table, columns: Sequence[Column[Any]]) -> int:
     """Return how many rows were changed."""
-    key = tuple_(*table.primary_key)
     stored = [type_coerce(one, _stored_type(one)).label(one.name) for one in columns]
-    rows_in_order = select(*table.primary_key, *stored).order_by(*table.primary_key)
-    page = first = rows_in_order.limit(_ROWS_PER_PAGE).with_for_update()
-    changed = 0
+    rows_as_stored = select(*table.primary_key, *stored).limit(_ROWS_PER_PAGE).with_for_update()
+    changed, last = 0, None
     while True:
+        page = page_after(rows_as_stored, table, last)
         rows, changed_here = await database.write(
             lambda c, page=page: _rewrite_page(c, page, table, columns, database.codec)  # type: ignore[misc]
         )
         if not rows:
             return changed
         changed += changed_here
-        last = tuple(getattr(rows[-1], one.name) for one in table.primary_key)
-        page = first.where(key > tuple_(*last))
+        last = [getattr(rows[-1], one.name) for one in table.primary_key]
 
 
 def _rewrite_page(

@@ -13,7 +13,7 @@ from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.forgetting import ForgottenConversations
+from bot.storage.forgetting import PersonalData
 from bot.storage.inbox import SqlInbox
 from tests.fakes import FakeClock
 from tests.samples import begin, make_incoming
@@ -42,8 +42,8 @@ class Node:
     def __init__(self, database: Database, clock: FakeClock, signals: Signals) -> None:
         self.slots = SlotsOfAModel()
         self.models = [self.slots]
-        rows = ForgottenConversations(database)
-        self.memories = SharedMemories(lambda: self.models, signals, rows, clock, _KEPT_SECONDS)
+        data = PersonalData(database, clock)
+        self.memories = SharedMemories(lambda: self.models, signals, data, clock, _KEPT_SECONDS)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

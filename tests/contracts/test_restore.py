@@ -3,11 +3,11 @@
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy import insert, select
-from typing_extensions import override
 
 from bot.chat.incoming import Pressed, Quote, Said
 from bot.chat.operation import Restore
@@ -16,13 +16,13 @@ from bot.chat.session import HistoryChange, InboxMessage, MessageNote, Turn, Tur
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
-from bot.storage.forgetting import Tombstone, TombstoneFile, read_tombstones
+from bot.storage.forgetting import Tombstone, read_tombstones, record_tombstone
 from bot.storage.operation import SqlMessageNotes
 from bot.storage.restoring import (
-    Restores,
     copy_backup,
     last_written,
     prepare_restored,
+    read_restore,
     replace_database,
 )
 from bot.storage.tables import choice, conversation, cursor, inbox, turn
@@ -58,9 +58,9 @@ async def test_whatever_is_not_known_to_be_sent_is_looked_for(store: Store) -> N
     [first] = await store.outbox.take([LANE])
     assert first.state is OutboxState.PENDING
 
-    report = await prepare_restored(store.database, [], NOW, NOW)
+    unknown, _ = await prepare_restored(store.database, [], NOW, NOW)
 
-    assert report.unknown == 2
+    assert unknown == 2
     [first] = await store.other_outbox.take([LANE])
     assert (first.state, first.content.text) == (OutboxState.UNKNOWN, "part 0")
     second = present(await store.other_outbox.mark_sent(first, "9"))
@@ -71,9 +71,9 @@ async def test_message_that_was_being_answered_has_no_attempt_and_no_claim(store
     await store.inbox.receive([make_incoming()], {})
     await begin(store.conversations, owner="lost")
 
-    report = await prepare_restored(store.database, [], NOW, NOW)
+    _, unanswered = await prepare_restored(store.database, [], NOW, NOW)
 
-    assert report.unanswered == 1
+    assert unanswered == 1
     _, message = await begin(store.conversations, owner="new")
     assert (message.crashes, message.own_crashes) == (0, 0)
 
@@ -83,9 +83,9 @@ async def test_presses_are_not_followed_again_and_sessions_end(store: Store) -> 
     pressed = Pressed(said.address, "p:1", "1", ALICE, "stop", said.at, said.scopes)
     await store.inbox.receive([pressed], {"discord:0/1 session": "x", "discord:channel 5": "17 0"})
 
-    report = await prepare_restored(store.database, [], NOW, NOW)
+    _, unanswered = await prepare_restored(store.database, [], NOW, NOW)
 
-    assert report.unanswered == 0
+    assert unanswered == 0
     names = await store.scalars(select(cursor.c.name))
     assert names == ["discord:channel 5"], (
         "how far a channel was read is kept: the rest is read again"
@@ -97,7 +97,7 @@ async def test_turns_of_tombstones_are_deleted_and_later_ones_stay(
 ) -> None:
     file = tmp_path / "forgotten.jsonl"
     recording = Conversations(
-        store.database, SystemClock(), record_tombstone=TombstoneFile(file).record
+        store.database, SystemClock(), record_tombstone=partial(record_tombstone, file)
     )
     await say_and_answer(store, "secret", "5:1")
     await say_and_answer(store, "harmless", "5:2")
@@ -119,7 +119,7 @@ async def test_turns_of_tombstones_are_deleted_and_later_ones_stay(
 
     assert "secret" not in await history(store)
     assert "harmless" in await history(store)
-    restored = await Restores(store.database, SystemClock()).newest()
+    restored = await read_restore(store.database, NOW)
     assert restored == Restore(LATER, frozenset({(LANE, "1")}))
 
 
@@ -180,27 +180,20 @@ async def test_notes_that_quote_people_are_deleted(store: Store) -> None:
 
 
 async def test_old_restore_does_not_matter(store: Store) -> None:
-    restores = Restores(store.database, SystemClock())
-    assert await restores.newest() is None
+    assert await read_restore(store.database, NOW) is None
     long_ago = NOW - 31 * 86_400
     await prepare_restored(store.database, [], long_ago, long_ago)
-    assert await restores.newest() is None
+    assert await read_restore(store.database, NOW) is None
 
 
 # --- what a process does with messages from before ---------------------------------------------
 
 
-class FixedRestores(Restores):
-    def __init__(self, restore: Restore | None) -> None:
-        self._restore = restore
-
-    @override
-    async def newest(self) -> Restore | None:
-        return self._restore
-
-
 async def messages_after(restore: Restore | None) -> RestoredMessages:
-    messages = RestoredMessages(FixedRestores(restore))
+    async def read() -> Restore | None:
+        return restore
+
+    messages = RestoredMessages(read)
     await messages.load()
     return messages
 
@@ -251,12 +244,12 @@ async def test_without_a_restore_everything_is_as_ever() -> None:
 
 def test_line_that_was_being_written_at_a_death_is_no_error(tmp_path: Path) -> None:
     file = tmp_path / "forgotten.jsonl"
-    TombstoneFile(file).record(Tombstone(1.0, LANE))
+    record_tombstone(file, Tombstone(1.0, LANE))
     with file.open("ab") as end:
         end.write(b'{"at": 2.0, "conv')
     assert read_tombstones([file, tmp_path / "none"]) == [Tombstone(1.0, LANE)]
 
-    TombstoneFile(file).record(Tombstone(3.0, LANE))
+    record_tombstone(file, Tombstone(3.0, LANE))
 
     with pytest.raises(StoreError, match=r"line 2 .*delete it if it was cut off"):
         read_tombstones([file])

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -20,7 +20,6 @@ from bot.replying.live_reply import LiveReplies
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.conversations import Conversations
 from bot.storage.operation import Pauses
-from bot.storage.restoring import Restores
 from bot.telemetry.metrics import LIMITED_MESSAGES
 from bot.texts.text import Text, translatable
 from bot.turn.limits.rate_limits import RareNotices
@@ -205,14 +204,14 @@ class AnsweringPauses:
 class RestoredMessages:
     """Knows which messages are from before the restore."""
 
-    restores: Restores
+    read_restore: Callable[[], Awaitable[Restore | None]]
 
     def __post_init__(self) -> None:
         self._newest: Restore | None = None
 
     async def load(self) -> None:
         """Read whether the database was restored; raises `StoreError`."""
-        newest = await self.restores.newest()
+        newest = await self.read_restore()
         if newest is not None:  # histories of one channel share its messages
             forgotten = {(address_of(key).channel, name) for key, name in newest.forgotten}
             newest = replace(newest, forgotten=frozenset(forgotten))
