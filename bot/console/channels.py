@@ -2,33 +2,54 @@
 
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Annotated, Literal
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from datetime import UTC
+from datetime import datetime
+from typing import Annotated
+from typing import Literal
 from urllib.parse import quote
-
 from aiohttp import web
 from pydantic import Field
-
-from bot.chat.access import AuditEntry, Scope
+from bot.chat.access import AuditEntry
+from bot.chat.access import Scope
 from bot.chat.answers import AnswerSearch
-from bot.chat.incoming import ForgetRequested, Incoming, address_of
-from bot.chat.operation import KnownChannel, KnownSession, MadeSetting
-from bot.chat.session import HistoryScope, Turn
-from bot.chat.usage import MICROS, BudgetCap
+from bot.chat.incoming import ForgetRequested
+from bot.chat.incoming import Incoming
+from bot.chat.incoming import address_of
+from bot.chat.operation import KnownChannel
+from bot.chat.operation import KnownSession
+from bot.chat.operation import MadeSetting
+from bot.chat.session import HistoryScope
+from bot.chat.session import Turn
+from bot.chat.usage import MICROS
+from bot.chat.usage import BudgetCap
 from bot.chat.web_channel import WEB_PLATFORM
-from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
+from bot.console.routes import ConsoleRequest
+from bot.console.routes import NavigationItem
+from bot.console.routes import Page
+from bot.console.routes import RouteGroup
+from bot.console.routes import download
+from bot.console.routes import route
 from bot.errors import RequestRefused
 from bot.ports import Clock
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
-from bot.routing.presets import SCOPE_DESCRIPTIONS, ActiveCharacters, HistoryScopes, PresetResolver
+from bot.routing.presets import SCOPE_DESCRIPTIONS
+from bot.routing.presets import ActiveCharacters
+from bot.routing.presets import HistoryScopes
+from bot.routing.presets import PresetResolver
 from bot.storage.operation import AuditLog
-from bot.storage.reports import AnswerLog, ChannelHistories, ServiceState
+from bot.storage.reports import AnswerLog
+from bot.storage.reports import ServiceState
 from bot.storage.usage import Budgets
 from bot.storage.web_channels import SqlWebChannels
-from bot.texts.text import looked_up, translatable
+from bot.texts.text import looked_up
+from bot.texts.text import translatable
 from bot.value_class import value_class
+
 
 _MAX_SESSIONS = 50
 _MAX_PEOPLE = 200
@@ -91,7 +112,6 @@ class ChannelDetail:
 class ChannelPage(RouteGroup):
     """Shows one channel, and changes it through what its commands use."""
 
-    histories: ChannelHistories
     answers: AnswerLog
     state: ServiceState
     resolver: PresetResolver
@@ -113,7 +133,7 @@ class ChannelPage(RouteGroup):
         active = await self.resolver.resolve(scopes)
         shared_by = await self.history_scopes.setting(scopes)
         observing = await self.resolver.observing_setting(scopes)
-        people = await self.histories.people(channel, _MAX_PEOPLE)
+        people = await self.state.people(channel, _MAX_PEOPLE)
         names = self.resolver.character_names(active.names)
         labels = label_speakers(people, names).people
         return ChannelDetail(
@@ -129,7 +149,7 @@ class ChannelPage(RouteGroup):
             observes=observing is None or observing.value != "off",
             observes_from=observing.scope if observing else None,
             people=[{"id": one.id, "name": one.name, "label": labels[one.id]} for one in people],
-            sessions=await self.histories.sessions(channel, _MAX_SESSIONS),
+            sessions=await self.state.sessions(channel, _MAX_SESSIONS),
             budgets=await self._budgets(scopes, active),
         )
 
@@ -192,7 +212,7 @@ class ChannelPage(RouteGroup):
     async def export(self, request: ConsoleRequest, channel: str) -> web.Response:
         """Send everything that was said in a channel as JSON, and note who has read it."""
         scopes = await self._scopes(channel)
-        turns = await self.histories.turns(channel)
+        turns = await self.state.turns(channel)
         await self._record(request, "export channel", channel)
         content = {
             "channel": channel,
@@ -224,7 +244,7 @@ class ChannelPage(RouteGroup):
         newest = (await self.answers.search(asked, 1)).answers
         if newest and newest[0].receipt.scopes:
             return newest[0].receipt.scopes
-        has_texts = newest or await self.histories.sessions(channel, 1)
+        has_texts = newest or await self.state.sessions(channel, 1)
         if not has_texts and not await self._is_known(channel):
             raise RequestRefused(404, translatable("There is no such channel."))
         address = address_of(channel)

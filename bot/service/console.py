@@ -40,7 +40,7 @@ from bot.settings import ConsoleSettings, Settings
 from bot.setup import SetupSteps
 from bot.storage.database import Database
 from bot.storage.operation import AuditLog
-from bot.storage.reports import ChannelHistories, ServiceState
+from bot.storage.reports import ServiceState
 from bot.storage.tokens import ConsoleTokens
 from bot.storage.web_channels import HistoryCopies
 from bot.telemetry.logs import RECENT_EVENTS
@@ -167,7 +167,6 @@ class ConsoleContainer:
     def _channel_page(self) -> ChannelPage:
         c = self._c
         return ChannelPage(
-            ChannelHistories(c.database),
             c.answer_log,
             self._state,
             c.resolver,

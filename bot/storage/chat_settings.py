@@ -15,7 +15,6 @@ from bot.storage.database import Database, transaction
 from bot.storage.operation import RECORD
 from bot.storage.rows import decode, decode_all
 from bot.storage.statements import Statement, Unit
-from bot.value_class import value_class
 
 _SET = Statement("""
 INSERT INTO choice (scope, key, value, chosen_by, chosen_at, conversation)
@@ -83,19 +82,12 @@ def _conversation_of(scope: str) -> str:
 _TOPIC = "chat_settings"
 _MAX_SCOPES = 40_000  # those of ten thousand chats; a scope where nothing is set takes 300 bytes
 _UNCERTAIN_SECONDS = 60.0
-"""After that, the outcome of a write is certain: statements end within 20 s."""
+"""After that, what became of a write is settled: statements end within 20 s."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-@value_class
-class _Scope:
-    values: Mapping[str, str]
-    """All settings in it, by key."""
-    read_at: float
-
-
 class CachedChatSettings(ChatSettings, ConversationMemory):
-    """Reads a scope once, with all its settings, and drops it when one has changed.
+    """Reads a scope once, with all that is set in it, and forgets it when that has changed.
 
     A signal of the topic `chat_settings` names scopes in which something has changed. A scope
     stands for itself and for what people set of themselves there, under `person@scope`.
@@ -114,7 +106,8 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         self._signals = signals
         self._clock = clock
         self._max_age_seconds = max_age_seconds
-        self._scopes: OrderedDict[str, _Scope] = OrderedDict()
+        # what is set in each, by key, and when that was read
+        self._scopes: OrderedDict[str, tuple[Mapping[str, str], float]] = OrderedDict()
         self._uncertain: dict[str, float] = {}  # not kept until a moment
         self._changes = 0
         signals.subscribe(_TOPIC, self._drop)
@@ -155,17 +148,17 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
 
     @override
     async def forget(self, conversation: str) -> None:
-        """Drop people's descriptions in a conversation, here and in other processes."""
+        """Drop what people said of themselves in a conversation, here and in other processes."""
         self._signals.publish(_TOPIC, [conversation])
 
     def _get(self, scope: str, now: float) -> Mapping[str, str] | None:
-        kept = self._scopes.get(scope)
-        if kept is None:
+        if scope not in self._scopes:
             return None
-        if self._max_age_seconds is not None and now - kept.read_at > self._max_age_seconds:
+        values, read_at = self._scopes[scope]
+        if self._max_age_seconds is not None and now - read_at > self._max_age_seconds:
             return None
         self._scopes.move_to_end(scope)
-        return kept.values
+        return values
 
     async def _read(self, scopes: Sequence[str], now: float) -> dict[str, Mapping[str, str]]:
         changes = self._changes
@@ -173,14 +166,14 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         found = {scope: stored.get(scope, _NOTHING) for scope in scopes}
         if changes == self._changes:  # else it may have been read before the change
             for scope, values in found.items():
-                self._keep(scope, _Scope(values, now))
+                self._keep(scope, values, now)
         return found
 
-    def _keep(self, name: str, scope: _Scope) -> None:
-        if scope.read_at < self._uncertain.get(name, 0.0):
+    def _keep(self, scope: str, values: Mapping[str, str], read_at: float) -> None:
+        if read_at < self._uncertain.get(scope, 0.0):
             return
-        self._scopes[name] = scope
-        self._scopes.move_to_end(name)
+        self._scopes[scope] = values, read_at
+        self._scopes.move_to_end(scope)
         if len(self._scopes) > _MAX_SCOPES:
             self._scopes.popitem(last=False)
 

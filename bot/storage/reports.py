@@ -1,4 +1,4 @@
-"""Read what the console shows: answers, channels and queues.
+"""What pages of the console show: answers, channels and queues.
 
 Answers are searched by columns in the database, by content page by page. A receipt does not name
 the turn of its answer, because a version of an answer that is shown again changes its row. The turn
@@ -28,7 +28,6 @@ from bot.storage.database import Database, reading
 from bot.storage.receipts import decode_receipt
 from bot.storage.rows import TURN_COLUMNS, decode, decode_all, to_turn
 from bot.storage.statements import Rows, Statement, Unit
-from bot.value_class import value_class
 
 _ROWS_PER_READ = 500
 _MAX_ROWS_SEARCHED = 4000
@@ -121,7 +120,7 @@ class AnswerLog:
 
     @reading
     def find_scene(self, answer: StoredAnswer) -> Unit[Scene | None]:
-        """Return the answered message, and what was said before; None: it is no longer stored.
+        """Return what was answered, and what was said before; None: it is not stored any more.
 
         What the message quoted and which files it had is not stored.
         """
@@ -211,33 +210,6 @@ ORDER BY id DESC LIMIT :most
 _TURNS = Statement(
     f"SELECT {_TURN}, session FROM turn WHERE conversation = :of AND active ORDER BY id"
 )
-
-
-class ChannelHistories:
-    """What was said in a conversation, for people who operate the service."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    @reading
-    def sessions(self, conversation: str, limit: int) -> Unit[Sequence[KnownSession]]:
-        """Return the sessions of a conversation, the newest first."""
-        rows = yield _SESSIONS.query_alone({"of": conversation, "most": limit})
-        return [KnownSession(*row) for row in rows]
-
-    @reading
-    def people(self, conversation: str, limit: int) -> Unit[Sequence[Person]]:
-        """Return the speakers under their newest names, the last speaker first."""
-        rows = yield _PEOPLE.query_alone({"of": conversation, "most": limit})
-        return [decode(lambda row: Person(*row), row) for row in rows]
-
-    @reading
-    def turns(self, conversation: str) -> Unit[Sequence[tuple[int, Turn]]]:
-        """Return everything that was said, oldest first, each with the number of its session."""
-        rows = yield _TURNS.query_alone({"of": conversation})
-        return decode_all("turn", rows, lambda row: (row[-1], to_turn(row)))
-
-
 _QUEUES = Statement("""
 SELECT count(*), min(ready_since), coalesce(sum(CASE WHEN lease_until > :now THEN 1 ELSE 0 END), 0)
 FROM conversation WHERE ready_since IS NOT NULL
@@ -271,18 +243,11 @@ ORDER BY scope, key
 """)
 
 
-@value_class
-class QueueAges:
-    """Seconds; 0 where nothing waits."""
-
-    conversations: float
-    """Since the oldest unanswered message was received."""
-    lanes: float
-    """Since the oldest unsent row was due."""
-
-
 class ServiceState:
-    """The backlog of an installation, and its channels."""
+    """What the processes on one database have to do, and the channels that they know.
+
+    For people who operate the service.
+    """
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -296,9 +261,13 @@ class ServiceState:
         return QueueState(waiting, oldest, held, lanes, unsent)
 
     @reading
-    def queue_ages(self) -> Unit[QueueAges]:
-        [ages] = yield _AGES.query_alone({"now": self._clock.now()})
-        return QueueAges(*(max(0.0, seconds or 0.0) for seconds in ages))
+    def queue_ages(self) -> Unit[tuple[float, float]]:
+        """Return how long the oldest unanswered message and the oldest unsent row have waited.
+
+        In seconds; 0 where nothing waits.
+        """
+        [[conversations, lanes]] = yield _AGES.query_alone({"now": self._clock.now()})
+        return max(0.0, conversations or 0.0), max(0.0, lanes or 0.0)
 
     @reading
     def trace(self, turn: str) -> Unit[MessageTrace]:
@@ -322,3 +291,21 @@ class ServiceState:
         """Return the settings made in chats by scope, without what people say about themselves."""
         rows = yield _SETTINGS.query_alone()
         return [decode(lambda row: MadeSetting(*row), row) for row in rows]
+
+    @reading
+    def sessions(self, conversation: str, limit: int) -> Unit[Sequence[KnownSession]]:
+        """Return the sessions of a conversation, the newest first."""
+        rows = yield _SESSIONS.query_alone({"of": conversation, "most": limit})
+        return [KnownSession(*row) for row in rows]
+
+    @reading
+    def people(self, conversation: str, limit: int) -> Unit[Sequence[Person]]:
+        """Return who has spoken there, under the newest name; who spoke last is the first."""
+        rows = yield _PEOPLE.query_alone({"of": conversation, "most": limit})
+        return [decode(lambda row: Person(*row), row) for row in rows]
+
+    @reading
+    def turns(self, conversation: str) -> Unit[Sequence[tuple[int, Turn]]]:
+        """Return everything that was said, oldest first, each with the number of its session."""
+        rows = yield _TURNS.query_alone({"of": conversation})
+        return decode_all("turn", rows, lambda row: (row[-1], to_turn(row)))

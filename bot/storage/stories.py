@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +28,7 @@ _VECTORS = Statement("""
 SELECT sha256, vector FROM story WHERE character = :of AND model = :model ORDER BY place
 """)
 _TEXTS = Statement("""
-SELECT sha256, text, place FROM story
+SELECT sha256, place, text FROM story
 WHERE character = :of AND sha256 IN (SELECT value FROM jsonb_array_elements_text(:keys))
 """)
 _KNOWN = Statement("SELECT sha256, place, model FROM story WHERE character = :of")
@@ -65,26 +64,26 @@ class SqlStories(Stories):
         self._cache: OrderedDict[str, _CachedVectors] = OrderedDict()
 
     @override
-    async def replace_stories(
-        self, character: str, texts: Sequence[str], model_id: str
-    ) -> Sequence[str]:
-        wanted = {_key(text): text for text in texts}
-        found = await self._known(character)
-        if {key: known.place for key, known in found.items()} != _places(wanted):
-            found = await self._replace(character, wanted)
-        return [text for key, text in wanted.items() if found[key].model != model_id]
-
-    @reading
-    def _known(self, character: str) -> Unit[Mapping[str, "_StoredStory"]]:
-        return (yield from _load_known(character))
-
     @transaction
-    def _replace(
-        self, character: str, wanted: Mapping[str, str]
-    ) -> Unit[Mapping[str, "_StoredStory"]]:
-        yield _RAISE_REVISION.query({"of": character})
-        yield from _replace_rows(character, wanted)
-        return (yield from _load_known(character))
+    def replace_stories(
+        self, character: str, texts: Sequence[str], model_id: str
+    ) -> Unit[Sequence[str]]:
+        wanted = {_key(text): text for text in texts}
+        places = {key: place for place, key in enumerate(wanted)}
+        known = yield from _load_known(character)
+        if {key: place for key, (place, _) in known.items()} != places:
+            yield _RAISE_REVISION.query({"of": character})
+            known = yield from _load_known(character)  # which others may have changed until now
+            for key in known.keys() - wanted.keys():
+                yield _DELETE.query({"of": character, "key": key})
+            for key, place in places.items():
+                row = {"of": character, "key": key, "place": place}
+                if key not in known:
+                    yield _INSERT.query({**row, "text": make_storable(wanted[key])})
+                elif known[key][0] != place:
+                    yield _SET_PLACE.query(row)
+        models = {key: model for key, (_, model) in known.items()}
+        return [text for key, text in wanted.items() if models.get(key) != model_id]
 
     @override
     @transaction
@@ -103,14 +102,13 @@ class SqlStories(Stories):
         vectors = await self._load_cached(character, model_id, len(query))
         ranked = await asyncio.to_thread(_rank, vectors, query, limit)
         texts = await self._texts(character, [key for key, _ in ranked])
-        return [
-            Story(texts[key].place, texts[key].text, score) for key, score in ranked if key in texts
-        ]
+        return [Story(*texts[key], score) for key, score in ranked if key in texts]
 
     @reading
-    def _texts(self, character: str, keys: Sequence[str]) -> Unit[Mapping[str, "_PlacedText"]]:
+    def _texts(self, character: str, keys: Sequence[str]) -> Unit[Mapping[str, tuple[int, str]]]:
+        """Return the places and texts of stories."""
         rows = yield _TEXTS.query_alone({"of": character, "keys": json.dumps(keys)})
-        return {row[0]: decode(lambda row: _PlacedText(*row[1:]), row) for row in rows}
+        return {row[0]: decode(lambda row: (row[1], row[2]), row) for row in rows}
 
     async def _load_cached(
         self, character: str, model_id: str, vector_bytes: int
@@ -144,36 +142,10 @@ class SqlStories(Stories):
             self._cache.popitem(last=False)
 
 
-class _StoredStory(NamedTuple):
-    place: int
-    model: str | None
-
-
-class _PlacedText(NamedTuple):
-    text: str
-    place: int
-
-
-def _load_known(character: str) -> Unit[dict[str, _StoredStory]]:
+def _load_known(character: str) -> Unit[dict[str, tuple[int, str | None]]]:
+    """Return the place of each story, and the model that its vector is of."""
     rows = yield _KNOWN.query({"of": character})
-    return {key: _StoredStory(place, model) for key, place, model in rows}
-
-
-def _replace_rows(character: str, wanted: Mapping[str, str]) -> Unit[None]:
-    """Make these stories the rows of a character, in this order; known vectors are kept."""
-    known, of = (yield from _load_known(character)), {"of": character}
-    for key in known.keys() - wanted.keys():
-        yield _DELETE.query({**of, "key": key})
-    for key, place in _places(wanted).items():
-        row = {**of, "key": key, "place": place}
-        if key not in known:
-            yield _INSERT.query({**row, "text": make_storable(wanted[key])})
-        elif known[key].place != place:
-            yield _SET_PLACE.query(row)
-
-
-def _places(wanted: Mapping[str, str]) -> dict[str, int]:
-    return {key: place for place, key in enumerate(wanted)}
+    return {key: (place, model) for key, place, model in rows}
 
 
 def _key(text: str) -> str:

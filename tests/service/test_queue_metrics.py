@@ -6,7 +6,7 @@ from sqlalchemy import insert
 from bot.service.jobs import measure_queues
 from bot.service.options import ALL_ROLES, Role
 from bot.storage.database import Database
-from bot.storage.reports import QueueAges, ServiceState
+from bot.storage.reports import ServiceState
 from bot.storage.tables import conversation, lane
 from bot.telemetry.metrics import QUEUE_AGE
 from tests.fakes import FakeClock
@@ -30,7 +30,7 @@ async def store_waiting(database: Database, conversations: float, lanes: float) 
 async def test_ages_of_the_oldest_are_measured_for_the_roles(database: Database) -> None:
     clock = FakeClock()
     state = ServiceState(database, clock)
-    assert await state.queue_ages() == QueueAges(0.0, 0.0)
+    assert await state.queue_ages() == (0.0, 0.0)
     await store_waiting(database, clock.now() - 30, clock.now() - 4)
     QUEUE_AGE.clear()
 
@@ -43,4 +43,4 @@ async def test_ages_of_the_oldest_are_measured_for_the_roles(database: Database)
 async def test_lane_that_is_due_later_is_not_late(database: Database) -> None:
     clock = FakeClock()
     await store_waiting(database, clock.now(), clock.now() + 60)
-    assert await ServiceState(database, clock).queue_ages() == QueueAges(0.0, 0.0)
+    assert await ServiceState(database, clock).queue_ages() == (0.0, 0.0)
