@@ -124,8 +124,7 @@ async def _forget_person(database: Database, person: str) -> Sequence[str]:
     record = partial(record_tombstone, read_settings().data_dir / FILE_NAME)
     data = PersonalData(database, clock, record)
     keys = await data.conversations(person)
-    await data.drop_set_aside(person)
-    await data.note_forgotten(person)
+    await data.forget_outside_histories(person)
     personas = UserPersonas(SqlChatSettings(database, clock))
     await personas.forget(person, await data.descriptions(person))
     return keys

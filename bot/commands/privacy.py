@@ -114,8 +114,7 @@ class Forgetting:
         """Queue the deletion of everything a person said, in every conversation; repeatable."""
         person = pressed.author.id
         await self._request(await self.data.conversations(person), pressed, person)
-        await self.data.drop_set_aside(person)
-        await self.data.note_forgotten(person)
+        await self.data.forget_outside_histories(person)
         await self.personas.forget(person, await self.data.descriptions(person))
 
     async def request_channel(self, said: Said) -> int:

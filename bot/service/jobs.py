@@ -2,35 +2,25 @@
 
 import contextlib
 import itertools
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
-from collections.abc import Set
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
+
 import structlog
-from bot.chat.operation import HEARTBEAT_SECONDS
-from bot.chat.operation import FailedMessage
-from bot.chat.operation import LoggedStep
-from bot.chat.operation import ProcessReport
+
+from bot.chat.operation import HEARTBEAT_SECONDS, FailedMessage, LoggedStep, ProcessReport
 from bot.console.operation import process_report
 from bot.errors import StoreError
-from bot.ports import Backend
-from bot.ports import Clock
+from bot.ports import Backend, Clock
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
 from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.operation import NodeRegistry
 from bot.storage.reports import ServiceState
-from bot.storage.retention import delete_expired
-from bot.storage.retention import delete_expired_turns
+from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.telemetry.logs import RecentEvents
-from bot.telemetry.metrics import LOOP_LAG
-from bot.telemetry.metrics import QUEUE_AGE
+from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
 from bot.value_class import value_class
-
 
 _DELETE_AFTER_SECONDS = 300.0
 """After the start, so that a service that is restarted every hour deletes, too."""

@@ -82,12 +82,12 @@ def _conversation_of(scope: str) -> str:
 _TOPIC = "chat_settings"
 _MAX_SCOPES = 40_000  # those of ten thousand chats; a scope where nothing is set takes 300 bytes
 _UNCERTAIN_SECONDS = 60.0
-"""After that, what became of a write is settled: statements end within 20 s."""
+"""After that, the outcome of a write is certain: statements end within 20 s."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class CachedChatSettings(ChatSettings, ConversationMemory):
-    """Reads a scope once, with all that is set in it, and forgets it when that has changed.
+    """Reads a scope once, with all its settings, and drops it when one has changed.
 
     A signal of the topic `chat_settings` names scopes in which something has changed. A scope
     stands for itself and for what people set of themselves there, under `person@scope`.
@@ -148,7 +148,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
 
     @override
     async def forget(self, conversation: str) -> None:
-        """Drop what people said of themselves in a conversation, here and in other processes."""
+        """Drop people's descriptions in a conversation, here and in other processes."""
         self._signals.publish(_TOPIC, [conversation])
 
     def _get(self, scope: str, now: float) -> Mapping[str, str] | None:

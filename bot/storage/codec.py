@@ -1,4 +1,4 @@
-"""What columns with people's and characters' words hold: a text as it is, or encrypted and marked.
+"""Encode columns with people's and characters' words: plain, or encrypted and marked.
 
 A mark distinguishes the two, so rows of both kinds can coexist while encryption is turned on or
 off::
@@ -28,9 +28,9 @@ class TextEncryption:
     encryption_keys: Sequence[str] = ()
     """The newest first."""
     is_on: bool = False
-    """Whether new texts are encrypted; those that are can be read in any case."""
+    """Whether new texts are encrypted; encrypted texts can be read in any case."""
     keys_file: Path | None = None
-    """Where some of the keys are from, which may be replaced while the service runs."""
+    """A file with some of the keys, which may be replaced while the service runs."""
 
 
 class TextCodec:
@@ -77,7 +77,7 @@ class TextCodec:
         return stored  # SQLite may hold any type
 
     def renewed(self, stored: Any) -> Any:
-        """Return how a stored value would be stored now."""
+        """Encode a stored value again, with today's key."""
         if not stored or _key_of(stored) == self.encrypting_key:
             return stored
         return self.encode(self.decode(stored))

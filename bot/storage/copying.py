@@ -6,29 +6,19 @@ Rows that are already there and equal are left, so an interrupted copy can be re
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from sqlalchemy import Connection
-from sqlalchemy import Table
-from sqlalchemy import func
-from sqlalchemy import select
-from sqlalchemy import tuple_
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.dialects import sqlite
+
+from sqlalchemy import Connection, Select, Table, func, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+
 from bot.chat.operation import HEARTBEAT_SECONDS
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.database import INSUFFICIENT_PRIVILEGE
-from bot.storage.database import Database
-from bot.storage.statements import Statement
-from bot.storage.statements import Unit
-from bot.storage.tables import metadata
-from bot.storage.tables import supported_revision
-from sqlalchemy import Select
-
+from bot.storage.database import INSUFFICIENT_PRIVILEGE, Database
+from bot.storage.statements import Statement, Unit
+from bot.storage.tables import metadata, supported_revision
 
 COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_revision]
 """All tables but those with the revision."""

@@ -8,56 +8,44 @@ own revision is not below the oldest one that the upgrade wrote down.
 import contextlib
 import functools
 import sqlite3
-from collections.abc import AsyncIterator
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Coroutine
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from importlib import import_module  # noqa: TID251 # modules with heavy imports that few runs need
 from pathlib import Path
-from typing import Any
-from typing import Concatenate
-from typing import ParamSpec
-from typing import Protocol
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
+
 import structlog
-from sqlalchemy import Connection
-from sqlalchemy import MetaData
-from sqlalchemy import String
-from sqlalchemy import Table
-from sqlalchemy import delete
-from sqlalchemy import insert
-from sqlalchemy import inspect
-from sqlalchemy import select
-from sqlalchemy.engine import URL
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import (
+    Connection,
+    MetaData,
+    String,
+    Table,
+    delete,
+    insert,
+    inspect,
+    select,
+)
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.schema import Column
-from bot.errors import SettingsError
-from bot.errors import StoreError
-from bot.errors import Undecodable
-from bot.errors import UnknownEncryptionKey
+
+from bot.errors import SettingsError, StoreError, Undecodable, UnknownEncryptionKey
 from bot.ports import Clock
 from bot.runtime.addresses import require_encoded_login
-from bot.storage.codec import StoredAsIs
-from bot.storage.codec import TextCodec
-from bot.storage.codec import TextEncryption
+from bot.storage.codec import StoredAsIs, TextCodec, TextEncryption
 from bot.storage.column_types import encryptable_columns
-from bot.storage.sqlite import ConnectionPool
-from bot.storage.sqlite import SqliteThreadPool
-from bot.storage.sqlite import UnitOfWork
-from bot.storage.statements import DialectName
-from bot.storage.statements import Rows
-from bot.storage.statements import StartUnit
-from bot.storage.statements import Statement
-from bot.storage.statements import Unit
-from bot.storage.statements import to_store_error
-from bot.storage.tables import metadata
-from bot.storage.tables import supported_revision
-
+from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
+from bot.storage.statements import (
+    DialectName,
+    Rows,
+    StartUnit,
+    Statement,
+    Unit,
+    Values,
+    to_store_error,
+)
+from bot.storage.tables import metadata, supported_revision
 
 T = TypeVar("T")
 
@@ -119,13 +107,21 @@ class Database:
         """As `write`, however long a statement takes: for changes of tables."""
         return await _translated(self._connections.maintain(unit))
 
+    async def fetch(self, statement: Statement, **values: object) -> Rows:
+        """Return the rows of one statement that only reads."""
+        return await self.run_reading(lambda: _rows_of(statement, values))
+
+    async def execute(self, statement: Statement, **values: object) -> Rows:
+        """Run one statement in a transaction, commit it, and return its rows."""
+        return await self.run(lambda: _rows_of(statement, values))
+
     async def ping(self) -> None:
         """Check that the database answers; raises `StoreError`."""
-        await self.run_reading(lambda: _rows_of(_PING))
+        await self.fetch(_PING)
 
     async def now(self, clock: Clock) -> float:
         """Return the time by which rows expire, in Unix seconds: the database's own, if any."""
-        [[now]] = await self.run_reading(lambda: _rows_of(_NOW, now=clock.now()))
+        [[now]] = await self.fetch(_NOW, now=clock.now())
         return float(now)
 
     async def truncate_log(self) -> None:
@@ -172,7 +168,7 @@ class Database:
             await _repeated_after_deadlocks(lambda: self.maintain(unit))
 
 
-def _rows_of(statement: Statement, **values: object) -> Unit[Rows]:
+def _rows_of(statement: Statement, values: Values) -> Unit[Rows]:
     return (yield statement.query_alone(values))
 
 

@@ -22,11 +22,11 @@ _KEY_ID = re.compile("[0-9a-f]{8}")
 
 
 def make_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fernet]:
-    """Return what encrypts and decrypts with each of the keys.
+    """Return a Fernet for each of the keys.
 
     Args:
         encryption_keys: as `troupe keys new` prints them, the newest first.
-        needed_by: what cannot do without them, for the error.
+        needed_by: what needs them, for the error.
 
     Raises:
         SettingsError: there is none, or one is not of that form.
@@ -93,8 +93,7 @@ class FernetCodec(TextCodec):
 class KeyCipher:
     """Encrypts and decrypts with the keys of TROUPE_ENCRYPTION_KEYS, the newest first.
 
-    A key is stored with its provider, so that a row that was moved to another provider, at another
-    address, is refused.
+    A key is bound to its provider and so to its address; a row moved to another one is refused.
     """
 
     def __init__(self, encryption_keys: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ FILE_NAME = "forgotten.jsonl"
 
 
 class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was forgotten at a moment; everything that is named of it."""
+    """What was forgotten at one time."""
 
     at: float
     """In Unix seconds."""
@@ -46,7 +46,7 @@ class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
     messages: tuple[str, ...] = ()
     """The platform's ids of the messages that were those turns."""
     person: str | None = None
-    """Whose descriptions of themselves were deleted."""
+    """The people whose descriptions were deleted."""
 
     @property
     def is_of_whole_conversation(self) -> bool:
@@ -144,28 +144,25 @@ class PersonalData:
         self._clock = clock
         self._record_tombstone = record_tombstone
 
-    async def note_forgotten(self, person_id: str) -> None:
-        """Delete notes that quote the person.
+    async def conversations(self, person_id: str) -> Sequence[str]:
+        """Return the keys of the conversations in which the person has said something."""
+        rows = await self._database.fetch(_CONVERSATIONS, person=person_id)
+        return [row[0] for row in rows]
+
+    async def forget_outside_histories(self, person_id: str) -> None:
+        """Delete what the person wrote that stands in no history: notes, and what was set aside.
 
         Record the deletion of the person's descriptions in a file that outlives the database.
         """
-        self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
-        # Notes quote messages that were ignored, of which nothing else is stored.
-        await self._database.run(lambda: _keys(_DROP_NOTES, person=person_id))
-
-    @reading
-    def conversations(self, person_id: str) -> Unit[Sequence[str]]:
-        """Return the keys of the conversations in which the person has said something."""
-        return [row[0] for row in (yield _CONVERSATIONS.query_alone({"person": person_id}))]
-
-    async def drop_set_aside(self, person_id: str) -> None:
-        """Delete what the person wrote and what was set aside because it could not be processed."""
 
         def unit() -> Unit[None]:
             rows = yield _SET_ASIDE.query()
             gone = [id_ for id_, kind, payload in rows if _is_by(person_id, kind, payload)]
             yield _DROP_SET_ASIDE.query({"rows": json.dumps(gone)})
+            # Notes quote messages that were ignored, of which nothing else is stored.
+            yield _DROP_NOTES.query({"person": person_id})
 
+        self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
         await self._database.run(unit)
         await self._database.truncate_log()
 
@@ -209,16 +206,12 @@ def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
 async def conversations_of_channel(database: Database, channel: str) -> Sequence[str]:
     """Return the conversations of a channel, with those of its topics and other histories."""
     within = {"topics": f"{channel}:", "branches": f"{channel}{HISTORY_MARK}"}
-    return await database.run_reading(lambda: _keys(_OF_CHANNEL, channel=channel, **within))
+    return [row[0] for row in await database.fetch(_OF_CHANNEL, channel=channel, **within)]
 
 
 async def conversations_of_server(database: Database, server: str) -> Sequence[str]:
     """Return the conversations of a server in which something was answered in 400 days."""
-    return await database.run_reading(lambda: _keys(_OF_SERVER, server=server))
-
-
-def _keys(statement: Statement, **values: str) -> Unit[list[str]]:
-    return [row[0] for row in (yield statement.query_alone(values))]
+    return [row[0] for row in await database.fetch(_OF_SERVER, server=server)]
 
 
 async def request_deletion(
@@ -226,7 +219,7 @@ async def request_deletion(
 ) -> None:
     """Ask for the deletion of conversations, or of what a person said in them.
 
-    The worker of each conversation does so in its turn, with all that was made of it.
+    The worker of each conversation deletes it in turn, with everything derived from it.
     """
     request, at = secrets.token_hex(6), datetime.fromtimestamp(clock.now(), UTC)
     events = [

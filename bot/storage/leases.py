@@ -5,17 +5,12 @@ either, so it stays that of the first bot.
 """
 
 import secrets
-from collections.abc import Callable
-from collections.abc import Sequence
-from bot.ports import Clock
-from bot.ports import Signals
-from bot.storage.database import Database
-from bot.storage.database import reading
-from bot.storage.database import transaction
-from bot.storage.statements import Statement
-from bot.storage.statements import Unit
-from bot.runtime.in_process import InProcessSignals
+from collections.abc import Callable, Sequence
 
+from bot.ports import Clock, Signals
+from bot.runtime.in_process import InProcessSignals
+from bot.storage.database import Database, reading, transaction
+from bot.storage.statements import Statement, Unit
 
 _TOPIC = "released_roles"
 _TAKE = Statement("""

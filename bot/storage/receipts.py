@@ -39,7 +39,6 @@ _OF_ANSWER = Statement(f"""
 )
 ORDER BY id
 """)
-_BY_ID = Statement("SELECT id, content FROM receipt WHERE id = :id AND length(content) > 0")
 
 
 def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict[str, object]:
@@ -76,7 +75,7 @@ def _compress(content: bytes) -> bytes:
 
 
 class Receipts:
-    """The receipts of recent answers, by number."""
+    """The receipts of recent answers, each with its number."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -90,12 +89,6 @@ class Receipts:
     def of_answer(self, conversation: str, at: float) -> Unit[Sequence[tuple[int, Receipt]]]:
         """Return the receipts of what was answered at or right after a moment, in Unix seconds."""
         return _decode_rows((yield _OF_ANSWER.query_alone({"of": conversation, "at": at})))
-
-    @reading
-    def get(self, number: int) -> Unit[Receipt | None]:
-        """Return a receipt, None if it does not exist or was deleted."""
-        found = _decode_rows((yield _BY_ID.query_alone({"id": number})))
-        return found[0][1] if found else None
 
 
 def _decode_rows(rows: Rows) -> list[tuple[int, Receipt]]:

@@ -2,28 +2,28 @@
 
 import os
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import parse_qsl
-from urllib.parse import unquote
-from urllib.parse import urlencode
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
 import structlog
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
-from redis.exceptions import AuthenticationError
-from redis.exceptions import AuthorizationError
-from redis.exceptions import NoPermissionError
-from redis.exceptions import ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    NoPermissionError,
+    ResponseError,
+)
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from typing_extensions import override
+
 from bot.errors import SettingsError
 from bot.runtime.addresses import require_encoded_login
 from bot.runtime.secret_file import read_one_secret
 from bot.telemetry.secret_masker import mask_from_now_on
-from collections.abc import Sequence
-
 
 SIGNALS_CHANNEL = "troupe:signals"
 ANSWER_SECONDS = 1.0

@@ -378,12 +378,9 @@ async def open_rate_limits(
     Raises:
         SettingsError: this is not the address of a Redis.
     """
-    redis = open_client(url)
-    try:
+    async with contextlib.aclosing(open_client(url)) as redis:
         limits = RedisRateLimits(redis, prefix, clock, answer_seconds)
         try:
             yield limits
         finally:
             await limits.leave()
-    finally:
-        await redis.aclose()

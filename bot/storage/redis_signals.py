@@ -7,9 +7,8 @@ nobody ever waits for the server; while it is away or frozen, signals reach thei
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+
 import msgspec
 import structlog
 from redis.asyncio import Redis
@@ -17,15 +16,17 @@ from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from typing_extensions import override
+
 from bot.errors import TroupeError
 from bot.ports import Signals
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.redis_client import ANSWER_SECONDS
-from bot.storage.redis_client import SIGNALS_CHANNEL
-from bot.storage.redis_client import describe_redis_error
-from bot.storage.redis_client import open_client
-
+from bot.storage.redis_client import (
+    ANSWER_SECONDS,
+    SIGNALS_CHANNEL,
+    describe_redis_error,
+    open_client,
+)
 
 _log = structlog.get_logger(__name__)
 _MAX_QUEUED = 10_000
@@ -214,14 +215,13 @@ async def open_signals(
     Raises:
         SettingsError: this is not the address of a Redis.
     """
-    redis = open_client(url)
-    signals = RedisSignals(redis, beat_seconds)
-    running = asyncio.create_task(signals.run(), name="signals")
-    try:
-        yield signals
-    finally:
-        await cancel_and_wait([running])
-        await redis.aclose()
+    async with contextlib.aclosing(open_client(url)) as redis:
+        signals = RedisSignals(redis, beat_seconds)
+        running = asyncio.create_task(signals.run(), name="signals")
+        try:
+            yield signals
+        finally:
+            await cancel_and_wait([running])
 
 
 async def check_redis(url: str) -> None:
@@ -231,16 +231,14 @@ async def check_redis(url: str) -> None:
         SettingsError: this is not the address of a Redis.
         TroupeError: it does not answer, or refuses us; the text says why.
     """
-    redis = open_client(url)
-    try:
+    async with contextlib.aclosing(open_client(url)) as redis:
         try:
-            await _publish_check(redis)
-        except (TimeoutError, RedisTimeoutError):  # this process may have been busy
-            await _publish_check(redis)
-    except (TimeoutError, RedisError, OSError) as error:
-        raise TroupeError(describe_redis_error(error, redis)) from error
-    finally:
-        await redis.aclose()
+            try:
+                await _publish_check(redis)
+            except (TimeoutError, RedisTimeoutError):  # this process may have been busy
+                await _publish_check(redis)
+        except (TimeoutError, RedisError, OSError) as error:
+            raise TroupeError(describe_redis_error(error, redis)) from error
 
 
 async def _publish_check(redis: Redis) -> None:
@@ -248,19 +246,14 @@ async def _publish_check(redis: Redis) -> None:
         await redis.publish(SIGNALS_CHANNEL, _encode(_Message("check", [])))
 
 
-async def publish_once(url: str, topic: str, keys: Sequence[str]) -> bool:
-    """Publish one signal from a process that keeps no connection; return whether it was sent.
+async def publish_once(url: str, topic: str, keys: Sequence[str]) -> None:
+    """Publish one signal from a process that keeps no connection; without the server others poll.
 
     Raises:
         SettingsError: this is not the address of a Redis.
     """
-    redis = open_client(url)
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            message = _Message(secrets.token_hex(8), [_Signal(topic, list(keys))])
-            await redis.publish(SIGNALS_CHANNEL, _encode(message))
-    except (TimeoutError, RedisError, OSError):
-        return False  # they poll the database
-    finally:
-        await redis.aclose()
-    return True
+    message = _Message(secrets.token_hex(8), [_Signal(topic, list(keys))])
+    async with contextlib.aclosing(open_client(url)) as redis:
+        with contextlib.suppress(TimeoutError, RedisError, OSError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await redis.publish(SIGNALS_CHANNEL, _encode(message))

@@ -7,24 +7,20 @@ not again for a while once the server did not answer.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+
 import msgspec
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from typing_extensions import override
-from bot.chat.session import Claim
-from bot.chat.session import Session
-from bot.chat.session import Turn
+
+from bot.chat.session import Claim, Session, Turn
 from bot.errors import StoreError
 from bot.ports import Clock
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.codec import TextCodec
-from bot.storage.redis_client import ANSWER_SECONDS
-from bot.storage.redis_client import open_client
-from bot.storage.windows import SessionWindow
-from bot.storage.windows import SharedWindows
-from bot.storage.windows import window_of
-
+from bot.storage.redis_client import ANSWER_SECONDS, open_client
+from bot.storage.windows import SessionWindow, SharedWindows, window_of
 
 _log = structlog.get_logger(__name__)
 _SECONDS_KEPT = 600

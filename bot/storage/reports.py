@@ -1,4 +1,4 @@
-"""What pages of the console show: answers, channels and queues.
+"""Read what the console shows: answers, channels and queues.
 
 Answers are searched by columns in the database, by content page by page. A receipt does not name
 the turn of its answer, because a version of an answer that is shown again changes its row. The turn
@@ -120,7 +120,7 @@ class AnswerLog:
 
     @reading
     def find_scene(self, answer: StoredAnswer) -> Unit[Scene | None]:
-        """Return what was answered, and what was said before; None: it is not stored any more.
+        """Return the answered message, and what was said before; None: it is no longer stored.
 
         What the message quoted and which files it had is not stored.
         """
@@ -244,10 +244,7 @@ ORDER BY scope, key
 
 
 class ServiceState:
-    """What the processes on one database have to do, and the channels that they know.
-
-    For people who operate the service.
-    """
+    """The backlog of an installation, its channels, and what was said in them."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -300,7 +297,7 @@ class ServiceState:
 
     @reading
     def people(self, conversation: str, limit: int) -> Unit[Sequence[Person]]:
-        """Return who has spoken there, under the newest name; who spoke last is the first."""
+        """Return the speakers under their newest names, the last speaker first."""
         rows = yield _PEOPLE.query_alone({"of": conversation, "most": limit})
         return [decode(lambda row: Person(*row), row) for row in rows]
 

@@ -117,7 +117,7 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
 
 
 _MATTERS_SECONDS = 30 * 86_400.0
-"""No platform delivers what is older."""
+"""No platform delivers older messages."""
 _NEWEST = Statement("""
 SELECT answered_until FROM restore
 WHERE at >= :since AND id = (SELECT max(id) FROM restore)
@@ -149,7 +149,7 @@ _CLOCKS_DIFFER_SECONDS = 2.0
 def last_written(database: Path) -> float | None:
     """Return until when a process worked on a database, in Unix seconds; None if there is none.
 
-    What a platform has delivered was stored at once, so what was written later was not received.
+    Messages are stored when they are delivered, so later ones were not received.
     """
     files = [database, Path(f"{database}-wal")]
     times = [file.stat().st_mtime for file in files if file.is_file()]
@@ -177,7 +177,7 @@ def copy_backup(backup: Path, database: Path) -> Path:
 
 
 def replace_database(part: Path, database: Path, answered_until: float) -> Path:
-    """Put the prepared copy in the place of the database; return what the old one is called now.
+    """Replace the database by the prepared copy; return the new name of the old one.
 
     The copy has the time until which a process worked on the lost database: where it is replaced
     in its turn, before the service was started, `last_written` returns that once more.

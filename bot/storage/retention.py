@@ -84,13 +84,9 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
         deleted += await _delete_old(database, table, time, now - seconds, condition)
     deleted += await _empty_receipts(database, now - receipt_seconds)
     oldest = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
-    return deleted + await database.run(lambda: _delete_others(oldest, now - _NODE_SECONDS))
-
-
-def _delete_others(oldest: str, dead_since: float) -> Unit[int]:
-    deleted = 0
     for statement in _DELETE_OTHERS:
-        deleted += len((yield statement.query({"oldest": oldest, "dead_since": dead_since})))
+        values = {"oldest": oldest, "dead_since": now - _NODE_SECONDS}
+        deleted += len(await database.execute(statement, **values))
     return deleted
 
 
@@ -98,18 +94,11 @@ async def _empty_receipts(database: Database, until: float) -> int:
     """Delete the content of old receipts, page by page; their usage stays."""
     emptied, since = 0, 0.0
     while True:
-        [[end]] = await database.run_reading(
-            lambda since=since: _rows(_END_OF_PAGE, since=since, until=until)  # type: ignore[misc]
-        )
+        [[end]] = await database.fetch(_END_OF_PAGE, since=since, until=until)
         if end is None:
             return emptied
-        page = {"since": since, "until": end, "content": b""}
-        emptied += len(await database.run(lambda page=page: _rows(_EMPTY_RECEIPTS, **page)))  # type: ignore[misc]
+        emptied += len(await database.execute(_EMPTY_RECEIPTS, since=since, until=end, content=b""))
         since = end
-
-
-def _rows(statement: Statement, **values: object) -> Unit[Rows]:
-    return (yield statement.query_alone(values))
 
 
 async def _delete_old(
@@ -126,9 +115,7 @@ async def _delete_old(
     delete = Statement(f"DELETE FROM {table} WHERE {_IDS}")
     deleted = last = 0
     while True:
-        rows = await database.run_reading(
-            lambda last=last: _rows(page, last=last, moment=moment)  # type: ignore[misc]
-        )
+        rows = await database.fetch(page, last=last, moment=moment)
         ids = [id_ for id_, _, is_expired in rows if is_expired]
         if ids:
             deleted += await database.run(lambda ids=ids: _delete_rows(table, delete, ids))  # type: ignore[misc]
@@ -209,7 +196,7 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
     moment = _begin_of_day(await database.now(clock), days)
     deleted = last = 0
     while True:
-        rows = await database.run_reading(lambda last=last: _rows(_PAGE, last=last))  # type: ignore[misc]
+        rows = await database.fetch(_PAGE, last=last)
         for key, expired in _by_conversation(rows, moment).items():
             deleted += await database.run(
                 lambda key=key, expired=expired: _delete_turns_of(key, expired)  # type: ignore[misc]

@@ -13,23 +13,16 @@ longer than the database did.
 
 import functools
 import re
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Generator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Literal
-from typing import TypeAlias
-from typing import TypeVar
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
+
 import msgspec
-from bot.errors import StoreError
-from bot.errors import Undecodable
+
+from bot.errors import StoreError, Undecodable
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import encryptable_columns
 from bot.storage.tables import metadata
 from bot.value_class import value_class
-
 
 T = TypeVar("T")
 DialectName = Literal["sqlite", "postgresql"]

@@ -7,39 +7,25 @@ On other platforms what people wrote is the vendor's to keep; here it is ours, s
 deleted from a history is deleted from its channel.
 """
 
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
+
 import msgspec
 from typing_extensions import override
-from bot.chat.incoming import Address
-from bot.chat.incoming import address_of
-from bot.chat.incoming import make_storable
-from bot.chat.session import Claim
-from bot.chat.session import Turn
-from bot.chat.web_channel import WEB_PLATFORM
-from bot.chat.web_channel import WebChannel
-from bot.chat.web_channel import WebMessage
-from bot.chat.web_channel import inbox_key
+
+from bot.chat.incoming import Address, address_of, make_storable
+from bot.chat.session import Claim, Turn
+from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import Refused
-from bot.ports import ConversationMemory
-from bot.ports import Signals
+from bot.ports import ConversationMemory, Signals
 from bot.storage.conversation_sql import APPEND
 from bot.storage.conversations import Conversations
-from bot.storage.database import Database
-from bot.storage.database import reading
-from bot.storage.database import transaction
+from bot.storage.database import Database, reading, transaction
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
-from bot.storage.rows import decode_all
-from bot.storage.rows import to_turn_row
-from bot.storage.statements import Rows
-from bot.storage.statements import Statement
-from bot.storage.statements import Unit
-from bot.storage.statements import Values
-
+from bot.storage.rows import decode_all, to_turn_row
+from bot.storage.statements import Rows, Statement, Unit
 
 _TOPIC = "web_channels"
 _encode = msgspec.json.Encoder().encode
@@ -79,27 +65,25 @@ class SqlWebChannels:
         self._database = database
         self._signals = signals
 
-    @transaction
-    def create(self, channel: WebChannel) -> Unit[None]:
+    async def create(self, channel: WebChannel) -> None:
         """Add a channel without messages."""
-        created_at = channel.created_at.timestamp()
-        row = {"of": channel.id, "content": _encode(channel), "created_at": created_at}
-        yield _CREATE.query(row)
+        row = {"content": _encode(channel), "created_at": channel.created_at.timestamp()}
+        await self._database.execute(_CREATE, of=channel.id, **row)
 
     async def update(self, channel: WebChannel) -> None:
         """Replace everything of a channel but its messages."""
-        await self._execute([_UPDATE], {"of": channel.id, "content": _encode(channel)})
+        await self._database.execute(_UPDATE, of=channel.id, content=_encode(channel))
         self._signals.publish(_TOPIC, [channel.id])
 
     async def delete(self, channel_id: str) -> None:
         """Delete a channel with its messages; one that does not exist is no error."""
-        await self._execute([_DELETE_MESSAGES, _DELETE], {"of": channel_id})
-        self._signals.publish(_TOPIC, [channel_id])
 
-    @transaction
-    def _execute(self, statements: Sequence[Statement], values: Values) -> Unit[None]:
-        for statement in statements:
-            yield statement.query(values)
+        def unit() -> Unit[None]:
+            for statement in (_DELETE_MESSAGES, _DELETE):
+                yield statement.query({"of": channel_id})
+
+        await self._database.run(unit)
+        self._signals.publish(_TOPIC, [channel_id])
 
     @reading
     def get(self, channel_id: str) -> Unit[WebChannel | None]:

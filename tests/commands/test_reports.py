@@ -122,10 +122,6 @@ class OneReceipt(Receipts):
     async def of_answer(self, conversation: str, at: float) -> Sequence[tuple[int, Receipt]]:
         return [(17, RECEIPT)]
 
-    @override
-    async def get(self, number: int) -> Receipt | None:
-        return RECEIPT if number == 17 else None
-
 
 @pytest.mark.parametrize(("for_admin", "lines"), [(True, 1), (False, 0)])
 async def test_admins_are_told_the_address_in_the_console(for_admin: bool, lines: int) -> None:

@@ -240,10 +240,10 @@ async def test_name_of_no_letter_does_nothing(store: Store, name: str) -> None:
 async def test_forgotten_person_leaves_no_dead_letter(store: Store) -> None:
     await set_aside(store)
     data = PersonalData(store.database, SystemClock())
-    await data.drop_set_aside("telegram:99")
+    await data.forget_outside_histories("telegram:99")
     assert len(await letters(store).all()) == 1
 
-    await data.drop_set_aside(ALICE.id)
+    await data.forget_outside_histories(ALICE.id)
 
     assert await letters(store).all() == []
     assert await words_in(store) == set()

@@ -2,13 +2,13 @@
 
 import pytest
 from cryptography.fernet import Fernet
+
 from bot.errors import SettingsError
 from bot.storage.codec import TextEncryption
 from bot.storage.fernets import KeyCipher
+from bot.storage.provider_keys import ProviderKeys
 from tests.fakes import FakeClock
 from tests.support.store import Store
-from bot.storage.provider_keys import ProviderKeys
-
 
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
 

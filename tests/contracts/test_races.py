@@ -4,23 +4,17 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+
 import psutil
 import pytest
-from sqlalchemy import select
-from sqlalchemy import text
-from sqlalchemy import update
+from sqlalchemy import select, text, update
 from sqlalchemy.ext.asyncio import create_async_engine
 from typing_extensions import override
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutboxRow
-from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import ClaimedMessage
-from bot.chat.session import TurnResult
+
+from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
+from bot.chat.session import ClaimedMessage, TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextEncryption
@@ -28,21 +22,17 @@ from bot.storage.conversations import Conversations
 from bot.storage.database import open_database
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.reports import ServiceState
-from bot.storage.retention import delete_expired
-from bot.storage.retention import delete_expired_turns
+from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.storage.tables import lane
 from bot.storage.tables import outbox as outbox_table
 from tests.checkout import CHECKOUT
 from tests.fakes import FakeClock
 from tests.postgres import create_postgres_database
 from tests.samples import make_incoming
-from tests.support.store import Store
-from tests.support.store import present
+from tests.support.store import Store, present
 from tests.waiting import PATIENCE_SECONDS
-
 
 LANE = "telegram:5"
 _LEASE = 15.0

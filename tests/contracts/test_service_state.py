@@ -2,14 +2,11 @@
 
 from bot.chat.incoming import Said
 from bot.chat.operation import QueueState
-from bot.chat.session import Turn
-from bot.chat.session import TurnResult
+from bot.chat.session import Turn, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.reports import ServiceState
 from tests.samples import make_incoming
-from tests.support.store import RECEIPT
-from tests.support.store import Store
-from tests.support.store import take_message
+from tests.support.store import RECEIPT, Store, take_message
 
 
 async def test_queues_are_counted(store: Store) -> None:

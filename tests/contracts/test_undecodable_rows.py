@@ -17,6 +17,7 @@ from bot.runtime.in_process import InProcessSignals
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.forgetting import PersonalData
 from bot.storage.receipts import Receipts
+from bot.storage.reports import AnswerLog
 from bot.storage.rows import encode_event
 from bot.storage.tables import inbox, outbox, receipt, turn, web_channel
 from bot.storage.web_channels import SqlWebChannels
@@ -106,9 +107,9 @@ async def test_event_that_a_later_version_can_read_is_retried(store: Store) -> N
 async def test_person_who_wants_to_be_forgotten_is_found_in_such_an_event(store: Store) -> None:
     await put_event(store, "voted", GOOD)
     await store.conversations.begin([LANE], "me", 60)
-    await PersonalData(store.database, SystemClock()).drop_set_aside("telegram:99")
+    await PersonalData(store.database, SystemClock()).forget_outside_histories("telegram:99")
     assert len(await letters(store).all()) == 1
-    await PersonalData(store.database, SystemClock()).drop_set_aside(ALICE.id)
+    await PersonalData(store.database, SystemClock()).forget_outside_histories(ALICE.id)
     assert await letters(store).all() == []
 
 
@@ -162,7 +163,7 @@ async def test_turns_are_left_out_of_their_history(store: Store) -> None:
 async def test_receipts_settings_and_web_channels_are_left_out(store: Store) -> None:
     await put(store, receipt, conversation=LANE, turn="t", at=1.0, content=b"no zlib")
     assert await Receipts(store.database).newest(LANE) == []
-    assert await Receipts(store.database).get(1) is None
+    assert await AnswerLog(store.database).find(1) is None
     await store.chat_settings.set(LANE, "scope", "galaxy", "telegram:1")
     nora = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
     resolver = PresetResolver({"nora": nora}, "nora", store.chat_settings)
