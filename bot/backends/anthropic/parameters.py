@@ -11,7 +11,6 @@ from typing import Any
 from bot.backends.chat_completions import parameter_table
 from bot.backends.chat_completions.parameter_table import Check, ParameterTable, given_parameters
 from bot.chat.prompt import Prompt
-from bot.errors import BackendUnavailable
 from bot.texts.text import translatable
 
 DEFAULT_MAX_TOKENS = 4096
@@ -91,9 +90,7 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
 
     Raises `BackendUnavailable` for parameters that the API does not have.
     """
-    if problems := parameter_problems(None, prompt.parameters):
-        what = f"{'; '.join(problems)} (parameters of the preset)"
-        raise BackendUnavailable(what, parameter_table.INVALID_PARAMETERS_NOTICE)
+    parameter_table.refuse(parameter_problems(None, prompt.parameters))
     given = given_parameters(prompt.parameters)
     fields = {name: value for name, value in given.items() if name in _SENT_UNCHANGED}
     if "user" in given:

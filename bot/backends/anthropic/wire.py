@@ -312,7 +312,11 @@ def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
             for each, call in zip(ids, exchange.calls, strict=True)
         ]
         yield {"role": "assistant", "content": [*thinking_blocks(exchange), *text, *calls]}
-        yield {"role": "user", "content": list(_results(ids, exchange))}
+        results = [
+            {"type": "tool_result", "tool_use_id": each, "content": result}
+            for each, result in zip(ids, exchange.results, strict=True)
+        ]
+        yield {"role": "user", "content": results}
 
 
 def thinking_blocks(exchange: ToolExchange) -> list[dict[str, Any]]:
@@ -320,11 +324,6 @@ def thinking_blocks(exchange: ToolExchange) -> list[dict[str, Any]]:
     attached: Mapping[str, Any] = exchange.attached
     blocks = attached.get(THINKING_BLOCKS, ())
     return [block for block in blocks if block.get("signature") or block.get("data")]
-
-
-def _results(ids: list[str], exchange: ToolExchange) -> Iterator[dict[str, Any]]:
-    for each, result in zip(ids, exchange.results, strict=True):
-        yield {"type": "tool_result", "tool_use_id": each, "content": result}
 
 
 def _name(call: ToolCall) -> str:

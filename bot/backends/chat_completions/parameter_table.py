@@ -7,12 +7,9 @@ from dataclasses import field
 from typing import Any, TypeGuard
 
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS
+from bot.errors import BackendUnavailable
 from bot.texts.text import Text, joined, translatable
 from bot.value_class import value_class
-
-INVALID_PARAMETERS_NOTICE = translatable(
-    "This preset has parameters that its model does not know; the bot's operator has to fix it."
-)
 
 
 @value_class
@@ -78,6 +75,18 @@ class ParameterTable:
         snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
         near = difflib.get_close_matches(snake, [*self.checks, *self.aliases], n=1)
         return translatable("did you mean {name}?", name=repr(near[0])) if near else self.all_names
+
+
+def refuse(problems: Collection[str]) -> None:
+    """Raise `BackendUnavailable` if a preset's parameters have problems."""
+    if problems:
+        raise BackendUnavailable(
+            f"{'; '.join(problems)} (parameters of the preset)",
+            translatable(
+                "This preset has parameters that its model does not know; the bot's operator has to"
+                " fix it."
+            ),
+        )
 
 
 def given_parameters(parameters: Mapping[str, object]) -> dict[str, Any]:

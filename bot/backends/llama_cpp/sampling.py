@@ -17,7 +17,6 @@ from bot.backends.chat_completions.parameter_table import (
 from bot.backends.llama_cpp.engine import select_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Prompt
-from bot.errors import BackendUnavailable
 from bot.texts.text import translatable
 
 _FORMAT_PARAMETERS = ("grammar", "json_schema", "response_format")
@@ -173,11 +172,7 @@ def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
 
     Raises `BackendUnavailable` for an unknown parameter or an invalid value.
     """
-    if wrong := find_problems(prompt.parameters, engine):
-        raise BackendUnavailable(
-            f"{'; '.join(wrong)} (parameters of the preset)",
-            parameter_table.INVALID_PARAMETERS_NOTICE,
-        )
+    parameter_table.refuse(find_problems(prompt.parameters, engine))
     found = {
         _ALIASES.get(name, name): value
         for name, value in given_parameters(prompt.parameters).items()
