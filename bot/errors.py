@@ -38,7 +38,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 
 Declared next to the only code that raises and catches them, as subclasses of those above:
 
-RequestFailed, HttpStatusError, NoModelList, SseEventTooLong        backends/chat_completions
+RequestFailed, HttpStatusError, NoModelList                         backends/chat_completions
 EngineFailed, EngineRefused                                         backends/llama_cpp/engine.py
 InvalidRequest                                                      llama_cpp/bindings_request.py
 NotModified, NotEditable, ChatMoved, NoSuchMember, PollingConflict  platforms/telegram/api.py
@@ -54,9 +54,11 @@ FetchFailed, FetchRefused                                           media/fetchi
 ToolFailed                                                          tools.py
 """
 
-from typing import Literal, Self, TypeAlias
-
+from typing import Literal
+from typing import Self
+from typing import TypeAlias
 from bot.texts.text import translatable
+
 
 RefusedScope: TypeAlias = Literal["route", "chat", "bot"]
 """What calls are refused for: one kind of call in a chat, the chat, or all chats of the bot."""

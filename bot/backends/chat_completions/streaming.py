@@ -1,26 +1,27 @@
 """Decode server-sent events and parse streamed responses."""
 
 import json
-from abc import ABC, abstractmethod
+from abc import ABC
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-
 import msgspec
-
 from bot.backends.chat_completions import errors
-from bot.backends.chat_completions.deltas import AttachedFields, ToolCallParser
-from bot.backends.chat_completions.errors import Endpoint, RequestFailed
-from bot.backends.chat_completions.reasoning import (
-    ANY_FORMAT,
-    ReasoningFormat,
-    ReasoningParser,
-    SeparatedText,
-)
+from bot.backends.chat_completions.deltas import AttachedFields
+from bot.backends.chat_completions.deltas import ToolCallParser
+from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.errors import RequestFailed
+from bot.backends.chat_completions.reasoning import ANY_FORMAT
+from bot.backends.chat_completions.reasoning import ReasoningFormat
+from bot.backends.chat_completions.reasoning import ReasoningParser
+from bot.backends.chat_completions.reasoning import SeparatedText
 from bot.backends.chat_completions.stop_strings import StopStringFilter
 from bot.chat.incoming import SurrogateJoiner
-from bot.chat.prompt import Finish, FinishReason, Usage
-from bot.errors import TroupeError
+from bot.chat.prompt import Finish
+from bot.chat.prompt import FinishReason
+from bot.chat.prompt import Usage
 from bot.value_class import value_class
+
 
 MAX_EVENT_BYTES = 1024 * 1024
 _DATA = b"data: "
@@ -30,10 +31,6 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
 _EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
 _MAX_TOKEN_COUNT = 10**9  # a service that reports more is wrong
-
-
-class SseEventTooLong(TroupeError, ValueError):
-    """One event exceeds the size limit; no provider sends such a one in good faith."""
 
 
 class SseParser:
@@ -53,7 +50,7 @@ class SseParser:
         self._stray_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Parse the next bytes; raises `SseEventTooLong` for an event beyond the limit."""
+        """Parse the next bytes; raises ValueError for an event beyond the limit."""
         data, half = self._held + chunk, b""
         if b"\r" in data:
             if data.endswith(b"\r"):  # perhaps of CRLF
@@ -62,7 +59,7 @@ class SseParser:
         *blocks, held = data.split(b"\n\n")
         self._held = held + half
         if max(map(len, (*blocks, held))) > self._max_event_bytes:
-            raise SseEventTooLong(f"an event of more than {self._max_event_bytes} bytes")
+            raise ValueError(f"an event of more than {self._max_event_bytes} bytes")
         events: list[bytes] = []
         for block in blocks:
             if block.startswith(_DATA) and b"\n" not in block:  # nearly every event
@@ -154,7 +151,7 @@ class StreamParser(ABC):
             return ParsedChunk("")
         try:
             events = self._sse.feed(chunk)
-        except SseEventTooLong as error:
+        except ValueError as error:
             return self._malformed(str(error))
         self._has_events = self._has_events or bool(events)
         return self._parse_events(events)
@@ -164,7 +161,7 @@ class StreamParser(ABC):
         self.done = True
         try:
             last = self._sse.flush() if self._object is None else self._split(self._object)
-        except SseEventTooLong as error:
+        except ValueError as error:
             return self._malformed(str(error))
         parsed = self._parse_events(last)
         self._has_events = self._has_events or bool(last)
