@@ -171,28 +171,6 @@ def test_queue_is_full_for_a_chat_that_leaves_the_free_slot_to_others() -> None:
     assert harness.enqueue("quiet", "quiet", "quiet").admitted.is_set()
 
 
-def test_few_slots_are_all_there_for_one_chat() -> None:
-    harness = QueueHarness(slots=3)
-    assert all(harness.enqueue("a", "a", None).admitted.is_set() for _ in range(3))
-
-
-def test_chat_that_got_more_than_others_leaves_the_last_two_slots_to_them() -> None:
-    harness = QueueHarness(slots=4)
-    for _ in range(2):
-        harness.enqueue("noisy", "noisy", None)
-        harness.leave("noisy")
-    for name in "abc":
-        harness.enqueue(name, name, None)
-    noisy = harness.enqueue("noisy", "noisy", None)
-    assert not noisy.admitted.is_set()
-    assert harness.enqueue("d", "d", None).admitted.is_set()
-    for name in "ab":
-        harness.leave(name)
-        assert not noisy.admitted.is_set()
-    harness.leave("c")
-    assert noisy.admitted.is_set()
-
-
 def _answer_seconds(*, with_noise: bool) -> list[float]:
     """Return how long eight quiet chats wait for answers of four slots, and for those."""
     harness = QueueHarness(slots=4)

@@ -176,13 +176,6 @@ async def test_stop_parameter_ends_the_answer(say: Say) -> None:
     assert await say("Count from one to nine.", **GREEDY, stop=[said[10:14]]) == said[:10]
 
 
-async def test_unknown_parameter_is_reported_to_the_operator(local: LlamaCpp) -> None:
-    answer = await ask(local, prompt(model="default", parameters={"topP": 1}))
-
-    assert "unknown parameter 'topP'; did you mean 'top_p'?" in answer.error_texts
-    assert "the bot's operator has to fix it" in answer.error_texts
-
-
 async def thinking(local: LlamaCpp, template: str, written: str) -> Answer:
     """Let the model write these very words after a template of this end."""
     exactly = {"grammar": f"root ::= {json.dumps(written)}"}
