@@ -89,7 +89,8 @@ class GgufEmbedder(Embedder):
                 if self._server is None:
                     check_cpu("TROUPE_EMBEDDING__")
                     self._server = await self._exit_stack.enter_async_context(self._start())
-            await self._server.child.wait_until_ready(_RESTART_SECONDS)
+            child, _ = self._server
+            await child.wait_until_ready(_RESTART_SECONDS)
         except (SettingsError, ChildFailed) as error:
             raise EmbeddingError(str(error)) from error
         return self._server
@@ -117,15 +118,16 @@ class GgufEmbedder(Embedder):
     async def _post(
         self, server: UnixServer, path: str, body: Mapping[str, object], kind: type[R]
     ) -> R:
+        child, client = server
         data = msgspec.json.encode(body)
         deadline = asyncio.get_running_loop().time() + _REQUEST_SECONDS
         try:
-            async with await server.client.request("POST", path, data, deadline) as response:
+            async with await client.request("POST", path, data, deadline) as response:
                 content = await response.read_all(deadline, _MAX_RESPONSE_BYTES)
             return msgspec.json.decode(content, type=kind)
         except (TimeoutError, ConnectionFailed, msgspec.DecodeError) as error:
             reason = str(error) or type(error).__name__
-            raise EmbeddingError(f"{server.child.name}: {path} failed ({reason})") from error
+            raise EmbeddingError(f"{child.name}: {path} failed ({reason})") from error
 
 
 def make(settings: EmbeddingSettings, data_dir: Path) -> Embedder:

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
+from typing import TypeAlias
 
 from bot.runtime.http_client import ConnectionFailed, HttpClient
 from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, supervised
-from bot.value_class import value_class
 
 _START_SECONDS = 120.0  # a large file from a slow disk
 _SOCKET = "engine.sock"
@@ -22,10 +22,7 @@ ENGINE_URL = "http://engine"
 """The address of a server behind its socket."""
 
 
-@value_class
-class UnixServer:
-    child: SupervisedProcess
-    client: HttpClient
+UnixServer: TypeAlias = tuple[SupervisedProcess, HttpClient]
 
 
 @asynccontextmanager
@@ -66,7 +63,7 @@ async def unix_server(
             )
         )
         try:
-            yield UnixServer(child, client)
+            yield child, client
         finally:
             await client.close()  # a request under way would hold up the end of the child
 

@@ -9,19 +9,6 @@ from bot.value_class import value_class
 
 
 @value_class
-class Continuation:
-    """How a service is asked to continue an answer.
-
-    The beginning is the last message, of the assistant.
-    """
-
-    of_message: Mapping[str, object] = field(default_factory=dict)
-    """Additional fields of this message."""
-    of_request: Mapping[str, object] = field(default_factory=dict)
-    """Additional fields of the request."""
-
-
-@value_class
 class Quirks:
     """How a request has to be changed for one service or model."""
 
@@ -33,8 +20,9 @@ class Quirks:
     """Whether messages may have the field `name`."""
     accepts: Capabilities = ALL_CAPABILITIES
     """The sequences of roles that it accepts; other messages are rewritten."""
-    continuation: Continuation | None = None
-    """None: its models cannot continue answers."""
+    continuation: tuple[Mapping[str, object], Mapping[str, object]] | None = None
+    """Fields of the last message, which begins the answer, and of the request, by which it is asked
+    to continue; None: its models cannot continue answers."""
     marks_prefix: bool = False
     """Whether a prefix is cached only up to where the request marks it."""
 

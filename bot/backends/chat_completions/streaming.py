@@ -1,27 +1,25 @@
 """Decode server-sent events and parse streamed responses."""
 
 import json
-from abc import ABC
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+
 import msgspec
+
 from bot.backends.chat_completions import errors
-from bot.backends.chat_completions.deltas import AttachedFields
-from bot.backends.chat_completions.deltas import ToolCallParser
-from bot.backends.chat_completions.errors import Endpoint
-from bot.backends.chat_completions.errors import RequestFailed
-from bot.backends.chat_completions.reasoning import ANY_FORMAT
-from bot.backends.chat_completions.reasoning import ReasoningFormat
-from bot.backends.chat_completions.reasoning import ReasoningParser
-from bot.backends.chat_completions.reasoning import SeparatedText
+from bot.backends.chat_completions.deltas import AttachedFields, ToolCallParser
+from bot.backends.chat_completions.errors import Endpoint, RequestFailed
+from bot.backends.chat_completions.reasoning import (
+    ANY_FORMAT,
+    ReasoningFormat,
+    ReasoningParser,
+    SeparatedText,
+)
 from bot.backends.chat_completions.stop_strings import StopStringFilter
 from bot.chat.incoming import SurrogateJoiner
-from bot.chat.prompt import Finish
-from bot.chat.prompt import FinishReason
-from bot.chat.prompt import Usage
+from bot.chat.prompt import Finish, FinishReason, Usage
 from bot.value_class import value_class
-
 
 MAX_EVENT_BYTES = 1024 * 1024
 _DATA = b"data: "

@@ -77,9 +77,9 @@ def to_wire(
     if prompt.tools:
         given["tools"] = [spec_to_wire(one) for one in prompt.tools]
     if begun and quirks.continuation and not (prompt.tool_exchanges and not prompt.begun):
-        given |= quirks.continuation.of_request
-        last = {"role": "assistant", "content": begun}
-        messages.append({**last, **quirks.continuation.of_message})
+        of_message, of_request = quirks.continuation
+        given |= of_request
+        messages.append({"role": "assistant", "content": begun, **of_message})
     return {**given, "model": model, "messages": messages, "stream": True}
 
 

@@ -151,13 +151,12 @@ class Engine:
         self._model = config.model.stem
         self._first_token_seconds = settings.first_token_seconds
         self._has_vision = config.projector is not None
-        self._child = server.child
-        self._client = server.client
+        self._child, self._client = server
         self._context_tokens: int | None = None  # as reported by the server
         self._request_runner = ChatRequestRunner(
             settings,
             Endpoint(config.provider, ENGINE_URL),
-            partial(post_json, server.client),
+            partial(post_json, self._client),
             ChatCompletionsParser,
             max_retries=0,
             # a crashed engine is back within a second

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bot.backends.chat_completions.quirks import NO_QUIRKS, Continuation, Quirks
+from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
 from bot.backends.openai_compatible import azure
 from bot.chat.prompt import ALL_CAPABILITIES, Capabilities
 from bot.value_class import value_class
@@ -24,11 +24,10 @@ _SYSTEM_FIRST = Capabilities(
 # Mistral reject anything else, and so does each server that runs them.
 _STRICT = replace(_SYSTEM_FIRST, accepts_repeated_roles=False, accepts_assistant_first=False)
 _ALTERNATING = replace(ALL_CAPABILITIES, accepts_repeated_roles=False)
-_PREFIX = Continuation({"prefix": True})
-_PARTIAL = Continuation({"partial": True})
-_OPEN_ENDED = Continuation(
-    of_request={"continue_final_message": True, "add_generation_prompt": False}
-)
+_NOTHING: Mapping[str, object] = {}
+_PREFIX = ({"prefix": True}, _NOTHING)
+_PARTIAL = ({"partial": True}, _NOTHING)
+_OPEN_ENDED = (_NOTHING, {"continue_final_message": True, "add_generation_prompt": False})
 _UNKNOWN = Quirks(accepts=_STRICT)
 
 
@@ -156,7 +155,7 @@ SERVICES: Mapping[str, KnownService] = {
     ),
     "llama_server": KnownService(
         "http://127.0.0.1:8080/v1",
-        Quirks(accepts=_STRICT, continuation=Continuation()),
+        Quirks(accepts=_STRICT, continuation=(_NOTHING, _NOTHING)),
         is_own_server=True,
         lists_all=False,
     ),
