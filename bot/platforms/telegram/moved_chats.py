@@ -22,7 +22,6 @@ from bot.chat.incoming import (
     ForgetRequested,
     Incoming,
     Joined,
-    Person,
     Pressed,
     Said,
     source_name,
@@ -111,12 +110,12 @@ class MovedChats:
         first = self._first.get(int(incoming.address.chat))
         if first is None:
             return incoming
-        now, address = incoming.address.chat, replace(incoming.address, chat=str(first))
+        address = replace(incoming.address, chat=str(first))
         match incoming:
             case Said():
-                return _at_first(incoming, address, now)
+                return _at_first(incoming, address)
             case Edited():
-                return replace(incoming, said=_at_first(incoming.said, address, now))
+                return replace(incoming, said=_at_first(incoming.said, address))
             case Pressed():
                 return replace(
                     incoming,
@@ -182,25 +181,17 @@ def _move_of(message: Message) -> tuple[int, int] | None:
     return None
 
 
-def _at_first(said: Said, address: Address, now: str) -> Said:
+def _at_first(said: Said, address: Address) -> Said:
     quote = said.quote
     if quote is not None:
-        author = quote.author and _group_itself(quote.author, address, now)
-        quote = replace(quote, message_id=_shifted(quote.message_id), author=author)
+        quote = replace(quote, message_id=_shifted(quote.message_id))
     return replace(
         said,
         address=address,
         scopes=scopes_of(address),
         message_id=_shifted(said.message_id),
-        author=_group_itself(said.author, address, now),
         quote=quote,
     )
-
-
-def _group_itself(person: Person, address: Address, now: str) -> Person:
-    """Keep a person who writes as the group under the group's first id."""
-    is_group = person.id == f"{address.platform}:{now}"
-    return replace(person, id=f"{address.platform}:{address.chat}") if is_group else person
 
 
 def _shifted(message_id: str | None) -> str | None:

@@ -8,26 +8,29 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from collections.abc import Awaitable
+from collections.abc import Callable
 from importlib import import_module  # noqa: TID251 # libraries that pipes do not need
 from typing import TextIO
-
 from typing_extensions import override
-
 from bot.chat.incoming import Address
-from bot.chat.outgoing import MessageContent, OutgoingMessage
+from bot.chat.outgoing import MessageContent
+from bot.chat.outgoing import OutgoingMessage
 from bot.errors import Refused
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
-from bot.platforms.terminal.local_chat import MAX_KEPT, LocalChat, PrintingSurface, printed_file
-from bot.ports import Intake, Platform, Surface
+from bot.platforms.terminal.local_chat import MAX_KEPT
+from bot.platforms.terminal.local_chat import LocalChat
+from bot.platforms.terminal.local_chat import PrintingSurface
+from bot.platforms.terminal.local_chat import printed_file
+from bot.ports import Intake
+from bot.ports import Platform
+from bot.ports import Surface
 from bot.runtime.in_process import BoundedDict
 from bot.runtime.terminal import strip_control_characters
-from bot.texts.text import translatable, translate
 
-_WELCOME = translatable(
-    "Write a message. /help lists the commands, /as NAME changes your name, /quit ends."
-)
+
 _LONGEST_LINE_BYTES = 1_000_000
 _CHUNK_BYTES = 65_536
 _CHUNKS_AHEAD = 16
@@ -68,13 +71,11 @@ class TerminalPlatform(LocalPlatform):
         chat: LocalChat | None = None,
     ) -> None:
         self._wait_until_idle = wait_until_idle
-        screen = screen or sys.stdout
         if source is None and sys.stdin is not None:  # None if the parent process closed it
             source = sys.stdin.fileno()
         self._source = source
-        self._interactive = source is not None and os.isatty(source) and screen.isatty()
         self._chat = chat or LocalChat()
-        self._surface = TerminalSurface(screen, self._chat.run, self._chat.language)
+        self._surface = TerminalSurface(screen or sys.stdout, self._chat.run, self._chat.language)
 
     @property
     @override
@@ -84,18 +85,11 @@ class TerminalPlatform(LocalPlatform):
     @override
     async def run(self, intake: Intake) -> None:
         try:
-            if self._interactive:
-                self._surface.note(translate(_WELCOME, self._chat.language))
-                await intake.receive([self._chat.to_opening()], {})
             await self._wait_until_idle()  # answers left from an earlier run
-            self._show_prompt()
             async for line in read_lines(self._source):
                 if line.strip() == "/quit":
                     break
                 await self._handle_line(line, intake)
-                if self._interactive:
-                    await self._wait_until_idle()
-                self._show_prompt()
             await self._wait_until_idle()
         finally:
             self._surface.end_line()
@@ -107,12 +101,8 @@ class TerminalPlatform(LocalPlatform):
                 await intake.receive([self._chat.to_said(line)], {})
             return
         told = self._chat.rename(rest)
-        if self._interactive or not rest.strip():
+        if not rest.strip():
             self._surface.note(told)
-
-    def _show_prompt(self) -> None:
-        if self._interactive:
-            self._surface.prompt(f"{self._chat.person.name}> ")
 
 
 class TerminalSurface(PrintingSurface):
@@ -153,12 +143,6 @@ class TerminalSurface(PrintingSurface):
         """Print a notice."""
         self.end_line()
         self._write(f"{text}\n")
-
-    def prompt(self, text: str) -> None:
-        """Print a prompt for input."""
-        self.end_line()
-        self._write(text)
-        self._mid_line = False  # the Return key ends this line
 
     def end_line(self) -> None:
         """Start a new line, unless the last one was ended."""

@@ -10,7 +10,6 @@ from bot.chat.incoming import (
     Address,
     Edited,
     Incoming,
-    Person,
     Pressed,
     Said,
 )
@@ -66,13 +65,6 @@ def test_events_of_the_supergroup_come_from_the_address_of_the_group(moved: Move
     assert (edited.address, edited.message_id) == (GROUP, said.message_id)
     assert isinstance(press, Pressed)
     assert (press.address, press.message_id) == (GROUP, said.quote.message_id)
-
-
-def test_who_writes_as_the_supergroup_writes_as_the_group(moved: MovedChats) -> None:
-    (said,) = received(moved, update(NEW_CHAT, text="hello", sender_chat=NEW_CHAT))
-    assert isinstance(said, Said)
-    assert said.author == Person("telegram:-5", "Round table")
-    assert said.author_is_admin
 
 
 def test_arrival_in_the_supergroup_is_no_join(moved: MovedChats) -> None:

@@ -1,10 +1,8 @@
 """The terminal platform: kinds of input, what is printed, several people."""
 
 import asyncio
-import contextlib
 import io
 import os
-import pty
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -96,30 +94,6 @@ async def test_files_and_closed_input_are_read_to_the_end(
         assert await FakeService().run(source) == expected
         os.close(source)
     assert [line async for line in read_lines(None)] == []
-
-
-async def test_terminal_shows_prompt_and_ends_when_closed() -> None:
-    ours, theirs = pty.openpty()
-    os.write(ours, b"hello\n/as alice\nhi\n/quit\n")
-    with os.fdopen(os.dup(theirs), "w") as screen:
-        service = FakeService()
-        service.platform = TerminalPlatform(
-            wait_until_idle=service.wait_until_idle, source=theirs, screen=screen
-        )
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await service.platform.run(service)
-    os.set_blocking(ours, False)
-    shown = ""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while "hi.\r\nalice> " not in shown:  # a terminal delivers it in pieces
-            with contextlib.suppress(BlockingIOError):
-                shown += os.read(ours, 10_000).decode()
-            await asyncio.sleep(0.01)
-    os.close(theirs)
-    os.close(ours)
-
-    assert "You said hello.\r\n" in shown
-    assert "Your name is now alice.\r\nalice> You said hi.\r\nalice> " in shown
 
 
 async def test_as_command_changes_the_author() -> None:
