@@ -29,6 +29,7 @@ from bot.errors import (
     Unreachable,
     WordsRefused,
 )
+from bot.platforms.discord import rest
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
@@ -75,13 +76,6 @@ async def chat(wire: SimWire) -> AsyncIterator[Chat]:
     chat = Chat(wire, platform, intake)
     async with running(platform, intake):
         yield chat
-
-
-async def test_limits_match_discord(chat: Chat) -> None:
-    limits = chat.surface.limits(chat.address)
-    assert (limits.max_units, limits.unit, limits.can_repeat_sends) == (2000, "characters", True)
-    assert limits.seconds_between_edits == 1.2
-    assert not limits.repeats_faces, "Discord checks no nonce of a webhook's message"
 
 
 async def test_request_bodies(chat: Chat) -> None:
@@ -256,15 +250,20 @@ async def test_message_that_is_too_long_is_refused(chat: Chat) -> None:
     [
         ([{"status": 403, "code": 50013}], Refused, "50013"),
         ([{"status": 503, "after": True}], OutcomeUnknown, "503"),
-        ([{"delay": 10.5}], OutcomeUnknown, "10 s"),
+        ([{"delay": 1.0}], OutcomeUnknown, "within 0.5 s"),
         ([{"status": 200, "body": "<html>", "after": True}], OutcomeUnknown, "proxy"),
         ([{"retry_after": 3, "via": False}], RateLimited, None),  # of something before Discord
     ],
     ids=["forbidden", "unavailable", "slow", "proxy", "proxy's limit"],
 )
 async def test_failure_says_whether_the_message_may_have_arrived(
-    chat: Chat, faults: list[dict[str, Any]], error: type[PlatformError], reason: str | None
+    chat: Chat,
+    monkeypatch: pytest.MonkeyPatch,
+    faults: list[dict[str, Any]],
+    error: type[PlatformError],
+    reason: str | None,
 ) -> None:
+    monkeypatch.setattr(rest, "_REQUEST_SECONDS", 0.5)
     for fault in faults:
         chat.wire.fault("POST", "/channels/*/messages", **fault)
     with pytest.raises(error, match=reason):

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -52,12 +52,17 @@ class Store:
         return await self.database.read(lambda c: c.execute(count).scalar_one())
 
 
-@pytest_asyncio.fixture
-async def store() -> AsyncIterator[Store]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
     with running_postgres() as folder:
-        url = await create_postgres_database(folder)
-        async with open_database(url) as database:
-            yield Store(folder, database)
+        yield folder
+
+
+@pytest_asyncio.fixture
+async def store(server: str) -> AsyncIterator[Store]:
+    url = await create_postgres_database(server)
+    async with open_database(url) as database:
+        yield Store(server, database)
 
 
 @asynccontextmanager
