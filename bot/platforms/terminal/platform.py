@@ -8,28 +8,21 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator
-from collections.abc import Awaitable
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import import_module  # noqa: TID251 # libraries that pipes do not need
 from typing import TextIO
+
 from typing_extensions import override
+
 from bot.chat.incoming import Address
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutgoingMessage
+from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.errors import Refused
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
-from bot.platforms.terminal.local_chat import MAX_KEPT
-from bot.platforms.terminal.local_chat import LocalChat
-from bot.platforms.terminal.local_chat import PrintingSurface
-from bot.platforms.terminal.local_chat import printed_file
-from bot.ports import Intake
-from bot.ports import Platform
-from bot.ports import Surface
+from bot.platforms.terminal.local_chat import MAX_KEPT, LocalChat, PrintingSurface, printed_file
+from bot.ports import Intake, Platform, Surface
 from bot.runtime.in_process import BoundedDict
 from bot.runtime.terminal import strip_control_characters
-
 
 _LONGEST_LINE_BYTES = 1_000_000
 _CHUNK_BYTES = 65_536
