@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -302,32 +303,32 @@ async def test_preset_without_a_greeting_introduces_itself(database: Database) -
     assert await setup.history() == []
 
 
-async def test_greeting_of_a_native_command_is_a_message_of_its_own(database: Database) -> None:
-    setup = Setup(database, preset={"greeting": "Well met."})
+BEGINS, MET = "A new conversation begins.", "Well met."
+
+
+@pytest.mark.parametrize(
+    ("native", "texts"),
+    [
+        ({}, [BEGINS, f"Changed by Alice: {BEGINS}", MET]),
+        ({"has_public_response": True}, [f"{BEGINS}\n\n{MET}"]),
+        ({"is_private": True}, [BEGINS, MET]),
+        (None, [f"{BEGINS}\n\n{MET}"]),
+    ],
+    ids=["native", "public", "private", "typed"],
+)
+async def test_what_only_one_person_reads_of_a_command_is_told_to_the_others(
+    database: Database, native: dict[str, Any] | None, texts: list[str]
+) -> None:
+    setup = Setup(database, preset={"greeting": MET})
     command = make_incoming("/new", wake=WakeReason.COMMAND)
-    await setup.say(replace(command, message_id=None, interaction="1:token"))
-    told = "Changed by Alice: A new conversation begins."
-    assert setup.texts == ["A new conversation begins.", told, "Well met."]
+    if native is not None:
+        command = replace(command, message_id=None, interaction="1:token", **native)
+    await setup.say(command)
+    assert setup.texts == texts
     asked = select(outbox.c.interaction).order_by(outbox.c.id)
     tokens = await database.read(lambda c: c.execute(asked).scalars().all())
-    assert tokens == ["1:token", None, None]
-    assert await setup.history() == [("assistant", "Well met.")]
-
-
-async def test_response_that_everybody_reads_is_not_told_again(database: Database) -> None:
-    setup = Setup(database, preset={"greeting": "Well met."})
-    command = make_incoming("/new", wake=WakeReason.COMMAND)
-    native = replace(command, message_id=None, interaction="1:token", has_public_response=True)
-    await setup.say(native)
-    assert setup.texts == ["A new conversation begins.\n\nWell met."]
-
-
-async def test_nobody_else_is_told_of_a_change_in_a_private_chat(database: Database) -> None:
-    setup = Setup(database, preset={"greeting": "Well met."})
-    command = make_incoming("/new", wake=WakeReason.COMMAND)
-    native = replace(command, message_id=None, interaction="1:token", is_private=True)
-    await setup.say(native)
-    assert setup.texts == ["A new conversation begins.", "Well met."]
+    assert tokens == [None if native is None else "1:token", None, None][: len(texts)]
+    assert await setup.history() == [("assistant", MET)]
 
 
 @pytest.mark.parametrize("command", ["/new", "/preset use nora"])
@@ -353,21 +354,6 @@ async def test_greeting_names_its_character_among_several(database: Database) ->
     await setup.say("/preset add luna", "/new")
     assert setup.texts[-2:] == ["A new conversation begins.", "**Nora**\nWell met."]
     assert (await setup.history())[-1] == ("assistant", "Well met.")
-
-
-async def test_character_greets_a_group_with_its_own_face(database: Database) -> None:
-    nora = {"greeting": "Well met.", "role_name": "Nora"}
-    limits = replace(LIMITS, shows_faces=True)
-    setup = Setup(database, preset=nora, limits=limits)
-    await setup.inbox.receive([ARRIVAL], {})
-    await setup.work()
-    assert setup.surface.contents == [MessageContent("Well met.", Face("Nora"))]
-
-
-async def test_greeting_of_a_typed_command_is_in_its_answer(database: Database) -> None:
-    setup = Setup(database, preset={"greeting": "Well met."})
-    await setup.say("/new")
-    assert setup.texts == ["A new conversation begins.\n\nWell met."]
 
 
 @pytest.mark.parametrize("limits", [LIMITS, replace(LIMITS, can_edit=False)])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bot.chat.incoming import Person
 from bot.chat.prompt import Message, Prompt, Usage
 from bot.chat.story import StoryVector
 from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal, format_cost
@@ -214,20 +215,19 @@ class Burst:
         return {owner: spent.get(cap.key, 0) for owner, cap in self._caps.items()}
 
 
-async def test_newest_of_those_who_asked_pays(database: Database) -> None:
+@pytest.mark.parametrize(
+    ("used_up", "spent"), [((), {ALICE: 0, BOB: 2_000}), ((BOB,), {ALICE: 2_000, BOB: 6_000})]
+)
+async def test_newest_of_those_who_asked_and_can_pay_pays(
+    database: Database, used_up: tuple[Person, ...], spent: dict[Person, int]
+) -> None:
     burst = Burst(database)
+    for person in used_up:
+        await burst.use_up(person.id)
     await burst.ask()
     assert burst.setup.texts == ["Both of you."]
-    assert await burst.spent() == {ALICE.id: 0, BOB.id: 2_000, "telegram:5": 2_000}
-
-
-async def test_who_has_nothing_left_refuses_nobody_an_answer(database: Database) -> None:
-    """Bob writes last: before, everything was charged to him, and refused to Alice as well."""
-    burst = Burst(database)
-    await burst.use_up(BOB.id)
-    await burst.ask()
-    assert burst.setup.texts == ["Both of you."]
-    assert await burst.spent() == {ALICE.id: 2_000, BOB.id: 6_000, "telegram:5": 2_000}
+    of_people = {person.id: amount for person, amount in spent.items()}
+    assert await burst.spent() == {**of_people, "telegram:5": 2_000}
 
 
 async def test_nothing_stays_reserved_where_nobody_can_pay(database: Database) -> None:
@@ -352,17 +352,17 @@ async def search(
     return sum(map(len, (found or {}).values())), spent, of_person.cost
 
 
-async def test_search_is_settled_and_logged_for_who_asked(database: Database) -> None:
-    assert await search(database, 100_000) == (1, 90, 90)
-
-
-async def test_search_that_a_budget_does_not_allow_is_left_out(database: Database) -> None:
-    assert await search(database, 50) == (0, 0, 0)
-
-
-async def test_search_that_failed_costs_nothing(database: Database) -> None:
-    assert await search(database, 100_000, status=500) == (0, 0, 0)
-
-
-async def test_service_is_not_asked_where_nothing_may_be_spent(database: Database) -> None:
-    assert await search(database, 100_000, may_spend=False) == (0, 0, 0)
+@pytest.mark.parametrize(
+    ("limit", "given", "found"),
+    [
+        (100_000, {}, (1, 90, 90)),
+        (50, {}, (0, 0, 0)),
+        (100_000, {"status": 500}, (0, 0, 0)),
+        (100_000, {"may_spend": False}, (0, 0, 0)),
+    ],
+    ids=["paid", "budget used up", "failed", "nothing may be spent"],
+)
+async def test_search_for_stories_is_charged_to_who_asked_if_it_succeeds(
+    database: Database, limit: int, given: dict[str, Any], found: tuple[int, int, int]
+) -> None:
+    assert await search(database, limit, **given) == found
