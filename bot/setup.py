@@ -135,30 +135,11 @@ class ModelChoice:
         return implied if implied != default_spec("").kind else None
 
 
-@value_class
-class FoundService:
-    """A service on this machine that answers, and its models."""
-
-    provider: str
-    base_url: str
-    models: Sequence[str]
-
-
-@value_class
-class SuggestedModel:
-    """A model worth downloading."""
-
-    source: str
-    """What `troupe model pull` takes."""
-    size_gb: float
-    words: str
-
-
-SUGGESTED: Sequence[SuggestedModel] = (
-    SuggestedModel("Qwen/Qwen3-4B-GGUF:Q4_K_M", 2.5, "good answers; 6 GB of memory"),
-    SuggestedModel("Qwen/Qwen3-8B-GGUF:Q4_K_M", 5.0, "better ones; 9 GB of memory"),
+SUGGESTED: Sequence[tuple[str, float, str]] = (
+    ("Qwen/Qwen3-4B-GGUF:Q4_K_M", 2.5, "good answers; 6 GB of memory"),
+    ("Qwen/Qwen3-8B-GGUF:Q4_K_M", 5.0, "better ones; 9 GB of memory"),
 )
-
+"""Models worth downloading: what `troupe model pull` takes, the size in GB, and a few words."""
 
 _TITLES = {
     "anthropic": "Anthropic (Claude)",
@@ -217,11 +198,11 @@ def known_providers() -> Sequence[str]:
     return sorted({INCLUDED, *KEYLESS, *known_services()})
 
 
-async def find_local_services() -> Sequence[FoundService]:
-    """Look for model servers at their usual ports on this machine."""
+async def find_local_services() -> Mapping[str, Sequence[str]]:
+    """Look for model servers at their usual ports here; return their models by provider."""
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(_ask_service(name)) for name in sorted(KEYLESS)]
-    return [found for task in asked if (found := task.result()) is not None]
+        asked = {name: group.create_task(_ask_service(name)) for name in sorted(KEYLESS)}
+    return {name: models for name, task in asked.items() if (models := task.result())}
 
 
 async def list_models(choice: ModelChoice) -> Sequence[str]:
@@ -261,14 +242,12 @@ async def try_model(choice: ModelChoice) -> str:
     return " ".join("".join(texts).split())
 
 
-async def _ask_service(name: str) -> FoundService | None:
-    address = WELL_KNOWN[name]
+async def _ask_service(name: str) -> Sequence[str]:
     try:
         async with asyncio.timeout(_FIND_SECONDS):
-            models = await list_models(ModelChoice(provider=name))
+            return await list_models(ModelChoice(provider=name))
     except (TroupeError, TimeoutError):
-        return None
-    return FoundService(name, address, models) if models else None
+        return ()
 
 
 def _backend(choice: ModelChoice, renderer: Renderer) -> Backend:

@@ -8,7 +8,6 @@ from bot.backends.openai_compatible.services import KEYLESS, WELL_KNOWN
 from bot.errors import BackendUnavailable, SettingsError
 from bot.settings import read_settings
 from bot.setup import (
-    FoundService,
     ModelChoice,
     find_local_services,
     known_services,
@@ -54,8 +53,7 @@ async def test_services_on_this_machine_are_found_with_their_models(
         monkeypatch.setitem(WELL_KNOWN, name, "http://127.0.0.1:1/v1")
     async with FakeOpenAI() as service:
         monkeypatch.setitem(WELL_KNOWN, "lmstudio", service.base_url)
-        expected = [FoundService("lmstudio", service.base_url, ["m"])]
-        assert await find_local_services() == expected
+        assert await find_local_services() == {"lmstudio": ["m"]}
 
 
 async def test_model_is_asked_and_wrong_key_is_named() -> None:
