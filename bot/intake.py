@@ -111,10 +111,7 @@ class HistoryRouter:
         self._begun_threads[key] = None
 
     async def foresee(self, said: Said) -> Said | None:
-        """Return a message with its history before it is received; nothing is stored.
-
-        None: it would begin a branch, whose history exists only once it is received.
-        """
+        """Return a message as it will be routed, storing nothing; None: it begins a branch."""
         scope = await self._scope_of(said.scopes, _asker(said))
         if scope is None:
             return said

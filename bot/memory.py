@@ -140,10 +140,7 @@ class Summarizer:
         return PromptPart("summary", f"What was said before, in short:\n{summary.text}")
 
     def request(self, preset: Preset, conversation: str, kept: int, said: Said) -> None:
-        """Request a summary of all but the newest `kept` turns; replaces an earlier request.
-
-        The summary is paid for like the answer to what was `said`.
-        """
+        """Have all but the newest `kept` turns summarized soon, at the cost of who `said` it."""
         if preset.summary is not None:
             self._requested[conversation] = preset, kept, said
             self._wake.set()

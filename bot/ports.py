@@ -146,10 +146,7 @@ class Platform(Protocol):
 
 @runtime_checkable
 class ShardedPlatform(Platform, Protocol):
-    """A platform that sends the events of a bot over several connections, each with its channels.
-
-    Each of them may be received by another process.
-    """
+    """A platform with several connections, which different processes may receive."""
 
     async def shards(self) -> Sequence[str]:
         """Return the names of the connections; raise `PlatformError` if they are not known."""
@@ -419,10 +416,7 @@ class Delivery(Protocol):
     """Sends what is in the outbox."""
 
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        """Send a row that was taken, or whatever is due in the lane; never waits.
-
-        `is_urgent`: what is due there waits for no rate of the bot.
-        """
+        """Send a row or what is due in a lane, if urgent at any rate; never waits."""
         ...
 
     async def wait_until_sent(self, row_id: int) -> str:
@@ -471,10 +465,7 @@ class Stories(Protocol):
     async def replace_stories(
         self, character: str, texts: Sequence[str], model_id: str
     ) -> Sequence[str]:
-        """Replace a character's stories; return those without a vector of this model.
-
-        A text that occurs twice is one story, at its first position.
-        """
+        """Replace a character's stories; return each without a vector of this model once."""
         ...
 
     async def save_vectors(
@@ -530,10 +521,7 @@ class Signals(Protocol):
 
 
 class RateLimits(Protocol):
-    """Token buckets, slots and sliding windows, shared by all processes.
-
-    Counts may be lost at any time; then more is allowed for a moment.
-    """
+    """Token buckets, slots and sliding windows of all processes; counts may be lost."""
 
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
         """Take the next moment at which all of these rates allow an event; return how far it is.
@@ -573,10 +561,7 @@ class RateLimits(Protocol):
         ...
 
     async def refuse_calls(self, scope: str, seconds: float) -> None:
-        """Block the calls of a scope, because the platform refused one.
-
-        The learned windows of the scope hold for an hour.
-        """
+        """Block a scope that the platform refused, and use its learned windows for an hour."""
         ...
 
     async def refusals(self) -> Sequence[RefusedCalls]:

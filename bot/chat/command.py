@@ -62,10 +62,7 @@ class Command:
 
 
 def parse(text: str) -> Command | None:
-    """Parse a line like `/preset use nova`; return None if it is not a command.
-
-    An unknown name is parsed as well, so that the reply can say that there is no such command.
-    """
+    """Parse a line like `/preset use nova`, whatever its name; None: it is not a command."""
     if not text.startswith("/") or len(text) < 2 or not text[1].isalnum():
         return None
     name, _, rest = text[1:].partition(" ")

@@ -136,10 +136,7 @@ class InboxMessage:
         return f"{self.turn}/{part}"
 
     def part_name_in(self, replaced: Sequence[str], part: int) -> str:
-        """Name a part of an answer that takes the messages of these parts, one by one.
-
-        Files and what stands in a thread are no such messages.
-        """
+        """Name a part of an answer that reuses the messages of these parts, except files."""
         names = [name for name in replaced if int(name.rpartition("/")[2]) < FILE_PARTS]
         return names[part] if part < len(names) else self.part_name(part)
 
@@ -442,10 +439,7 @@ NO_FILES = AttachedFiles()
 
 
 def clean_file_name(name: str) -> str:
-    """Return a file name in one line, without folders and without brackets.
-
-    A bracket could end a description.
-    """
+    """Return a file name in one line, without folders, and brackets that could end a note."""
     _, _, last = name.replace("\\", "/").rpartition("/")
     return " ".join(last.translate(_WITHOUT_BRACKETS).split())[:_MAX_NAME_CHARS]
 
@@ -476,10 +470,7 @@ def files_of_gathered(before: Sequence[Turn]) -> tuple[MediaItem, ...]:
 
 
 def described_text(said: Said) -> str:
-    """Return the text of a message, and a short line for each of its attachments.
-
-    So it stands in the history, which keeps no files.
-    """
+    """Return a text with a short line for each attachment, as the history keeps it."""
     if not said.attachments:
         return said.text
     return "\n".join([*([said.text] if said.text else []), *describe_items(said.attachments)])

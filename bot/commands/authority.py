@@ -114,10 +114,7 @@ class AdminCheck:
             return None
 
     async def is_still_admin(self, person_id: str, said: Said) -> bool | None:
-        """Return whether somebody is an admin where something was said; that holds for 30 s.
-
-        None: the platform could not be asked, or did not answer in time.
-        """
+        """Return whether a person is an admin somewhere, cached for 30 s; None: unknown."""
         key, now = (person_id, said.address.lane), self.clock.monotonic()
         found, until = self._still_admins.get(key, (None, now))
         if until > now:

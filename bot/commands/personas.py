@@ -44,10 +44,7 @@ class UserPersonas:
         return personas
 
     async def find(self, user_id: str, scopes: Sequence[str]) -> tuple[str, str | None] | None:
-        """Return how a person describes themselves, and the scope that it was said for.
-
-        The scope is None where it was said for all channels.
-        """
+        """Return a person's description and its scope; None: it holds in all channels."""
         keys: dict[str, str | None] = {f"{user_id}@{scope}": scope for scope in scopes}
         keys[user_id] = None
         values = await self.chat_settings.get_all(list(keys), _KEY)

@@ -118,10 +118,7 @@ class Forgetting:
         await self.personas.forget(person, await self.data.descriptions(person))
 
     async def request_channel(self, said: Said) -> int:
-        """Queue the deletion of the channel's other conversations; return how many turns they have.
-
-        A channel with one history has no others.
-        """
+        """Have all other histories of the channel deleted; return how many turns they have."""
         others = dict(await self.index.conversations(said.address))
         others.pop(said.address.conversation, None)
         await self._request(others, said, None)

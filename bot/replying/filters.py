@@ -151,10 +151,7 @@ def ends_in_loop(text: str) -> bool:
 
 
 class RepetitionDetector:
-    """Takes the pieces of an answer, and detects when it repeats one text without end.
-
-    The cost of a piece is a few microseconds.
-    """
+    """Tells when an answer ends in one text over and over, in a few microseconds a piece."""
 
     def __init__(self) -> None:
         self.found = False

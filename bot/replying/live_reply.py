@@ -453,10 +453,7 @@ class LiveReplies:
         *,
         can_stop: bool = False,
     ) -> AsyncIterator[LiveReply]:
-        """Show live updates of an answer until the block ends, and typing before the first one.
-
-        What another character answered before, `earlier`, is shown whole first.
-        """
+        """Show live updates until the block ends, after the rest of an `earlier` answer."""
         address, locale = message.incoming.address, message.incoming.locale
         surface = self.surfaces[address.source]
         has_button = can_stop and self.limits(address).has_buttons

@@ -224,10 +224,7 @@ _OF_EVERY_EVENT = {"event", "level", "timestamp", "turn", "logger"}
 
 
 class RecentEvents:
-    """A structlog processor that keeps the newest events of messages in memory.
-
-    It comes after the processor that masks secrets, and changes nothing.
-    """
+    """A structlog processor, behind that of secrets, that keeps events of messages."""
 
     def __init__(self, max_events: int = _MAX_EVENTS) -> None:
         self._steps: deque[tuple[str, LoggedStep]] = deque(maxlen=max_events)

@@ -215,10 +215,7 @@ class AnswerPipeline:
     def _refuse(
         self, said: Said, notice: Text | None, first_part: int, *, is_new: bool = True
     ) -> TurnResult:
-        """Keep a message without an answer.
-
-        If it was answered before, its answer stays: raises `UserError`, or `ToldAlready`.
-        """
+        """Keep a message without an answer, or raise if it was answered before."""
         if not is_new:
             raise UserError(notice) if notice is not None else ToldAlready
         if notice is None:

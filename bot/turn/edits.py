@@ -188,10 +188,7 @@ def _in_place(
 
 
 def _may_call_others(said: Said, exchange: Exchange) -> bool:
-    """Return whether an edit that left the text as it was may change who is asked.
-
-    The text has no leading mention of the bot: one may have been added or removed.
-    """
+    """Return whether an edit may have added or removed a leading mention of the bot."""
     is_background = exchange.question.turn.observed
     return is_background and not exchange.answers if said.wake else not is_background
 

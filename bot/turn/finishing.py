@@ -144,10 +144,7 @@ class TurnFinisher:
     async def finish_with_text(
         self, group: MessageGroup, text: str, *, is_shown: bool = False
     ) -> InboxMessage | None:
-        """Reply with a notice that does not enter the history.
-
-        With `is_shown` it was sent already, as far as it was opened.
-        """
+        """Reply with a text that does not enter the history; `is_shown`: it was sent already."""
         incoming = group.message.incoming
         shown = translate(text, language_of(incoming.locale))
         parts = self.stages.replies.final_parts(incoming.address, shown)

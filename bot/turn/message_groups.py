@@ -68,10 +68,7 @@ class MessageParts:
         return self.rules.paste_seconds if is_cut else 0.0
 
     def join(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> Said | None:
-        """Join a later message to the parts so far; return None if it is not a part.
-
-        `newest` is the newest of the parts.
-        """
+        """Return what the parts so far and a later message say together; None: it is no part."""
         said, last = later.incoming, newest.incoming
         if not (isinstance(said, Said) and isinstance(last, Said)):
             return None

@@ -138,10 +138,7 @@ class ModelRequests:
         return receipt
 
     async def _generate(self, request: AnswerRequest) -> Receipt:
-        """Ask one model, and once more after a failure that a changed request avoids.
-
-        That is when thinking used up the answer's limit, or the prompt was too long.
-        """
+        """Ask one model, and again without its output limit or with a shorter prompt."""
         preset = request.speaker.preset
         try:
             return await self._generate_once(request)

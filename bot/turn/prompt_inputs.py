@@ -230,10 +230,7 @@ class PromptSources:
         before: Session | None = None,
         first_part: int = 0,
     ) -> TurnContext:
-        """Load what does not depend on the speaker; see `AnswerPipeline.answer`.
-
-        Pictures are read if anybody sees them.
-        """
+        """Load what does not depend on the speaker, with pictures if anybody sees them."""
         said, speakers, gathered = asked.incoming, asked.speakers, asked.earlier
         claim, message = group.claim, group.message
         max_turns = _turns_to_load(speakers)

@@ -148,20 +148,14 @@ class StopRequests:
             del self._answers[conversation]
 
     def extend(self, asked: Said, askers: Collection[str], *, is_alone: bool) -> None:
-        """Extend the answer in progress up to `asked`; all `askers` (ids) may stop it.
-
-        If it `is_alone`, it answers that message only, and ends where that is deleted.
-        """
+        """Extend the answer in progress to a newer message; all `askers` (ids) may stop it."""
         answer = self._answers[asked.address.conversation]
         if asked.message_id != answer.asked.message_id:
             answer.asked, answer.at = asked, asked.at
         answer.askers, answer.is_alone = askers, is_alone
 
     def outcome_of(self, command: Said) -> StopOutcome:
-        """Return the outcome of a /stop, once it is answered itself.
-
-        From then on it stops nothing: later answers were asked for after it.
-        """
+        """Return the outcome of a /stop for its reply; afterwards, it stops no later answer."""
         outcome = self._outcomes.get(_key(command), StopOutcome.NOTHING)
         _keep(self._outcomes, _key(command), outcome)
         return outcome

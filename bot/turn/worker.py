@@ -72,10 +72,7 @@ _BUG = translatable("Something went wrong on my side. The error was logged; plea
 
 
 class ConversationWorker:
-    """Processes conversations, each alone and in order; many at once.
-
-    Claims are held under `owner`.
-    """
+    """Processes conversations as `owner`, each alone and in order; many at once."""
 
     def __init__(self, stages: TurnStages, owner: str, leases: LeaseKeeper | None = None) -> None:
         self._stages = stages
@@ -227,10 +224,7 @@ class ConversationWorker:
                 return "greeted", await self._greet(group, arrival)
 
     async def _greet(self, group: MessageGroup, arrival: Joined) -> InboxMessage | None:
-        """Greet a group once: its arrival is one row of the inbox.
-
-        A person who opens a chat that has a conversation is told that it continues.
-        """
+        """Greet a group once, or say in an opened chat that its conversation goes on."""
         active = await self._stages.resolver.resolve(arrival.scopes)
         if arrival.opens_chat:
             session = await self._conversations.load_session(group.claim, _MAX_COUNTED_TURNS)
@@ -275,10 +269,7 @@ class ConversationWorker:
         return [one for one in edits if one.message_id == message_id and message_id is not None]
 
     async def _is_superseded(self, group: MessageGroup, edited: Edited) -> bool:
-        """Return whether a newer edit of the same message waits.
-
-        If people edit faster than they are answered, wait a moment for another edit.
-        """
+        """Return whether a newer edit of the message waits, or comes in a moment."""
         if await self._later_edits(group, edited.message_id):
             return True
         if not self._stages.stops.was_edited(edited.message_id, group.claim.conversation):

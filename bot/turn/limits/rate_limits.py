@@ -83,10 +83,7 @@ class AnswerLimits:
         return not is_refused, notice
 
     async def _admits_one_of_several(self, said: Said) -> bool:
-        """Count an answer to several people against the newest one who is within the limit.
-
-        A person over the limit does not delay the answer to the others.
-        """
+        """Count an answer to several people for the newest of them who is within the limit."""
         people = said.charged_people
         for person in people if len(people) > 1 else ():
             if await self.rates.take(self._rates_of(said, person)) <= 0:
@@ -94,10 +91,7 @@ class AnswerLimits:
         return False
 
     async def admits_voice(self, said: Said) -> bool:
-        """Count a voice message before it is written down, which costs as an answer does.
-
-        The answer to it counts separately.
-        """
+        """Count a voice message before it is transcribed, which costs as much as an answer."""
         rates = [replace(one, key=f"voice:{one.key}") for one in self._rates_of(said)]
         if not rates or await self.rates.take(rates) <= 0:
             return True
@@ -169,10 +163,7 @@ class CommandLimits:
 
     @classmethod
     def beside_answers(cls, rates: RateLimits, *, answers: int, seconds: float) -> "CommandLimits":
-        """Admit twice as many commands and presses as answers, but at least 30 in 30 s.
-
-        Menus ask no model, so they are available even to people with few answers a day.
-        """
+        """Admit two commands or presses for each answer, and always 30 in 30 s."""
         count = _PER_ANSWER * answers
         if count / seconds < _ALWAYS_ADMITTED / _ALWAYS_SECONDS:
             count, seconds = _ALWAYS_ADMITTED, _ALWAYS_SECONDS

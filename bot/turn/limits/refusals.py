@@ -54,10 +54,7 @@ class FallbackNotes:
             self._unreachable.pop(_model(preset), None)
 
     async def tell(self, preset: Preset, failure: BackendError, said: Said) -> Text | None:
-        """Tell the admins of a channel why another model answers in place of a preset's own.
-
-        Returns a note for under the answer, if no admin was told otherwise.
-        """
+        """Tell admins why another model answers; return a note for everybody if none reads it."""
         note = translatable(
             "⚠ For the admins here: another model answers in place of {preset}'s own, which"
             " failed: “{reason}” More: /settings why",
@@ -272,10 +269,7 @@ class QueueLimit:
 
     @contextlib.asynccontextmanager
     async def enforced(self, group: MessageGroup, gathers_at_most: int) -> AsyncIterator[None]:
-        """Refuse, while the block runs, the newest questions over the limit.
-
-        What the answer may gather is never refused.
-        """
+        """Refuse the newest questions over the limit while the block runs."""
         looks: list[asyncio.Task[None]] = []
         most = max(self.most, gathers_at_most)
         has_arrived, conversation = group.message.is_followed, group.claim.conversation

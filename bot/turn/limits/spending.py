@@ -214,10 +214,7 @@ class Spending:
         ]
 
     def cheaper(self, preset: Preset) -> Preset | None:
-        """Return a preset with the model of the cheaper one; None if there is none.
-
-        The character stays: only its provider, model, parameters and limits are replaced.
-        """
+        """Return a preset with the cheaper preset's model; None if there is none."""
         other = self.rules.cheaper
         if other is None or (other.provider, other.model) == (preset.provider, preset.model):
             return None
