@@ -112,16 +112,7 @@ def parse_preset(text: str, source: str) -> Preset:
     Raises:
         PresetError: names `source` and the line.
     """
-    try:
-        document = read_json(text)
-    except JsonSyntaxError as error:
-        raise PresetError.translatable(
-            "{file}, line {line}: {problem} (column {column})",
-            file=source,
-            line=error.line,
-            column=error.column,
-            problem=error.problem,
-        ) from error
+    document = _read_document(text, source)
     if not isinstance(document.value, dict):
         raise PresetError.translatable(
             "{file}: a preset is one JSON object: {example}", file=source, example="{...}"
@@ -151,14 +142,22 @@ def read_lorebook_file(name: str, file: Path) -> object:
             name=repr(name),
             folder=folder,
         )
+    value = _read_document(read_preset_text(book), str(book)).value
+    read_lorebook(value, str(book))
+    return value
+
+
+def _read_document(text: str, source: str) -> JsonDocument:
     try:
-        document = read_json(read_preset_text(book))
+        return read_json(text)
     except JsonSyntaxError as error:
         raise PresetError.translatable(
-            "{file}, line {line}: {problem}", file=book, line=error.line, problem=error.problem
+            "{file}, line {line}: {problem} (column {column})",
+            file=source,
+            line=error.line,
+            column=error.column,
+            problem=error.problem,
         ) from error
-    read_lorebook(document.value, str(book))
-    return document.value
 
 
 def validate_preset(data: object, source: str, document: JsonDocument | None = None) -> Preset:
