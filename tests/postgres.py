@@ -47,8 +47,8 @@ def running_postgres() -> Iterator[str]:
 
 def _folder_in_memory() -> Path | None:
     """Return a folder that is not on a disk; None where there is none with enough room."""
-    has_room = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _MIN_FREE_BYTES
-    return _MEMORY if has_room else None
+    has_space = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _MIN_FREE_BYTES
+    return _MEMORY if has_space else None
 
 
 @contextlib.contextmanager

@@ -101,5 +101,5 @@ def test_every_command_of_the_tests_exists_with_its_options() -> None:
             options = re.findall(r" (--[\w-]+)", command["options"])
             if not source or any(f'"{option}"' not in source for option in options):
                 missing.append(f"{page.name}: {command[0]}")
-    assert found > 5
+    assert found
     assert missing == []
