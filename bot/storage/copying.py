@@ -157,7 +157,7 @@ def back_up(database: Path, backup: Path) -> int:
         raise StoreError(f"{backup} exists; give the backup another name")
     part = backup.with_name(f"{backup.name}.part")
     try:
-        copy_file(database, part)
+        copy_file(database, part, is_written=True)
         part.rename(backup)
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or error
@@ -167,8 +167,10 @@ def back_up(database: Path, backup: Path) -> int:
     return backup.stat().st_size
 
 
-def copy_file(database: Path, copy: Path) -> None:
+def copy_file(database: Path, copy: Path, *, is_written: bool) -> None:
     """Copy a database of SQLite into a file, for its owner only, and check the copy.
+
+    One that is not written meanwhile may lie in a folder that cannot be written.
 
     Raises:
         OSError, sqlite3.Error: it cannot be read or written, or is damaged.
@@ -177,8 +179,9 @@ def copy_file(database: Path, copy: Path) -> None:
         Path(f"{copy}{end}").unlink(missing_ok=True)
     os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     address = database.resolve(strict=True).as_uri()
+    mode = "mode=ro" if is_written else "immutable=1"
     with (
-        contextlib.closing(sqlite3.connect(f"{address}?mode=ro", uri=True)) as source,
+        contextlib.closing(sqlite3.connect(f"{address}?{mode}", uri=True)) as source,
         contextlib.closing(sqlite3.connect(copy)) as target,
     ):
         source.backup(target)  # in one step: a reader of the log keeps no writer waiting

@@ -164,7 +164,7 @@ def copy_backup(backup: Path, database: Path) -> Path:
     """
     part = Path(f"{database}.restoring")
     try:
-        copy_file(backup, part)
+        copy_file(backup, part, is_written=False)
         with contextlib.closing(sqlite3.connect(part)) as copy:
             is_ours = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
             if not copy.execute(is_ours).fetchone():

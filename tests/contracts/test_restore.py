@@ -1,6 +1,8 @@
 """Contract of restores: nothing is sent twice, what was forgotten stays so; on both databases."""
 
 import os
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -270,6 +272,16 @@ def test_file_that_is_no_backup_is_refused(tmp_path: Path, content: bytes) -> No
     with pytest.raises(StoreError, match="cannot be restored"):
         copy_backup(backup, tmp_path / "troupe.db")
     assert [one.name for one in tmp_path.iterdir()] == ["backup.db"]
+
+
+def test_restore_leaves_nothing_beside_the_backup(tmp_path: Path) -> None:
+    backup = tmp_path / "backups" / "backup.db"
+    backup.parent.mkdir()
+    with closing(sqlite3.connect(backup)) as copied_file:
+        copied_file.execute("PRAGMA journal_mode=WAL")
+        copied_file.execute("CREATE TABLE alembic_version (version_num TEXT)")
+    copy_backup(backup, tmp_path / "troupe.db")
+    assert list(backup.parent.iterdir()) == [backup]
 
 
 def test_second_restore_keeps_the_lost_database_and_when_it_was_lost(tmp_path: Path) -> None:
