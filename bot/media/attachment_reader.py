@@ -67,12 +67,6 @@ class AttachmentReader:
         self._download = download
         self._fetch = fetch
 
-    def may_find_files(self, said: Said) -> bool:
-        """Return whether there is anything to look for in a message, or in what it quotes."""
-        has_own = said.attachments or said.earlier_files or said.repeated_files
-        is_quoted = said.quote is not None and said.quote.attachments
-        return bool(has_own or is_quoted) or (self._fetch is not None and "://" in said.text)
-
     async def read(self, said: Said, *, with_images: bool) -> AttachedFiles:
         """Return the contents of the files of a message and of the one that it quotes.
 

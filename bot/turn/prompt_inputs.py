@@ -255,7 +255,8 @@ class PromptSources:
         if start or earlier or gathered:
             session = replace(session, turns=(*start, *known, *gathered))
         files = NO_FILES
-        if self.attachment_reader.may_find_files(said):
+        own_files = said.attachments or said.earlier_files or said.repeated_files
+        if own_files or said.quote or "://" in said.text:  # else there is nothing to read
             sees_images = any(self._sees_images(one.preset) for one in speakers)
             files = await self.attachment_reader.read(said, with_images=sees_images)
         in_history = {turn.preset for turn in session.turns if turn.preset}
