@@ -11,7 +11,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 ├── UserError               the person in the chat must change something; the text is shown to them
 │   └── BudgetUsedUp        ... or wait: a budget is used up; a cheaper model may answer
 ├── RequestRefused          a request to the console is refused; `status` is HTTP's
-├── ToldAlready             over a limit, and the person knows: do not say it again
+├── AlreadyNotified             over a limit, and the person knows: do not say it again
 ├── Fenced                  another worker has claimed this conversation: discard the result
 ├── StoreError              the database failed
 │   ├── UnknownEncryptionKey
@@ -114,7 +114,7 @@ class RequestRefused(TroupeError):
         """What the person is told; unlike `str(error)` it can be translated."""
 
 
-class ToldAlready(TroupeError):
+class AlreadyNotified(TroupeError):
     pass
 
 

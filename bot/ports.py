@@ -218,7 +218,7 @@ class SilenceExplainer(Protocol):
     """A platform that tells its people why a message is not answered."""
 
     async def explain_silence(self, said: Said, explanation: str) -> None:
-        """Show it; the same message may be explained again."""
+        """Show it; may be repeated for the same message."""
         ...
 
 

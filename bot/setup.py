@@ -42,8 +42,8 @@ _MODE = 0o600  # it holds tokens and keys
 def write_variables(file: Path, changes: Mapping[str, str | None]) -> None:
     """Set variables, or remove those that are None; the file is replaced in one step.
 
-    Only its owner may read it afterwards. A variable keeps its place; names differ by more than
-    their case.
+    Only its owner may read it afterwards. A variable keeps its place; case in names does not
+    matter.
 
     Raises:
         SettingsError: it cannot be read or written; nothing was changed.

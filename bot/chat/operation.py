@@ -197,7 +197,7 @@ HEARTBEAT_SECONDS = 10.0
 
 @value_class
 class BackgroundWork:
-    """One kind of work that waits or goes on."""
+    """One kind of work that waits or is in progress."""
 
     name: str
     count: int

@@ -184,7 +184,7 @@ class MessageContent:
 
     @property
     def named_text(self) -> str:
-        """The text behind the name of its character, where readers need the name."""
+        """The text, with the name of its character in front where readers need it."""
         return self.text if self.face is None else self.face.name_line + self.text
 
 
@@ -243,7 +243,7 @@ class MessageSearch:
 
 @value_class
 class AnswerThread:
-    """The thread that a long answer goes on in."""
+    """The thread with the rest of a long answer."""
 
     first_part: str
     """The name of the part (`InboxMessage.part_name`) whose message it is opened from."""

@@ -115,7 +115,7 @@ class Message:
     parts: tuple[str | Image, ...] = ()
     """For a message with images: texts and images in order; the texts joined are the content."""
     name: str | None = None
-    """The speaker in a group; the name stands in the content as well."""
+    """The speaker in a group; the content has the name as well."""
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -279,7 +279,7 @@ class Finish:
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
     tool_calls: tuple[ToolCall, ...] = ()
-    """What the model wants to know before it goes on."""
+    """The calls that the model wants answered before it continues."""
     attached: Mapping[str, object] = field(default_factory=dict)
     """What the provider wants back with these calls, such as its reasoning."""
 

@@ -80,7 +80,7 @@ class Receipt:
     tool_calls: tuple[ToolRecord, ...] = ()
     """What the model called, and what came back."""
     charge: AnswerCharge = field(default_factory=AnswerCharge)
-    """What it cost, and whom that is counted for."""
+    """Its cost, and the people that it counts for."""
     scopes: tuple[str, ...] = ()
     """Where settings of its channel are looked up, the narrowest first; empty: not stored."""
 

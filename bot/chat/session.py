@@ -361,7 +361,7 @@ class HistoryScope(StrEnum):
 
 @value_class
 class MessagePlace:
-    """Where a message of the platform stands in the histories of its channel."""
+    """The place of a platform's message in the histories of its channel."""
 
     conversation: str
     turn: int | None

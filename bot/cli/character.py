@@ -64,7 +64,7 @@ def import_card(
     preset = preset_from_card(card, file, name=name, is_local=is_local, **model)
     target = find_preset_file(folder, preset)
     if target.exists():
-        raise UserError(f"{target} exists already; remove it first or choose another --name")
+        raise UserError(f"{target} already exists; remove it first or choose another --name")
     write_whole_file(card_file(folder, preset), data)
     write_whole_file(target, export_preset(preset).encode())
     print_line(f"the preset {preset.name} was written to {target}")
@@ -160,8 +160,8 @@ def _read_card_file(file: str, settings: Settings) -> bytes:
         return read_bytes(Path(file), MAX_FILE_BYTES + 1)
     if not settings.fetch_links:
         raise UserError(
-            f"{file} is an address, and nothing is fetched by address; download it, or set"
-            " TROUPE_FETCH_LINKS=true"
+            f"{file} is a URL, and fetching from URLs is off; download it, or set "
+            "TROUPE_FETCH_LINKS=true"
         )
     try:
         return asyncio.run(PublicFetcher().fetch(file, MAX_FILE_BYTES + 1))

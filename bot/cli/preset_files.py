@@ -178,7 +178,7 @@ def import_preset(
     preset = imported.preset
     target = find_preset_file(folder, preset)
     if target.exists():
-        raise UserError(f"{target} exists already; remove it first or choose another --name")
+        raise UserError(f"{target} already exists; remove it first or choose another --name")
     write_text(target, export_preset(preset))
     print_line(f"the preset {preset.name} was written to {target}")
     print_notes([*imported.notes, *missing_for(preset, settings)])

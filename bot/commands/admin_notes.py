@@ -50,8 +50,8 @@ class AdminNotes:
                 place = incoming.address.channel
                 await self._set(request, incoming.scopes[-1], place)
                 text = translatable(
-                    "Notes for admins, such as of a model that fails, now stand here only: those"
-                    " of all channels of this server."
+                    "Notes for admins, such as about a failing model, now appear only "
+                    "here, for all channels of this server."
                 )
             case "private":
                 if writes_as_the_group(incoming):
@@ -64,8 +64,8 @@ class AdminNotes:
                 place = await self._greet_in_private(incoming)
                 await self._set(request, incoming.scopes[-1], f"{place} {incoming.author.id}")
                 text = translatable(
-                    "Notes for admins, such as of a model that fails, now go to {name} in private:"
-                    " those of all channels of this server.",
+                    "Notes for admins, such as about a failing model, now go to {name} in "
+                    "private, for all channels of this server.",
                     name=incoming.author.name,
                 )
             case "off":
@@ -75,8 +75,8 @@ class AdminNotes:
                 for scope in {request.scope, incoming.scopes[-1]}:
                     await self._set(request, scope, None)
                 text = translatable(
-                    "Notes for admins go to the operators of this bot in private; where none of"
-                    " them can be reached, they stand under the answers they are about."
+                    "Notes for admins go to the operators of this bot in private; if none "
+                    "of them can be reached, they appear under the answers they are about."
                 )
             case _:
                 raise UserError(
@@ -145,7 +145,7 @@ class AdminNotes:
             async with asyncio.timeout(_SEND_SECONDS):
                 address = await chats[source].private_chat(incoming.author.id)
                 text = translatable(
-                    "Notes for admins of {channel}, such as of a model that fails, come here.",
+                    "Notes for admins of {channel}, such as about a failing model, will come here.",
                     channel=incoming.address.channel,
                 )
                 await self.surfaces[source].send(

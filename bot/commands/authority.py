@@ -40,8 +40,8 @@ class AnonymousAdmins:
         await self.chat_settings.set(request.scope, _KEY, _VALUES[value], by, audited=audited)
         if await self.are_accepted(request.incoming.scopes):
             text = translatable(
-                "Admins who write anonymously now count as admins here, but for what cannot be"
-                " undone."
+                "Admins who write anonymously now count as admins here, except for "
+                "actions that cannot be undone."
             )
         else:
             text = translatable("Admins who write anonymously do not count as admins here.")

@@ -147,7 +147,7 @@ class CommandHandlers:
 
     @command(
         "settings notes",
-        marked("choose where notes for admins stand, such as of failing models (admins)"),
+        marked("choose where notes for admins appear, such as about failing models (admins)"),
         CommandOption(
             "value",
             marked("here, private, off or inherit"),

@@ -231,7 +231,7 @@ class SettingMenus:
         for value in values:
             if value in by_value:
                 return by_value[value]
-        raise UserError(translatable("That preset does not exist any more."))
+        raise UserError(translatable("That preset no longer exists."))
 
     async def _who_answers(self, request: CommandRequest) -> list[Text]:
         """Return who answers, and who would if nobody was chosen for this channel itself."""

@@ -190,7 +190,7 @@ class PresetHandlers:
 
 
 def with_greeting(result: CommandResult, preset: Preset, greeting: str | None) -> CommandResult:
-    """Put a preset's greeting, if it has one, behind the text and into the history."""
+    """Append a preset's greeting, if any, to the text, and put it into the history."""
     if not greeting:
         return result
     text = joined([result.text, greeting], "\n\n")

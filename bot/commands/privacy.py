@@ -66,7 +66,7 @@ class PrivateCommands:
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
     async def repeat(self, said: Said) -> bool:
-        """Have the command run there, and return True if there is such a chat; repeatable.
+        """Queue the command there; return whether there is such a chat. Repeatable.
 
         People who never opened a chat with the bot get nothing: platforms refuse the message.
         """

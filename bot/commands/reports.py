@@ -79,7 +79,7 @@ class ContextView:
             return await self._newest(conversation)
         found = await self.receipts.of_answer(conversation, answered_at.timestamp())
         if not found:
-            raise UserError(translatable("It is not known any more what I read for that answer."))
+            raise UserError(translatable("What I read for that answer is no longer known."))
         return found
 
     async def _newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:

@@ -157,7 +157,7 @@ def specs_of(owner: type) -> Iterator[CommandSpec]:
 def listed_commands(
     owners: tuple[type, ...], groups: tuple[CommandSpec, ...], order: Sequence[str]
 ) -> tuple[CommandSpec, ...]:
-    """Return the commands that are offered to people; actions stand in their groups."""
+    """Return the commands that are offered to people, with actions in their groups."""
     found = {group.name: group for group in groups}
     ordered: dict[str, CommandSpec] = {}
     for spec in (each for owner in owners for each in specs_of(owner) if each.summary):

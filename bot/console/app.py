@@ -14,7 +14,7 @@ from bot.console.routes import (
     Page,
     Route,
     RouteGroup,
-    look_of,
+    display_preferences_of,
     protected,
 )
 from bot.errors import RequestRefused, StoreError, UserError
@@ -77,7 +77,7 @@ class Console:
     ) -> web.Response:
         status = _status_of(error)
         text = _DATABASE_FAILED if isinstance(error, StoreError) else error.text
-        reader = ConsoleRequest(http, NOBODY, look_of(http))
+        reader = ConsoleRequest(http, NOBODY, display_preferences_of(http))
         if route.is_api:  # the scripts of pages show it as it is
             told = translate(text, reader.look.language)
             return protected(web.json_response({"error": told}, status=status))

@@ -10,7 +10,14 @@ from aiohttp.http import HttpProcessingError
 from pydantic import BaseModel, ValidationError
 
 from bot.console.login import ConsoleLogins, is_csrf_token
-from bot.console.routes import NOBODY, Caller, ConsoleRequest, Route, check_scope, look_of
+from bot.console.routes import (
+    NOBODY,
+    Caller,
+    ConsoleRequest,
+    Route,
+    check_scope,
+    display_preferences_of,
+)
 from bot.errors import RequestRefused
 from bot.settings import ConsoleSettings
 from bot.texts.text import translatable
@@ -60,7 +67,7 @@ class RequestGate:
         elif route.query is not None:
             given = _validated(route.query, dict(http.query))
         is_admitted = partial(self._is_admitted, http, route)
-        return ConsoleRequest(http, caller, look_of(http), is_admitted), given
+        return ConsoleRequest(http, caller, display_preferences_of(http), is_admitted), given
 
     def _check_sender(self, http: web.Request) -> None:
         if self._proxy is not None and http.remote != self._proxy:
@@ -68,7 +75,9 @@ class RequestGate:
         if _host_name(http.host) not in self._names:
             raise RequestRefused(
                 403,
-                translatable("This name is not the console's; set TROUPE_CONSOLE__URL to use it."),
+                translatable(
+                    "The console is not served under this name; set TROUPE_CONSOLE__URL to use it."
+                ),
             )
         origin = http.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc.lower() != http.host.lower():

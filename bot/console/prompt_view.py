@@ -221,7 +221,7 @@ def _message_pieces(receipt: Receipt) -> list[list[Piece]]:
 
 
 def _in_json(piece: Piece) -> Piece:
-    """Return a piece as it stands in a string of a request's body."""
+    """Return a piece as it is written in a string of a request's body."""
     return Piece(json.dumps(piece.text, ensure_ascii=False)[1:-1], piece.kind)
 
 

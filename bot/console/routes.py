@@ -60,7 +60,7 @@ def is_number(given: str) -> bool:
 
 
 @value_class
-class Look:
+class DisplayPreferences:
     """The language and theme of a reader."""
 
     language: str
@@ -68,11 +68,11 @@ class Look:
     """One of `THEMES`."""
 
 
-def look_of(http: web.Request) -> Look:
+def display_preferences_of(http: web.Request) -> DisplayPreferences:
     """Return the language and theme from cookies, else those of the browser and system."""
     theme = http.cookies.get(THEME_COOKIE, "")
     language = http.cookies.get(LANGUAGE_COOKIE, "")
-    return Look(
+    return DisplayPreferences(
         language if language in LANGUAGES else accepted_language(http),
         theme if theme in THEMES else THEMES[0],
     )
@@ -102,7 +102,7 @@ class ConsoleRequest:
 
     http: web.Request
     caller: Caller
-    look: Look
+    look: DisplayPreferences
     _is_admitted: Callable[[], Awaitable[bool]] | None = None
 
     async def is_still_admitted(self) -> bool:

@@ -1,9 +1,9 @@
 """Delete duplicates: messages that a platform accepted after they had been sent again.
 
 A send whose outcome is unknown is looked up after the settle time, and repeated where it is not
-there. Should the platform accept the first request after that, the chat has two copies of the
-message. So what was repeated is looked for once more a minute later, while nobody else sends to the
-chat. What is remembered for that ends with the process (docs/delivery.md#unknown-outcomes).
+there. If the platform accepts the first request after that, the chat has two copies of the message.
+So a minute later, while nobody else sends to the chat, it is searched once more. This is remembered
+only until the process ends (docs/delivery.md#unknown-outcomes).
 """
 
 import asyncio

@@ -288,12 +288,12 @@ class RateLimitedSurface(Surface, DraftingSurface):
         learns, edits = self._learns_rates, self._best_effort
         if not is_message:
             of_bot = limits.bot_calls if limits.counts_typing else ()
-            return (), (), _as_they_hold(of_bot, learns=learns, reserves=True)
+            return (), (), _windows_in_force(of_bot, learns=learns, reserves=True)
         learns_chat = learns and not edits
         return (
-            _as_they_hold(limits.route_calls, learns=learns_chat, reserves=edits),
-            _as_they_hold(limits.chat_calls, learns=learns_chat, reserves=edits),
-            _as_they_hold(limits.bot_calls, learns=learns, reserves=edits),
+            _windows_in_force(limits.route_calls, learns=learns_chat, reserves=edits),
+            _windows_in_force(limits.chat_calls, learns=learns_chat, reserves=edits),
+            _windows_in_force(limits.bot_calls, learns=learns, reserves=edits),
         )
 
     async def _wait(self, source: str, lane: str, scopes: list[CallScope]) -> None:
@@ -361,7 +361,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         await self._clock.sleep(seconds)
 
 
-def _as_they_hold(
+def _windows_in_force(
     windows: tuple[CallWindow, ...], *, learns: bool, reserves: bool
 ) -> tuple[CallWindow, ...]:
     return tuple(

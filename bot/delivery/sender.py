@@ -291,7 +291,7 @@ class Sender:
         return self._surfaces[row.address.source].limits(row.address)
 
     async def _take_again(self, lane: str, wait: float) -> OutboxRow | None:
-        """Wait if it is not for long, then take the lane once more."""
+        """Take the lane once more after a short wait."""
         if wait > _MAX_LANE_WAIT_SECONDS:
             return None  # polling finds it when it is due
         if wait > 0:

@@ -118,7 +118,7 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, source: str) -> by
     content = read_zip_entry(archive, entry)
     if len(content) != entry.file_size:
         raise PresetError.translatable(
-            "{source}: {path} has another size than the zip gives; zip it again",
+            "{source}: {path} has a different size than the zip says; zip it again",
             source=source,
             path=repr(entry.filename[:80]),
         )

@@ -30,7 +30,7 @@ _JINJA_TAG = re.compile(r"\{%[-+]?\s*\w")
 _JINJA_VALUE = re.compile(r"\{\{-?\s*[\w'\"(]")
 
 _TO_PRESET = marked("make a preset of it with `troupe preset import {file}`")
-_NOTHING = marked("nothing in Troupe takes it")
+_NOTHING = marked("Troupe cannot use it")
 _TO_CHARACTER = marked("make a preset of it with `troupe character import {file}`")
 
 
@@ -49,7 +49,7 @@ class FileKind(Enum):
     MASTER_EXPORT = (marked("a master export of SillyTavern"), _TO_PRESET)
     REASONING = (
         marked("a reasoning template of SillyTavern"),
-        marked("nothing in Troupe takes it: the tags of thinking are found by themselves"),
+        marked("Troupe does not need it: it detects reasoning tags by itself"),
     )
     KOBOLDCPP_ADAPTER = (marked("a chat adapter of koboldcpp"), _TO_PRESET)
     MODELFILE = (marked("a Modelfile"), _TO_PRESET)
@@ -113,7 +113,7 @@ class FileKind(Enum):
     CHAT_LOG = (marked("a chat log of SillyTavern"), _NOTHING)
     ARCHIVE = (marked("a zip archive"), marked("unpack it and give one of the files in it"))
     UNKNOWN = (
-        marked("no kind of file that Troupe knows"),
+        marked("a kind of file that Troupe does not know"),
         marked("give a preset, a character card or a Modelfile"),
     )
 

@@ -363,9 +363,7 @@ class _Translator:
             container, variables, _ = self._read_pipe("range")
             self._loops += 1
             if self._loops > _MAX_LOOPS:
-                raise self._error(
-                    marked("more than {limit} ranges in each other"), limit=_MAX_LOOPS
-                )
+                raise self._error(marked("ranges nested deeper than {limit}"), limit=_MAX_LOOPS)
             item = _Value(self._unique_name("item"), _element_type(container.type))
             index, target, source = "loop.index0", item.source, container.source
             if container.type.startswith("map of "):

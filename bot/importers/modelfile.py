@@ -132,7 +132,7 @@ class _ModelfileParser:
         return word
 
     def _value(self) -> str:
-        """Read an argument; it goes on over lines while its quotes are open."""
+        """Read an argument, which may span lines while its quotes are open."""
         lines = [self._line().lstrip()]
         line = lines[0].rstrip()
         quotes = next((each for each in _QUOTES if line.startswith(each)), "")
@@ -146,7 +146,7 @@ class _ModelfileParser:
         raise PresetError(_UNEXPECTED_END)
 
     def _line(self) -> str:
-        """Read up to the end of the line, without what ollama drops; go behind the line break."""
+        """Read up to the end of the line, without what ollama drops, and skip the line break."""
         begin = self._at
         text = self._text[begin : self._skip(_REST_OF_LINE)]
         self._at += 1

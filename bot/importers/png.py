@@ -20,7 +20,7 @@ def read_png(data: bytes, source: str) -> tuple[bytes, bytes, bytes]:
     """Return the image without its cards, and the cards as JSON: V1 or V2, and V3.
 
     Raises:
-        PresetError: the PNG is damaged or holds no card; one of the two may be empty.
+        PresetError: the PNG is damaged or holds no card.
     """
     kept, cards = [SIGNATURE], dict.fromkeys(_KEYWORDS, b"")
     for kind, body, raw in _chunks(data, source):

@@ -1,6 +1,6 @@
 """Turn Markdown into plain text with styled spans, for platforms that know no Markdown.
 
-Spans nest or do not touch; only emphasis contains code or stands in it nowhere.
+Spans nest or do not overlap. Only emphasis contains code, and code contains nothing.
 """
 
 import re

@@ -4,29 +4,38 @@ import asyncio
 import base64
 import re
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
-
+from typing import Literal
+from typing import TypeAlias
 import structlog
-
-from bot.chat.incoming import Address, MediaItem, MediaKind, Said, make_storable
+from bot.chat.incoming import Address
+from bot.chat.incoming import MediaItem
+from bot.chat.incoming import MediaKind
+from bot.chat.incoming import Said
+from bot.chat.incoming import make_storable
 from bot.chat.prompt import Image
-from bot.chat.session import (
-    MAX_TEXT_BYTES,
-    NO_FILES,
-    READABLE,
-    AttachedFiles,
-    AttachedText,
-    UnreadFile,
-    clean_file_name,
-)
-from bot.errors import PlatformError, TroupeError
-from bot.media.fetching import FetchFailed, FetchRefused
-from bot.media.text_decoding import DecodedText, decode_text, find_guessable_text
+from bot.chat.session import MAX_TEXT_BYTES
+from bot.chat.session import NO_FILES
+from bot.chat.session import READABLE
+from bot.chat.session import AttachedFiles
+from bot.chat.session import AttachedText
+from bot.chat.session import UnreadFile
+from bot.chat.session import clean_file_name
+from bot.errors import PlatformError
+from bot.errors import TroupeError
+from bot.media.fetching import FetchFailed
+from bot.media.fetching import FetchRefused
+from bot.media.text_decoding import DecodedText
+from bot.media.text_decoding import decode_text
+from bot.media.text_decoding import find_guessable_text
 from bot.telemetry.secret_masker import mask_pasted_tokens
-from bot.texts.text import Text, translatable
+from bot.texts.text import Text
+from bot.texts.text import translatable
+
 
 _log = structlog.get_logger(__name__)
 _MAX_FILE_BYTES = 10 * 1024 * 1024
@@ -40,7 +49,7 @@ _UNREACHABLE = translatable("it could not be downloaded")
 _DAMAGED = translatable("it is damaged, or too large when unpacked")
 _UNKNOWN_KIND = translatable("I read pictures, text files and PDFs only")
 _EMPTY = translatable("there is no text in it")
-_NOT_PUBLIC = translatable("its address is not one that I may ask")
+_NOT_PUBLIC = translatable("I may not fetch from its address")
 _PICTURE_ADDRESS = re.compile(
     r"https?://[^\s<>\"|]+\.(?:png|jpe?g|gif|webp|bmp)(?:\?[^\s<>\"|)]*)?(?![\w/])", re.IGNORECASE
 )
@@ -87,7 +96,7 @@ class AttachmentReader:
         return AttachedFiles(tuple(reading.images), tuple(reading.texts), unread)
 
     def _linked_pictures(self, said: Said) -> Sequence[MediaItem]:
-        """Return the pictures whose addresses stand in a message, if they are looked at."""
+        """Return the pictures linked in a message, if links are fetched."""
         if self._fetch is None or "://" not in said.text:
             return ()
         addresses = dict.fromkeys(_PICTURE_ADDRESS.findall(said.text))

@@ -145,7 +145,7 @@ class PlatformContext:
     """Wait until every received message was answered and every answer was sent."""
 
     press_refusal: Callable[[Pressed], Awaitable[str | None]] = _do_nothing
-    """Return what the person is told alone, instead of the press being stored; None: store it."""
+    """Return a private notice instead of storing the press; None: store it."""
 
     limits_of: Callable[[str], Limits | None] = lambda _kind: None
     """Return the limits of another platform's channels; None: it is not known."""

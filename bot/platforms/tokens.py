@@ -49,7 +49,7 @@ class BotToken(Generic[SettingsT]):
     def read(self, *, at_once: bool = False) -> str:
         """Return the token, empty if there is none; its file is checked every five seconds.
 
-        The token of another bot is ignored: that bot has said nothing in these chats.
+        The token of another bot is ignored: that bot is not in these chats.
         """
         if self._file is not None and self._file.has_changed(at_once=at_once):
             self._take(self._file.secrets[-1])

@@ -68,7 +68,7 @@ class Draft:
     images: tuple[Image, ...] = ()
     """The pictures of the newest message."""
     closing: tuple[Message, ...] = ()
-    """Messages behind the newest one; an assistant's at the end is the beginning of the answer."""
+    """Messages after the newest one; an assistant's at the end is the beginning of the answer."""
     stories: tuple[Story, ...] = ()
     """The stories in the system text, in its order."""
     left_out: tuple[DroppedItem, ...] = ()

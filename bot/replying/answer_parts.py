@@ -102,8 +102,8 @@ def fold_thoughts(
 ) -> tuple[OutgoingPart, ...]:
     """Return the parts of an answer with its thoughts, as much of them as fits.
 
-    They stand below the text of its last message; where that has little space left, in another one
-    if `may_add_message`: no other character's answer may stand below already.
+    They are below the text of its last message, or in another message if that has little space left
+    and `may_add_message`: no other character's answer may follow yet.
     """
     thoughts = _harmless(thoughts)
     messages = [at for at, one in enumerate(parts) if one.file is None]

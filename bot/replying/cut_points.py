@@ -180,7 +180,7 @@ class CutWindow:
     """The units before each position."""
     start: int
     stop: int
-    """Behind the first character that does not fit."""
+    """The position after the first character that does not fit."""
     max_offset: int
     """The offset that a message must not exceed, its closing fence included."""
     half: int
@@ -188,7 +188,7 @@ class CutWindow:
     fences: Sequence[tuple[int, Fence | None]]
     """From which position on which code block is open."""
     uncuttable: Sequence[tuple[int, int]]
-    """No cut behind the first position up to the second."""
+    """Do not cut after the first position, up to the second."""
     edges: set[int] = field(default_factory=set)
     """Where code blocks begin and end."""
 
@@ -276,7 +276,7 @@ def _is_between_paragraphs(window: CutWindow, end: int, resume: int) -> bool:
 
 
 def _cut_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Cut within a line: behind a sentence, a word, or anywhere; `gaps` come last first."""
+    """Cut within a line: after a sentence, a word, or anywhere; `gaps` come last first."""
     unbreakable = _unbreakable_spans(window)
     best = _last_gap(window, gaps, unbreakable)
     for pattern, pause in (
@@ -292,7 +292,7 @@ def _cut_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, 
 def _last_gap(
     window: CutWindow, gaps: Sequence[tuple[int, int]], unbreakable: Sequence[tuple[int, int]]
 ) -> tuple[_BreakStrength, int, int] | None:
-    """Return the last gap behind a sentence or, if there is none, behind a word."""
+    """Return the last gap after a sentence or, if there is none, after a word."""
     last: tuple[_BreakStrength, int, int] | None = None
     for end, resume in gaps:
         if (

@@ -234,20 +234,20 @@ async def generate_answer(
 ) -> GeneratedAnswer:
     """Generate an answer and show its text while it arrives.
 
-    A stream that was cut is continued once, where the model can go on behind what it wrote. An
+    A stream that was cut is continued once, if the model can continue its own text. An
     answer that stays interrupted after its first text is kept; so is one that is stopped, also
     before its first text.
 
     Args:
-        backend: generates.
+        backend: the backend of the model.
         prompt: what the model is sent.
         show: is called with each new piece of the filtered text.
         show_wait: is called while the request waits for the model or its provider.
         clock: time.
         stop: ends the answer, and the model's work on it, at once.
         may_continue: whether a further request may be made for the answer.
-        tools: what the model may call; its results are in a further request each.
-        limit: ends the answer, where the prompt has no limit because the model thinks.
+        tools: the tools that the model may call; each round of calls is a further request.
+        limit: the limit of the visible text, if the prompt has none because the model thinks.
         provider: the name of the backend's provider, for traces.
         replace_shown: is called with what remains of the shown text when the rest was reasoning.
 

@@ -46,7 +46,7 @@ class LiveReply:
     language: str = "en"
     """Of the service's own texts."""
     buttons: tuple[Button, ...] = ()
-    """What stands under the first part while the answer grows."""
+    """The buttons under the first part while the answer grows."""
     earlier: "LiveReply | None" = None
     """The previous speaker's answer, which must be above this one."""
     face: Face | None = None
@@ -427,7 +427,7 @@ class LiveReplies:
     ) -> tuple[OutgoingPart, ...]:
         """Return parts with buttons and menus under the last one, if the platform has them.
 
-        What stands in a thread has none: they stay in the channel, where they are pressed.
+        Messages in a thread have none: buttons stay in the channel, where they are pressed.
         """
         if not parts or not self.limits(address).has_buttons:
             return tuple(parts)

@@ -71,7 +71,7 @@ def open_table(text: str, before: str) -> str:
     return ""
 
 
-def goes_on_with_row(text: str, end: int, position: int) -> bool:
+def continues_with_row(text: str, end: int, position: int) -> bool:
     """Return whether a new row of a table begins at a position, for a cut that is made at `end`."""
     between = text[end:position]
     is_new_line = "\n" in between and not _BLANK_LINE.search(between)
@@ -97,7 +97,7 @@ class PartSpan:
     opener: str
     """Reopens the code block that the message before had to close."""
     closer: str
-    """Closes the code block that the next message goes on with."""
+    """Closes the code block that the next message continues."""
 
     def extract(self, text: str) -> str:
         """Return the text of the message."""
@@ -160,7 +160,7 @@ def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
             marks, reopened = _find_reopened(text, prose, end, position)
             table = open_table(text[prose:end], table if prose == start else "")
             is_short = _units(table, limits) <= limits.max_units // 4
-            if table and is_short and goes_on_with_row(text, end, position):
+            if table and is_short and continues_with_row(text, end, position):
                 marks, reopened = "", table
         if is_visible(content):
             closer = "".join(reversed(_MARKS.findall(marks)))
@@ -341,7 +341,7 @@ class _FenceScanner:
         self._edges.add(line.start + line.indentation)
 
     def _end_with_quote(self, before: int) -> None:
-        """End a block that stands in a quote with the quote, if that ends before a position."""
+        """End a block inside a quote with the quote, if that ends before a position."""
         begin, fence = self._fences[-1]
         if fence is None or ">" not in fence.margin:
             return

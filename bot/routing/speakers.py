@@ -75,7 +75,7 @@ def is_for_others(incoming: Said, recent: Sequence[Turn], presets: Sequence[Pres
 
 
 def continues_thread(incoming: Said, recent: Sequence[Turn], preset: Preset) -> bool:
-    """Return whether the message stands in a thread in which the character has answered."""
+    """Return whether the message is in a thread in which the character has answered."""
     if not (incoming.in_thread and preset.wake.sticky):
         return False
     return any(turn.preset == preset.name for turn in recent)
@@ -94,7 +94,7 @@ def _has_word(word: str, text: str) -> bool:
 
 
 def name_position(preset: Preset, text: str) -> int | None:
-    """Return where one of the character's names first stands in a text as a word of its own.
+    """Return the first position of one of the character's names as a whole word.
 
     Names in links do not count.
     """
@@ -275,7 +275,7 @@ def _only_candidate(
 def _called_by_name(
     presets: Sequence[Preset], text: str, recent: Sequence[Turn]
 ) -> list[SpeakerCandidate]:
-    """Make every character a candidate; those whose name stands in the text are chosen."""
+    """Make every character a candidate; those named in the text are chosen."""
     candidates = []
     for preset in presets:
         position = name_position(preset, text) if preset.wake.names else None

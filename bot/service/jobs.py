@@ -168,7 +168,7 @@ class ProviderNotices:
     def worker_problem(self) -> str | None:
         """Return why a worker cannot answer; None: it can, or this process has other roles.
 
-        A process with other roles goes on receiving messages and serving its pages.
+        A process with other roles continues to receive messages and serve its pages.
         """
         unreachable = self._unreachable()
         is_all = bool(unreachable) and len(unreachable) == len(self._served())

@@ -112,7 +112,7 @@ def replace_model(
 
     If its provider has no tools, they have none either.
 
-    What stands before the first slash is the provider, if one of that name is set up.
+    The text before the first slash is the provider, if one of that name is set up.
     """
     if model is None:
         return presets

@@ -119,7 +119,7 @@ class PlatformSupervisor:
                 return
             self._failed[platform.name] = str(error) or type(error).__name__
             is_fatal = isinstance(error, PlatformFatal)
-            if is_fatal and not (was_connected and self._another_works(platform)):
+            if is_fatal and not (was_connected and self._has_other_working(platform)):
                 raise error
             if isinstance(error, PlatformError | StoreError):
                 _log.error("platform_failed", platform=platform.name, reason=str(error))
@@ -139,5 +139,5 @@ class PlatformSupervisor:
         except PlatformError as error:
             _log.warning("name_unknown", platform=platform.name, reason=str(error))
 
-    def _another_works(self, platform: Receiver) -> bool:
+    def _has_other_working(self, platform: Receiver) -> bool:
         return any(one.name not in self._failed for one in self._platforms if one is not platform)

@@ -49,7 +49,7 @@ class Service:
             work: list[Job] = [
                 container.supervisor.until_stopped,
                 self._keep_reloading,
-                partial(log_outages, self._look_at_parts, container.clock),
+                partial(log_outages, self._check_parts, container.clock),
                 self._presets.watch_files,
                 *(job for part in role_parts for job in part.jobs),
             ]
@@ -144,7 +144,7 @@ class Service:
             **{name: self._platform_probe(one) for name, one in receivers},
         }
 
-    async def _look_at_parts(self) -> Mapping[str, str]:
+    async def _check_parts(self) -> Mapping[str, str]:
         """Return "ok" or the problem of each server that this process depends on."""
         servers = await run_probes(self._server_probes(), _PROBE_SECONDS)
         return {**servers, **self.container.provider_notices.states()}

@@ -89,8 +89,8 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 class CachedChatSettings(ChatSettings, ConversationMemory):
     """Reads a scope once, with all its settings, and drops it when one has changed.
 
-    A signal of the topic `chat_settings` names scopes in which something has changed. A scope
-    stands for itself and for what people set of themselves there, under `person@scope`.
+    A signal of the topic `chat_settings` names scopes in which something has changed. A scope also
+    covers people's own settings there, under `person@scope`.
 
     Args:
         stored: the settings themselves.

@@ -44,7 +44,7 @@ class TextCodec:
         raise UnknownEncryptionKey
 
     def decrypt(self, _stored: str) -> bytes:
-        """Return what was encrypted.
+        """Return the decrypted text.
 
         Raises:
             UnknownEncryptionKey: its key is not there, nor in the file of the keys as it is now.

@@ -1,4 +1,4 @@
-"""The outbox. A lane is what is to be sent in one chat, in order, by one sender at a time.
+"""The outbox. A lane holds the messages to send in one chat, in order, by one sender at a time.
 
 A lane is due at `due_at`; a sender that takes it moves that moment to the end of its lease, so that
 a sender that dies makes the lane due again by itself. Each row names the sender and the attempt
@@ -164,7 +164,7 @@ class SqlOutbox:
 
     @reading
     def has_later(self, row: OutboxRow) -> Unit[bool]:
-        """Whether more is to be sent in the lane of a row after it."""
+        """Whether its lane has more to send after a row."""
         asked = {"of": row.address.lane, "row": row.id}
         return bool((yield lane_sql.LATER_ROWS.query_alone(asked)))
 

@@ -307,11 +307,11 @@ class PostgresPool(ConnectionPool):
 
     @override
     async def maintain(self, unit: UnitOfWork[T]) -> T:
-        def patiently(connection: Connection) -> T:
+        def without_timeout(connection: Connection) -> T:
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             return unit(connection)
 
-        return await _run_in(self._maintaining, patiently)
+        return await _run_in(self._maintaining, without_timeout)
 
     @override
     async def close(self) -> None:

@@ -79,8 +79,8 @@ class AnswerLog:
     async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
         """Return at most `limit` answers, newest first.
 
-        What stands in no column is looked for in some thousand receipts at a time; then fewer may
-        be found, with a `next_before` to go on.
+        Text outside of columns is searched in some thousand receipts at a time, so fewer may be
+        found; `next_before` continues the search.
         """
         found: list[StoredAnswer] = []
         before = asked.before

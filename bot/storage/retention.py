@@ -177,10 +177,10 @@ def kept_since(clock: Clock, days: float | None) -> float:
 
     That is 00:00 UTC some days ago; -inf where they are kept forever (None).
     """
-    return -math.inf if days is None else _begin_of_day(clock.now(), days)
+    return -math.inf if days is None else _start_of_day(clock.now(), days)
 
 
-def _begin_of_day(now: float, days_before: float) -> float:
+def _start_of_day(now: float, days_before: float) -> float:
     return (now - days_before * _DAY) // _DAY * _DAY
 
 
@@ -193,7 +193,7 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
     Raises:
         StoreError: the database failed.
     """
-    moment = _begin_of_day(await database.now(clock), days)
+    moment = _start_of_day(await database.now(clock), days)
     deleted = last = 0
     while True:
         rows = await database.fetch(_PAGE, last=last)

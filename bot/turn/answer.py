@@ -14,7 +14,7 @@ from bot.chat.receipt import Receipt, Timings
 from bot.chat.session import Session, Turn, TurnRange, TurnResult
 from bot.commands.admin_notes import AdminNotes
 from bot.commands.request import AskedQuestion
-from bot.errors import AnswerRefused, BackendError, ToldAlready, UserError
+from bot.errors import AlreadyNotified, AnswerRefused, BackendError, UserError
 from bot.ports import Backend, Clock
 from bot.prompting.compose.card_macros import choose_greeting, seeded_random
 from bot.prompting.presets.preset import Preset
@@ -108,7 +108,7 @@ class AnswerPipeline:
             AnswerRefused: the platform shows nothing of it.
             BackendError: nobody answered; what the first speaker failed with.
             UserError: the author can fix it, or there were too many messages.
-            ToldAlready: there were too many, and the author knows.
+            AlreadyNotified: there were too many, and the author knows.
         """
         said, speakers = asked.incoming, asked.speakers
         may_answer, limit_notice = (
@@ -217,7 +217,7 @@ class AnswerPipeline:
     ) -> TurnResult:
         """Keep a message without an answer, or raise if it was answered before."""
         if not is_new:
-            raise UserError(notice) if notice is not None else ToldAlready
+            raise UserError(notice) if notice is not None else AlreadyNotified
         if notice is None:
             return TurnResult()
         parts = self.replies.notice_parts(said.address, notice, said.locale, first_part)

@@ -157,12 +157,12 @@ class IsolationGate:
                 self._in_flight -= 1
             return
         attempt = _TrackedAttempt(message, record, self._dice())
-        enter = self._as_suspect(attempt) if attempt.is_suspect else self._at_once(attempt)
+        enter = self._as_suspect(attempt) if attempt.is_suspect else self._admitted_at_once(attempt)
         async with enter:
             yield
 
     @contextlib.asynccontextmanager
-    async def _at_once(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
+    async def _admitted_at_once(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
         self._in_flight += 1
         try:
             if attempt.message.crashes:

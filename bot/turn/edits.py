@@ -23,7 +23,7 @@ from bot.chat.session import (
 )
 from bot.commands.answers import pick_speakers
 from bot.commands.request import AskedQuestion
-from bot.errors import BackendError, ToldAlready, UserError
+from bot.errors import AlreadyNotified, BackendError, UserError
 from bot.replying.answer_parts import answer_buttons
 from bot.routing.decide import Answer, Decision, Observe, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset
@@ -77,7 +77,7 @@ class Edits:
         is_same_text = text == exchange.question.turn.text
         if said.is_late or not exchange.is_newest:
             return TurnResult() if is_same_text else TurnResult(change=change)
-        if is_same_text and not _may_call_others(said, exchange):
+        if is_same_text and not _may_change_addressees(said, exchange):
             return TurnResult()  # only a preview has changed
         active = await self.stages.resolver.resolve(said.scopes)
         decision = self._decide(said, active, exchange)
@@ -136,7 +136,7 @@ class Edits:
                 result = await stages.pipeline.answer(
                     group, asked, active, stop, removed, before=exchange.before
                 )
-        except ToldAlready:
+        except AlreadyNotified:
             return TurnResult(change=HistoryChange(texts))
         except (BackendError, UserError) as error:  # the old answer stays
             _log.warning("not_answered_again", turn=message.turn, reason=str(error))
@@ -187,7 +187,7 @@ def _in_place(
     return replace(result, turns=turns, change=change, in_place_of=exchange.parts)
 
 
-def _may_call_others(said: Said, exchange: Exchange) -> bool:
+def _may_change_addressees(said: Said, exchange: Exchange) -> bool:
     """Return whether an edit may have added or removed a leading mention of the bot."""
     is_background = exchange.question.turn.observed
     return is_background and not exchange.answers if said.wake else not is_background

@@ -27,7 +27,7 @@ from bot.chat.session import (
 )
 from bot.commands.answers import READS_HISTORY
 from bot.commands.request import AskedQuestion, CommandRequest
-from bot.errors import Fenced, StoreError, ToldAlready, UserError
+from bot.errors import AlreadyNotified, Fenced, StoreError, UserError
 from bot.prompting.presets.preset import Preset
 from bot.replying.answer_parts import explain_unreadable
 from bot.routing.decide import (
@@ -186,7 +186,7 @@ class ConversationWorker:
             return "set_aside", await finisher.finish_with_text(group, _SET_ASIDE)
         except (Fenced, StoreError):
             raise
-        except ToldAlready:
+        except AlreadyNotified:
             return "told", await finisher.finish(group, TurnResult())
         except UserError as error:
             was_told = self._stages.stops.was_told(message.incoming)
@@ -314,7 +314,7 @@ class ConversationWorker:
                 return await self._run(group, command, said, active, recent)
             case Unreadable():
                 often = stages.command_limits
-                if often is not None and not await often.tells_unreadable(said):
+                if often is not None and not await often.should_tell_unreadable(said):
                     return "unreadable", await finisher.finish(group, TurnResult())
                 text = explain_unreadable(said.attachments)
                 return "unreadable", await finisher.finish_with_text(group, text)

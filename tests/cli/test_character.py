@@ -36,7 +36,7 @@ def test_card_is_fetched_by_its_address_only_where_that_is_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     address = "http://127.0.0.1:1/card.png"
-    with pytest.raises(UserError, match="nothing is fetched by address; download it, or set"):
+    with pytest.raises(UserError, match="fetching from URLs is off; download it, or set"):
         troupe("character", "import", address)
     monkeypatch.setenv("TROUPE_FETCH_LINKS", "true")
     with pytest.raises(UserError, match="cannot be fetched: its port is 1; 80 and 443 are asked"):
@@ -129,11 +129,11 @@ def test_list_shows_characters_and_leaves_assistants_out(folder: Path) -> None:
 
 def test_import_does_not_overwrite_and_names_broken_card(folder: Path) -> None:
     troupe("character", "import", "robot.png")
-    with pytest.raises(UserError, match="exists already; remove it first"):
+    with pytest.raises(UserError, match="already exists; remove it first"):
         troupe("character", "import", "robot.png")
     written = folder / "presets" / "unit 7 sieben.json"
     written.rename(written.with_name("mine.json"))
-    with pytest.raises(UserError, match=r"mine\.json exists already; remove it first"):
+    with pytest.raises(UserError, match=r"mine\.json already exists; remove it first"):
         troupe("character", "import", "robot.png")
     (folder / "cut.png").write_bytes(CARD_FILES["robot.png"][:99])
     with pytest.raises(PresetError, match=r"^cut\.png: the PNG ends too early"):

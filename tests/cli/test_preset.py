@@ -191,10 +191,10 @@ def test_import_adds_a_file_to_a_preset(folder: Path) -> None:
 def test_import_does_not_overwrite(folder: Path) -> None:
     troupe("preset", "import", "Modelfile")
 
-    with pytest.raises(UserError, match=r"phi\.json exists already"):
+    with pytest.raises(UserError, match=r"phi\.json already exists"):
         troupe("preset", "import", "Modelfile")
     (folder / "presets" / "phi.json").rename(folder / "presets" / "mine.json")
-    with pytest.raises(UserError, match=r"mine\.json exists already"):
+    with pytest.raises(UserError, match=r"mine\.json already exists"):
         troupe("preset", "import", "Modelfile", "--name", "PHI")
 
 

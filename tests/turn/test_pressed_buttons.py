@@ -423,7 +423,7 @@ async def test_preset_that_is_gone_cannot_be_chosen(database: Database) -> None:
     setup = make_setup(database)
     await setup.say("/preset menu")
     await setup.say(menu_press(menu(setup).data, "0123456789"))
-    assert setup.texts[0].startswith("⚠ That preset does not exist any more.")
+    assert setup.texts[0].startswith("⚠ That preset no longer exists.")
 
 
 async def test_native_menu_is_for_its_author_alone_and_changed_by_the_press(

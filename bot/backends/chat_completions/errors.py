@@ -151,7 +151,7 @@ class TooLong:
     prompt_tokens: int | None
 
 
-def read_too_long(body: bytes) -> TooLong:
+def read_length_limits(body: bytes) -> TooLong:
     """Read the figures of an error."""
     text = body.decode(errors="replace")
     limit = _first(_LIMITS, text)
@@ -201,7 +201,7 @@ def _is_output_limit_too_high(body: bytes) -> bool:
     match = _LIMIT_TOO_HIGH.search(body)
     if match is None or match["tokens"] is None:
         return match is not None
-    context = read_too_long(body).context_tokens
+    context = read_length_limits(body).context_tokens
     return context is None or int(match["tokens"]) >= context
 
 
@@ -426,7 +426,7 @@ def _translate_refusal(
                 provider_unhealthy=False,
                 is_lasting=known.is_of_account,
                 rejects_system=known.rejects_system,
-                too_long=read_too_long(body) if known.notice is _TOO_LONG_NOTICE else None,
+                too_long=read_length_limits(body) if known.notice is _TOO_LONG_NOTICE else None,
             )
     return None
 
@@ -478,7 +478,7 @@ def timed_out(
     return RequestFailed(message, is_lasting=is_silent, is_away=is_silent)
 
 
-def stood_still(endpoint: Endpoint) -> RequestFailed:
+def timed_out_while_suspended(endpoint: Endpoint) -> RequestFailed:
     """Make the error for a request that timed out while this process was suspended."""
     message = f"{endpoint}: the request timed out because this process stood still"
     return RequestFailed(message, retryable=True, provider_unhealthy=False)

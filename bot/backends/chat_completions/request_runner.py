@@ -133,7 +133,7 @@ class Timeouts:
         """Return the error for a wait that raised TimeoutError; call it before `end`."""
         now = self._time()
         if now - self._until > STOOD_STILL_SECONDS:
-            return errors.stood_still(self._endpoint)
+            return errors.timed_out_while_suspended(self._endpoint)
         return self._expired(now)
 
     def end(self) -> None:

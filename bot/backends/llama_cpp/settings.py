@@ -11,7 +11,7 @@ from bot.backends.spec import FREE, BackendSpec, ModelPrice, ProviderSettings
 
 
 class LlamaCppSettings(ModelFileSettings):
-    """An engine that runs GGUF files; without any setting it runs the model that comes along."""
+    """An engine that runs GGUF files; by default, the included model."""
 
     kind: Literal["llama_cpp"] = "llama_cpp"
     engine: Literal["auto", "llama_cpp_python", "xllamacpp"] = Field(

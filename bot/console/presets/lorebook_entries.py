@@ -100,12 +100,12 @@ class EntryForm:
 
 
 def entry_count(book: object) -> int:
-    """Return how many entries a lorebook has; 0 for what is none."""
+    """Return how many entries a lorebook has; 0 if it is not a lorebook."""
     return len(_rows(book))
 
 
 def entry_form(book: object, number: int) -> EntryForm | None:
-    """Return the form of an entry; None if there is none, or if it is no object."""
+    """Return the form of an entry; None if there is none, or it is not an object."""
     entry = _entry(book, number)
     if entry is None:
         return None

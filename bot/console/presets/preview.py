@@ -121,7 +121,7 @@ class DraftPreviews:
     async def show(
         self, edited: EditedPreset, scene_id: str, *, may_spend: bool
     ) -> Mapping[str, object]:
-        """Compose the prompt of the draft, or of the published version where there is none.
+        """Compose the prompt of the draft, or else of the published version.
 
         Returns `prompt` and `more_tokens` than the published version takes (None: that is missing,
         or cannot be composed), or the `problem`.

@@ -155,7 +155,7 @@ class _Webhook(msgspec.Struct):
 
 
 class AnswerThreads:
-    """Opens threads where the bot may; elsewhere answers go on in their channels."""
+    """Opens threads where the bot may; elsewhere answers stay in their channels."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest

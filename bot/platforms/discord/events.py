@@ -67,7 +67,7 @@ class EventQueue:
     async def take(self, seconds: float) -> list[GatewayEvent]:
         """Wait for an event; take all, up to and including the start of a session.
 
-        After so many seconds only quiet events are taken, if there are any.
+        After a timeout, only quiet events are taken, if any.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -87,7 +87,7 @@ class Gateway(ShardClient):
         return None if self.is_connected else "the Discord gateway closed the connection"
 
     async def events(self, seconds: float) -> list[GatewayEvent]:
-        """Wait for events, at most so long, and take all up to the start of a session."""
+        """Wait for events, up to a timeout, and take all up to the start of a session."""
         return await self._events.take(seconds)
 
     def on_connect(self) -> None:

@@ -1,4 +1,4 @@
-"""Groups that became supergroups: their conversations go on under the id that they had first.
+"""Groups that became supergroups: their conversations continue under their first id.
 
 Telegram gives a supergroup another chat id than the group had, and counts its messages from 1
 again. Addresses keep the first id, so that everything that is stored of the group (history, preset,

@@ -257,7 +257,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             task.add_done_callback(self._acknowledging.discard)
 
     async def _refusals(self, incomings: Sequence[Incoming]) -> dict[str, str | None]:
-        """Return for each press what the person is told instead; None: it is stored."""
+        """Return for each press the notice that refuses it; None: it is stored."""
         presses = [one for one in incomings if isinstance(one, Pressed)]
         refusals: dict[str, str | None] = {}
         if not presses:

@@ -224,7 +224,7 @@ class ScreenSurface(PrintingSurface):
             self._print_plain(printed_file(message.file, self._language))
 
     def _grow(self, message_id: str, text: str) -> None:
-        """Show a message as it is now, below those that are complete."""
+        """Show the current state of a message, below the complete ones."""
         if message_id != self._growing:
             self.end_message()
         self._growing, self._texts[message_id] = message_id, text

@@ -365,7 +365,7 @@ def _is_system(one: _Filled) -> bool:
 def _messages_before(
     filled: Sequence[_Filled], examples: Sequence[Message], lore: LoreResult
 ) -> list[Message]:
-    """Return the messages behind the system message; neighbors of the role "system" are joined."""
+    """Return the messages after the system message; neighboring system messages are joined."""
     found: list[Message] = []
     for one in filled:
         messages = [one.message] if one.text.strip() else []

@@ -257,7 +257,7 @@ class Preset(StrictModel):
     scenario: str | None = None
     """The circumstances of the conversation, which follow the persona."""
     post_history_instructions: str | None = None
-    """The system message behind the newest message."""
+    """The system message after the newest message."""
     prompts: Annotated[tuple[OrderedPrompt, ...], Field(max_length=_MAX_MESSAGES)] = ()
     """SillyTavern's prompt order; it replaces the usual order of the prompt."""
     lorebook: Annotated[str | dict[str, object], _check(_lorebook_problem)] | None = None

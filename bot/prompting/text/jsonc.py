@@ -79,7 +79,7 @@ def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
     def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
         if refuses_duplicates and len(found) < len(pairs):
-            raise JsonSyntaxError(translatable("a key is there twice in one object"), 1, 1)
+            raise JsonSyntaxError(translatable("an object has the same key twice"), 1, 1)
         return found
 
     value: object = None

@@ -7,7 +7,7 @@ import structlog
 from bot.chat.command import ButtonAction, Command, read_button
 from bot.chat.incoming import Pressed, Request, Said
 from bot.chat.rate import Rate
-from bot.errors import ToldAlready, UserError
+from bot.errors import AlreadyNotified, UserError
 from bot.ports import Clock, RateLimits
 from bot.replying.generate import StopFlag
 from bot.telemetry.metrics import LIMITED_MESSAGES
@@ -170,7 +170,7 @@ class CommandLimits:
         return cls(rates, per_person=count, seconds=seconds)
 
     async def admit(self, said: Said, command: Command) -> None:
-        """Count a command; beyond the limit raise `UserError`, or `ToldAlready` if they know."""
+        """Count a command; over the limit, raise `UserError`, or `AlreadyNotified` if they know."""
         if command.name == _STOP:
             return
         kind = "deletions" if command.name == _FORGET else "commands"
@@ -180,9 +180,9 @@ class CommandLimits:
         # Only a native command waits for its own response.
         if said.interaction is not None or await self._notices.is_due_in(said.address.channel):
             raise UserError(refusal)
-        raise ToldAlready
+        raise AlreadyNotified
 
-    async def tells_unreadable(self, said: Said) -> bool:
+    async def should_tell_unreadable(self, said: Said) -> bool:
         """Return whether to tell the author of a message that nothing in it can be read.
 
         Whoever sends many in a row gets a notice now and then: each notice delays others where a

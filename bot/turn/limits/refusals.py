@@ -135,8 +135,8 @@ class RefusedChats:
         """Say why a message is not answered."""
         _, reason = self._refused.get(said.address.lane, (0.0, ""))
         return translatable(
-            "⚠ This chat refuses my answers: “{reason}” I try again when somebody asks, every"
-            " {seconds} s at most.",
+            "⚠ This chat refuses my answers: “{reason}” I try again when somebody asks, at most"
+            " every {seconds} s.",
             reason=reason or "…",
             seconds=round(REFUSED_SECONDS),
         )
@@ -231,7 +231,7 @@ class RestoredMessages:
         return at <= until or self._is_forgotten(channel, said.message_id)
 
     def keep(self, event: Incoming) -> Incoming | None:
-        """Return what to store of an event that a platform delivers; None: nothing of it."""
+        """Return the event to store for one that a platform delivers; None: store nothing."""
         if self._newest is None or not isinstance(event, Said):
             return event
         if self.is_void(event):

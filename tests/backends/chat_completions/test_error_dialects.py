@@ -9,7 +9,7 @@ import pytest
 from bot.backends.chat_completions.errors import (
     Endpoint,
     TooLong,
-    read_too_long,
+    read_length_limits,
     translate_error_event,
     translate_status,
 )
@@ -67,4 +67,4 @@ def test_every_named_dialect_is_among_the_bodies() -> None:
 def test_figures_of_a_rejected_prompt_are_read(
     error: str, context: int | None, prompt: int | None
 ) -> None:
-    assert read_too_long(error.encode()) == TooLong(context, prompt)
+    assert read_length_limits(error.encode()) == TooLong(context, prompt)

@@ -116,7 +116,7 @@ def test_legacy_template_is_cut_after_the_last_response() -> None:
         ("{{ range .Messages }}{{ .Rol }}{{ end }}", "template: :1: the field .Rol of a message"),
         ("{{ .A 1 }}", "template: :1: an argument for something that is not a function cannot"),
         ("{{ ((((.A)))) " * 100, "template: :1: "),
-        ("{{ range .A }}" * 5, "template: :1: more than 4 ranges in each other"),
+        ("{{ range .A }}" * 5, "template: :1: ranges nested deeper than 4"),
         ("{{ if .A }}" * 200, "template: :1: nested deeper than 100"),
     ],
 )

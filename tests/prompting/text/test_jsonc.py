@@ -73,7 +73,7 @@ def test_errors_name_the_problem_and_the_line(text: str, line: int, problem: str
 @pytest.mark.parametrize(
     ("end", "problem"),
     [
-        ('"a": 1, "a": 2', "a key is there twice in one object"),
+        ('"a": 1, "a": 2', "an object has the same key twice"),
         ('"a": "\\ud83d"', "this text has a lone surrogate, which cannot be stored"),
         ('"a": 1e999', "this number is too large"),
         ('"a": NaN', "NaN is not a JSON number"),
