@@ -4,38 +4,29 @@ import asyncio
 import base64
 import re
 import sys
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
-from typing import TypeAlias
-import structlog
-from bot.chat.incoming import Address
-from bot.chat.incoming import MediaItem
-from bot.chat.incoming import MediaKind
-from bot.chat.incoming import Said
-from bot.chat.incoming import make_storable
-from bot.chat.prompt import Image
-from bot.chat.session import MAX_TEXT_BYTES
-from bot.chat.session import NO_FILES
-from bot.chat.session import READABLE
-from bot.chat.session import AttachedFiles
-from bot.chat.session import AttachedText
-from bot.chat.session import UnreadFile
-from bot.chat.session import clean_file_name
-from bot.errors import PlatformError
-from bot.errors import TroupeError
-from bot.media.fetching import FetchFailed
-from bot.media.fetching import FetchRefused
-from bot.media.text_decoding import DecodedText
-from bot.media.text_decoding import decode_text
-from bot.media.text_decoding import find_guessable_text
-from bot.telemetry.secret_masker import mask_pasted_tokens
-from bot.texts.text import Text
-from bot.texts.text import translatable
+from typing import Literal, TypeAlias
 
+import structlog
+
+from bot.chat.incoming import Address, MediaItem, MediaKind, Said, make_storable
+from bot.chat.prompt import Image
+from bot.chat.session import (
+    MAX_TEXT_BYTES,
+    NO_FILES,
+    READABLE,
+    AttachedFiles,
+    AttachedText,
+    UnreadFile,
+    clean_file_name,
+)
+from bot.errors import PlatformError, TroupeError
+from bot.media.fetching import FetchFailed, FetchRefused
+from bot.media.text_decoding import DecodedText, decode_text, find_guessable_text
+from bot.telemetry.secret_masker import mask_pasted_tokens
+from bot.texts.text import Text, translatable
 
 _log = structlog.get_logger(__name__)
 _MAX_FILE_BYTES = 10 * 1024 * 1024

@@ -2,35 +2,31 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
-from typing import TypeAlias
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
+
 import structlog
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
+
+from bot.chat.incoming import Said, WakeReason
 from bot.chat.outgoing import OutgoingPart
-from bot.chat.prompt import ToolName
-from bot.chat.prompt import ToolSpec
+from bot.chat.prompt import ToolName, ToolSpec
 from bot.chat.receipt import Receipt
-from bot.chat.session import NO_FILES
-from bot.chat.session import AttachedFiles
-from bot.chat.session import Claim
-from bot.chat.session import InboxMessage
-from bot.chat.session import ReadableTurns
-from bot.chat.session import Session
-from bot.chat.session import Turn
-from bot.chat.session import TurnRange
-from bot.chat.session import TurnResult
-from bot.chat.session import all_turns
-from bot.chat.session import described_text
+from bot.chat.session import (
+    NO_FILES,
+    AttachedFiles,
+    Claim,
+    InboxMessage,
+    ReadableTurns,
+    Session,
+    Turn,
+    TurnRange,
+    TurnResult,
+    all_turns,
+    described_text,
+)
 from bot.chat.story import Story
 from bot.chat.usage import EmbeddingPayer
 from bot.commands.personas import UserPersonas
@@ -38,37 +34,21 @@ from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError
 from bot.intake import storable_said
 from bot.media.attachment_reader import AttachmentReader
-from bot.memory import RetrieveStories
-from bot.memory import Summarizer
-from bot.ports import Backend
-from bot.ports import Clock
-from bot.ports import ToolServer
-from bot.prompting.compose.compose import compose
-from bot.prompting.compose.compose import find_model_limit
-from bot.prompting.compose.compose import fit_for_backend
-from bot.prompting.compose.compose import template_of
+from bot.memory import RetrieveStories, Summarizer
+from bot.ports import Backend, Clock, ToolServer
+from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend, template_of
 from bot.prompting.draft import Draft
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
-from bot.replying.answer_parts import count_messages
-from bot.replying.answer_parts import messages_of
+from bot.replying.answer_parts import count_messages, messages_of
 from bot.replying.live_reply import LiveReply
-from bot.routing.presets import ActiveCharacters
-from bot.routing.presets import ActivePreset
-from bot.routing.presets import PresetResolver
+from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.storage.conversations import Conversations
 from bot.texts.text import Text
-from bot.tools import Tool
-from bot.tools import Toolbox
-from bot.tools import dice_tool
-from bot.tools import history_tool
-from bot.tools import server_tools
-from bot.tools import story_tool
-from bot.tools import time_tool
+from bot.tools import Tool, Toolbox, dice_tool, history_tool, server_tools, story_tool, time_tool
 from bot.turn.message_groups import MessageGroup
 from bot.value_class import value_class
-
 
 ReadBefore: TypeAlias = Callable[[Said, int], Awaitable[Sequence[Said]]]
 """Lists the newest messages before one, up to a limit, oldest first; raises `PlatformError`."""
