@@ -1,8 +1,18 @@
-"""Run a command of `troupe` in this process."""
+"""Run a command of `troupe` in this process, and use the database of its settings."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from typer.testing import CliRunner
 
 from bot.cli.app import app
+from bot.settings import read_settings
+from bot.storage.data_dir import create_data_dir
+from bot.storage.database import Database, open_database
+from bot.storage.operation import AuditLog
+
+T = TypeVar("T")
 
 
 def troupe(*words: str, given: str | None = None) -> str:
@@ -10,3 +20,21 @@ def troupe(*words: str, given: str | None = None) -> str:
     result = CliRunner().invoke(app, words, input=given, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def use_database(action: Callable[[Database], Awaitable[T]]) -> T:
+    """Return what an action does with the database, which is created first."""
+
+    async def use() -> T:
+        settings = read_settings()
+        create_data_dir(settings.data_dir)
+        async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
+            return await action(database)
+
+    return asyncio.run(use())
+
+
+def audited() -> list[tuple[str, str, str]]:
+    """Return who did what to whom, in their order."""
+    entries = use_database(lambda database: AuditLog(database).newest(10))
+    return [(one.who, one.action, one.subject) for one in reversed(entries)]

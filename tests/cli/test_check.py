@@ -8,19 +8,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-
 import pytest
 from typer.testing import CliRunner
-
 from bot.backends.model_files import store as model_store
 from bot.cli.app import app
 from bot.cli.check import check_everything
 from bot.settings import read_settings
-from tests.backends import tiny_gguf, toy_projector
+from tests.backends import tiny_gguf
+from tests.backends import toy_projector
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT
-from tests.rigs.fake_openai import FakeOpenAI, thinking
+from tests.rigs.fake_openai import FakeOpenAI
+from tests.rigs.fake_openai import thinking
 from tests.support.chats import running_platforms
+
 
 ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"}
 
@@ -47,6 +48,19 @@ def wrong_lines(lines: list[str]) -> list[str]:
     return [line.removeprefix("WRONG  ") for line in lines if line.startswith("WRONG")]
 
 
+async def find_wrong(**given: object) -> list[str]:
+    passed, lines = await run_check(**given)
+    found = wrong_lines(lines)
+    assert passed is not bool(found)
+    return found
+
+
+def models_folder(folder: Path) -> Path:
+    made = model_store.models_folder(folder / "data")
+    made.mkdir(parents=True)
+    return made
+
+
 async def test_check_reports_a_line_for_each_thing() -> None:
     passed, lines = await run_check()
     assert passed
@@ -61,8 +75,7 @@ async def test_check_reports_a_line_for_each_thing() -> None:
 
 async def test_check_finds_misspelt_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_DISCORD_TOKEN", "x")
-    passed, lines = await run_check()
-    assert not passed
+    _, lines = await run_check()
     assert wrong_lines(lines) == [
         "settings: TROUPE_DISCORD_TOKEN is not a setting of Troupe; "
         "did you mean TROUPE_DISCORD__TOKEN?"
@@ -105,24 +118,18 @@ async def test_check_names_the_problem_of_a_preset(
     folder: Path, keys: dict[str, object], problem: str
 ) -> None:
     write_preset(folder, {**ECHO, **keys})
-    passed, lines = await run_check()
-    assert not passed
-    [line] = wrong_lines(lines)
+    [line] = await find_wrong()
     assert line.startswith(problem)
 
 
 async def test_check_finds_installed_file_that_is_not_a_model(folder: Path) -> None:
-    model_store.models_folder(folder / "data").mkdir(parents=True)
-    (model_store.models_folder(folder / "data") / "half.gguf").write_bytes(b"GGUF half")
-    passed, lines = await run_check()
-    assert not passed
-    [line] = wrong_lines(lines)
+    (models_folder(folder) / "half.gguf").write_bytes(b"GGUF half")
+    [line] = await find_wrong()
     assert line.startswith("model half: data/models/half.gguf cannot be read as a GGUF file")
 
 
 async def test_check_does_not_load_projector_as_a_model(folder: Path) -> None:
-    model_store.models_folder(folder / "data").mkdir(parents=True)
-    toy_projector.write(model_store.models_folder(folder / "data") / "mmproj.gguf")
+    toy_projector.write(models_folder(folder) / "mmproj.gguf")
     passed, lines = await run_check()
     assert passed
     assert lines[-1].startswith("ok     model mmproj: a projector, not a model")
@@ -149,13 +156,10 @@ async def test_check_loads_and_times_installed_model(
 async def test_check_does_not_load_model_larger_than_free_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model_store.models_folder(folder / "data").mkdir(parents=True)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
-    tiny_gguf.write(model_store.models_folder(folder / "data") / "big.gguf", family)
+    tiny_gguf.write(models_folder(folder) / "big.gguf", family)
     monkeypatch.setattr("bot.backends.llama_cpp.model_trial.free_bytes", lambda: 10_000_000)
-    passed, lines = await run_check()
-    assert not passed
-    assert wrong_lines(lines) == [
+    assert await find_wrong() == [
         "model big: it needs about 0.1 GB of memory and this machine has 0.0 GB free; take a "
         "smaller model, or lower the provider's CONTEXT_TOKENS or PARALLEL"
     ]
@@ -175,9 +179,8 @@ async def test_check_tests_the_other_presets_beside_a_broken_one(folder: Path) -
 
 async def test_check_reports_every_problem_not_only_the_first(folder: Path) -> None:
     (folder / "data").touch()
-    passed, lines = await run_check(default_preset="nova", redis_url="redis://127.0.0.1:1/0")
-    assert not passed
-    assert [line.split(":")[0] for line in wrong_lines(lines)] == [
+    found = await find_wrong(default_preset="nova", redis_url="redis://127.0.0.1:1/0")
+    assert [line.split(":")[0] for line in found] == [
         "presets",
         "database",
         "signals",
@@ -186,15 +189,13 @@ async def test_check_reports_every_problem_not_only_the_first(folder: Path) -> N
 
 async def test_check_names_setting_of_unusable_data_directory(folder: Path) -> None:
     (folder / "data").touch()
-    _, lines = await run_check()
-    [line] = wrong_lines(lines)
+    [line] = await find_wrong()
     assert "data directory data cannot be used" in line
     assert "TROUPE_DATA_DIR" in line
 
 
 async def test_check_does_not_print_database_password() -> None:
-    _, lines = await run_check(database_url="postgresql+asyncpg://bot:hunter2@127.0.0.1:1/troupe")
-    [line] = wrong_lines(lines)
+    [line] = await find_wrong(database_url="postgresql+asyncpg://bot:hunter2@127.0.0.1:1/troupe")
     assert line.startswith("database: the database failed: ")
     assert "hunter2" not in line
 
@@ -204,9 +205,7 @@ async def test_check_finds_unreachable_provider(
 ) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__MINE__BASE_URL", "http://127.0.0.1:1/v1")
     write_preset(folder, {**ECHO, "provider": "mine"})
-    passed, lines = await run_check()
-    assert not passed
-    assert wrong_lines(lines)[0].startswith("provider mine: ")
+    assert (await find_wrong())[0].startswith("provider mine: ")
 
 
 @pytest.mark.parametrize(
@@ -244,11 +243,9 @@ async def test_check_finds_model_that_ollama_does_not_have(
         passed, _ = await run_check()
         assert passed
         write_preset(folder, {**ECHO, "provider": "ollama", "model": "llama9"})
-        passed, lines = await run_check()
-    assert not passed
-    assert wrong_lines(lines) == [
-        f"provider ollama: provider 'ollama' has no model 'llama9' at {address}; it has m"
-    ]
+        assert await find_wrong() == [
+            f"provider ollama: provider 'ollama' has no model 'llama9' at {address}; it has m"
+        ]
 
 
 def test_check_keeps_the_log_from_its_lines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,9 +394,7 @@ async def test_check_tests_embedding_if_a_character_has_stories(folder: Path) ->
     assert passed
     assert "ok     embedding: multilingual-e5-small on this machine" in lines
 
-    passed, lines = await run_check(embedding={"kind": "gguf", "model_path": "bge.gguf"})
-    assert not passed
-    [line] = wrong_lines(lines)
+    [line] = await find_wrong(embedding={"kind": "gguf", "model_path": "bge.gguf"})
     assert line.startswith("embedding: bge.gguf cannot be read as a GGUF file")
 
 

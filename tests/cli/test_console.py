@@ -1,6 +1,5 @@
 """`troupe console`: links to log in, sessions, tokens of the API."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,10 @@ from bot.console.login import token_digest
 from bot.console.server import published_address
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.database import open_database
+from bot.storage.database import Database
 from bot.storage.operation import AuditLog
 from bot.storage.tokens import ConsoleTokens
-from tests.cli.command import troupe
+from tests.cli.command import audited, troupe, use_database
 
 
 def console(*words: str) -> str:
@@ -26,13 +25,12 @@ def test_link_is_to_the_running_service_and_logs_in_once(folder: Path) -> None:
         link = console("url")
     address, _, token = link.partition("#")
 
-    async def use_twice() -> list[bool]:
-        async with open_database("sqlite:///data/troupe.db") as database:
-            tokens = ConsoleTokens(database, SystemClock())
-            return [await tokens.use_login(token_digest(token)) for _ in range(2)]
+    async def use_twice(database: Database) -> list[bool]:
+        tokens = ConsoleTokens(database, SystemClock())
+        return [await tokens.use_login(token_digest(token)) for _ in range(2)]
 
     assert address == "http://127.0.0.1:8713/login"
-    assert asyncio.run(use_twice()) == [True, False]
+    assert use_database(use_twice) == [True, False]
 
 
 def test_link_without_a_service_names_the_remedy() -> None:
@@ -46,14 +44,12 @@ def test_link_without_a_service_names_the_remedy() -> None:
 def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
     token = console("token", "add", "backup", *scopes)
 
-    async def find() -> tuple[Scope, ...]:
-        async with open_database("sqlite:///data/troupe.db") as database:
-            found = await ConsoleTokens(database, SystemClock()).find_api_token(token_digest(token))
-            assert found is not None
-            return found.scopes
-
+    found = use_database(
+        lambda database: ConsoleTokens(database, SystemClock()).find_api_token(token_digest(token))
+    )
     assert token.startswith("troupe_")
-    assert asyncio.run(find()) == (Scope.OPERATE, Scope.READ)
+    assert found is not None
+    assert found.scopes == (Scope.OPERATE, Scope.READ)
     assert console("token", "list") == "backup: operate, read"
     with pytest.raises(UserError, match="there is no scope 'oparate'; did you mean operate"):
         console("token", "add", "other", "--scope", "read,oparate")
@@ -64,25 +60,21 @@ def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match="there is no token 'backup'"):
         console("token", "revoke", "backup")
 
-    async def audited() -> list[tuple[str, str, str]]:
-        async with open_database("sqlite:///data/troupe.db") as database:
-            entries = await AuditLog(database).newest(10)
-            return [(one.action, one.subject, one.after) for one in entries]
-
-    assert asyncio.run(audited()) == [
-        *(("revoke token", "backup", ""), ("add token", "backup", "operate, read"))
+    assert audited() == [
+        ("command line", "add token", "backup"),
+        ("command line", "revoke token", "backup"),
     ]
+    [_, added] = use_database(lambda database: AuditLog(database).newest(10))
+    assert added.after == "operate, read"
 
 
 def test_revoking_tells_how_many_sessions_ended() -> None:
-    async def add() -> None:
-        async with open_database("sqlite:///data/troupe.db") as database:
-            tokens = ConsoleTokens(database, SystemClock())
-            for digest in ("a", "b"):
-                await tokens.add_session(digest, SystemClock().now() + 60)
+    async def add(database: Database) -> None:
+        tokens = ConsoleTokens(database, SystemClock())
+        for digest in ("a", "b"):
+            await tokens.add_session(digest, SystemClock().now() + 60)
 
-    Path("data").mkdir()
-    asyncio.run(add())
+    use_database(add)
 
     assert console("revoke") == "ended 2 sessions"
     assert console("revoke") == "ended 0 sessions"

@@ -1,6 +1,5 @@
 """`troupe export` writes what a person said, and said of themselves, as JSON."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,24 +9,16 @@ import pytest
 from cryptography.fernet import Fernet
 
 from bot.chat.incoming import Address
-from bot.chat.session import Turn, TurnResult
+from bot.chat.session import Turn
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
-from bot.settings import read_settings
 from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.conversations import Conversations
-from bot.storage.database import open_database
-from bot.storage.inbox import SqlInbox
-from bot.storage.operation import AuditLog
-from tests.cli.command import troupe
-from tests.samples import ALICE, BOB, begin, make_incoming
+from bot.storage.database import Database
+from tests.cli.command import audited, troupe, use_database
+from tests.samples import ALICE, BOB, make_incoming
+from tests.support.answers import store_answer
 
 MINE = [("telegram:5", "in a group, é\u202e"), ("telegram:6", "in another one")]
-
-
-@pytest.fixture(autouse=True)
-def _prepare(folder: Path) -> None:
-    (folder / "data").mkdir()
 
 
 def export(*words: str) -> str:
@@ -37,32 +28,18 @@ def export(*words: str) -> str:
 def store_words() -> None:
     """Let ALICE say something in two chats, and BOB in one; both describe themselves."""
 
-    async def store() -> None:
-        settings, clock = read_settings(), SystemClock()
+    async def store(database: Database) -> None:
         said = [(MINE[0], ALICE), (("telegram:5", "not mine"), BOB), (MINE[1], ALICE)]
-        async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-            conversations = Conversations(database, clock)
-            for number, ((key, text), who) in enumerate(said):
-                address = Address("telegram", key.rpartition(":")[2])
-                one = make_incoming(text, key=f"{key}:{number}", author=who)
-                await SqlInbox(database, clock).receive([replace(one, address=address)], {})
-                claim, message = await begin(conversations, key)
-                turns = [Turn("user", text, who, one.at), Turn("assistant", "ok", None, one.at)]
-                await conversations.finish(claim, message, TurnResult(turns))
-                await conversations.release(claim)
-            chat_settings = SqlChatSettings(database, clock)
-            await chat_settings.set(f"{ALICE.id}@telegram:5", "persona", "a knight", ALICE.id)
-            await chat_settings.set(BOB.id, "persona", "a dragon", BOB.id)
+        for number, ((key, text), who) in enumerate(said):
+            one = make_incoming(text, key=f"{key}:{number}", author=who)
+            one = replace(one, address=Address("telegram", key.rpartition(":")[2]))
+            turns = [Turn("user", text, who, one.at), Turn("assistant", "ok", None, one.at)]
+            await store_answer(database, incoming=one, turns=turns)
+        chat_settings = SqlChatSettings(database, SystemClock())
+        await chat_settings.set(f"{ALICE.id}@telegram:5", "persona", "a knight", ALICE.id)
+        await chat_settings.set(BOB.id, "persona", "a dragon", BOB.id)
 
-    asyncio.run(store())
-
-
-async def noted() -> Sequence[tuple[str, str, str]]:
-    """Return what the audit log says."""
-    settings = read_settings()
-    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        entries = await AuditLog(database).newest(10)
-    return [(one.who, one.action, one.subject) for one in entries]
+    use_database(store)
 
 
 def words_in(text: str) -> Sequence[tuple[str, str]]:
@@ -84,7 +61,7 @@ def test_operator_exports_the_own_words_of_a_person(
     assert words_in(text) == MINE
     assert json.loads(text)["person"] == ALICE.id
     assert json.loads(text)["descriptions"] == {f"{ALICE.id}@telegram:5": "a knight"}
-    assert asyncio.run(noted()) == [("command line", "export person", ALICE.id)]
+    assert audited() == [("command line", "export person", ALICE.id)]
 
 
 def test_file_of_an_export_is_for_its_owner_only_and_replaces_none(folder: Path) -> None:
@@ -120,15 +97,15 @@ def test_export_of_nobody_is_an_error_and_writes_no_file(
     with pytest.raises(UserError, match=problem):
         export("--user", person, "--to", "words.json")
     assert not (folder / "words.json").exists()
-    assert asyncio.run(noted()) == []
+    assert audited() == []
 
 
 def test_person_who_only_described_themselves_is_exported() -> None:
-    async def describe() -> None:
-        async with open_database("sqlite:///data/troupe.db") as database:
-            await SqlChatSettings(database, SystemClock()).set(BOB.id, "persona", "a dragon", "me")
-
-    asyncio.run(describe())
+    use_database(
+        lambda database: SqlChatSettings(database, SystemClock()).set(
+            BOB.id, "persona", "a dragon", "me"
+        )
+    )
     text = export("--user", BOB.id)
     assert (words_in(text), json.loads(text)["descriptions"]) == ([], {BOB.id: "a dragon"})
 
@@ -136,4 +113,4 @@ def test_person_who_only_described_themselves_is_exported() -> None:
 def test_export_before_there_is_a_database_makes_none(folder: Path) -> None:
     with pytest.raises(SettingsError, match="there is no database in"):
         export("--user", ALICE.id)
-    assert list((folder / "data").iterdir()) == []
+    assert list(folder.iterdir()) == []

@@ -13,9 +13,8 @@ from bot.runtime.clock import SystemClock
 from bot.service.resources import with_stored_keys
 from bot.settings import collect_secrets, read_settings
 from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.database import open_database
 from bot.storage.operation import AuditLog
-from tests.cli.command import troupe
+from tests.cli.command import audited, troupe, use_database
 
 SECRET, OTHER = "sk-SECRET-1111", "sk-SECRET-2222"
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
@@ -130,16 +129,10 @@ def stored(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in (folder / "data").glob("troupe.db*"))
 
 
-async def store_setting() -> None:
-    settings = read_settings()
-    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        await SqlChatSettings(database, SystemClock()).set("telegram:1", "persona", "canary", "me")
-
-
-async def read_setting() -> str:
-    settings = read_settings()
-    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        found = await SqlChatSettings(database, SystemClock()).get_all(["telegram:1"], "persona")
+def read_setting() -> str:
+    found = use_database(
+        lambda database: SqlChatSettings(database, SystemClock()).get_all(["telegram:1"], "persona")
+    )
     return found["telegram:1"]
 
 
@@ -147,7 +140,11 @@ def test_texts_are_encrypted_rotated_and_decrypted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys("add", "groq", given=SECRET)
-    asyncio.run(store_setting())
+    use_database(
+        lambda database: SqlChatSettings(database, SystemClock()).set(
+            "telegram:1", "persona", "canary", "me"
+        )
+    )
     assert b"canary" in stored(folder)
     with pytest.raises(SettingsError, match="set TROUPE_ENCRYPT_TEXTS=true first"):
         troupe("db", "encrypt")
@@ -161,17 +158,17 @@ def test_texts_are_encrypted_rotated_and_decrypted(
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
     assert "encryption key: 1 keys, " in keys("rotate")
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)
-    assert asyncio.run(read_setting()) == "canary"
+    assert read_setting() == "canary"
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", OLD)
     with pytest.raises(SettingsError, match="add that key to"):
-        asyncio.run(read_setting())
+        read_setting()
 
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)
     monkeypatch.delenv("TROUPE_ENCRYPT_TEXTS")
-    assert asyncio.run(read_setting()) == "canary"
+    assert read_setting() == "canary"
     assert troupe("db", "decrypt").endswith("are decrypted now: 1\n")
     monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
-    assert asyncio.run(read_setting()) == "canary"
+    assert read_setting() == "canary"
     assert b"canary" in stored(folder)
 
 
@@ -196,13 +193,9 @@ def test_changes_of_keys_and_of_encryption_are_in_the_audit_log_without_the_keys
     monkeypatch.delenv("TROUPE_ENCRYPT_TEXTS")
     troupe("db", "decrypt")
 
-    async def read() -> list[tuple[str, str, str]]:
-        async with open_database(read_settings().sqlalchemy_url) as database:
-            noted = await AuditLog(database).newest(10)
-        assert SECRET not in repr(noted)
-        return [(one.who, one.action, one.subject) for one in noted][::-1]
-
-    assert asyncio.run(read()) == [
+    noted = use_database(lambda database: AuditLog(database).newest(10))
+    assert SECRET not in repr(noted)
+    assert audited() == [
         ("command line", "add provider key", "groq"),
         ("command line", "rotate encryption key", "all"),
         ("command line", "remove provider key", "1"),

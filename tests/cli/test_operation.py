@@ -1,50 +1,50 @@
 """`troupe nodes|jobs|dead-letters|pause|resume` on the database of the settings."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-
 import pytest
-from sqlalchemy import select, update
-
+from sqlalchemy import select
+from sqlalchemy import update
 from bot.chat.access import COMMAND_LINE
-from bot.chat.incoming import Address, ForgetRequested
-from bot.chat.session import Turn, TurnResult
+from bot.chat.incoming import Address
+from bot.chat.incoming import ForgetRequested
+from bot.chat.session import Turn
 from bot.chat.usage import AnswerCharge
 from bot.cli.installation import format_age
-from bot.errors import SettingsError, StoreError, UserError
+from bot.errors import SettingsError
+from bot.errors import StoreError
+from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
-from bot.storage.database import Database, open_database
+from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.leases import SqlRoleLeases
-from bot.storage.operation import AuditLog, NodeRegistry
-from bot.storage.outbox import SenderIdentity, SqlOutbox
+from bot.storage.operation import NodeRegistry
+from bot.storage.outbox import SenderIdentity
+from bot.storage.outbox import SqlOutbox
 from bot.storage.rows import decode_event
-from bot.storage.tables import inbox, node
+from bot.storage.tables import inbox
+from bot.storage.tables import node
 from tests.cli.command import troupe
-from tests.samples import ALICE, BOB, begin, make_incoming
-from tests.support.store import RECEIPT, Store, refuse_answer, set_aside
+from tests.samples import ALICE
+from tests.samples import BOB
+from tests.samples import make_incoming
+from tests.support.store import RECEIPT
+from tests.support.store import Store
+from tests.support.store import refuse_answer
+from tests.support.store import set_aside
+from tests.cli.command import audited
+from tests.cli.command import use_database
+from tests.support.answers import store_answer
+
 
 LIST = ("dead-letters", "list")
 
 
-@pytest.fixture(autouse=True)
-def _prepare(folder: Path) -> None:
-    (folder / "data").mkdir()
-
-
 def run(*words: str) -> list[str]:
     return troupe(*words).splitlines()
-
-
-def prepare(action: Callable[[Database], Awaitable[object]]) -> None:
-    async def act() -> None:
-        async with open_database("sqlite:///data/troupe.db") as database:
-            await action(database)
-
-    asyncio.run(act())
 
 
 async def nothing(_database: Database) -> None:
@@ -66,12 +66,7 @@ def on_store(make: Callable[[Store], Awaitable[None]]) -> Callable[[Database], A
 
 
 def audit_of(*actions: str) -> None:
-    async def check(database: Database) -> None:
-        entries = await AuditLog(database).newest(10)
-        assert [one.action for one in reversed(entries)] == list(actions)
-        assert {one.who for one in entries} <= {COMMAND_LINE}
-
-    prepare(check)
+    assert [(who, action) for who, action, _ in audited()] == [(COMMAND_LINE, a) for a in actions]
 
 
 def test_processes_are_shown_and_one_that_died_is_silent() -> None:
@@ -82,7 +77,7 @@ def test_processes_are_shown_and_one_that_died_is_silent() -> None:
         silent = update(node).values(seen_at=node.c.seen_at - 300)
         await database.write(lambda c: c.execute(silent).rowcount)
 
-    prepare(start)
+    use_database(start)
     head, line = run("nodes")
     assert head.split() == ["process", "roles", "version", "up", "seen", "answering", "holds"]
     assert "host:1" in line
@@ -92,7 +87,7 @@ def test_processes_are_shown_and_one_that_died_is_silent() -> None:
 
 
 def test_without_processes_the_question_is_asked() -> None:
-    prepare(nothing)
+    use_database(nothing)
     assert run("nodes") == [
         "no process has reported itself; is the service running on this database?"
     ]
@@ -103,7 +98,7 @@ def test_jobs_and_work_are_shown() -> None:
     async def lease(database: Database) -> None:
         await SqlRoleLeases(database, "host:1", SystemClock()).take("receive telegram", 60)
 
-    prepare(lease)
+    use_database(lease)
     lines = run("jobs")
     assert lines[1].split()[:3] == ["receive", "telegram", "host:1"]
     assert "work" in lines[3]
@@ -114,7 +109,7 @@ def test_jobs_and_work_are_shown() -> None:
 def test_dead_letter_is_listed_shown_retried_and_dropped(
     make: Callable[[Store], Awaitable[None]],
 ) -> None:
-    prepare(on_store(make))
+    use_database(on_store(make))
     _, line = run(*LIST)
     name, words = line.split()[0], {"poison", "an answer"}
     assert not any(one in line for one in words), "a list has no words of people"
@@ -123,7 +118,7 @@ def test_dead_letter_is_listed_shown_retried_and_dropped(
     assert run(*LIST) == ["nothing was set aside"]
     audit_of("retry dead letter")
 
-    prepare(on_store(make) if make is set_aside else _kill_again)
+    use_database(on_store(make) if make is set_aside else _kill_again)
     _, line = run(*LIST)
     name = line.split()[0]
     assert run("dead-letters", "drop", name) == [f"{name} is dropped"]
@@ -140,7 +135,7 @@ async def _kill_again(database: Database) -> None:
 
 
 def test_pause_and_resume_are_told_and_audited() -> None:
-    prepare(nothing)
+    use_database(nothing)
     assert run("pause") == ["paused: all; every process obeys within 2 seconds"]
     with pytest.raises(UserError, match="all is paused already; `troupe resume` ends that"):
         run("pause")
@@ -162,7 +157,7 @@ def test_pause_and_resume_are_told_and_audited() -> None:
     ],
 )
 def test_scope_that_cannot_be_is_refused(options: list[str], problem: str) -> None:
-    prepare(nothing)
+    use_database(nothing)
     with pytest.raises(UserError, match=problem):
         run("pause", *options)
 
@@ -171,13 +166,13 @@ def test_scope_that_cannot_be_is_refused(options: list[str], problem: str) -> No
 def test_without_a_database_nothing_is_made(words: list[str], folder: Path) -> None:
     with pytest.raises(SettingsError, match="there is no database in"):
         run(*words)
-    assert list((folder / "data").iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 def test_backup_is_restored_and_the_old_database_is_kept(folder: Path) -> None:
-    prepare(nothing)
+    use_database(nothing)
     run("db", "backup", "backup.db")
-    prepare(on_store(set_aside))
+    use_database(on_store(set_aside))
     (folder / "data" / "slots").mkdir()
     assert len(run(*LIST)) > 1
 
@@ -195,7 +190,7 @@ def test_backup_is_restored_and_the_old_database_is_kept(folder: Path) -> None:
 
 
 def test_restore_names_what_is_wrong_and_changes_nothing(folder: Path) -> None:
-    prepare(on_store(set_aside))
+    use_database(on_store(set_aside))
     (folder / "text.db").write_text("a text")
     with pytest.raises(StoreError, match=r"the backup text\.db cannot be restored"):
         run("db", "restore", "text.db")
@@ -209,7 +204,7 @@ def test_restore_names_what_is_wrong_and_changes_nothing(folder: Path) -> None:
 
 
 def test_restored_database_of_other_tools_is_prepared() -> None:
-    prepare(nothing)
+    use_database(nothing)
     assert run("db", "restored", "--answered-until", "2026-11-22T14:05:00Z") == [
         "0 messages may have been sent: they are looked for first",
         "0 messages were unanswered in the backup: they become context",
@@ -228,36 +223,29 @@ def test_ages_have_the_unit_of_their_size(seconds: float | None, shown: str) -> 
 
 async def talk_in_two_channels(database: Database) -> None:
     """Let ALICE and BOB be answered in a channel and its topic, and ALICE in another one."""
-    clock = SystemClock()
-    conversations = Conversations(database, clock)
     said = [("5", None, ALICE), ("5", "7", BOB), ("6", None, ALICE)]
     for number, (chat, thread, who) in enumerate(said):
-        address = Address("telegram", chat, thread)
-        incoming = replace(make_incoming("hi", key=f"{chat}:{number}"), address=address, author=who)
-        await SqlInbox(database, clock).receive([incoming], {})
-        claim, message = await begin(conversations, address.conversation)
-        turns = [Turn("user", "hi", who, incoming.at)]
+        incoming = make_incoming("hi", key=f"{chat}:{number}", author=who)
+        incoming = replace(incoming, address=Address("telegram", chat, thread))
         server = "discord:guild:1" if chat == "6" else None
-        charge = AnswerCharge(person=who.id, server=server)
-        receipts = [replace(RECEIPT, charge=charge)]
-        await conversations.finish(claim, message, TurnResult(turns, receipts=receipts))
-        await conversations.release(claim)
+        receipt = replace(RECEIPT, charge=AnswerCharge(person=who.id, server=server))
+        turns = [Turn("user", "hi", who, incoming.at)]
+        await store_answer(database, receipt, incoming=incoming, turns=turns)
 
 
 def requested() -> list[tuple[str, str | None]]:
-    found: list[tuple[str, str | None]] = []
-
-    async def read(database: Database) -> None:
+    async def read(database: Database) -> list[tuple[str, str | None]]:
         query = select(inbox.c.conversation, inbox.c.kind, inbox.c.payload).where(
             inbox.c.state == "new"
         )
+        found = []
         for row in await database.read(lambda c: c.execute(query).all()):
             event = decode_event(row.kind, row.payload)
             assert isinstance(event, ForgetRequested)
             found.append((row.conversation, event.person_id))
+        return sorted(found, key=str)
 
-    prepare(read)
-    return sorted(found, key=str)
+    return use_database(read)
 
 
 @pytest.mark.parametrize(
@@ -272,14 +260,14 @@ def requested() -> list[tuple[str, str | None]]:
 def test_operator_has_conversations_forgotten(
     option: str, value: str, expected: list[tuple[str, str | None]]
 ) -> None:
-    prepare(talk_in_two_channels)
+    use_database(talk_in_two_channels)
     [line] = run("forget", option, value)
     assert line == f"{value} is forgotten in conversations: {len(expected)}"
     assert requested() == expected
 
 
 def test_operator_forgets_one_thing_at_a_time() -> None:
-    prepare(nothing)
+    use_database(nothing)
     for words in ((), ("--user", "telegram:1", "--channel", "telegram:5")):
         with pytest.raises(UserError, match="name one of --user"):
             run("forget", *words)
@@ -296,7 +284,7 @@ def test_operator_forgets_one_thing_at_a_time() -> None:
     ],
 )
 def test_what_no_conversation_can_be_of_is_refused(words: tuple[str, ...], problem: str) -> None:
-    prepare(nothing)
+    use_database(nothing)
     with pytest.raises(UserError, match=problem):
         run(*words)
     assert requested() == []

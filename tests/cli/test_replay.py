@@ -1,50 +1,37 @@
 """`troupe replay` sends a stored prompt again, or only shows it."""
 
-import asyncio
 import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
 
 from bot.chat.drafts import PresetDraft
 from bot.chat.receipt import Receipt
-from bot.chat.session import Turn, TurnResult
+from bot.chat.session import Turn
 from bot.cli.replay import mark_differences
 from bot.errors import SettingsError, UserError
-from bot.runtime.clock import SystemClock
-from bot.storage.conversations import Conversations
-from bot.storage.database import open_database
-from bot.storage.inbox import SqlInbox
+from bot.storage.database import Database
 from bot.storage.presets import PresetDrafts
-from tests.cli.command import troupe
+from tests.cli.command import troupe, use_database
 from tests.commands.test_reports import RECEIPT
-from tests.samples import ALICE, begin, make_incoming
+from tests.samples import ALICE, make_incoming
+from tests.support.answers import store_answer
 
 SECRET = "sk-thesecretofanoperator"
 
 
 @pytest.fixture(autouse=True)
-def _prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _prepare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__PARROT__KIND", "echo")
     monkeypatch.setenv("TROUPE_PROVIDERS__OPENAI__API_KEY", SECRET)
-    (folder / "data").mkdir()
 
 
 def store_receipt(receipt: Receipt) -> None:
     """Store it as receipt 1."""
-
-    async def finish() -> None:
-        async with open_database("sqlite:///data/troupe.db") as database:
-            conversations = Conversations(database, SystemClock())
-            await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
-            claim, message = await begin(conversations)
-            await conversations.finish(claim, message, TurnResult(receipts=[receipt]))
-
-    asyncio.run(finish())
+    use_database(lambda database: store_answer(database, receipt))
 
 
 def unstyle(text: str) -> str:
@@ -116,26 +103,21 @@ def test_mark_differences_shows_added_answer_whole() -> None:
 """)
 
 
-def test_replay_with_a_draft_shows_what_differs_in_prompt_and_answer(folder: Path) -> None:
+def test_replay_with_a_draft_shows_what_differs_in_prompt_and_answer() -> None:
     content = json.dumps({"name": "nora", "provider": "parrot", "model": "m", "system": "A draft."})
     stored = replace(RECEIPT, preset="nora", provider="parrot", answer="Hi.")
 
-    async def prepare() -> None:
-        async with open_database("sqlite:///data/troupe.db") as database:
-            clock = SystemClock()
-            conversations = Conversations(database, clock)
-            await SqlInbox(database, clock).receive([make_incoming("hello")], {})
-            claim, message = await begin(conversations)
-            now = datetime.fromtimestamp(clock.now(), UTC)
-            turns = [
-                Turn("user", "hello", ALICE, now, message_id="1"),
-                Turn("assistant", "Hi.", None, now, "nora", 3),
-            ]
-            await conversations.finish(claim, message, TurnResult(turns, receipts=[stored]))
-            draft = PresetDraft("nora", 0, 1, content, clock.now())
-            assert await PresetDrafts(database).save(draft)
+    now = datetime.now(UTC)
+    turns = [
+        Turn("user", "hello", ALICE, now, message_id="1"),
+        Turn("assistant", "Hi.", None, now, "nora", 3),
+    ]
 
-    asyncio.run(prepare())
+    async def prepare(database: Database) -> None:
+        await store_answer(database, stored, incoming=make_incoming("hello"), turns=turns)
+        assert await PresetDrafts(database).save(PresetDraft("nora", 0, 1, content, 0))
+
+    use_database(prepare)
 
     shown = replay("1", "--draft", "nora")
 

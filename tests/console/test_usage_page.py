@@ -1,25 +1,26 @@
 """Usage and the list of channels, as pages and over the API."""
 
 from dataclasses import replace
-from datetime import UTC, date, datetime
-
+from datetime import UTC
+from datetime import date
+from datetime import datetime
 import pytest
-
 from bot.chat.access import Scope
-from bot.chat.session import TurnResult
-from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal
+from bot.chat.usage import AnswerCharge
+from bot.chat.usage import UsageRow
+from bot.chat.usage import UsageTotal
 from bot.console.channels import ChannelsPage
-from bot.console.usage_page import UsagePage, usage_sums
+from bot.console.usage_page import UsagePage
+from bot.console.usage_page import usage_sums
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.conversations import Conversations
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SenderIdentity
 from bot.storage.reports import ServiceState
 from bot.storage.usage import UsageTotals
-from tests.samples import begin, make_incoming
-from tests.support.console import ConsoleUnderTest, MakeParts
+from tests.support.console import ConsoleUnderTest
+from tests.support.console import MakeParts
 from tests.support.store import RECEIPT
+from tests.support.console import store_answers
+
 
 CLOCK = SystemClock()
 
@@ -32,12 +33,9 @@ def make_parts() -> MakeParts:
     ]
 
 
-async def store_answer(console: ConsoleUnderTest) -> None:
-    await SqlInbox(console.database, CLOCK).receive([make_incoming()], {})
-    conversations = Conversations(console.database, CLOCK, SenderIdentity("me", 10))
-    claim, message = await begin(conversations)
+async def store_paid_answer(console: ConsoleUnderTest) -> None:
     paid = replace(RECEIPT, charge=AnswerCharge("telegram:1", None, "=gpt", 2_500))
-    await conversations.finish(claim, message, TurnResult(receipts=[paid]))
+    await store_answers(console, paid)
 
 
 async def get_json(console: ConsoleUnderTest, path: str) -> object:
@@ -47,7 +45,7 @@ async def get_json(console: ConsoleUnderTest, path: str) -> object:
 
 
 async def test_usage_is_added_up_and_sent_as_csv(console: ConsoleUnderTest) -> None:
-    await store_answer(console)
+    await store_paid_answer(console)
     today = datetime.now(UTC).date().isoformat()
     await console.log_in()
 
@@ -99,7 +97,7 @@ def test_sums_are_sorted_and_complete() -> None:
 
 
 async def test_channels_show_settings_but_no_personas(console: ConsoleUnderTest) -> None:
-    await store_answer(console)
+    await store_paid_answer(console)
     settings = SqlChatSettings(console.database, CLOCK)
     await settings.set("telegram:5", "preset", "nora", "telegram:1")
     await settings.set("telegram:5", "persona telegram:1", "a private word", "telegram:1")
