@@ -2,7 +2,6 @@
 
 import base64
 import html
-import io
 import json
 import time
 from pathlib import Path
@@ -41,28 +40,36 @@ HARUHI = (CHECKOUT / "bot" / "prompting" / "roles" / "haruhi.jsonl").read_text()
 async def add(
     console: Playground, name: str, content: bytes, into: str = "", new_name: str = ""
 ) -> tuple[int, Any]:
-    body = {
-        "file_name": name,
-        "content": base64.b64encode(content).decode(),
-        "into": into,
-        "name": new_name,
-    }
+    given = {"file_name": name, "content": base64.b64encode(content).decode()}
+    body = {**given, "into": into, "name": new_name}
     status, answer = await call(console, "POST", "/preset-imports", body)
     return status, answer
+
+
+async def drop(
+    console: Playground,
+    name: str,
+    content: bytes,
+    into: str = "",
+    field: str = "file",
+    **headers: str,
+) -> tuple[int, str]:
+    """Send the form of the page; return the status, and where to go or what is shown."""
+    form = aiohttp.FormData({"csrf": console.csrf, "into": into, "name": ""})
+    form.add_field(field, content, filename=name)
+    async with console.client.post(
+        f"{console.address}/presets/import",
+        data=form,
+        headers={"Origin": console.address, **headers},
+        allow_redirects=False,
+    ) as response:
+        return response.status, response.headers.get("Location") or await response.text()
 
 
 async def test_dropped_card_becomes_a_draft_and_is_kept_when_published(
     console: Playground, settings: Settings
 ) -> None:
-    form = aiohttp.FormData({"csrf": console.csrf, "into": "nora", "name": ""})
-    form.add_field("file", PNG, filename="sera.png", content_type="image/png")
-    async with console.client.post(
-        f"{console.address}/presets/import",
-        data=form,
-        headers={"Origin": console.address},
-        allow_redirects=False,
-    ) as response:
-        assert (response.status, response.headers["Location"]) == (303, "/presets/Seraphina")
+    assert await drop(console, "sera.png", PNG, "nora") == (303, "/presets/Seraphina")
     page = await console.open("/presets/Seraphina")
     assert "guards the glade" in page
     status, _ = await call(console, "POST", "/presets/Seraphina/publish", {"revision": 1})
@@ -147,25 +154,17 @@ HUGE = [
 
 @pytest.mark.parametrize("content", HUGE, ids=range(len(HUGE)))
 async def test_huge_file_is_refused_off_the_event_loop(console: Playground, content: Any) -> None:
-    form = aiohttp.FormData({"csrf": console.csrf, "into": "", "name": ""})
-    form.add_field("file", io.BytesIO(json.dumps(content).encode()), filename="big.json")
+    body = json.dumps(content).encode()
     before = time.thread_time()
-    async with console.client.post(
-        f"{console.address}/presets/import", data=form, headers={"Origin": console.address}
-    ) as response:
-        status = response.status
+    status, _ = await drop(console, "big.json", body)
     assert time.thread_time() - before < 1.5  # it took 6 s, in which nobody was answered
     assert status == 422
 
 
 async def test_form_without_a_file_or_token_is_refused(console: Playground) -> None:
-    for fields, expected in (({"csrf": console.csrf}, 422), ({"csrf": "wrong"}, 403)):
-        form = aiohttp.FormData(fields)
-        form.add_field("other", b"x", filename="x")
-        async with console.client.post(
-            f"{console.address}/presets/import", data=form, headers={"Origin": console.address}
-        ) as response:
-            assert response.status == expected
+    assert (await drop(console, "x", b"x", field="other"))[0] == 422
+    console.csrf = "wrong"
+    assert (await drop(console, "x", b"x", field="other"))[0] == 403
 
 
 async def test_preset_is_exported_as_each_form(console: Playground, tmp_path: Path) -> None:
@@ -193,15 +192,10 @@ REFUSED = (
 
 
 async def test_refusals_name_the_file_in_the_language_of_the_reader(console: Playground) -> None:
-    chinese = {"Origin": console.address, "Accept-Language": "zh-CN"}
     for name, content, told, told_in_chinese in REFUSED:
         status, answer = await add(console, name, content)
         assert status == 422
         assert told in answer["error"]
-        form = aiohttp.FormData({"csrf": console.csrf, "into": "", "name": ""})
-        form.add_field("file", content, filename=name)
-        async with console.client.post(
-            f"{console.address}/presets/import", data=form, headers=chinese
-        ) as response:
-            assert response.status == 422
-            assert told_in_chinese in html.unescape(await response.text())
+        status, page = await drop(console, name, content, **{"Accept-Language": "zh-CN"})
+        assert status == 422
+        assert told_in_chinese in html.unescape(page)

@@ -11,7 +11,7 @@ from bot.chat.drafts import PresetDraft
 from bot.console.presets.editing import MAX_CONTENT_CHARS
 from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
-from bot.prompting.presets.problems import MAX_PROBLEMS, check_preset
+from bot.prompting.presets.problems import MAX_PROBLEMS
 from tests.support.console import Playground, call
 
 _LEAST = {"name": "nora", "provider": "echo", "model": "m"}
@@ -55,10 +55,3 @@ async def test_draft_that_is_too_long_is_refused_wherever_it_comes_from(
         await editing.begin_draft(PresetDraft("long", 0, 1, text, 0), "session", "import")
     with pytest.raises(UserError, match="may have up to 4,000,000 characters"):
         await editing.save_draft("nora", text, 0)
-
-
-def test_mistakes_are_counted_beyond_the_first() -> None:
-    one_more = {f"key{number}": 1 for number in range(MAX_PROBLEMS + 1)}
-    problems = check_preset(json.dumps({**_LEAST, **one_more})).problems
-
-    assert [one.text for one in problems[MAX_PROBLEMS:]] == ["1 more mistake"]
