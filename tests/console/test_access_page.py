@@ -1,19 +1,18 @@
 """Tokens are revoked on the page and over the API, and the audit log says by whom."""
 
+import json
+
 from bot.chat.access import AuditEntry, Scope
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.operation import AuditLog
-from tests.support.console import ConsoleUnderTest, hidden_fields
+from tests.support.console import ConsoleUnderTest
 
 
 async def test_token_is_revoked_on_the_page(console: ConsoleUnderTest) -> None:
     headers = await console.bearer(Scope.READ)
     await console.log_in()
-    csrf = hidden_fields(await (await console.client.get("/access")).text())["csrf"]
 
-    shown = await console.client.post(
-        "/access/revoke", data={"name": "read", "csrf": csrf}, headers={"Origin": console.origin}
-    )
+    shown = await console.send_form("/access/revoke", "/access", name="read")
 
     assert shown.url.path == "/access"
     assert "revoke token read" in await shown.text()
@@ -25,7 +24,7 @@ async def test_page_shows_what_an_admin_changed_in_a_group(console: ConsoleUnder
     for value in ("<nora>", "fox"):
         await settings.set("telegram:-5", "preset", value, "telegram:9", audited=True)
     await console.log_in()
-    page = await (await console.client.get("/access")).text()
+    page = await console.page("/access")
     assert "<td>telegram:9</td><td>set preset telegram:-5</td>" in page
     assert '<td class="people">&lt;nora&gt;</td><td class="people">fox</td>' in page
 
@@ -44,8 +43,8 @@ async def test_audit_tells_no_other_tokens_to_a_reader(console: ConsoleUnderTest
 
     told = []
     for headers in (reader, operator):
-        page = await (await console.client.get("/access", headers=headers)).text()
-        entries = await (await console.client.get("/api/v1/audit", headers=headers)).json()
+        page = await console.page("/access", **headers)
+        entries = json.loads(await console.page("/api/v1/audit", **headers))
         told.append([(one["who"], one["subject"]) for one in entries["entries"]])
         assert ("deploy-bot" in page) == (headers is operator)
         assert ("<td>operate-read</td>" in page) == (headers is operator)  # the list of tokens
@@ -65,7 +64,7 @@ async def test_token_is_revoked_over_the_api(console: ConsoleUnderTest) -> None:
 
     revoked = await console.client.delete("/api/v1/tokens/read", headers=headers)
     again = await console.client.delete("/api/v1/tokens/read", headers=headers)
-    audit = await (await console.client.get("/api/v1/audit", headers=headers)).json()
+    audit = json.loads(await console.page("/api/v1/audit", **headers))
 
     assert (revoked.status, again.status) == (200, 404)
     [entry] = audit["entries"]

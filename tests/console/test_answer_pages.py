@@ -5,25 +5,24 @@ from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-
 import pytest
 from typing_extensions import override
-
 from bot.chat.access import Scope
 from bot.chat.prompt import Message
-from bot.chat.receipt import DroppedItem, PromptSpan
+from bot.chat.receipt import DroppedItem
+from bot.chat.receipt import PromptSpan
 from bot.chat.session import PresetVersion
 from bot.runtime.clock import SystemClock
 from bot.storage.presets import PresetVersions
-from tests.attacks import expanded, with_ours
-from tests.support.console import (
-    ConsoleUnderTest,
-    MakeParts,
-    answer_pages,
-    receipt_of,
-    store_answers,
-)
+from tests.attacks import expanded
+from tests.attacks import with_ours
+from tests.support.console import ConsoleUnderTest
+from tests.support.console import MakeParts
+from tests.support.console import answer_pages
+from tests.support.console import receipt_of
+from tests.support.console import store_answers
 from tests.support.store import RECEIPT
+
 
 _MAX_CHARS = 20_000
 HOSTILE = {
@@ -40,21 +39,15 @@ def make_parts(tmp_path: Path) -> MakeParts:
     return lambda database: [answer_pages(database, tmp_path)]
 
 
-async def page(console: ConsoleUnderTest, path: str) -> str:
-    answer = await console.client.get(path)
-    assert answer.status == 200, await answer.text()
-    return await answer.text()
-
-
 async def test_list_shows_answers_and_keeps_the_filter(console: ConsoleUnderTest) -> None:
     other = replace(RECEIPT, answer="And I am Nils.", preset="nils", reason=None)
     await store_answers(console, *[RECEIPT] * 60, other)
     await console.log_in()
 
-    whole = await page(console, "/answers")
+    whole = await console.page("/answers")
     assert whole.count('<td class="num nowrap"><a href="/answers/') == 50
     assert 'href="/answers?before=12"' in whole
-    filtered = await page(console, "/answers?text=i+AM&cut_off=true")
+    filtered = await console.page("/answers?text=i+AM&cut_off=true")
     assert "And I am Nils." in filtered
     assert filtered.count('<td class="num nowrap"><a href="/answers/') == 1
     assert 'value="i AM"' in filtered
@@ -64,14 +57,14 @@ async def test_answer_shows_what_it_was_made_of(console: ConsoleUnderTest) -> No
     await store_answers(console, RECEIPT, RECEIPT)
     await console.log_in()
 
-    shown = await page(console, "/answers/2")
+    shown = await console.page("/answers/2")
 
     for text in ("Hi 🙂", "The Inn", "0.50", "the budget was used up", "temperature", "121"):
         assert text in shown, text
     assert 'href="/answers/2/compare/1"' in shown
     assert '<input type="hidden" name="conversation" value="telegram:5">' in shown
-    assert "provider counts them itself" in await page(console, "/answers/2?form=tokens")
-    assert "Be Nora. 日本" in await page(console, "/answers/2?form=text")
+    assert "provider counts them itself" in await console.page("/answers/2?form=tokens")
+    assert "Be Nora. 日本" in await console.page("/answers/2?form=text")
 
 
 async def test_parameters_name_their_origin(console: ConsoleUnderTest) -> None:
@@ -84,7 +77,7 @@ async def test_parameters_name_their_origin(console: ConsoleUnderTest) -> None:
     await store_answers(console, replace(RECEIPT, prompt=prompt))
     await console.log_in()
 
-    text = parsed(await page(console, "/answers/1")).text
+    text = parsed(await console.page("/answers/1")).text
 
     for line in (
         *("temperature0.5 preset, version 3", "seed5 changed for this answer; the preset says 4"),
@@ -102,14 +95,14 @@ async def test_parameters_are_shown_beside_a_damaged_version(
     await versions.save([PresetVersion("nora", content, 3)])
     await store_answers(console, RECEIPT)
     await console.log_in()
-    assert "temperature" in await page(console, "/answers/1")
+    assert "temperature" in await console.page("/answers/1")
 
 
 async def test_comparison_marks_what_changed(console: ConsoleUnderTest) -> None:
     await store_answers(console, RECEIPT, replace(RECEIPT, answer="Hi there"))
     await console.log_in()
 
-    shown = await page(console, "/answers/2/compare/1")
+    shown = await console.page("/answers/2/compare/1")
 
     assert "<del>🙂</del><ins>there</ins>" in shown
 
@@ -132,7 +125,7 @@ async def test_secrets_are_masked_everywhere(console: ConsoleUnderTest) -> None:
         *("/api/v1/answers", "/api/v1/answers/2", "/api/v1/answers/2/prompt"),
         "/api/v1/answers/2/prompt?form=text",
     ):
-        shown = await page(console, path)
+        shown = await console.page(path)
         assert "***" in shown
         assert secret not in shown
 
@@ -148,8 +141,7 @@ async def test_api_tells_the_same(console: ConsoleUnderTest) -> None:
     await store_answers(console, RECEIPT)
     headers = await console.bearer(Scope.READ)
 
-    listed = await (await console.client.get("/api/v1/answers", headers=headers)).json()
-    detail = await (await console.client.get("/api/v1/answers/1", headers=headers)).json()
+    listed, detail = await console.read("/answers"), await console.read("/answers/1")
     tokens = await console.client.get("/api/v1/answers/1/prompt?form=tokens", headers=headers)
 
     assert [one["number"] for one in listed["answers"]] == [1]
@@ -205,11 +197,11 @@ async def test_hostile_texts_stay_text(
     await console.log_in()
 
     for path in ("/answers/{}", "/answers/{}?form=text"):
-        plain = parsed(await page(console, path.format(1)))
-        hostile = parsed(await page(console, path.format(2)))
+        plain = parsed(await console.page(path.format(1)))
+        hostile = parsed(await console.page(path.format(2)))
         assert hostile.tags == plain.tags, title
         assert hostile.attributes <= plain.attributes | {"class"}
-    assert text in parsed(await page(console, "/answers/2")).text
+    assert text in parsed(await console.page("/answers/2")).text
 
 
 async def test_answer_can_be_compared_with_any_other(console: ConsoleUnderTest) -> None:
@@ -219,7 +211,7 @@ async def test_answer_can_be_compared_with_any_other(console: ConsoleUnderTest) 
     answer = await console.client.get("/answers/1/compare?other=2")
 
     assert answer.url.path == "/answers/2/compare/1"
-    assert 'action="/answers/3/compare"' in await page(console, "/answers/3")
+    assert 'action="/answers/3/compare"' in await console.page("/answers/3")
     assert (await console.client.get("/answers/1/compare?other=")).status == 422
 
 
@@ -227,7 +219,7 @@ async def test_answer_says_what_it_would_cost_elsewhere(console: ConsoleUnderTes
     await store_answers(console, RECEIPT)
     await console.log_in()
 
-    text = parsed(await page(console, "/answers/1")).text
+    text = parsed(await console.page("/answers/1")).text
 
     # 121 tokens of the prompt and 4 of the answer, at 1 and 2, and at 100 and 200 dollars
     assert "cheap/small$0.0001dear/big$0.0129" in " ".join(text.split())

@@ -32,8 +32,7 @@ async def test_api_answers_as_its_document_says(tmp_path: Path) -> None:
         await playground.open()
         author = f"web:{(await playground.read_channel()).channel.people[0].name}"
         await playground.say("hello", "00000000", author)
-        channel = await playground.read_channel()
-        await channel.wait_for(lambda all_: len(all_) == 2 and bool(all_[-1].buttons))
+        await playground.answered(2)
         process = await asyncio.create_subprocess_exec(
             *(Path(sys.executable).with_name("schemathesis"), "run"),
             f"{playground.address}/api/v1/openapi.json",

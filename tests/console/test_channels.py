@@ -23,8 +23,7 @@ async def playground(tmp_path: Path) -> AsyncIterator[Playground]:
         await one.send(f"{one.path}/people", name="alice<b>")
         await one.open(one.path)
         await one.say("@troupe hello", KEY, "web:alice<b>")
-        channel = await one.read_channel()
-        await channel.wait_for(lambda all_: len(all_) == 2 and bool(all_[-1].buttons))
+        await one.answered(2)
         yield one
 
 

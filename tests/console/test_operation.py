@@ -1,17 +1,17 @@
 """The operation: this process and the others, errors with their steps, trials, the live page."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
 import aiohttp
 import pytest
 from sqlalchemy import update
 from typing_extensions import override
-
 from bot.chat.access import Scope
-from bot.chat.operation import ModelHealth, ModelInMemory
+from bot.chat.operation import ModelHealth
+from bot.chat.operation import ModelInMemory
 from bot.chat.session import error_id_of
 from bot.console import live_events
 from bot.errors import BackendUnavailable
@@ -19,18 +19,20 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.service.jobs import make_report
 from bot.storage.inbox import SqlInbox
-from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
+from bot.storage.operation import NodeRegistry
+from bot.storage.operation import Pauses
+from bot.storage.operation import SqlMessageNotes
 from bot.storage.tables import node
-from bot.telemetry.logs import RecentEvents, describe_failure
+from bot.telemetry.logs import RecentEvents
+from bot.telemetry.logs import describe_failure
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
-from tests.support.console import (
-    ConsoleUnderTest,
-    MakeParts,
-    hidden_fields,
-    operation_page,
-)
+from tests.support.console import ConsoleUnderTest
+from tests.support.console import MakeParts
+from tests.support.console import hidden_fields
+from tests.support.console import operation_page
 from tests.waiting import PATIENCE_SECONDS
+
 
 CLOCK = SystemClock()
 TURN = "telegram:5:1"
@@ -102,24 +104,11 @@ def make_parts(parts: Parts) -> MakeParts:
     ]
 
 
-async def read_state(console: ConsoleUnderTest) -> Any:
-    headers = await console.bearer(Scope.READ)
-    answer = await console.client.get("/api/v1/operation", headers=headers)
-    assert answer.status == 200
-    return await answer.json()
-
-
-async def read_page(console: ConsoleUnderTest, path: str = "/operation") -> str:
-    answer = await console.client.get(path)
-    assert answer.status == 200
-    return await answer.text()
-
-
 async def test_state_tells_what_waits_and_what_works(console: ConsoleUnderTest) -> None:
     await SqlInbox(console.database, CLOCK).receive([make_incoming()], {})
     await console.log_in()
 
-    state, page = await read_state(console), await read_page(console)
+    state, page = await console.read("/operation"), await console.page("/operation")
 
     assert (state["conversations"], state["held"], state["unsent"]) == (1, 0, 0)
     assert state["oldest_seconds"] >= 0
@@ -134,7 +123,7 @@ async def test_state_names_breakers_models_and_waits(
     await parts.rate_limits.refuse_calls("telegram:-7 send", 500)
     await console.log_in()
 
-    state, page = await read_state(console), await read_page(console)
+    state, page = await console.read("/operation"), await console.page("/operation")
 
     assert [(one["model"], one["paused"], one["failed"]) for one in state["health"]] == [
         *(("good", False, 1), ("bad", True, 0))
@@ -168,16 +157,13 @@ async def test_error_shows_the_steps_of_its_message(
     await console.log_in()
     error_id = error_id_of(TURN)
 
-    listed = await read_page(console)
-    page = await read_page(console, f"/operation/errors/{error_id}")
-    answer = await console.client.get(
-        f"/api/v1/operation/errors/{error_id}", headers=await console.bearer(Scope.READ)
-    )
+    listed = await console.page("/operation")
+    page = await console.page(f"/operation/errors/{error_id}")
+    steps = (await console.read(f"/operation/errors/{error_id}"))["steps"]
 
     assert f'href="/operation/errors/{error_id}"' in listed
     assert "ValueError: &lt;script&gt;" in listed
     assert error_id_of("telegram:5:2") not in listed
-    steps = (await answer.json())["steps"]
     assert [one["event"] for one in steps] == ["received", "fell_back", "turn_failed"]
     assert steps[0]["details"] == {"state": "unanswered"}
     assert "503 &lt;b&gt;" in page
@@ -191,17 +177,14 @@ async def test_error_is_shown_that_another_process_has_told_a_person(
     other.log("warning", "not_answered", reason="503")
     await SqlMessageNotes(console.database, CLOCK).add([describe_failure(other.events, TURN)])
     await console.log_in()
-    assert "503" in await read_page(console, f"/operation/errors/{error_id_of(TURN)}")
+    assert "503" in await console.page(f"/operation/errors/{error_id_of(TURN)}")
 
 
 async def test_provider_is_tried_from_the_page(console: ConsoleUnderTest, parts: Parts) -> None:
     await console.log_in()
-    page = await read_page(console)
-    fields, headers = {"csrf": hidden_fields(page)["csrf"]}, {"Origin": console.origin}
 
     async def try_provider(name: str) -> aiohttp.ClientResponse:
-        path = f"/operation/providers/{name}/try"
-        return await console.client.post(path, data=fields, headers=headers)
+        return await console.send_form(f"/operation/providers/{name}/try", "/operation")
 
     failed = await (await try_provider("remote")).text()
     parts.answers["remote"] = "Hello <i>"
@@ -289,7 +272,7 @@ async def test_operation_tells_of_processes_pauses_and_what_was_set_aside(
     await pauses.end("discord")
     await console.log_in()
 
-    state, page = await read_state(console), await read_page(console)
+    state, page = await console.read("/operation"), await console.page("/operation")
 
     assert [(one["owner"], one["is_silent"]) for one in state["nodes"]] == [("host:<1>", False)]
     assert [one["scope"] for one in state["pauses"]] == ["telegram"]
@@ -307,8 +290,8 @@ async def test_errors_and_models_of_another_process_are_shown(console: ConsoleUn
     await console.log_in()
     error_id = error_id_of(TURN)
 
-    state, page = await read_state(console), await read_page(console)
-    steps = await read_page(console, f"/operation/errors/{error_id}")
+    state, page = await console.read("/operation"), await console.page("/operation")
+    steps = await console.page(f"/operation/errors/{error_id}")
 
     assert [(one["error_id"], one["process"]) for one in state["errors"]] == [
         *((error_id, "host:<2>"),)
@@ -333,4 +316,4 @@ async def test_process_without_a_readable_report_is_left_out(console: ConsoleUnd
     await console.database.write(lambda c: c.execute(other_version).rowcount)
     await console.log_in()
 
-    assert "Nothing has failed since the start." in await read_page(console)
+    assert "Nothing has failed since the start." in await console.page("/operation")

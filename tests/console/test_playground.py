@@ -44,8 +44,7 @@ async def test_first_visitor_finds_a_channel_and_is_answered(playground: Playgro
     page = await playground.open()
     author = re.findall(r'name="author" value="([^"]+)"', page)[0]
     await playground.say("hello", KEY, author)
-    channel = await playground.read_channel()
-    await channel.wait_for(lambda all_: len(all_) == 2 and bool(all_[-1].buttons))
+    await playground.answered(2)
     page = await playground.open(playground.path)
     assert page.count('class="msg') == 2
     assert "🔄 Retry" in page
@@ -95,8 +94,8 @@ async def test_people_edit_delete_and_reply(playground: Playground) -> None:
 async def test_buttons_are_pressed_through_their_form(playground: Playground) -> None:
     await open_with_alice(playground)
     await playground.say("@troupe hello", KEY)
-    channel = await playground.read_channel()
-    shown = await channel.wait_for(lambda all_: len(all_) == 2 and bool(all_[-1].buttons))
+    channel = await playground.answered(2)
+    shown = await channel.messages()
     data = shown[-1].buttons[0].data
     status, _ = await playground.send(f"{playground.path}/messages/{shown[-1].id}/press", data=data)
     assert status == 303
@@ -199,8 +198,7 @@ async def test_reader_that_does_not_read_holds_up_no_answer(playground: Playgrou
     url = f"{playground.address}{playground.path}/events"
     stuck = [await playground.client.get(url) for _ in range(20)]
     await playground.say("@troupe " + "x" * 1500, KEY)
-    channel = await playground.read_channel()
-    await channel.wait_for(lambda all_: len(all_) == 2 and bool(all_[-1].buttons))
+    channel = await playground.answered(2)
     for response in stuck:
         response.close()
     await playground.say("@troupe hello", "11111111")
@@ -230,8 +228,7 @@ async def test_conversation_is_copied_with_its_people_and_characters(
 ) -> None:
     await open_with_alice(playground)
     await playground.say("@troupe hello", KEY)
-    channel = await playground.read_channel()
-    await channel.wait_for(lambda all_: len(all_) == 2 and bool(all_[-1].buttons))
+    channel = await playground.answered(2)
     source = channel.channel.address.conversation
     status, target = await playground.send("/playground/copies", conversation=source)
     assert status == 303
@@ -272,8 +269,7 @@ async def test_reload_after_a_restart_shows_everything(settings: Settings) -> No
     async with opened(settings) as before:
         await open_with_alice(before)
         await before.say("@troupe hello", KEY)
-        channel = await before.read_channel()
-        await channel.wait_for(lambda all_: len(all_) == 2 and bool(all_[-1].buttons))
+        await before.answered(2)
         path = before.path
     async with opened(settings) as after:
         assert (await after.open(path)).count('class="msg') == 2

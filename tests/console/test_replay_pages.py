@@ -1,28 +1,30 @@
 """Asking a model again for a stored answer, from the page and over the API."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
 from pathlib import Path
-
 import pytest
-
 from bot.chat.access import Scope
 from bot.chat.answers import StoredAnswer
-from bot.chat.prompt import FinishReason, Message, Prompt, Usage
+from bot.chat.prompt import FinishReason
+from bot.chat.prompt import Message
+from bot.chat.prompt import Prompt
+from bot.chat.prompt import Usage
 from bot.chat.usage import AnswerCharge
 from bot.console.answer_pages import ReplayPages
-from bot.console.operator_requests import OperatorAnswer, ReplayChanges
+from bot.console.operator_requests import OperatorAnswer
+from bot.console.operator_requests import ReplayChanges
 from bot.errors import BackendUnavailable
 from bot.replying.generate import GeneratedAnswer
 from bot.storage.reports import AnswerLog
 from tests.samples import mask_secret
-from tests.support.console import (
-    ConsoleUnderTest,
-    MakeParts,
-    answer_pages,
-    hidden_fields,
-    store_answers,
-)
+from tests.support.console import ConsoleUnderTest
+from tests.support.console import MakeParts
+from tests.support.console import answer_pages
+from tests.support.console import store_answers
 from tests.support.store import RECEIPT
+
 
 SECRET = "sk-canary"
 MADE = OperatorAnswer(
@@ -64,12 +66,7 @@ def make_parts(tmp_path: Path, model: Model) -> MakeParts:
 
 
 async def replay_by_form(console: ConsoleUnderTest, **fields: str) -> tuple[int, str]:
-    page = await (await console.client.get("/answers/1")).text()
-    answer = await console.client.post(
-        "/answers/1/replay",
-        data={"csrf": hidden_fields(page)["csrf"], **fields},
-        headers={"Origin": console.origin},
-    )
+    answer = await console.send_form("/answers/1/replay", "/answers/1", **fields)
     return answer.status, await answer.text()
 
 

@@ -3,11 +3,9 @@
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
-
 import aiohttp
 import pytest
 from dotenv import dotenv_values
-
 from bot.chat.access import Scope
 from bot.console.setup_page import SetupPage
 from bot.runtime.clock import SystemClock
@@ -15,11 +13,15 @@ from bot.service.console import first_page
 from bot.settings import read_settings
 from bot.setup import SetupSteps
 from bot.storage.operation import AuditLog
-from tests.cli.test_init import OLD, send_code
+from tests.cli.test_init import OLD
+from tests.cli.test_init import send_code
 from tests.samples import mask_secret
-from tests.support.chats import LoopbackPlatforms, running_platforms
-from tests.support.console import ConsoleUnderTest, MakeParts, hidden_fields
+from tests.support.chats import LoopbackPlatforms
+from tests.support.chats import running_platforms
+from tests.support.console import ConsoleUnderTest
+from tests.support.console import MakeParts
 from tests.waiting import wait_until
+
 
 CLOCK = SystemClock()
 
@@ -47,17 +49,8 @@ def make_parts(steps: SetupSteps) -> MakeParts:
     return lambda database: [SetupPage(steps, AuditLog(database), mask_secret, CLOCK)]
 
 
-async def open_page(console: ConsoleUnderTest) -> str:
-    response = await console.client.get("/setup")
-    assert response.status == 200
-    return await response.text()
-
-
 async def send(console: ConsoleUnderTest, path: str, **fields: str) -> aiohttp.ClientResponse:
-    csrf = hidden_fields(await open_page(console))["csrf"]
-    return await console.client.post(
-        f"/setup/{path}", data={"csrf": csrf, **fields}, headers={"Origin": console.origin}
-    )
+    return await console.send_form(f"/setup/{path}", "/setup", **fields)
 
 
 @pytest.mark.parametrize("kind", ["telegram", "discord"])
@@ -77,7 +70,7 @@ async def test_set_up_leads_from_a_token_to_the_file(
     code = asked.partition("Waiting for the code ")[2][:6]
     person = await send_code(platforms, kind, code)
     await wait_until(lambda: steps.bots[0].admin is not None)
-    page = await open_page(console)
+    page = await console.page("/setup")
     assert (tmp_path / ".env").read_text("utf-8") == OLD  # nothing is written before the end
     written = await (await send(console, "write")).text()
 
@@ -143,7 +136,7 @@ async def test_steps_and_problems_are_told_in_chinese(
 ) -> None:
     await console.log_in()
     console.client.session.headers["Accept-Language"] = "zh"
-    begun = await open_page(console)
+    begun = await console.page("/setup")
     refused = await (await send(console, f"{kind}/token", token="wrong token")).text()
     token = {"telegram": platforms.telegram.token, "discord": platforms.discord.token}[kind]
     accepted = await (await send(console, f"{kind}/token", token=token)).text()

@@ -5,7 +5,6 @@ from datetime import UTC
 from datetime import date
 from datetime import datetime
 import pytest
-from bot.chat.access import Scope
 from bot.chat.usage import AnswerCharge
 from bot.chat.usage import UsageRow
 from bot.chat.usage import UsageTotal
@@ -38,19 +37,13 @@ async def store_paid_answer(console: ConsoleUnderTest) -> None:
     await store_answers(console, paid)
 
 
-async def get_json(console: ConsoleUnderTest, path: str) -> object:
-    answer = await console.client.get(path, headers=await console.bearer(Scope.READ))
-    assert answer.status == 200, await answer.text()
-    return await answer.json()
-
-
 async def test_usage_is_added_up_and_sent_as_csv(console: ConsoleUnderTest) -> None:
     await store_paid_answer(console)
     today = datetime.now(UTC).date().isoformat()
     await console.log_in()
 
-    table = await (await console.client.get("/usage.csv")).text()
-    page = await (await console.client.get("/usage?by=channel")).text()
+    table = await console.page("/usage.csv")
+    page = await console.page("/usage?by=channel")
 
     line = f"{today},telegram:1,telegram:5,,nora,local,'=gpt,1,121,100,4,0.002500,0"
     assert table.splitlines()[1:] == [line]
@@ -66,15 +59,14 @@ async def test_wrong_days_are_refused(console: ConsoleUnderTest, days: str) -> N
 
 
 async def test_days_before_all_answers_are_empty(console: ConsoleUnderTest) -> None:
-    found = await get_json(console, "/api/v1/usage?until=0001-01-01&since=9999-12-31")
+    found = await console.read("/usage?until=0001-01-01&since=9999-12-31")
 
     assert found == {"since": "2020-01-01", "until": "2020-01-01", "sums": []}
 
 
 async def test_empty_fields_are_the_default_days(console: ConsoleUnderTest) -> None:
-    found = await get_json(console, "/api/v1/usage?since=&until=")
+    found = await console.read("/usage?since=&until=")
 
-    assert isinstance(found, dict)
     begin, end = (date.fromisoformat(found[name]) for name in ("since", "until"))
     assert (end - begin).days == 29
     assert found["sums"] == []
@@ -103,10 +95,9 @@ async def test_channels_show_settings_but_no_personas(console: ConsoleUnderTest)
     await settings.set("telegram:5", "persona telegram:1", "a private word", "telegram:1")
     await console.log_in()
 
-    found = await get_json(console, "/api/v1/channels")
-    page = await (await console.client.get("/channels")).text()
+    found = await console.read("/channels")
+    page = await console.page("/channels")
 
-    assert isinstance(found, dict)
     assert [(one["channel"], one["newest"]) for one in found["channels"]] == [("telegram:5", 1)]
     assert [(one["key"], one["value"]) for one in found["settings"]] == [("preset", "nora")]
     assert "a private word" not in page

@@ -83,6 +83,23 @@ class ConsoleUnderTest:
         link = await make_login_link(self.tokens, self.clock, self.origin)
         return link.partition("#")[2]
 
+    async def page(self, path: str, **headers: str) -> str:
+        """Return what is shown at a path, to the session or the owner of a token."""
+        answer = await self.client.get(path, headers=headers)
+        assert answer.status == 200, await answer.text()
+        return await answer.text()
+
+    async def read(self, path: str) -> Any:
+        """Return what the API answers to a token for reading."""
+        return json.loads(await self.page(f"/api/v1{path}", **await self.bearer(Scope.READ)))
+
+    async def send_form(self, path: str, shown_at: str, **fields: str) -> aiohttp.ClientResponse:
+        """Send a form of a page with its CSRF token."""
+        csrf = hidden_fields(await self.page(shown_at))["csrf"]
+        return await self.client.post(
+            path, data={"csrf": csrf, **fields}, headers={"Origin": self.origin}
+        )
+
     async def log_in(self) -> aiohttp.ClientResponse:
         """Exchange a one-time token for a session, which the client keeps as a cookie."""
         return await self.send_token(await self.login_token())
@@ -149,17 +166,18 @@ class Playground:
         )
         assert status == 303, told
 
-    @property
-    def channel(self) -> Channel:
-        """The channel in the store."""
-        store = self.service.container.web_channels
-        return Channel(store, self._known)
-
     async def read_channel(self) -> Channel:
-        found = await self.service.container.web_channels.get(self.path.rpartition("/")[2])
+        """Return the channel in the store."""
+        store = self.service.container.web_channels
+        found = await store.get(self.path.rpartition("/")[2])
         assert found is not None
-        self._known = found
-        return self.channel
+        return Channel(store, found)
+
+    async def answered(self, count: int) -> Channel:
+        """Wait until the channel has so many messages, the last one an answer; return it."""
+        channel = await self.read_channel()
+        await channel.wait_for(lambda all_: len(all_) == count and bool(all_[-1].buttons))
+        return channel
 
 
 @asynccontextmanager

@@ -250,8 +250,7 @@ async def test_preview_of_a_recorded_conversation_is_its_next_prompt(console: Pl
     await console.send(f"{console.path}/people", name="alice")
     await console.open(console.path)
     await console.say("nora, the lamp is out", "00000000")
-    channel = await console.read_channel()
-    await channel.wait_for(lambda all_: len(all_) == 2 and bool(all_[-1].buttons))
+    channel = await console.answered(2)
     page = await console.open("/presets/nora")
     scene = f"recorded {channel.channel.address.conversation}"
     assert f'value="{scene}"' in page
