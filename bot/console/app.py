@@ -1,24 +1,27 @@
 """The console: register the route table, admit requests, answer as pages or as JSON."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
-
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Sequence
 import msgspec
 from aiohttp import web
-
 from bot.console.gate import RequestGate
 from bot.console.pages import PageRenderer
-from bot.console.routes import (
-    NOBODY,
-    ConsoleRequest,
-    Page,
-    Route,
-    RouteGroup,
-    display_preferences_of,
-    protected,
-)
-from bot.errors import RequestRefused, StoreError, UserError
-from bot.texts.text import Text, translatable, translate
+from bot.console.routes import NOBODY
+from bot.console.routes import ConsoleRequest
+from bot.console.routes import Page
+from bot.console.routes import Route
+from bot.console.routes import RouteGroup
+from bot.console.routes import display_preferences_of
+from bot.console.routes import protected
+from bot.errors import RequestRefused
+from bot.errors import StoreError
+from bot.errors import UserError
+from bot.texts.text import Text
+from bot.texts.text import translatable
+from bot.texts.text import translate
+
 
 _DATABASE_FAILED = translatable("The database failed; the log says why.")
 _TITLES = {
@@ -75,8 +78,13 @@ class Console:
     def _refusal(
         self, http: web.Request, route: Route, error: RequestRefused | UserError | StoreError
     ) -> web.Response:
-        status = _status_of(error)
-        text = _DATABASE_FAILED if isinstance(error, StoreError) else error.text
+        match error:
+            case RequestRefused():
+                status, text = error.status, error.text
+            case UserError():
+                status, text = 422, error.text
+            case StoreError():
+                status, text = 503, _DATABASE_FAILED
         reader = ConsoleRequest(http, NOBODY, display_preferences_of(http))
         if route.is_api:  # the scripts of pages show it as it is
             told = translate(text, reader.look.language)
@@ -85,16 +93,6 @@ class Console:
         if status == 401:  # with what logs in
             return self._page(Page("login.html", {"problem": text}, status), reader)
         return self._page(Page("refused.html", {"title": title, "problem": text}, status), reader)
-
-
-def _status_of(error: RequestRefused | UserError | StoreError) -> int:
-    match error:
-        case RequestRefused():
-            return error.status
-        case UserError():
-            return 422
-        case StoreError():
-            return 503
 
 
 def _to_json(answer: object, language: str) -> bytes:

@@ -2,37 +2,56 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import asdict
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+from datetime import UTC
+from datetime import datetime
 from typing import TypeAlias
-
 from aiohttp import web
-
 from bot.chat.access import Scope
-from bot.chat.operation import (
-    FailedMessage,
-    HeldJob,
-    LoggedStep,
-    MessageTrace,
-    ModelHealth,
-    ModelInMemory,
-    Node,
-    Pause,
-    ProcessReport,
-)
-from bot.console.health import Probe, run_probes
-from bot.console.live_events import fragment_events, stream_events
-from bot.console.pages import PageRenderer, line_chart
-from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, route
-from bot.errors import BackendError, RequestRefused, UserError
-from bot.ports import Backend, Clock, RateLimits
+from bot.chat.operation import FailedMessage
+from bot.chat.operation import HeldJob
+from bot.chat.operation import LoggedStep
+from bot.chat.operation import MessageTrace
+from bot.chat.operation import ModelHealth
+from bot.chat.operation import ModelInMemory
+from bot.chat.operation import Node
+from bot.chat.operation import Pause
+from bot.chat.operation import ProcessReport
+from bot.console.health import Probe
+from bot.console.health import run_probes
+from bot.console.live_events import fragment_events
+from bot.console.live_events import stream_events
+from bot.console.pages import PageRenderer
+from bot.console.pages import line_chart
+from bot.console.routes import ConsoleRequest
+from bot.console.routes import NavigationItem
+from bot.console.routes import Page
+from bot.console.routes import RouteGroup
+from bot.console.routes import route
+from bot.errors import BackendError
+from bot.errors import RequestRefused
+from bot.errors import UserError
+from bot.ports import Backend
+from bot.ports import Clock
+from bot.ports import RateLimits
 from bot.storage.dead_letters import DeadLetters
-from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
+from bot.storage.operation import NodeRegistry
+from bot.storage.operation import Pauses
+from bot.storage.operation import SqlMessageNotes
 from bot.storage.reports import ServiceState
-from bot.telemetry.logs import RecentEvents, find_failure
-from bot.texts.text import translatable, translate
+from bot.telemetry.logs import RecentEvents
+from bot.telemetry.logs import find_failure
+from bot.texts.text import translatable
+from bot.texts.text import translate
 from bot.value_class import value_class
+
 
 _PROBE_SECONDS = 2.0
 _FRESH_SECONDS = 1.0  # all who look within this time get the same state
@@ -129,8 +148,6 @@ class OperationPage(RouteGroup):
     )
     """The time in Unix seconds, conversations, those of them that are held, and unsent messages."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _rendered: dict[object, object] = field(default_factory=dict)
-    """By reader, of the state under "state"."""
 
     @route("GET /api/v1/operation", Scope.READ)
     async def state(self) -> OperationState:
@@ -155,21 +172,11 @@ class OperationPage(RouteGroup):
         """Send the state whenever it changes, as server-sent events."""
 
         async def render() -> str:
-            return self._fragment(await self.state(), request)
+            page = Page("operation_state.html", {"state": await self.state()})
+            return self.renderer.render(page, request, "")
 
         shown = request.http.headers.get("Last-Event-ID", "")
         return await stream_events(request, fragment_events(shown, render, self.clock), self.clock)
-
-    def _fragment(self, state: OperationState, request: ConsoleRequest) -> str:
-        """Return what is renewed; the pages of one reader share it while the state is the same."""
-        reader = (request.look.language, request.caller.csrf_token)
-        if self._rendered.get("state") is not state:
-            self._rendered.clear()
-            self._rendered["state"] = state
-        if reader not in self._rendered:
-            page = Page("operation_state.html", {"state": state})
-            self._rendered[reader] = self.renderer.render(page, request, "")
-        return str(self._rendered[reader])
 
     @route("GET /api/v1/operation/errors/{error}", Scope.READ)
     @route("GET /operation/errors/{error}", Scope.READ, template="operation_error.html")

@@ -1,18 +1,28 @@
 """The route table: what is served where, to whom, with which values, and in which language."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field, replace
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import field
+from dataclasses import replace
+from typing import Any
+from typing import ClassVar
+from typing import TypeVar
 from urllib.parse import quote
-
 from aiohttp import web
-from pydantic import BaseModel, create_model
-
+from pydantic import BaseModel
+from pydantic import create_model
 from bot.chat.access import Scope
 from bot.errors import RequestRefused
-from bot.texts.text import LANGUAGES, Text, language_of, translatable
+from bot.texts.text import LANGUAGES
+from bot.texts.text import Text
+from bot.texts.text import language_of
+from bot.texts.text import translatable
 from bot.value_class import value_class
+import re
+
 
 THEMES = ("system", "light", "dark")
 LANGUAGE_COOKIE = "troupe_language"
@@ -79,21 +89,10 @@ def display_preferences_of(http: web.Request) -> DisplayPreferences:
 
 
 def accepted_language(http: web.Request) -> str:
-    """Return our language with the highest quality in `Accept-Language`, by default English."""
-    liked: list[tuple[float, str]] = []
-    for part in http.headers.get("Accept-Language", "").split(","):
-        name, _, quality = part.strip().partition(";q=")
-        base = name.split("-")[0].strip().lower()
-        if base in LANGUAGES:
-            liked.append((_quality(quality), base))
-    return max(liked, key=lambda one: one[0])[1] if liked else language_of(None)
-
-
-def _quality(text: str) -> float:
-    try:
-        return float(text or 1)
-    except ValueError:
-        return 0.0
+    """Return the first of our languages that the browser accepts, by default English."""
+    accepted = http.headers.get("Accept-Language", "").lower().split(",")
+    bases = (re.split("[-;]", one.strip())[0] for one in accepted)
+    return next((base for base in bases if base in LANGUAGES), language_of(None))
 
 
 @value_class

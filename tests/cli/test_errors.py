@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -96,42 +95,10 @@ def test_data_directory_in_use_names_the_process(folder: Path) -> None:
     assert f"another troupe (process {os.getpid()}) uses data" in complaint
 
 
-def test_port_in_use_is_one_line(folder: Path) -> None:
-    echo_preset(folder)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        [complaint] = run_failing("run", **{**ECHO, "TROUPE_CONSOLE__PORT": port})
-    assert f"cannot listen on 127.0.0.1:{port}" in complaint
-    assert "TROUPE_CONSOLE__PORT" in complaint
-
-
 def test_import_without_presets_folder_is_one_line(folder: Path) -> None:
     (folder / "nova.json").write_text('{"name": "nova", "provider": "p", "model": "m"}', "utf-8")
     [complaint] = run_failing("preset", "import", "nova.json", TROUPE_PRESETS_DIR="none")
     assert complaint.startswith("troupe: none/nova.json cannot be written: ")
-
-
-def test_check_that_finds_a_problem_exits_with_1(folder: Path) -> None:
-    run_failing("check", **ECHO)
-
-
-def test_chat_answers_piped_line_and_ends_with_the_input(folder: Path) -> None:
-    echo_preset(folder)
-    result = subprocess.run(
-        [sys.executable, "-m", "bot", "chat"],
-        env={
-            "PATH": os.environ["PATH"],  # noqa: TID251
-            "PYTHONPATH": str(CHECKOUT),
-            "TROUPE_CONSOLE__PORT": "0",
-            **ECHO,
-        },
-        input=b"hello there\n",
-        capture_output=True,
-        timeout=240,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.decode() == "hello there\n"
 
 
 def test_escape_sequences_of_files_do_not_reach_the_terminal(folder: Path) -> None:
