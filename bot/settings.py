@@ -4,56 +4,49 @@ import contextlib
 import difflib
 import json
 import re
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
-from typing import Any
-from typing import Literal
-from typing import Self
-from typing import TypeAlias
-from pydantic import BaseModel
-from pydantic import ConfigDict
-from pydantic import Field
-from pydantic import PlainValidator
-from pydantic import SecretStr
-from pydantic import SerializeAsAny
-from pydantic import ValidationError
-from pydantic import create_model
-from pydantic import field_validator
-from pydantic import model_validator
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    SecretStr,
+    SerializeAsAny,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
-from pydantic_core import InitErrorDetails
-from pydantic_settings import BaseSettings
-from pydantic_settings import DotEnvSettingsSource
-from pydantic_settings import EnvSettingsSource
-from pydantic_settings import NoDecode
-from pydantic_settings import PydanticBaseSettingsSource
-from pydantic_settings import SettingsConfigDict
-from pydantic_settings import TomlConfigSettingsSource
+from pydantic_core import ErrorDetails, InitErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 from pydantic_settings import SettingsError as SourceError
 from typing_extensions import override
-from bot.backends.registry import DEFAULT_KIND
-from bot.backends.registry import backend_specs
-from bot.backends.registry import default_spec
+
+from bot.backends.registry import DEFAULT_KIND, backend_specs, default_spec
 from bot.backends.spec import ProviderSettings
 from bot.errors import SettingsError
 from bot.platforms.registry import platform_specs
-from bot.platforms.spec import PlatformSettings
-from bot.platforms.spec import PlatformSpec
+from bot.platforms.spec import PlatformSettings, PlatformSpec
 from bot.runtime.addresses import HttpAddress
-from bot.runtime.secret_file import read_secrets_at_start
-from bot.runtime.secret_file import take_from_file
+from bot.runtime.secret_file import read_secrets_at_start, take_from_file
 from bot.runtime.validation_errors import describe_problem
 from bot.storage.codec import TextEncryption
 from bot.telemetry.secret_masker import passwords_in
 from bot.tool_servers.settings import McpServerSettings
-from collections.abc import Mapping
-
 
 _MIN_TOKEN_CHARS, _MAX_TOKEN_CHARS = 20, 200  # of the token for the API
 

@@ -8,25 +8,20 @@ import signal
 import stat
 import sys
 import termios
-from collections.abc import AsyncIterator
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+
 import pytest
 from dotenv import dotenv_values
-from typer.testing import CliRunner
-from typer.testing import Result
+from typer.testing import CliRunner, Result
+
 from bot.cli.app import app
-from bot.errors import PlatformError
-from bot.errors import SettingsError
-from bot.errors import TroupeError
-from bot.errors import UserError
+from bot.errors import PlatformError, SettingsError, TroupeError, UserError
 from bot.settings import read_settings
 from tests.checkout import CHECKOUT
 from tests.rigs.fake_openai import FakeOpenAI
-from tests.support.chats import LoopbackPlatforms
-from tests.support.chats import running_platforms
+from tests.support.chats import LoopbackPlatforms, running_platforms
 from tests.waiting import wait_until
-
 
 OLD = "# my bot\nOTHER=1\nTROUPE_LOG_LEVEL=debug  # loud\nTROUPE_TELEGRAM__TOKEN=1:old\n\n# end\n"
 QUESTIONS = (

@@ -5,24 +5,25 @@ from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+
 import pytest
 from typing_extensions import override
+
 from bot.chat.access import Scope
 from bot.chat.prompt import Message
-from bot.chat.receipt import DroppedItem
-from bot.chat.receipt import PromptSpan
+from bot.chat.receipt import DroppedItem, PromptSpan
 from bot.chat.session import PresetVersion
 from bot.runtime.clock import SystemClock
 from bot.storage.presets import PresetVersions
-from tests.attacks import expanded
-from tests.attacks import with_ours
-from tests.support.console import ConsoleUnderTest
-from tests.support.console import MakeParts
-from tests.support.console import answer_pages
-from tests.support.console import receipt_of
-from tests.support.console import store_answers
+from tests.attacks import expanded, with_ours
+from tests.support.console import (
+    ConsoleUnderTest,
+    MakeParts,
+    answer_pages,
+    receipt_of,
+    store_answers,
+)
 from tests.support.store import RECEIPT
-
 
 _MAX_CHARS = 20_000
 HOSTILE = {

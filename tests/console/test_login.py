@@ -4,7 +4,6 @@ import asyncio
 import re
 from pathlib import Path
 
-import aiohttp
 import pytest
 from pydantic import SecretStr
 
@@ -113,34 +112,36 @@ async def test_page_policy_has_a_new_nonce_each_time(console: ConsoleUnderTest) 
     assert len({one.headers["Content-Security-Policy"] for one in answers}) == 2
 
 
-class TestBehindProxy:
-    @pytest.fixture
-    def console_settings(self) -> ConsoleSettings:
-        return ConsoleSettings(
-            port=0, host="192.0.2.5", trusted_proxy="127.0.0.1", url="https://127.0.0.1"
-        )
-
-    async def test_cookie_is_secure_and_of_this_host(self, console: ConsoleUnderTest) -> None:
-        cookie = (await console.log_in()).headers["Set-Cookie"]
-
-        assert cookie.startswith("__Host-troupe=")
-        assert "Secure" in cookie.split("; ")
+BEHIND_PROXY = ConsoleSettings(
+    port=0, host="192.0.2.5", trusted_proxy="127.0.0.1", url="https://127.0.0.1"
+)
+PROXY_ELSEWHERE = ConsoleSettings(port=0, trusted_proxy="192.0.2.7")
+WITH_TOKEN = ConsoleSettings(port=0, token=SecretStr("a-token-of-20-letters"))
 
 
-class TestTokenOfTheSettings:
-    @pytest.fixture
-    def console_settings(self) -> ConsoleSettings:
-        return ConsoleSettings(port=0, token=SecretStr("a-token-of-20-letters"))
+@pytest.mark.parametrize("console_settings", [BEHIND_PROXY])
+async def test_cookie_behind_a_proxy_is_secure_and_of_this_host(console: ConsoleUnderTest) -> None:
+    cookie = (await console.log_in()).headers["Set-Cookie"]
 
-    async def test_it_has_every_scope(self, console: ConsoleUnderTest) -> None:
-        for token, status in (("a-token-of-20-letters", 200), ("another-token-of-20", 401)):
-            headers = {"Authorization": f"Bearer {token}"}
-            answer = await console.client.get("/api/v1/tokens", headers=headers)
-            assert answer.status == status
+    assert cookie.startswith("__Host-troupe=")
+    assert "Secure" in cookie.split("; ")
 
-    def test_short_one_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="at least 20"):
-            ConsoleSettings(token=SecretStr("short"))
+
+@pytest.mark.parametrize("console_settings", [PROXY_ELSEWHERE])
+async def test_only_the_named_proxy_may_connect(console: ConsoleUnderTest) -> None:
+    assert (await console.client.get("/login")).status == 403
+
+
+@pytest.mark.parametrize("console_settings", [WITH_TOKEN])
+async def test_token_of_the_settings_has_every_scope(console: ConsoleUnderTest) -> None:
+    for token, status in (("a-token-of-20-letters", 200), ("another-token-of-20", 401)):
+        headers = {"Authorization": f"Bearer {token}"}
+        assert (await console.client.get("/api/v1/tokens", headers=headers)).status == status
+
+
+def test_short_token_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 20"):
+        ConsoleSettings(token=SecretStr("short"))
 
 
 class TestTokenFile:
@@ -168,16 +169,16 @@ class TestTokenFile:
         self, console: ConsoleUnderTest, file: Path, content: str, lets_in: str
     ) -> None:
         async def statuses() -> dict[str, int]:
-            return {name: (await self._ask(console, name)).status for name in ("first", "second")}
+            found = {}
+            for name in ("first", "second"):
+                headers = {"Authorization": f"Bearer the-{name}-token-of-the-file"}
+                found[name] = (await console.client.get("/api/v1/tokens", headers=headers)).status
+            return found
 
         assert await statuses() == {"first": 200, "second": 401}
         await asyncio.to_thread(file.write_text, content, encoding="utf-8")
         await console.clock.advance(6)
         assert await statuses() == {"first": 401, "second": 401} | {lets_in: 200}
-
-    async def _ask(self, console: ConsoleUnderTest, name: str) -> aiohttp.ClientResponse:
-        headers = {"Authorization": f"Bearer the-{name}-token-of-the-file"}
-        return await console.client.get("/api/v1/tokens", headers=headers)
 
     @pytest.mark.parametrize("content", ["", "too-short", "the-first-token-of-the-file x"])
     def test_file_without_one_token_is_refused(self, file: Path, content: str) -> None:
@@ -188,15 +189,6 @@ class TestTokenFile:
     def test_token_beside_its_file_is_refused(self, file: Path) -> None:
         with pytest.raises(ValueError, match="both set"):
             ConsoleSettings(token=SecretStr("a-token-of-20-letters"), token_file=file)
-
-
-class TestProxyElsewhere:
-    @pytest.fixture
-    def console_settings(self) -> ConsoleSettings:
-        return ConsoleSettings(port=0, trusted_proxy="192.0.2.7")
-
-    async def test_only_the_named_proxy_may_connect(self, console: ConsoleUnderTest) -> None:
-        assert (await console.client.get("/login")).status == 403
 
 
 @pytest.mark.parametrize("host", ["192.0.2.5", "::", "console.example"])

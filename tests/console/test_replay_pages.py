@@ -1,30 +1,22 @@
 """Asking a model again for a stored answer, from the page and over the API."""
 
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
 import pytest
+
 from bot.chat.access import Scope
 from bot.chat.answers import StoredAnswer
-from bot.chat.prompt import FinishReason
-from bot.chat.prompt import Message
-from bot.chat.prompt import Prompt
-from bot.chat.prompt import Usage
+from bot.chat.prompt import FinishReason, Message, Prompt, Usage
 from bot.chat.usage import AnswerCharge
 from bot.console.answer_pages import ReplayPages
-from bot.console.operator_requests import OperatorAnswer
-from bot.console.operator_requests import ReplayChanges
+from bot.console.operator_requests import OperatorAnswer, ReplayChanges
 from bot.errors import BackendUnavailable
 from bot.replying.generate import GeneratedAnswer
 from bot.storage.reports import AnswerLog
 from tests.samples import mask_secret
-from tests.support.console import ConsoleUnderTest
-from tests.support.console import MakeParts
-from tests.support.console import answer_pages
-from tests.support.console import store_answers
+from tests.support.console import ConsoleUnderTest, MakeParts, answer_pages, store_answers
 from tests.support.store import RECEIPT
-
 
 SECRET = "sk-canary"
 MADE = OperatorAnswer(

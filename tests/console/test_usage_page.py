@@ -1,25 +1,19 @@
 """Usage and the list of channels, as pages and over the API."""
 
 from dataclasses import replace
-from datetime import UTC
-from datetime import date
-from datetime import datetime
+from datetime import UTC, date, datetime
+
 import pytest
-from bot.chat.usage import AnswerCharge
-from bot.chat.usage import UsageRow
-from bot.chat.usage import UsageTotal
+
+from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal
 from bot.console.channels import ChannelsPage
-from bot.console.usage_page import UsagePage
-from bot.console.usage_page import usage_sums
+from bot.console.usage_page import UsagePage, usage_sums
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.reports import ServiceState
 from bot.storage.usage import UsageTotals
-from tests.support.console import ConsoleUnderTest
-from tests.support.console import MakeParts
+from tests.support.console import ConsoleUnderTest, MakeParts, store_answers
 from tests.support.store import RECEIPT
-from tests.support.console import store_answers
-
 
 CLOCK = SystemClock()
 

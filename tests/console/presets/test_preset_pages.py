@@ -2,6 +2,9 @@
 
 import json
 import re
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -9,8 +12,10 @@ from markupsafe import escape
 
 from bot.chat.drafts import PresetDraft
 from bot.chat.session import PresetVersion
+from bot.console.presets.editing import MAX_CONTENT_CHARS
+from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
-from bot.prompting.presets.problems import check_preset
+from bot.prompting.presets.problems import MAX_PROBLEMS, check_preset
 from bot.service.backends import preset_problems
 from bot.settings import Settings, read_settings
 from bot.texts.text import translate
@@ -296,3 +301,122 @@ async def test_pages_are_translated(console: Playground) -> None:
     page = await console.open("/presets/nora?tab=versions", **{"Accept-Language": "zh-CN"})
     assert "版本" in page
     assert "Versions" not in page
+
+
+async def test_copy_is_a_draft_that_is_renamed_and_published(
+    console: Playground, settings: Settings
+) -> None:
+    status, where = await console.send("/presets/nora/copy", name="nora the second")
+    assert (status, where) == (303, "/presets/nora%20the%20second")
+    page = await console.open("/presets/nora the second")
+    assert "Draft of a new preset" in page
+    assert 'action="/presets/nora%20the%20second/rename"' in page
+    status, where = await console.send("/presets/nora the second/rename", name="mira")
+    assert (status, where) == (303, "/presets/mira")
+    assert (await call(console, "GET", "/presets/nora%20the%20second"))[0] == 404
+
+    _, found = await call(console, "GET", "/presets/mira")
+    assert json.loads(found["draft"])["name"] == "mira"
+    assert json.loads(found["draft"])["system"] == "You are Nora."
+    status, _ = await call(console, "POST", "/presets/mira/publish", {"revision": 1})
+    assert status == 200
+    assert settings.presets_dir is not None
+    assert (settings.presets_dir / "mira.json").exists()
+
+    assert (await console.send("/presets/mira/rename", name="other"))[0] == 422
+    assert (await call(console, "POST", "/presets/nora/copies", {"name": "mira"}))[0] == 422
+    assert (await call(console, "POST", "/presets/nora/copies", {"name": "../x"}))[0] == 422
+    assert (await call(console, "POST", "/presets/none/copies", {"name": "x"}))[0] == 404
+    for taken in ("MIRA", "ｍｉｒａ", "Nora"):  # the file would be that of mira
+        assert (await call(console, "POST", "/presets/nora/copies", {"name": taken}))[0] == 422
+
+
+async def test_name_that_looks_like_another_one_is_refused(console: Playground) -> None:
+    for name in ("n\u043era", "N\u041eRA", "nor\u0430"):  # with Cyrillic letters
+        status, answer = await call(console, "POST", "/presets/marlowe/copies", {"name": name})
+        assert (status, answer["error"][-40:]) == (
+            422,
+            "ks like the preset 'nora'; choose another name."[-40:],
+        )
+
+
+async def test_deleted_preset_answers_nowhere_and_keeps_its_versions(
+    console: Playground, settings: Settings
+) -> None:
+    resolver = console.service.container.resolver
+    await resolver.set_active("web:there", [resolver.presets["marlowe"]], "web:alice")
+    _, before = await call(console, "GET", "/presets/marlowe")
+    content = before["published"]
+
+    assert (await console.send("/presets/marlowe/delete"))[0] == 303
+    assert "marlowe" not in resolver.presets
+    assert (await resolver.resolve(["web:there"])).first.preset.name == "nora"
+    assert settings.presets_dir is not None
+    assert not (settings.presets_dir / "marlowe.json").exists()
+    assert (await call(console, "GET", "/presets/marlowe"))[0] == 404
+    resolver.mark_stale(["marlowe"])  # as another process is told
+    await resolver.resolve(["web:there"])
+    assert "marlowe" not in resolver.presets
+
+    # One that is published later under this name goes on from its versions.
+    await call(console, "POST", "/presets/nora/copies", {"name": "marlowe"})
+    draft = {"content": content, "revision": 1}
+    assert (await call(console, "PUT", "/presets/marlowe/draft", draft))[0] == 200
+    _, published = await call(console, "POST", "/presets/marlowe/publish", {"revision": 2})
+    assert published["version"] == 3
+    _, versions = await call(console, "GET", "/presets/marlowe/versions")
+    assert [one["version"] for one in versions["versions"]] == [3, 1]
+    resolver.mark_stale(["marlowe"])
+    assert (await resolver.resolve(["web:there"])).first.preset.name == "marlowe"
+
+
+async def test_default_preset_is_not_deleted(console: Playground, settings: Settings) -> None:
+    status, told = await call(console, "DELETE", "/presets/nora")
+    assert status == 422
+    assert "TROUPE_DEFAULT_PRESET" in told["error"]
+    assert settings.presets_dir is not None
+    assert (settings.presets_dir / "nora.json").exists()
+    assert (await call(console, "DELETE", "/presets/nobody"))[0] == 404
+
+
+_LEAST = {"name": "nora", "provider": "echo", "model": "m"}
+
+
+async def test_only_the_first_mistakes_are_described(console: Playground) -> None:
+    """A description takes a quarter of a millisecond, and a text has room for 300,000 mistakes."""
+    unknown = {f"key{number}": 1 for number in range(1000)}
+    text = json.dumps({**_LEAST, **unknown}, indent=0)
+
+    _, answer = await call(console, "POST", "/preset-check", {"content": text})
+
+    problems = answer["problems"]
+    assert [one["line"] for one in problems] == list(range(5, 5 + MAX_PROBLEMS + 1))
+    assert problems[-1]["text"] == "900 more mistakes"
+
+
+async def test_long_text_is_checked_in_a_thread(console: Playground) -> None:
+    checked_in: list[int] = []
+
+    def note_thread(_: Preset) -> Sequence[str]:
+        checked_in.append(threading.get_ident())
+        return []
+
+    editing = replace(console.service.console.preset_editing, unsupported=note_thread)
+    for system in ("", "x" * 100_000):
+        assert (await editing.check(json.dumps({**_LEAST, "system": system}))).preset is not None
+
+    assert checked_in[0] == threading.get_ident()
+    assert checked_in[1] != threading.get_ident()
+
+
+async def test_draft_that_is_too_long_is_refused_wherever_it_comes_from(
+    console: Playground,
+) -> None:
+    """A card of ten megabytes would make one of forty."""
+    editing = console.service.console.preset_editing
+    text = "x" * (MAX_CONTENT_CHARS + 1)
+
+    with pytest.raises(UserError, match="may have up to 4,000,000 characters"):
+        await editing.begin_draft(PresetDraft("long", 0, 1, text, 0), "session", "import")
+    with pytest.raises(UserError, match="may have up to 4,000,000 characters"):
+        await editing.save_draft("nora", text, 0)

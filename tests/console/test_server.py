@@ -1,0 +1,262 @@
+"""The HTTP server: health and metrics, its port, its certificate, the time for a request's head."""
+
+import asyncio
+import contextlib
+import datetime
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from bot.console.health import Probe, health_routes
+from bot.console.server import ServedCertificate, serve_http
+from bot.errors import SettingsError, StoreError
+from bot.runtime.tasks import cancel_and_wait
+from bot.settings import ConsoleSettings
+
+ANY_PORT = ConsoleSettings(port=0)
+
+
+async def ok() -> str | None:
+    return None
+
+
+async def disconnected() -> str | None:
+    return "not connected"
+
+
+async def hanging() -> str | None:
+    await asyncio.sleep(60)
+    return None
+
+
+async def broken() -> str | None:
+    raise StoreError("postgresql://bot:secret@db/chat is down")
+
+
+async def get(address: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as client, client.get(address) as response:
+        return response.status, await response.text()
+
+
+@pytest.mark.parametrize(
+    ("probe", "status", "shown"),
+    [
+        (ok, 200, "ok"),
+        (disconnected, 503, "not connected"),
+        (hanging, 503, "no answer within 0.05 s"),
+        (broken, 503, "StoreError"),  # its text has an address
+    ],
+)
+async def test_readyz_says_what_each_probe_says(probe: Probe, status: int, shown: str) -> None:
+    notices = ["provider 'x' does not answer this worker"]
+    routes = health_routes({"part": probe}, notices=lambda: notices, probe_seconds=0.05)
+    async with serve_http(ANY_PORT, [routes]) as address:
+        alive, _ = await get(f"{address}/healthz")
+        found, text = await get(f"{address}/readyz")
+
+    assert (alive, found) == (200, status)
+    assert json.loads(text) == {
+        "ready": status == 200,
+        "parts": {"part": shown},
+        "notices": notices,
+    }
+
+
+async def test_probe_that_cannot_be_cancelled_is_not_waited_for() -> None:
+    may_end = asyncio.Event()
+
+    async def probe() -> str | None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+        return None
+
+    routes = health_routes({"database": probe}, probe_seconds=0.05)
+    async with serve_http(ANY_PORT, [routes]) as address:
+        status, text = await get(f"{address}/readyz")
+        may_end.set()
+
+    assert status == 503
+    assert "no answer within" in text
+
+
+async def test_metrics_are_in_prometheus_format() -> None:
+    async with serve_http(ANY_PORT, [health_routes({})]) as address:
+        status, text = await get(f"{address}/metrics")
+
+    assert status == 200
+    assert "# TYPE python_info gauge" in text
+
+
+async def test_port_in_use_names_the_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        with pytest.raises(SettingsError, match=f"{port}.*TROUPE_CONSOLE__PORT"):
+            async with serve_http(ConsoleSettings(port=port), [health_routes({})]):
+                pytest.fail("it listens")
+
+
+async def test_next_port_is_taken_where_the_usual_one_is_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        usual = taken.getsockname()[1]
+        console = ConsoleSettings.model_construct(set(), host="127.0.0.1", port=usual)
+        async with serve_http(console, [health_routes({})]) as address:
+            assert int(address.rpartition(":")[2]) != usual
+            assert (await get(f"{address}/healthz"))[0] == 200
+
+
+async def test_port_is_free_after_the_end() -> None:
+    async with serve_http(ANY_PORT, [health_routes({})]) as address:
+        port = int(address.rpartition(":")[2])
+        await get(f"{address}/healthz")
+
+    async with serve_http(ConsoleSettings(port=port), [health_routes({})]) as again:
+        assert again == address
+
+
+def make_pair(name: str) -> tuple[bytes, bytes]:
+    """Return a certificate of this name and its key, in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    plain = serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    return certificate.public_bytes(pem), key.private_bytes(pem, form, plain)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    files = tmp_path / "tls.crt", tmp_path / "tls.key"
+    for file, content in zip(files, make_pair("first"), strict=True):
+        file.write_bytes(content)
+    return files
+
+
+async def served_name(context: ssl.SSLContext) -> str:
+    """Return the name in the certificate that a new connection is shown."""
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", ssl=context)
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    async with server:
+        host, port = server.sockets[0].getsockname()
+        _, writer = await asyncio.open_connection(host, port, ssl=trusting)
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+    [name] = x509.load_der_x509_certificate(shown).subject
+    return str(name.value)
+
+
+async def test_renewed_certificate_is_shown_once_its_key_fits(files: tuple[Path, Path]) -> None:
+    served = ServedCertificate(*files)
+    certificate, key = make_pair("second")
+    await asyncio.to_thread(files[0].write_bytes, certificate)
+    served.read_changed_files()
+    assert await served_name(served.context) == "first", "the key is still that of the first"
+    await asyncio.to_thread(files[1].write_bytes, key)
+    served.read_changed_files()
+    assert await served_name(served.context) == "second"
+
+
+async def test_server_follows_its_certificate_and_refuses_a_wrong_one(
+    files: tuple[Path, Path],
+) -> None:
+    settings = ConsoleSettings(port=0, tls_certificate=files[0], tls_key=files[1])
+    async with serve_http(settings, []) as address:
+        assert address.startswith("https://")
+    await asyncio.to_thread(files[1].write_bytes, make_pair("other")[1])
+    with pytest.raises(SettingsError, match="TROUPE_CONSOLE__TLS_CERTIFICATE"):
+        async with serve_http(settings, []):
+            pass
+
+
+HEAD_SECONDS = 0.1
+HEAD = b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
+
+
+async def answer_late(request: web.Request) -> web.Response:
+    """Take longer than a caller may take for a head."""
+    await asyncio.sleep(HEAD_SECONDS * 3)
+    return web.Response(text=f"got {await request.text()}")
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[socket.socket]:
+    """Serve, and connect before the server can notice it."""
+    routes = [lambda app: app.router.add_post("/slow", answer_late)]
+    async with serve_http(ConsoleSettings(port=0), routes, head_seconds=HEAD_SECONDS) as address:
+        host, _, port = address.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            yield client
+
+
+async def received(client: socket.socket) -> bytes:
+    """Return all that the server sends until it closes the connection."""
+    answer = b""
+    while data := await asyncio.to_thread(client.recv, 4096):
+        answer += data
+    return answer
+
+
+@pytest.mark.parametrize("sent", [b"P", HEAD[:-1], b"\r\n\r\nP"])
+async def test_connection_with_a_part_of_a_head_is_answered_with_408(sent: bytes) -> None:
+    async with connected() as client:
+        client.sendall(sent)
+        assert (await received(client)).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_head_that_comes_byte_by_byte_has_no_more_time() -> None:
+    async def send_slowly() -> None:
+        with contextlib.suppress(OSError):  # the server has closed the connection
+            for one in HEAD:
+                client.sendall(bytes([one]))
+                await asyncio.sleep(HEAD_SECONDS / 2)
+
+    async with connected() as client:
+        sending = asyncio.create_task(send_slowly())
+        assert (await received(client)).startswith(b"HTTP/1.1 408 ")
+        await cancel_and_wait([sending])
+
+
+async def test_connection_without_a_byte_is_closed() -> None:
+    async with connected() as client:
+        assert await received(client) == b""
+
+
+async def test_answer_and_body_may_take_longer() -> None:
+    async with connected() as client:
+        client.sendall(HEAD.replace(b"\r\nHost", b"\r\nConnection: close\r\nHost"))
+        await asyncio.sleep(HEAD_SECONDS * 2)
+        client.sendall(b"ok")
+        answer = await received(client)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.endswith(b"got ok")
+
+
+async def test_malformed_head_is_refused_at_once() -> None:
+    async with connected() as client:
+        client.sendall(b"no head\r\n\r\n")
+        assert b" 400 Bad Request\r\n" in await received(client)

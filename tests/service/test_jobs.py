@@ -1,0 +1,121 @@
+"""Jobs of a process: gauges of its queues and its event loop, and notices about providers."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+from prometheus_client import REGISTRY
+from sqlalchemy import insert
+from typing_extensions import override
+
+from bot.chat.operation import ModelHealth
+from bot.ports import Backend
+from bot.prompting.presets.preset import Preset
+from bot.runtime.tasks import cancel_and_wait
+from bot.service.jobs import ProviderNotices, measure_loop_lag, measure_queues
+from bot.service.options import ALL_ROLES, Role
+from bot.storage.database import Database
+from bot.storage.reports import ServiceState
+from bot.storage.tables import conversation, lane
+from bot.telemetry.metrics import QUEUE_AGE
+from tests.fakes import FakeClock, FakeRemoteBackend
+
+
+def age(queue: str) -> float | None:
+    return REGISTRY.get_sample_value("troupe_queue_age_seconds", {"queue": queue})
+
+
+async def store_waiting(database: Database, conversations: float, lanes: float) -> None:
+    rows = (
+        insert(conversation).values(
+            key="telegram:1", platform="telegram", ready_since=conversations
+        ),
+        insert(conversation).values(key="telegram:2", platform="telegram"),
+        insert(lane).values(key="telegram:1", platform="telegram", due_at=lanes),
+    )
+    await database.write(lambda connection: [connection.execute(row) for row in rows])
+
+
+async def test_ages_of_the_oldest_are_measured_for_the_roles(database: Database) -> None:
+    clock = FakeClock()
+    state = ServiceState(database, clock)
+    assert await state.queue_ages() == (0.0, 0.0)
+    await store_waiting(database, clock.now() - 30, clock.now() - 4)
+    QUEUE_AGE.clear()
+
+    await measure_queues(state, {Role.WORKER})
+    assert (age("conversations"), age("lanes")) == (30, None)
+    await measure_queues(state, ALL_ROLES)
+    assert (age("conversations"), age("lanes")) == (30, 4)
+
+
+async def test_lane_that_is_due_later_is_not_late(database: Database) -> None:
+    clock = FakeClock()
+    await store_waiting(database, clock.now(), clock.now() + 60)
+    assert await ServiceState(database, clock).queue_ages() == (0.0, 0.0)
+
+
+def sample(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(f"troupe_loop_lag_seconds_{name}", labels) or 0.0
+
+
+class BusyClock(FakeClock):
+    """Its second timer fires 0.2 s late, because something else runs until then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._delays = [0.0, 0.2]
+
+    @override
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds + (self._delays.pop(0) if self._delays else 0.0))
+
+
+async def test_timer_that_is_late_is_counted_with_its_lag() -> None:
+    clock = BusyClock()
+    count, seconds, soon = sample("count"), sample("sum"), sample("bucket", le="0.05")
+    measuring = asyncio.create_task(measure_loop_lag(clock))
+    await clock.advance(1.2)
+    await cancel_and_wait([measuring])
+
+    assert sample("count") - count == 2
+    assert round(sample("sum") - seconds, 3) == 0.2
+    assert sample("bucket", le="0.05") - soon == 1
+
+
+_WORKER = frozenset({Role.WORKER})
+_PRESETS = [Preset(name=name, provider=name, model="m") for name in ("cloud", "local")]
+
+
+def watched(**is_paused: bool) -> Backend:
+    """Return a backend whose models have open circuit breakers, or not."""
+    backend = FakeRemoteBackend()
+    backend.health = [ModelHealth(name, paused, 5, 5) for name, paused in is_paused.items()]
+    return backend
+
+
+def notices(backends: Mapping[str, Backend], roles: frozenset[Role] = _WORKER) -> ProviderNotices:
+    return ProviderNotices(lambda: _PRESETS, backends, roles)
+
+
+@pytest.mark.parametrize(
+    ("local", "roles", "found", "problem"),
+    [
+        (False, _WORKER, ["cloud"], None),  # the other provider answers
+        (True, _WORKER, ["cloud", "local"], "no provider answers: cloud, local"),
+        (True, ALL_ROLES, ["cloud", "local"], None),  # it has other work, too
+    ],
+)
+def test_provider_that_does_not_answer_is_named_by_its_workers(
+    local: bool, roles: frozenset[Role], found: list[str], problem: str | None
+) -> None:
+    backends = {"cloud": watched(big=True, small=True), "local": watched(a=local)}
+    worker = notices(backends, roles)
+    assert worker.find() == [f"provider {name!r} does not answer this worker" for name in found]
+    assert worker.worker_problem() == problem
+
+
+def test_provider_with_one_model_that_answers_is_not_named() -> None:
+    worker = notices({"cloud": watched(big=True, small=False), "local": watched()})
+    assert worker.find() == []
+    assert worker.worker_problem() is None
