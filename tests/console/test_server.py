@@ -18,8 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from bot.console.health import Probe, health_routes
-from bot.console.server import ServedCertificate, serve_http
+from bot.console.server import Probe, ServedCertificate, health_routes, serve_http
 from bot.errors import SettingsError, StoreError
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import ConsoleSettings

@@ -9,7 +9,7 @@ from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.errors import SettingsError
 from bot.prompting.presets.preset import Preset
-from bot.service.models import prepare_models
+from bot.service.resources import prepare_models
 from bot.settings import Settings
 
 ONLINE = {"name": "nora", "provider": "online", "model": "large"}

@@ -23,9 +23,8 @@ from bot.routing.presets import HistoryScopes, PresetResolver
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
-from bot.service.models import Models
 from bot.service.options import RunOptions
-from bot.service.resources import Resources, make_chat_settings
+from bot.service.resources import Models, Resources, make_chat_settings
 from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork

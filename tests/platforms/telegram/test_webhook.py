@@ -16,8 +16,7 @@ from multidict import CIMultiDict
 from pydantic import SecretStr, ValidationError
 from structlog.testing import capture_logs
 
-from bot.console.server import serve_http
-from bot.console.webhooks import webhook_routes
+from bot.console.server import serve_http, webhook_routes
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.settings import ConsoleSettings
 from tests.attacks import expanded, with_ours
