@@ -18,7 +18,6 @@ Settings are read from the environment (TROUPE_...), the file .env and the file 
 """
 
 _INSTALLATION = "bot.cli.installation"
-_PERSONAL_DATA = "bot.cli.personal_data"
 
 app = lazy_app(
     _HELP,
@@ -30,13 +29,15 @@ app = lazy_app(
         ),
         "check": LazyCommand("bot.cli.check", "Test every setting, preset and connection."),
         "preset": LazyCommand("bot.cli.preset", "List, show, check, import and export presets."),
-        "character": LazyCommand("bot.cli.character", "Import, list and export character cards."),
+        "character": LazyCommand(
+            "bot.cli.preset_files", "Import, list and export character cards."
+        ),
         "model": LazyCommand("bot.cli.model", "Fetch and describe models for this machine."),
         "render": LazyCommand("bot.cli.render", "Show exactly what a model would be sent."),
-        "replay": LazyCommand("bot.cli.replay", "Ask a model again for an earlier answer."),
+        "replay": LazyCommand("bot.cli.render", "Ask a model again for an earlier answer."),
         "usage": LazyCommand(_INSTALLATION, "Print what answers cost, as CSV."),
         "keys": LazyCommand(
-            "bot.cli.keys", "Keep the keys of providers in the database, encrypted."
+            _INSTALLATION, "Keep the keys of providers in the database, encrypted."
         ),
         "console": LazyCommand("bot.cli.console", "Log in to the console in a browser."),
         "nodes": LazyCommand(_INSTALLATION, "Show the processes of the installation."),
@@ -45,10 +46,10 @@ app = lazy_app(
         "pause": LazyCommand(_INSTALLATION, "Answer nobody until `troupe resume`."),
         "resume": LazyCommand(_INSTALLATION, "Answer again after `troupe pause`."),
         "export": LazyCommand(
-            _PERSONAL_DATA, "Write what a person said, and said of themselves, as JSON."
+            _INSTALLATION, "Write what a person said, and said of themselves, as JSON."
         ),
         "forget": LazyCommand(
-            _PERSONAL_DATA, "Delete what is stored of a person, a channel or a server."
+            _INSTALLATION, "Delete what is stored of a person, a channel or a server."
         ),
         "db": LazyCommand("bot.cli.db", "Upgrade, copy, back up, restore or encrypt the database."),
     },

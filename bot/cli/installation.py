@@ -1,9 +1,11 @@
-"""Operate an installation beside its processes: nodes, jobs, dead letters, pauses, usage."""
+"""Operate an installation: nodes, jobs, dead letters, pauses, usage, personal data, keys."""
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
 from importlib import import_module  # noqa: TID251 # the client of Redis takes long to import
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
@@ -12,17 +14,32 @@ import uvloop
 from bot.chat.access import COMMAND_LINE, AuditEntry
 from bot.chat.incoming import address_of
 from bot.chat.operation import EVERYWHERE, BackgroundWork, DeadLetter, HeldJob, Node
+from bot.chat.outgoing import Attachment
 from bot.chat.usage import UsageRow, format_usage_table
-from bot.cli.text_io import print_line, print_progress
+from bot.cli.text_io import print_exactly, print_line, print_progress, write_private_text
 from bot.cli.typer_apps import command_app
+from bot.commands.personas import UserPersonas
+from bot.commands.privacy import export_words
 from bot.errors import SettingsError, UserError
 from bot.platforms.registry import platform_specs
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings, read_settings
+from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.data_dir import create_data_dir
 from bot.storage.database import Database, database_exists, open_database
 from bot.storage.dead_letters import DeadLetters
+from bot.storage.fernets import KeyCipher, new_encryption_key
+from bot.storage.forgetting import (
+    FILE_NAME,
+    PersonalData,
+    conversations_of_channel,
+    conversations_of_server,
+    record_tombstone,
+    request_deletion,
+)
 from bot.storage.operation import AuditLog, NodeRegistry, Pauses
+from bot.storage.provider_keys import ProviderKeys
+from bot.storage.rewriting import rewrite_texts
 from bot.storage.usage import UsageTotals
 from bot.turn.limits.refusals import PAUSES_TOPIC
 from bot.turn.signals import CONVERSATIONS
@@ -387,3 +404,184 @@ def _parse_day(text: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise UserError(f"{text!r} is not a date; write it as 2026-11-01") from None
+
+
+_Person = Annotated[
+    str | None, typer.Argument(help="What this person said, such as telegram:123456789.")
+]
+_User = Annotated[str | None, typer.Option(help="The same.")]
+_PERSON = "telegram:123456789"
+
+
+@app.command()
+def export(
+    person: _Person = None,
+    user: _User = None,
+    to: Annotated[
+        Path | None, typer.Option(help="The new file to write; otherwise standard output.")
+    ] = None,
+) -> None:
+    """Write what a person said, and said of themselves, as JSON.
+
+    The file that `/export` sends to that person: the own words of every channel, nobody else's. The
+    service may run meanwhile. A file of `--to` is readable by its owner only.
+    """
+    person = checked_key(person or user or "", "--user", _PERSON)
+    if to is not None and to.exists():
+        raise UserError(f"{to} exists; give the file another name")
+
+    async def read(database: Database) -> tuple[Attachment, int, int]:
+        clock = SystemClock()
+        at = datetime.fromtimestamp(clock.now(), UTC)
+        exported = await export_words(PersonalData(database, clock), person, at)
+        if any(exported[1:]):
+            await record_change(database, "export person", person)
+        return exported
+
+    file, messages, descriptions = use_installation(read)
+    if not (messages or descriptions):
+        raise UserError(f"nothing is stored of {person}")
+    if to is None:
+        print_exactly(file.text)
+    else:
+        write_private_text(to, file.text)
+        print_line(f"{to} holds messages of {person}: {messages}")
+
+
+@app.command()
+def forget(
+    person: _Person = None,
+    user: _User = None,
+    channel: Annotated[
+        str | None,
+        typer.Option(help="This channel with its topics, such as discord:81384788765712384."),
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(help="This server, such as discord:guild:81384788765712384."),
+    ] = None,
+) -> None:
+    """Delete what is stored of a person, a channel or a server.
+
+    As `/forget me` and `/forget channel` do, also where the bot was removed. The service deletes
+    each conversation in its turn; while it is stopped, at its next start. Of a server, those
+    conversations are found in which something was answered in the last 400 days.
+    """
+    given = [one for one in (person, user, channel, server) if one]
+    if len(given) != 1:
+        raise UserError("name one of --user, --channel and --server")
+    [subject] = given
+    user = person or user
+    if user:
+        checked_key(user, "--user", _PERSON)
+    elif server:
+        checked_key(server, "--server", "discord:guild:81384788765712384")
+    in_channel = scope_of(None, channel)
+
+    async def request(database: Database) -> Sequence[str]:
+        if user:
+            keys = await _forget_person(database, user)
+        elif channel:
+            keys = await conversations_of_channel(database, in_channel)
+        else:
+            keys = await conversations_of_server(database, subject)
+        await request_deletion(database, SystemClock(), keys, user)
+        await record_change(database, "forget", subject)
+        await signal_all(CONVERSATIONS, keys)
+        return keys
+
+    keys = use_installation(request)
+    print_line(f"{subject} is forgotten in conversations: {len(keys)}")
+
+
+async def _forget_person(database: Database, person: str) -> Sequence[str]:
+    clock = SystemClock()
+    record = partial(record_tombstone, read_settings().data_dir / FILE_NAME)
+    data = PersonalData(database, clock, record)
+    keys = await data.conversations(person)
+    await data.forget_outside_histories(person)
+    personas = UserPersonas(SqlChatSettings(database, clock))
+    await personas.forget(person, await data.descriptions(person))
+    return keys
+
+
+keys_app = command_app("Keep the keys of providers in the database, encrypted.")
+app.add_typer(keys_app, name="keys")
+
+
+@keys_app.command("new")
+def print_new_key() -> None:
+    """Print a new encryption key, for TROUPE_ENCRYPTION_KEYS; keep it outside of the database."""
+    print_line(new_encryption_key())
+
+
+@keys_app.command("add")
+def add_key(
+    provider: Annotated[str, typer.Argument(help="The id of the provider, such as openai.")],
+) -> None:
+    """Ask for a key, or read it from standard input, and store it encrypted."""
+    cipher = _cipher()
+    key = typer.prompt("Key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
+    if not key.strip():
+        raise UserError("there is no key on standard input")
+    token = cipher.encrypt(provider, key.strip())
+
+    async def add(database: Database) -> bool:
+        await ProviderKeys(database, SystemClock()).add(provider, token)
+        return True
+
+    change_installation(add, "add provider key", provider, must_exist=False)
+    print_line(
+        f"stored; set TROUPE_PROVIDERS__{provider.upper()}__STORED_KEYS=true and restart to use it"
+    )
+
+
+@keys_app.command("list")
+def list_keys() -> None:
+    """List the stored keys: number, provider, day, and the last four characters."""
+    cipher = _cipher()
+    stored = use_installation(
+        lambda database: ProviderKeys(database, SystemClock()).read(), must_exist=False
+    )
+    for one in stored:
+        day = datetime.fromtimestamp(one.added_at, UTC).date()
+        tail = cipher.decrypt(one.provider, one.token)[-4:]
+        print_line(f"{one.number}  {one.provider}  {day}  …{tail}")
+
+
+@keys_app.command("rotate")
+def rotate() -> None:
+    """Encrypt all keys of providers and all texts again with the first of TROUPE_ENCRYPTION_KEYS.
+
+    Put a new key in front of the old one in every process, rotate, then remove the old one. The
+    service may run meanwhile. A run that was interrupted goes on.
+    """
+    cipher = _cipher()
+
+    async def rotate_all(database: Database) -> tuple[int, int]:
+        count = await ProviderKeys(database, SystemClock()).replace_tokens(cipher.rotate)
+        await record_change(database, "rotate encryption key", "all")
+        return count, await rewrite_texts(database, print_converted)
+
+    keys, rows = use_installation(rotate_all, must_exist=False)
+    print_line(f"encrypted with the newest encryption key: {keys} keys, {rows} rows with texts")
+
+
+@keys_app.command("remove")
+def remove_key(
+    number: Annotated[int, typer.Argument(help="The number that `troupe keys list` shows.")],
+) -> None:
+    """Remove a stored key."""
+    is_removed = change_installation(
+        lambda database: ProviderKeys(database, SystemClock()).remove(number),
+        "remove provider key",
+        str(number),
+        must_exist=False,
+    )
+    if not is_removed:
+        raise UserError(f"there is no key {number}; `troupe keys list` shows them")
+    print_line("removed")
+
+
+def _cipher() -> KeyCipher:
+    return KeyCipher(read_settings().all_encryption_keys)

@@ -11,7 +11,7 @@ from inline_snapshot import snapshot
 from bot.chat.drafts import PresetDraft
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
-from bot.cli.replay import mark_differences
+from bot.cli.render import mark_differences
 from bot.errors import SettingsError, UserError
 from bot.storage.database import Database
 from bot.storage.presets import PresetDrafts
