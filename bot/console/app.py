@@ -15,7 +15,6 @@ from bot.console.routes import ConsoleRequest
 from bot.console.routes import Page
 from bot.console.routes import Route
 from bot.console.routes import RouteGroup
-from bot.console.routes import display_preferences_of
 from bot.console.routes import protected
 from bot.errors import RequestRefused
 from bot.errors import StoreError
@@ -82,7 +81,7 @@ class RequestGate:
         elif route.query is not None:
             given = _validated(route.query, dict(http.query))
         is_admitted = partial(self._is_admitted, http, route)
-        return ConsoleRequest(http, caller, display_preferences_of(http), is_admitted), given
+        return ConsoleRequest(http, caller, is_admitted), given
 
     def _check_sender(self, http: web.Request) -> None:
         if self._proxy is not None and http.remote != self._proxy:
@@ -212,7 +211,7 @@ class Console:
             case web.StreamResponse():
                 return answer
             case _:
-                body = _to_json(answer, request.look.language)
+                body = _to_json(answer, request.language)
                 response = web.Response(body=body, content_type="application/json")
                 response.enable_compression()
                 return protected(response)
@@ -234,9 +233,9 @@ class Console:
                 status, text = 422, error.text
             case StoreError():
                 status, text = 503, _DATABASE_FAILED
-        reader = ConsoleRequest(http, NOBODY, display_preferences_of(http))
+        reader = ConsoleRequest(http, NOBODY)
         if route.is_api:  # the scripts of pages show it as it is
-            told = translate(text, reader.look.language)
+            told = translate(text, reader.language)
             return protected(web.json_response({"error": told}, status=status))
         title = _TITLES.get(status, translatable("That did not work"))
         if status == 401:  # with what logs in

@@ -164,7 +164,7 @@ class OperationPage(RouteGroup):
     @route("GET /operation", Scope.READ)
     async def show(self, request: ConsoleRequest) -> Page:
         state = await self.state()
-        chart = _queue_chart(list(self._samples), request.look.language)
+        chart = _queue_chart(list(self._samples), request.language)
         return Page("operation.html", {"state": state, "chart": chart})
 
     @route("GET /operation/events", Scope.READ)
@@ -202,7 +202,7 @@ class OperationPage(RouteGroup):
         except BackendError as error:
             answer, works = str(error), False
         except UserError as error:
-            answer, works = translate(error.text, request.look.language), False
+            answer, works = translate(error.text, request.language), False
         return {"provider": provider, "works": works, "answer": self.mask(answer)}
 
     async def _report(self) -> OperationState:

@@ -69,25 +69,6 @@ def is_number(given: str) -> bool:
 # --- requests and answers -----------------------------------------------------------------------
 
 
-@value_class
-class DisplayPreferences:
-    """The language and theme of a reader."""
-
-    language: str
-    theme: str
-    """One of `THEMES`."""
-
-
-def display_preferences_of(http: web.Request) -> DisplayPreferences:
-    """Return the language and theme from cookies, else those of the browser and system."""
-    theme = http.cookies.get(THEME_COOKIE, "")
-    language = http.cookies.get(LANGUAGE_COOKIE, "")
-    return DisplayPreferences(
-        language if language in LANGUAGES else accepted_language(http),
-        theme if theme in THEMES else THEMES[0],
-    )
-
-
 def accepted_language(http: web.Request) -> str:
     """Return the first of our languages that the browser accepts, by default English."""
     accepted = http.headers.get("Accept-Language", "").lower().split(",")
@@ -101,8 +82,19 @@ class ConsoleRequest:
 
     http: web.Request
     caller: Caller
-    look: DisplayPreferences
     _is_admitted: Callable[[], Awaitable[bool]] | None = None
+
+    @property
+    def language(self) -> str:
+        """What the cookie says, else the browser."""
+        chosen = self.http.cookies.get(LANGUAGE_COOKIE, "")
+        return chosen if chosen in LANGUAGES else accepted_language(self.http)
+
+    @property
+    def theme(self) -> str:
+        """One of `THEMES`; by default the system's."""
+        chosen = self.http.cookies.get(THEME_COOKIE, "")
+        return chosen if chosen in THEMES else THEMES[0]
 
     async def is_still_admitted(self) -> bool:
         """Whether the session or token is still valid, for long responses."""
