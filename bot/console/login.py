@@ -27,7 +27,6 @@ _API_PREFIX = "troupe_"
 
 
 def new_token(prefix: str = "") -> str:
-    """Return a token that nobody can guess."""
     return prefix + secrets.token_urlsafe(32)
 
 

@@ -67,7 +67,6 @@ def view_message(message: WebMessage, known: Mapping[str, WebMessage]) -> Messag
 
 
 def color_of(name: str) -> int:
-    """Return the color of a name."""
     return sum(name.encode()) % _FACE_COLORS
 
 

@@ -50,7 +50,6 @@ class ApiDescription(RouteGroup):
 
 
 def describe_api(routes: Sequence[Route]) -> Mapping[str, Any]:
-    """Return the OpenAPI document of these routes."""
     answers = {one.answer for one in routes if one.answer is not None} | {ApiError}
     models = {one.model for one in routes if one.model is not None}
     inputs: list[Any] = [(one, "validation", TypeAdapter(one)) for one in models]

@@ -95,7 +95,6 @@ class OperationState:
 
 
 def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
-    """Return the report of this process."""
     return ProcessReport(
         tuple(events.failures(_MAX_ERRORS)),
         tuple(
@@ -117,8 +116,6 @@ TryProvider: TypeAlias = Callable[[str], Awaitable[str]]
 
 @dataclass(slots=True)
 class OperationPage(RouteGroup):
-    """Shows the state of the service."""
-
     navigation = (NavigationItem("/operation", translatable("Operation"), "operation"),)
 
     probes: Mapping[str, Probe]

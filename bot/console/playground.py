@@ -83,8 +83,6 @@ LongName = Annotated[str, Field(max_length=200)]
 
 @value_class
 class PlaygroundPages(RouteGroup):
-    """Serves the playground."""
-
     navigation = (NavigationItem(_PATH, translatable("Playground"), "playground"),)
 
     channels: SqlWebChannels
@@ -241,7 +239,6 @@ class PlaygroundPages(RouteGroup):
 
     @route(f"POST {_MESSAGE}/edit", Scope.OPERATE, then=_CHANNEL)
     async def edit(self, channel: str, message: str, text: MessageText) -> None:
-        """Change what a person's message says."""
         found = await self._of_person(channel, message)
         if text != found.text:
             edited = replace(found, edited_at=self._now())
@@ -249,7 +246,6 @@ class PlaygroundPages(RouteGroup):
 
     @route(f"POST {_MESSAGE}/delete", Scope.OPERATE, then=_CHANNEL)
     async def delete(self, channel: str, message: str) -> None:
-        """Delete a person's message."""
         found = await self._of_person(channel, message)
         await self.channels.replace(channel, found.emptied())
 
@@ -282,7 +278,6 @@ class PlaygroundPages(RouteGroup):
 
     @route(f"GET {_CHANNEL}/last", Scope.READ)
     async def show_last(self, channel: str) -> Page:
-        """Show what the last answer was made of."""
         found = await self.receipts.newest((await self._find(channel)).address.conversation)
         answers = [(number, receipt, view_prompt(receipt)) for number, receipt in found]
         return Page("playground/last.html", {"answers": answers})
@@ -295,7 +290,6 @@ class PlaygroundPages(RouteGroup):
         text: Annotated[str, Field(max_length=100_000)] = "",
         reply_to: ReplyTo = "",
     ) -> Page:
-        """Preview the next prompt."""
         found = await self._find(channel)
         person = _person(found, author)
         written = WebMessage(_DRAFT, person, text, self._now())

@@ -57,7 +57,6 @@ class SetupPage(RouteGroup):
 
     @route(f"POST {SETUP_PATH}/{{platform}}/admin", Scope.OPERATE)
     async def ask_for_admin(self, platform: str) -> web.Response | Page:
-        """Wait for the code of the first admin."""
         return await self._tried(platform, self.steps.ask_for_admin(platform))
 
     async def _tried(self, platform: str, step: Awaitable[object]) -> web.Response | Page:
@@ -71,12 +70,10 @@ class SetupPage(RouteGroup):
 
     @route(f"POST {SETUP_PATH}/{{platform}}/forget", Scope.OPERATE, then=SETUP_PATH)
     async def forget(self, platform: str) -> None:
-        """Drop a bot that was chosen."""
         await self.steps.forget(platform)
 
     @route(f"POST {SETUP_PATH}/write", Scope.OPERATE)
     async def write(self, request: ConsoleRequest) -> Page:
-        """Write .env."""
         names = list(self.steps.variables())
         try:
             overridden = await self.steps.write()

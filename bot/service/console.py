@@ -125,7 +125,6 @@ class ConsoleContainer:
 
     @cached_property
     def replay(self) -> PromptReplay:
-        """Replays stored answers."""
         return PromptReplay(
             self._operator_requests,
             self._c.resolver.presets,

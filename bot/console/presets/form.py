@@ -2,13 +2,20 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, Literal, TypeAlias
-
+from typing import Any
+from typing import Literal
+from typing import TypeAlias
 from bot.prompting.presets.preset import Preset
-from bot.texts.text import Text, looked_up, marked, translatable
+from bot.texts.text import Text
+from bot.texts.text import looked_up
+from bot.texts.text import marked
+from bot.texts.text import translatable
 from bot.value_class import value_class
+
 
 LONG_TEXTS = frozenset({
     "system", "persona", "personality", "scenario", "greeting", "post_history_instructions",
@@ -180,23 +187,13 @@ class FormField:
         return written_texts(self.spec, self.spec.default)[0]
 
 
-@value_class
-class FormGroup:
-    """Fields that belong together."""
-
-    title: Text
-    fields: Sequence[FormField]
-
-
-def form_groups(value: Mapping[str, object]) -> list[FormGroup]:
-    """Return the form of a preset, whose JSON may be invalid."""
+def form_groups(value: Mapping[str, object]) -> list[tuple[Text, Sequence[FormField]]]:
+    """Return titles and fields of the form of a preset, whose JSON may be invalid."""
     specs = {one.name: one for one in field_specs()}
     groups = [
-        FormGroup(title, [_field(specs.pop(name), value) for name in names])
-        for title, names in GROUPS
+        (title, [_field(specs.pop(name), value) for name in names]) for title, names in GROUPS
     ]
-    rest = [_field(one, value) for one in specs.values()]
-    return [*groups, FormGroup(_FURTHER, rest)] if rest else groups
+    return [*groups, (_FURTHER, [_field(one, value) for one in specs.values()])]
 
 
 def keys_without_field(value: Mapping[str, object]) -> list[str]:

@@ -35,8 +35,8 @@ PRESET: dict[str, object] = {
 def sent(value: dict[str, object]) -> dict[str, str]:
     """Return what a browser sends of an untouched form."""
     fields = {}
-    for group in form_groups(value):
-        for one in group.fields:
+    for _, fields_of_group in form_groups(value):
+        for one in fields_of_group:
             for number, text in enumerate(one.texts):
                 name = f"{one.spec.name}.{number}" if one.spec.kind == "texts" else one.spec.name
                 fields[name] = re.sub(r"\r\n?|\n", "\r\n", text)
