@@ -226,13 +226,10 @@ class Console:
     def _refusal(
         self, http: web.Request, route: Route, error: RequestRefused | UserError | StoreError
     ) -> web.Response:
-        match error:
-            case RequestRefused():
-                status, text = error.status, error.text
-            case UserError():
-                status, text = 422, error.text
-            case StoreError():
-                status, text = 503, _DATABASE_FAILED
+        if isinstance(error, StoreError):
+            error = RequestRefused(503, _DATABASE_FAILED)
+        status = error.status if isinstance(error, RequestRefused) else 422
+        text = error.text
         reader = ConsoleRequest(http, NOBODY)
         if route.is_api:  # the scripts of pages show it as it is
             told = translate(text, reader.language)

@@ -143,17 +143,11 @@ class DifferingLine:
 _REST = DifferingLine("rest", 0)
 
 
-@value_class
-class LineDifferences:
-    """What differs, with some equal lines around it; no lines if nothing does."""
+def differing_lines(before: str, after: str) -> tuple[Sequence[DifferingLine], int]:
+    """Return what differs, with some equal lines around it, and in how many places.
 
-    lines: Sequence[DifferingLine]
-    changes: int
-    """In how many places the texts differ."""
-
-
-def differing_lines(before: str, after: str) -> LineDifferences:
-    """Compare two texts; where they differ in very many lines, the rest is only counted."""
+    Where very many lines differ, the rest is only counted.
+    """
     old, new = before.splitlines(), after.splitlines()
     matcher = PatienceMatcher(old, new)
     changes = sum(tag != "equal" for tag, *_ in matcher.get_opcodes())
@@ -161,7 +155,7 @@ def differing_lines(before: str, after: str) -> LineDifferences:
     shown_to = 0
     for group in matcher.get_grouped_opcodes(_CONTEXT_LINES):
         if len(lines) >= _MAX_LINES:
-            return LineDifferences([*lines, _REST], changes)
+            return [*lines, _REST], changes
         if left_out := group[0][3] - shown_to:
             lines.append(DifferingLine("gap", left_out))
         for tag, begin, end, other, other_end in group:
@@ -177,11 +171,11 @@ def differing_lines(before: str, after: str) -> LineDifferences:
             lines += _changed("removed", removed, begin, compared)
             lines += _changed("added", added, other, compared)
             if max(end - begin, other_end - other) > most:
-                return LineDifferences([*lines, _REST], changes)
+                return [*lines, _REST], changes
         shown_to = group[-1][4]
     if lines and shown_to < len(new):
         lines.append(DifferingLine("gap", len(new) - shown_to))
-    return LineDifferences(lines, changes)
+    return lines, changes
 
 
 def _changed(

@@ -2,15 +2,22 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TypeAlias
-
-from bot.chat.prompt import Message, Prompt, PromptDescription, PromptToken
-from bot.chat.receipt import PromptSpan, Receipt
-from bot.console.answer_details import BudgetSegment, budget_segments
-from bot.prompting.fit import prompt_tokens, tokens_by_span
+from bot.chat.prompt import Message
+from bot.chat.prompt import Prompt
+from bot.chat.prompt import PromptDescription
+from bot.chat.prompt import PromptToken
+from bot.chat.receipt import PromptSpan
+from bot.chat.receipt import Receipt
+from bot.console.answer_details import budget_segments
+from bot.prompting.fit import prompt_tokens
+from bot.prompting.fit import tokens_by_span
 from bot.value_class import value_class
+from collections.abc import Mapping
+
 
 _CONTROL_LOOK_ALIKE = re.compile(
     r"<\|[^|<>\n]{1,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|<(?:start|end)_of_turn>|<｜[^｜\n]{1,40}｜>"
@@ -229,17 +236,11 @@ def _control_marks(text: str, begin: int, end: int, kind: PieceKind) -> list[Mar
     return [(match.span(), kind) for match in _CONTROL_LOOK_ALIKE.finditer(text, begin, end)]
 
 
-@value_class
-class PromptView:
-    """A prompt for the page."""
-
-    receipt: Receipt
-    tokens: int
-    segments: Sequence[BudgetSegment]
-    sections: Sequence[PromptSection]
-
-
-def view_prompt(receipt: Receipt) -> PromptView:
+def view_prompt(receipt: Receipt) -> Mapping[str, object]:
     """Return the view of a prompt: its sections, and their shares of the budget."""
-    segments, sections = budget_segments(receipt), prompt_sections(receipt)
-    return PromptView(receipt, prompt_tokens(receipt), segments, sections)
+    return {
+        "receipt": receipt,
+        "tokens": prompt_tokens(receipt),
+        "segments": budget_segments(receipt),
+        "sections": prompt_sections(receipt),
+    }

@@ -207,10 +207,9 @@ class PresetPages(RouteGroup):
         compared = edited.published
         if against != edited.version:
             compared = await self.editing.version_text(name, against)
-        shown = await asyncio.to_thread(differing_lines, compared, edited.content)
-        changed = shown
+        lines, changes = await asyncio.to_thread(differing_lines, compared, edited.content)
         if against != edited.version:
-            changed = await asyncio.to_thread(differing_lines, edited.published, edited.content)
+            _, changes = await asyncio.to_thread(differing_lines, edited.published, edited.content)
         checked = await self.editing.check(edited.content)
         is_preview, is_lorebook = query.view == "preview", query.tab == "lorebook"
         is_counted = query.tab == "form" or (is_lorebook and query.entry > 0)
@@ -226,8 +225,8 @@ class PresetPages(RouteGroup):
                 "base": preset_path(name),
                 "problems": checked.problems,
                 "shown_name": checked.preset.character_name if checked.preset else name,
-                "lines": shown.lines,
-                "changes": changed.changes,
+                "lines": lines,
+                "changes": changes,
                 "against": against,
                 "versions": await self.editing.versions.history(name, _MAX_VERSIONS),
                 "scenes": await self.previews.scenes(name),

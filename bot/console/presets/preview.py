@@ -1,27 +1,38 @@
 """Preview a draft: its prompt in a scene, and its lorebook for a text."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-
+from collections.abc import Mapping
+from collections.abc import Sequence
+from datetime import UTC
+from datetime import datetime
+from datetime import timedelta
 from bot.chat.answers import AnswerSearch
-from bot.chat.drafts import Scene, recorded_scene
+from bot.chat.drafts import Scene
+from bot.chat.drafts import recorded_scene
 from bot.chat.incoming import Person
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
-from bot.console.presets.editing import EditedPreset, PresetEditing
+from bot.console.presets.editing import EditedPreset
+from bot.console.presets.editing import PresetEditing
 from bot.console.presets.form import field_specs
 from bot.console.presets.lorebook_entries import entry_form
 from bot.console.prompt_preview import DraftComposer
 from bot.console.prompt_view import view_prompt
-from bot.errors import BackendError, RequestRefused, SettingsError, UserError
+from bot.errors import BackendError
+from bot.errors import RequestRefused
+from bot.errors import SettingsError
+from bot.errors import UserError
 from bot.prompting.fit import prompt_tokens
 from bot.prompting.lorebook.search import try_lorebook
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.tokens import counter_for_model, get_counter
+from bot.prompting.text.tokens import counter_for_model
+from bot.prompting.text.tokens import get_counter
 from bot.storage.reports import AnswerLog
-from bot.texts.text import Text, text_of, translatable
+from bot.texts.text import Text
+from bot.texts.text import text_of
+from bot.texts.text import translatable
 from bot.value_class import value_class
+
 
 _BEGIN = datetime(2026, 1, 5, 19, 30, tzinfo=UTC)
 _PLATFORM = "web"
@@ -29,18 +40,10 @@ _ANSWER = ""
 """In the lines of a sample: who answers."""
 
 
-@value_class
-class SampleScene:
-    """A scene in lines: who says what; the last one is answered."""
-
-    id: str
-    title: Text
-    lines: Sequence[tuple[str, str]]
-
-    def for_preset(self, preset: str) -> Scene | None:
-        """Return the scene with the answers of a preset."""
-        turns = [_turn(at, *line, preset) for at, line in enumerate(self.lines)]
-        return recorded_scene(f"{_PLATFORM}:sample-{self.id}", 1, turns)
+def sample_scene(name: str, preset: str) -> Scene | None:
+    """Return a sample with the answers of a preset; the last line is answered."""
+    turns = [_turn(at, *line, preset) for at, line in enumerate(SAMPLE_SCENES[name][1])]
+    return recorded_scene(f"{_PLATFORM}:sample-{name}", 1, turns)
 
 
 def _turn(at: int, speaker: str, text: str, preset: str) -> Turn:
@@ -71,20 +74,18 @@ _LONG = tuple(
         ),
     )
 )
-SAMPLE_SCENES: Sequence[SampleScene] = (
-    SampleScene("tavern", translatable("Three people in a tavern"), _TAVERN),
-    SampleScene(
-        "first",
+SAMPLE_SCENES: Mapping[str, tuple[Text, Sequence[tuple[str, str]]]] = {
+    "tavern": (translatable("Three people in a tavern"), _TAVERN),
+    "first": (
         translatable("The first message of one person"),
         (("Alice", "Hello! Who are you, and what can you do?"),),
     ),
-    SampleScene(
-        "long",
+    "long": (
         translatable("A long conversation of one person"),
         (*_LONG, ("Alice", "Tell me again how it began.")),
     ),
-)
-"""The first one is shown first."""
+}
+"""Titles, and lines: who says what. The first one is shown first."""
 
 
 _MAX_RECORDED = 24
@@ -110,7 +111,7 @@ class DraftPreviews:
 
     async def scenes(self, name: str) -> Sequence[tuple[str, Text | str]]:
         """Return the scenes that a preset can be tried on: samples, then its conversations."""
-        samples = [(one.id, one.title) for one in SAMPLE_SCENES]
+        samples = [(name, title) for name, (title, _) in SAMPLE_SCENES.items()]
         return [*samples, *((recorded_scene_id(one), one) for one in await self.recorded(name))]
 
     async def recorded(self, name: str) -> Sequence[str]:
@@ -176,10 +177,9 @@ class DraftPreviews:
     async def scene(self, name: str, scene_id: str) -> Scene:
         """Return a scene by its id; raises `RequestRefused` with 404 if there is none."""
         conversation = scene_id.removeprefix(_RECORDED)
-        sample = next((one for one in SAMPLE_SCENES if one.id == scene_id), None)
         scene = None
-        if sample is not None:
-            scene = sample.for_preset(name)
+        if scene_id in SAMPLE_SCENES:
+            scene = sample_scene(scene_id, name)
         elif scene_id.startswith(_RECORDED) and conversation in await self.recorded(name):
             scene = await self.composer.recorded(conversation)
         if scene is not None:
