@@ -69,11 +69,14 @@ def is_number(given: str) -> bool:
 # --- requests and answers -----------------------------------------------------------------------
 
 
+_ACCEPTED = re.compile(r"([a-z]+)[a-z0-9-]*(?:\s*;\s*q=(\d(?:\.\d+)?))?")
+
+
 def accepted_language(http: web.Request) -> str:
-    """Return the first of our languages that the browser accepts, by default English."""
-    accepted = http.headers.get("Accept-Language", "").lower().split(",")
-    bases = (re.split("[-;]", one.strip())[0] for one in accepted)
-    return next((base for base in bases if base in LANGUAGES), language_of(None))
+    """Return our language with the highest quality in `Accept-Language`, by default English."""
+    accepted = _ACCEPTED.findall(http.headers.get("Accept-Language", "").lower())
+    ours = [(float(quality or 1), base) for base, quality in accepted if base in LANGUAGES]
+    return max(ours, key=lambda one: one[0])[1] if ours else language_of(None)
 
 
 @value_class
