@@ -2,6 +2,7 @@
 
 import base64
 import html
+import io
 import json
 import time
 from pathlib import Path
@@ -56,7 +57,7 @@ async def drop(
 ) -> tuple[int, str]:
     """Send the form of the page; return the status, and where to go or what is shown."""
     form = aiohttp.FormData({"csrf": console.csrf, "into": into, "name": ""})
-    form.add_field(field, content, filename=name)
+    form.add_field(field, io.BytesIO(content), filename=name)
     async with console.client.post(
         f"{console.address}/presets/import",
         data=form,
