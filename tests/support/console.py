@@ -61,6 +61,7 @@ from tests.support.answers import store_answer
 from tests.support.store import RECEIPT
 from tests.waiting import wait_until
 from bot.console.server import Probe
+from dataclasses import field
 
 
 Client = TestClient[web.Request, web.Application]
@@ -74,6 +75,7 @@ class ConsoleUnderTest:
     tokens: ConsoleTokens
     clock: FakeClock
     database: Database
+    _reader: dict[str, str] = field(default_factory=dict, kw_only=True)
 
     @property
     def origin(self) -> str:
@@ -91,7 +93,8 @@ class ConsoleUnderTest:
 
     async def read(self, path: str) -> Any:
         """Return what the API answers to a token for reading."""
-        return json.loads(await self.page(f"/api/v1{path}", **await self.bearer(Scope.READ)))
+        self._reader = self._reader or await self.bearer(Scope.READ, name="reader")
+        return json.loads(await self.page(f"/api/v1{path}", **self._reader))
 
     async def send_form(self, path: str, shown_at: str, **fields: str) -> aiohttp.ClientResponse:
         """Send a form of a page with its CSRF token."""
@@ -112,10 +115,10 @@ class ConsoleUnderTest:
             allow_redirects=False,
         )
 
-    async def bearer(self, *scopes: Scope) -> dict[str, str]:
+    async def bearer(self, *scopes: Scope, name: str = "") -> dict[str, str]:
         """Return the headers of a new token for the API."""
         token = new_api_token()
-        name = "-".join(scopes) or "none"
+        name = name or "-".join(scopes) or "none"
         new = ApiToken(name, tuple(sorted(scopes)), self.clock.now())
         await self.tokens.add_api_token(token_digest(token), new)
         return {"Authorization": f"Bearer {token}"}
