@@ -5,62 +5,51 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated
-from typing import Protocol
-from typing import TypeVar
+from typing import Annotated, Protocol, TypeVar
+
 import typer
 import uvloop
-from bot.backends.factory import make_backend
-from bot.backends.factory import model_trials
+
+from bot.backends.factory import make_backend, model_trials
 from bot.backends.registry import backend_specs
-from bot.chat.prompt import Delta
-from bot.chat.prompt import Finish
-from bot.chat.prompt import FinishReason
-from bot.chat.prompt import Message
-from bot.chat.prompt import Prompt
-from bot.chat.prompt import QueuePosition
-from bot.chat.prompt import RateLimitWait
-from bot.chat.prompt import ReasoningDelta
-from bot.chat.prompt import Retraction
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    FinishReason,
+    Message,
+    Prompt,
+    QueuePosition,
+    RateLimitWait,
+    ReasoningDelta,
+    Retraction,
+)
 from bot.cli.preset_files import template_problems
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.embedders.registry import make_embedder
-from bot.errors import BackendUnavailable
-from bot.errors import PlatformFatal
-from bot.errors import PresetError
-from bot.errors import SettingsError
-from bot.errors import StoreError
-from bot.errors import TroupeError
+from bot.errors import (
+    BackendUnavailable,
+    PlatformFatal,
+    PresetError,
+    SettingsError,
+    StoreError,
+    TroupeError,
+)
 from bot.importers.character_files import read_character_folder
-from bot.platforms.registry import make_account_setup
-from bot.platforms.registry import make_platform
-from bot.platforms.spec import BotAccount
-from bot.platforms.spec import PlatformContext
-from bot.platforms.spec import PlatformSpec
+from bot.platforms.registry import make_account_setup, make_platform
+from bot.platforms.spec import BotAccount, PlatformContext, PlatformSpec
 from bot.ports import Backend
 from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import ReadPresets
 from bot.prompting.presets.preset import Preset
 from bot.runtime.shipped_files import presets_folder
-from bot.service.backends import add_backends
-from bot.service.backends import describe_refusals
-from bot.service.backends import refused_presets
-from bot.service.backends import used_models
-from bot.service.resources import with_stored_keys
-from bot.settings import Settings
-from bot.settings import describe_unknown_variables
-from bot.settings import read_settings
-from bot.settings import wants_json_output
+from bot.service.backends import add_backends, describe_refusals, refused_presets, used_models
+from bot.service.resources import stories_by_preset, with_stored_keys
+from bot.settings import Settings, describe_unknown_variables, read_settings, wants_json_output
 from bot.storage.data_dir import create_data_dir
 from bot.storage.database import open_database
 from bot.storage.redis_signals import check_redis
@@ -69,8 +58,6 @@ from bot.telemetry.logs import only_warnings_logged
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import make_tool_servers
 from bot.value_class import value_class
-from bot.service.resources import stories_by_preset
-
 
 Report = Callable[[str], None]
 """Prints one line of the result."""

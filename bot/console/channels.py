@@ -2,54 +2,33 @@
 
 import json
 import secrets
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from datetime import UTC
-from datetime import datetime
-from typing import Annotated
-from typing import Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Literal
 from urllib.parse import quote
+
 from aiohttp import web
 from pydantic import Field
-from bot.chat.access import AuditEntry
-from bot.chat.access import Scope
+
+from bot.chat.access import AuditEntry, Scope
 from bot.chat.answers import AnswerSearch
-from bot.chat.incoming import ForgetRequested
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import address_of
-from bot.chat.operation import KnownChannel
-from bot.chat.operation import KnownSession
-from bot.chat.operation import MadeSetting
-from bot.chat.session import HistoryScope
-from bot.chat.session import Turn
-from bot.chat.usage import MICROS
-from bot.chat.usage import BudgetCap
+from bot.chat.incoming import ForgetRequested, Incoming, address_of
+from bot.chat.operation import KnownChannel, KnownSession, MadeSetting
+from bot.chat.session import HistoryScope, Turn
+from bot.chat.usage import MICROS, BudgetCap
 from bot.chat.web_channel import WEB_PLATFORM
-from bot.console.routes import ConsoleRequest
-from bot.console.routes import NavigationItem
-from bot.console.routes import Page
-from bot.console.routes import RouteGroup
-from bot.console.routes import download
-from bot.console.routes import route
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
 from bot.errors import RequestRefused
 from bot.ports import Clock
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
-from bot.routing.presets import SCOPE_DESCRIPTIONS
-from bot.routing.presets import ActiveCharacters
-from bot.routing.presets import HistoryScopes
-from bot.routing.presets import PresetResolver
+from bot.routing.presets import SCOPE_DESCRIPTIONS, ActiveCharacters, HistoryScopes, PresetResolver
 from bot.storage.operation import AuditLog
-from bot.storage.reports import AnswerLog
-from bot.storage.reports import ServiceState
+from bot.storage.reports import AnswerLog, ServiceState
 from bot.storage.usage import Budgets
 from bot.storage.web_channels import SqlWebChannels
-from bot.texts.text import looked_up
-from bot.texts.text import translatable
+from bot.texts.text import looked_up, translatable
 from bot.value_class import value_class
-
 
 _MAX_SESSIONS = 50
 _MAX_PEOPLE = 200

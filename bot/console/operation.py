@@ -2,56 +2,37 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TypeAlias
-from aiohttp import web
-from bot.chat.access import Scope
-from bot.chat.operation import FailedMessage
-from bot.chat.operation import HeldJob
-from bot.chat.operation import LoggedStep
-from bot.chat.operation import MessageTrace
-from bot.chat.operation import ModelHealth
-from bot.chat.operation import ModelInMemory
-from bot.chat.operation import Node
-from bot.chat.operation import Pause
-from bot.chat.operation import ProcessReport
-from bot.console.live_events import fragment_events
-from bot.console.live_events import stream_events
-from bot.console.pages import PageRenderer
-from bot.console.pages import line_chart
-from bot.console.routes import ConsoleRequest
-from bot.console.routes import NavigationItem
-from bot.console.routes import Page
-from bot.console.routes import RouteGroup
-from bot.console.routes import route
-from bot.errors import BackendError
-from bot.errors import RequestRefused
-from bot.errors import UserError
-from bot.ports import Backend
-from bot.ports import Clock
-from bot.ports import RateLimits
-from bot.storage.dead_letters import DeadLetters
-from bot.storage.operation import NodeRegistry
-from bot.storage.operation import Pauses
-from bot.storage.operation import SqlMessageNotes
-from bot.storage.reports import ServiceState
-from bot.telemetry.logs import RecentEvents
-from bot.telemetry.logs import find_failure
-from bot.texts.text import translatable
-from bot.texts.text import translate
-from bot.value_class import value_class
-from bot.console.server import Probe
-from bot.console.server import run_probes
 
+from aiohttp import web
+
+from bot.chat.access import Scope
+from bot.chat.operation import (
+    FailedMessage,
+    HeldJob,
+    LoggedStep,
+    MessageTrace,
+    ModelHealth,
+    ModelInMemory,
+    Node,
+    Pause,
+    ProcessReport,
+)
+from bot.console.live_events import fragment_events, stream_events
+from bot.console.pages import PageRenderer, line_chart
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, route
+from bot.console.server import Probe, run_probes
+from bot.errors import BackendError, RequestRefused, UserError
+from bot.ports import Backend, Clock, RateLimits
+from bot.storage.dead_letters import DeadLetters
+from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
+from bot.storage.reports import ServiceState
+from bot.telemetry.logs import RecentEvents, find_failure
+from bot.texts.text import translatable, translate
+from bot.value_class import value_class
 
 _PROBE_SECONDS = 2.0
 _FRESH_SECONDS = 1.0  # all who look within this time get the same state

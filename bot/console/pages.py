@@ -5,30 +5,18 @@ a template.
 """
 
 import hashlib
-from collections.abc import Mapping
-from collections.abc import Sequence
-from datetime import UTC
-from datetime import datetime
-from functools import cache
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache, cached_property
 from pathlib import Path
-from jinja2 import Environment
-from jinja2 import FileSystemLoader
-from jinja2 import StrictUndefined
-from bot import __version__
-from bot.chat.usage import MICROS
-from bot.chat.usage import format_cost
-from bot.console.routes import THEMES
-from bot.console.routes import ConsoleRequest
-from bot.console.routes import NavigationItem
-from bot.console.routes import Page
-from bot.prompting.draft import section_name
-from bot.texts.text import LANGUAGES
-from bot.texts.text import looked_up
-from bot.texts.text import translatable
-from bot.texts.text import translatable_count
-from bot.texts.text import translate
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from bot import __version__
+from bot.chat.usage import MICROS, format_cost
+from bot.console.routes import THEMES, ConsoleRequest, NavigationItem, Page
+from bot.prompting.draft import section_name
+from bot.texts.text import LANGUAGES, looked_up, translatable, translatable_count, translate
 
 _FOLDER = Path(__file__).parent
 _LANGUAGE_NAMES = {"en": "EN", "zh": "中文"}

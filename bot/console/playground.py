@@ -5,58 +5,44 @@ Every change is stored before its request is answered; the platform `web` reads 
 
 import getpass
 import secrets
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import field
-from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
-from typing import Annotated
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import field, replace
+from datetime import UTC, datetime
+from typing import Annotated, TypeAlias
 from urllib.parse import quote
+
 from aiohttp import web
 from pydantic import Field
+
 from bot.chat.access import Scope
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Person
-from bot.chat.incoming import Said
+from bot.chat.incoming import Person, Said
 from bot.chat.outgoing import Face
 from bot.chat.receipt import NextAnswer
 from bot.chat.session import Turn
-from bot.chat.web_channel import WebChannel
-from bot.chat.web_channel import WebMessage
-from bot.chat.web_channel import web_person
-from bot.console.live_events import channel_events
-from bot.console.live_events import stream_events
-from bot.console.message_view import color_of
-from bot.console.message_view import view_message
-from bot.console.message_view import view_people
+from bot.chat.web_channel import WebChannel, WebMessage, web_person
+from bot.console.live_events import channel_events, stream_events
+from bot.console.message_view import color_of, view_message, view_people
 from bot.console.pages import PageRenderer
 from bot.console.prompt_view import view_prompt
-from bot.console.routes import ConsoleRequest
-from bot.console.routes import NavigationItem
-from bot.console.routes import Page
-from bot.console.routes import RouteGroup
-from bot.console.routes import check_scope
-from bot.console.routes import is_number
-from bot.console.routes import redirect
-from bot.console.routes import route
-from bot.errors import RequestRefused
-from bot.errors import UserError
+from bot.console.routes import (
+    ConsoleRequest,
+    NavigationItem,
+    Page,
+    RouteGroup,
+    check_scope,
+    is_number,
+    redirect,
+    route,
+)
+from bot.errors import RequestRefused, UserError
 from bot.ports import Clock
 from bot.routing.presets import PresetResolver
 from bot.storage.receipts import Receipts
-from bot.storage.web_channels import HistoryCopies
-from bot.storage.web_channels import SqlWebChannels
+from bot.storage.web_channels import HistoryCopies, SqlWebChannels
 from bot.telemetry.secret_masker import mask_pasted_tokens
-from bot.texts.text import looked_up
-from bot.texts.text import marked
-from bot.texts.text import translatable
-from bot.texts.text import translate
+from bot.texts.text import looked_up, marked, translatable, translate
 from bot.value_class import value_class
-
 
 Preview: TypeAlias = Callable[[Said], Awaitable[NextAnswer]]
 """Previews what would happen to a message."""

@@ -1,34 +1,20 @@
 """Usage and cost by day, preset, channel, person or model; the same rows as CSV."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from datetime import UTC
-from datetime import date
-from datetime import datetime
-from datetime import time
-from datetime import timedelta
-from typing import Annotated
-from typing import Literal
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Annotated, Literal, TypeAlias
+
 from aiohttp import web
 from pydantic import Field
+
 from bot.chat.access import Scope
-from bot.chat.usage import MICROS
-from bot.chat.usage import UsageRow
-from bot.chat.usage import UsageTotal
-from bot.chat.usage import format_usage_table
+from bot.chat.usage import MICROS, UsageRow, UsageTotal, format_usage_table
 from bot.console.pages import line_chart
-from bot.console.routes import ConsoleRequest
-from bot.console.routes import NavigationItem
-from bot.console.routes import Page
-from bot.console.routes import RouteGroup
-from bot.console.routes import download
-from bot.console.routes import route
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
 from bot.ports import Clock
 from bot.storage.usage import UsageTotals
 from bot.texts.text import translatable
 from bot.value_class import value_class
-
 
 _DAYS = 30
 _MAX_DAYS = 400

@@ -7,38 +7,36 @@ know no plug-in. Nothing here does I/O: resources.py opens what the parts use, r
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from functools import partial
+from functools import cached_property, partial
+
 from typing_extensions import override
+
 from bot import __version__
 from bot.chat.incoming import source_name
-from bot.commands.handlers import COMMAND_NAMES
-from bot.commands.handlers import COMMANDS
-from bot.commands.handlers import MESSAGE_COMMANDS
+from bot.commands.handlers import COMMAND_NAMES, COMMANDS, MESSAGE_COMMANDS
 from bot.errors import StoreError
-from bot.platforms.registry import channel_limits
-from bot.platforms.registry import make_platform
+from bot.platforms.registry import channel_limits, make_platform
 from bot.platforms.spec import PlatformContext
 from bot.ports import Platform
 from bot.runtime.terminal import terminal_locale
 from bot.service.answering import AnsweringContainer
-from bot.service.jobs import Job
-from bot.service.jobs import ProviderNotices
-from bot.service.jobs import RolePart
-from bot.service.jobs import heartbeat
-from bot.service.jobs import measure_loop_lag
-from bot.service.jobs import measure_queues
-from bot.service.jobs import repeat
-from bot.service.jobs import share_reports
+from bot.service.jobs import (
+    Job,
+    ProviderNotices,
+    RolePart,
+    heartbeat,
+    measure_loop_lag,
+    measure_queues,
+    repeat,
+    share_reports,
+)
 from bot.service.options import Role
 from bot.service.published_presets import PublishedPresets
 from bot.storage.reports import ServiceState
 from bot.telemetry.logs import RECENT_EVENTS
 from bot.turn.signals import MissedSignals
-
 
 _DRAIN_SECONDS = 10.0
 """How long the work in progress of one role may go on after a signal."""

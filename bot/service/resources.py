@@ -2,73 +2,52 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import field
 from importlib import import_module  # noqa: TID251 # for what few installations need
 from pathlib import Path
+
+import structlog
 from pydantic import SecretStr
+
 from bot.backends.chat_completions.settings import HttpProviderSettings
-from bot.errors import SettingsError
+from bot.backends.factory import prepare_model
+from bot.embedders.registry import CountedEmbedder, make_embedder
+from bot.errors import BackendUnavailable, SettingsError
 from bot.importers.character_files import read_character_folder
+from bot.memory import RetrieveStories, StoryRetriever, index_stories, no_stories
 from bot.platforms.spec import PlatformSpec
-from bot.ports import ChatSettings
-from bot.ports import RateLimits
-from bot.ports import Signals
+from bot.ports import Backend, ChatSettings, RateLimits, Signals, Stories, ToolServer
+from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.fields import preset_id
-from bot.prompting.presets.files import ReadPresets
-from bot.prompting.presets.files import find_preset
-from bot.prompting.presets.files import preset_version
+from bot.prompting.presets.files import ReadPresets, find_preset, preset_version
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.preset_folder import FileStamps
-from bot.prompting.text.preset_folder import file_stamps
+from bot.prompting.text.preset_folder import FileStamps, file_stamps
 from bot.routing.presets import PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.shipped_files import presets_folder
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.backends import refused_presets
-from bot.service.options import Role
-from bot.service.options import RunOptions
-from bot.service.options import replace_model
+from bot.service.backends import add_backends, refused_presets
+from bot.service.options import Role, RunOptions, replace_model
 from bot.settings import Settings
-from bot.storage.chat_settings import CachedChatSettings
-from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.data_dir import DataDirUse
-from bot.storage.data_dir import lock_data_dir
-from bot.storage.data_dir import process_using
-from bot.storage.database import NEWEST_REVISION
-from bot.storage.database import Database
-from bot.storage.database import open_as_it_is
-from bot.storage.database import open_database
-from bot.storage.database import read_revision
-from bot.storage.leases import read_installation_id
-from bot.storage.leases import resolve_bot_id
+from bot.storage.chat_settings import CachedChatSettings, SqlChatSettings
+from bot.storage.data_dir import DataDirUse, lock_data_dir, process_using
+from bot.storage.database import (
+    NEWEST_REVISION,
+    Database,
+    open_as_it_is,
+    open_database,
+    read_revision,
+)
+from bot.storage.leases import read_installation_id, resolve_bot_id
 from bot.storage.presets import PresetVersions
-from bot.storage.provider_keys import ProviderKeys
-from bot.storage.provider_keys import StoredKey
-from bot.storage.windows import SharedWindows
-from bot.value_class import value_class
-import structlog
-from bot.backends.factory import prepare_model
-from bot.embedders.registry import CountedEmbedder
-from bot.embedders.registry import make_embedder
-from bot.errors import BackendUnavailable
-from bot.memory import RetrieveStories
-from bot.memory import StoryRetriever
-from bot.memory import index_stories
-from bot.memory import no_stories
-from bot.ports import Backend
-from bot.ports import Stories
-from bot.ports import ToolServer
-from bot.prompting.compose.instructions import story_queries_for
-from bot.service.backends import add_backends
+from bot.storage.provider_keys import ProviderKeys, StoredKey
 from bot.storage.usage import UsageLog
+from bot.storage.windows import SharedWindows
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import open_tool_servers
-
+from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 

@@ -21,24 +21,18 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
 import psutil
 import structlog
 import uvloop
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import Said
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutboxRow
-from bot.chat.outgoing import OutgoingPart
+
+from bot.chat.incoming import Incoming, Said
+from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Message
-from bot.chat.session import ClaimedMessage
-from bot.chat.session import InboxMessage
-from bot.chat.session import Turn
-from bot.chat.session import TurnResult
+from bot.chat.session import ClaimedMessage, InboxMessage, Turn, TurnResult
 from bot.memory import no_stories
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import PresetResolver
@@ -48,28 +42,19 @@ from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
 from bot.service.options import RunOptions
-from bot.service.resources import Resources
-from bot.service.resources import make_chat_settings
-from bot.settings import LimitSettings
-from bot.settings import Settings
+from bot.service.resources import Models, Resources, make_chat_settings
+from bot.settings import LimitSettings, Settings
 from bot.storage.codec import TextEncryption
 from bot.storage.conversations import Conversations
-from bot.storage.database import Database
-from bot.storage.database import open_database
-from bot.storage.database import read_revision
+from bot.storage.database import Database, open_database, read_revision
 from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.templates.renderer import Renderer
-from tests.fakes import FakeBackend
-from tests.fakes import FakeSurface
-from tests.postgres import create_postgres_database
-from tests.postgres import running_postgres
+from tests.fakes import FakeBackend, FakeSurface
+from tests.postgres import create_postgres_database, running_postgres
 from tests.samples import make_incoming
 from tests.support.store import RECEIPT
 from tests.turn.counted_service import QUIET
-from bot.service.resources import Models
-
 
 _ANSWER = "An answer of about the length that people get to read in a chat. " * 6
 _MAX_RECEIVING = 32

@@ -1,24 +1,20 @@
 """The commands of an installation: nodes, jobs, dead letters, pauses, backups, personal data."""
 
 import json
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+
 import pytest
 from cryptography.fernet import Fernet
-from sqlalchemy import select
-from sqlalchemy import update
+from sqlalchemy import select, update
+
 from bot.chat.access import COMMAND_LINE
-from bot.chat.incoming import Address
-from bot.chat.incoming import ForgetRequested
+from bot.chat.incoming import Address, ForgetRequested
 from bot.chat.session import Turn
 from bot.chat.usage import AnswerCharge
 from bot.cli.installation import format_age
-from bot.errors import SettingsError
-from bot.errors import StoreError
-from bot.errors import UserError
+from bot.errors import SettingsError, StoreError, UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.conversations import Conversations
@@ -26,23 +22,13 @@ from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.leases import SqlRoleLeases
 from bot.storage.operation import NodeRegistry
-from bot.storage.outbox import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.rows import decode_event
-from bot.storage.tables import inbox
-from bot.storage.tables import node
-from tests.cli.command import audited
-from tests.cli.command import troupe
-from tests.cli.command import use_database
-from tests.samples import ALICE
-from tests.samples import BOB
-from tests.samples import make_incoming
+from bot.storage.tables import inbox, node
+from tests.cli.command import audited, troupe, use_database
+from tests.samples import ALICE, BOB, make_incoming
 from tests.support.answers import store_answer
-from tests.support.store import RECEIPT
-from tests.support.store import Store
-from tests.support.store import refuse_answer
-from tests.support.store import set_aside
-
+from tests.support.store import RECEIPT, Store, refuse_answer, set_aside
 
 LIST = ("dead-letters", "list")
 

@@ -3,54 +3,41 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
 import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestClient
+
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.spec import ProviderSettings
-from bot.chat.access import ApiToken
-from bot.chat.access import Scope
+from bot.chat.access import ApiToken, Scope
 from bot.chat.prompt import Message
-from bot.chat.receipt import DroppedItem
-from bot.chat.receipt import PromptSpan
-from bot.chat.receipt import Receipt
+from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
 from bot.console.answer_pages import AnswerPages
-from bot.console.login import make_login_link
-from bot.console.login import new_api_token
-from bot.console.login import token_digest
-from bot.console.operation import OperationPage
-from bot.console.operation import TryProvider
+from bot.console.login import make_login_link, new_api_token, token_digest
+from bot.console.operation import OperationPage, TryProvider
 from bot.console.routes import RouteGroup
+from bot.console.server import Probe
 from bot.errors import BackendUnavailable
 from bot.platforms.web import SPEC
-from bot.ports import Backend
-from bot.ports import Clock
-from bot.ports import RateLimits
+from bot.ports import Backend, Clock, RateLimits
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.run import Service
-from bot.service.run import running
+from bot.service.run import Service, running
 from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.dead_letters import DeadLetters
-from bot.storage.operation import NodeRegistry
-from bot.storage.operation import Pauses
-from bot.storage.operation import SqlMessageNotes
+from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
 from bot.storage.presets import PresetVersions
-from bot.storage.reports import AnswerLog
-from bot.storage.reports import ServiceState
+from bot.storage.reports import AnswerLog, ServiceState
 from bot.storage.tokens import ConsoleTokens
 from bot.telemetry.logs import RecentEvents
 from bot.templates.renderer import Renderer
@@ -60,9 +47,6 @@ from tests.samples import mask_secret
 from tests.support.answers import store_answer
 from tests.support.store import RECEIPT
 from tests.waiting import wait_until
-from bot.console.server import Probe
-from dataclasses import field
-
 
 Client = TestClient[web.Request, web.Application]
 

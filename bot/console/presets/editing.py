@@ -2,44 +2,29 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import field
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from pathlib import Path
+
 from bot.chat.access import AuditEntry
 from bot.chat.drafts import PresetDraft
 from bot.console.differences import PatienceMatcher
-from bot.console.presets.form import apply_form
-from bot.console.presets.form import write_preset_json
-from bot.console.presets.lorebook_entries import apply_entry_forms
-from bot.console.presets.lorebook_entries import has_entry_fields
-from bot.errors import PresetError
-from bot.errors import RequestRefused
-from bot.errors import UserError
+from bot.console.presets.form import apply_form, write_preset_json
+from bot.console.presets.lorebook_entries import apply_entry_forms, has_entry_fields
+from bot.errors import PresetError, RequestRefused, UserError
 from bot.importers.character_files import merge_character_file
 from bot.ports import Clock
 from bot.prompting.presets.fields import preset_id
-from bot.prompting.presets.files import export_preset
-from bot.prompting.presets.files import load_preset_lorebook
-from bot.prompting.presets.files import read_lorebook_file
+from bot.prompting.presets.files import export_preset, load_preset_lorebook, read_lorebook_file
 from bot.prompting.presets.preset import Preset
-from bot.prompting.presets.problems import CheckedPreset
-from bot.prompting.presets.problems import PresetProblem
-from bot.prompting.presets.problems import check_preset
+from bot.prompting.presets.problems import CheckedPreset, PresetProblem, check_preset
 from bot.prompting.text.confusables import skeleton
 from bot.prompting.text.jsonc import JsonDocument
 from bot.routing.presets import PresetResolver
 from bot.storage.operation import AuditLog
-from bot.storage.presets import PresetDrafts
-from bot.storage.presets import PresetVersions
-from bot.texts.text import text_of
-from bot.texts.text import translatable
+from bot.storage.presets import PresetDrafts, PresetVersions
+from bot.texts.text import text_of, translatable
 from bot.value_class import value_class
-
 
 MAX_CONTENT_CHARS = 4_000_000
 """The longest text of a draft; a lorebook may be inside."""

@@ -2,20 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
-from typing import Literal
-from typing import TypeAlias
-from bot.prompting.presets.preset import Preset
-from bot.texts.text import Text
-from bot.texts.text import looked_up
-from bot.texts.text import marked
-from bot.texts.text import translatable
-from bot.value_class import value_class
+from typing import Any, Literal, TypeAlias
 
+from bot.prompting.presets.preset import Preset
+from bot.texts.text import Text, looked_up, marked, translatable
+from bot.value_class import value_class
 
 LONG_TEXTS = frozenset({
     "system", "persona", "personality", "scenario", "greeting", "post_history_instructions",
