@@ -4,18 +4,16 @@ import asyncio
 import difflib
 import io
 import sys
-from collections.abc import Callable
-from collections.abc import Coroutine
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from getpass import getpass
 from pathlib import Path
-from typing import Annotated
-from typing import Any
+from typing import Annotated, Any
+
 import segno
 import typer
+
 from bot.backends.llama_cpp.hardware import free_bytes
 from bot.backends.llama_cpp.settings import local_settings
 from bot.backends.model_files import hub
@@ -23,39 +21,34 @@ from bot.backends.model_files.gguf import read_metadata
 from bot.backends.openai_compatible.azure import PROVIDER as AZURE
 from bot.backends.openai_compatible.azure import read_azure_address
 from bot.backends.openai_compatible.services import KEYLESS
-from bot.cli.text_io import print_line
-from bot.cli.text_io import print_progress
+from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
-from bot.errors import SettingsError
-from bot.errors import TroupeError
-from bot.errors import UserError
-from bot.platforms.spec import BotAccount
-from bot.platforms.spec import PlatformSpec
+from bot.errors import SettingsError, TroupeError, UserError
+from bot.platforms.spec import BotAccount, PlatformSpec
 from bot.runtime.tasks import cancel_and_wait
-from bot.settings import Settings
-from bot.settings import read_settings
-from bot.settings import set_in_environment
-from bot.setup import CODE_SECONDS
-from bot.setup import INCLUDED
-from bot.setup import SUGGESTED
-from bot.setup import ModelChoice
-from bot.setup import bot_variables
-from bot.setup import find_local_services
-from bot.setup import find_service
-from bot.setup import inspect_account
-from bot.setup import known_providers
-from bot.setup import known_services
-from bot.setup import list_models
-from bot.setup import make_code
-from bot.setup import open_account
-from bot.setup import platforms_with_tokens
-from bot.setup import read_names
-from bot.setup import service_title
-from bot.setup import try_model
-from bot.setup import write_variables
+from bot.settings import Settings, read_settings, set_in_environment
+from bot.setup import (
+    CODE_SECONDS,
+    INCLUDED,
+    SUGGESTED,
+    ModelChoice,
+    bot_variables,
+    find_local_services,
+    find_service,
+    inspect_account,
+    known_providers,
+    known_services,
+    list_models,
+    make_code,
+    open_account,
+    platforms_with_tokens,
+    read_names,
+    service_title,
+    try_model,
+    write_variables,
+)
 from bot.telemetry.logs import only_warnings_logged
 from bot.value_class import value_class
-
 
 _INTERRUPTED = 130
 _MAX_LISTED = 15
