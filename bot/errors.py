@@ -54,11 +54,9 @@ FetchFailed, FetchRefused                                           media/fetchi
 ToolFailed                                                          tools.py
 """
 
-from typing import Literal
-from typing import Self
-from typing import TypeAlias
-from bot.texts.text import translatable
+from typing import Literal, Self, TypeAlias
 
+from bot.texts.text import translatable
 
 RefusedScope: TypeAlias = Literal["route", "chat", "bot"]
 """What calls are refused for: one kind of call in a chat, the chat, or all chats of the bot."""

@@ -3,38 +3,32 @@
 Requests are admitted by Host and Origin, session or token, scope, CSRF token, and valid values.
 """
 
-import secrets
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Sequence
-import msgspec
-from aiohttp import web
-from bot.console.pages import PageRenderer
-from bot.console.routes import NOBODY
-from bot.console.routes import ConsoleRequest
-from bot.console.routes import Page
-from bot.console.routes import Route
-from bot.console.routes import RouteGroup
-from bot.console.routes import protected
-from bot.errors import RequestRefused
-from bot.errors import StoreError
-from bot.errors import UserError
-from bot.texts.text import Text
-from bot.texts.text import translatable
-from bot.texts.text import translate
 import json
-from collections.abc import Mapping
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from urllib.parse import urlsplit
-from aiohttp.http import HttpProcessingError
-from pydantic import BaseModel
-from pydantic import ValidationError
-from bot.console.login import ConsoleLogins
-from bot.console.login import is_csrf_token
-from bot.console.routes import Caller
-from bot.console.routes import check_scope
-from bot.settings import ConsoleSettings
 
+import msgspec
+from aiohttp import web
+from aiohttp.http import HttpProcessingError
+from pydantic import BaseModel, ValidationError
+
+from bot.console.login import ConsoleLogins, is_csrf_token
+from bot.console.pages import PageRenderer
+from bot.console.routes import (
+    NOBODY,
+    Caller,
+    ConsoleRequest,
+    Page,
+    Route,
+    RouteGroup,
+    check_scope,
+    protected,
+)
+from bot.errors import RequestRefused, StoreError, UserError
+from bot.settings import ConsoleSettings
+from bot.texts.text import Text, translatable, translate
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _URL_ENCODED = "application/x-www-form-urlencoded"
@@ -89,7 +83,9 @@ class RequestGate:
         if _host_name(http.host) not in self._names:
             raise RequestRefused(
                 403,
-                translatable("This name is not the console's; set TROUPE_CONSOLE__URL to use it."),
+                translatable(
+                    "The console is not served under this name; set TROUPE_CONSOLE__URL to use it."
+                ),
             )
         origin = http.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc.lower() != http.host.lower():

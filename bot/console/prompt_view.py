@@ -2,22 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TypeAlias
-from bot.chat.prompt import Message
-from bot.chat.prompt import Prompt
-from bot.chat.prompt import PromptDescription
-from bot.chat.prompt import PromptToken
-from bot.chat.receipt import PromptSpan
-from bot.chat.receipt import Receipt
-from bot.console.answer_details import budget_segments
-from bot.prompting.fit import prompt_tokens
-from bot.prompting.fit import tokens_by_span
-from bot.value_class import value_class
-from collections.abc import Mapping
 
+from bot.chat.prompt import Message, Prompt, PromptDescription, PromptToken
+from bot.chat.receipt import PromptSpan, Receipt
+from bot.console.answer_details import budget_segments
+from bot.prompting.fit import prompt_tokens, tokens_by_span
+from bot.value_class import value_class
 
 _CONTROL_LOOK_ALIKE = re.compile(
     r"<\|[^|<>\n]{1,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|<(?:start|end)_of_turn>|<｜[^｜\n]{1,40}｜>"

@@ -1,28 +1,19 @@
 """The route table: what is served where, to whom, with which values, and in which language."""
 
 import inspect
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import field
-from dataclasses import replace
-from typing import Any
-from typing import ClassVar
-from typing import TypeVar
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
+
 from aiohttp import web
-from pydantic import BaseModel
-from pydantic import create_model
+from pydantic import BaseModel, create_model
+
 from bot.chat.access import Scope
 from bot.errors import RequestRefused
-from bot.texts.text import LANGUAGES
-from bot.texts.text import Text
-from bot.texts.text import language_of
-from bot.texts.text import translatable
+from bot.texts.text import LANGUAGES, Text, language_of, translatable
 from bot.value_class import value_class
-import re
-
 
 THEMES = ("system", "light", "dark")
 LANGUAGE_COOKIE = "troupe_language"

@@ -3,17 +3,14 @@
 import asyncio
 import random
 import signal
-from collections.abc import Callable
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
-import structlog
-from bot.errors import PlatformError
-from bot.errors import PlatformFatal
-from bot.errors import StoreError
-from bot.ports import Clock
-from bot.ports import Intake
-from bot.runtime.tasks import cancel_and_wait
 
+import structlog
+
+from bot.errors import PlatformError, PlatformFatal, StoreError
+from bot.ports import Clock, Intake
+from bot.runtime.tasks import cancel_and_wait
 
 _log = structlog.get_logger(__name__)
 _MIN_PAUSE_SECONDS = 1.0

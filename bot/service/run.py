@@ -4,34 +4,29 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from functools import cached_property
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from importlib import import_module  # noqa: TID251 # for what few installations need
 from typing import Any
+
 from bot.console.operator_requests import PromptReplay
-from bot.console.server import AddRoutes
-from bot.console.server import published_address
-from bot.console.server import serve_http
+from bot.console.server import (
+    AddRoutes,
+    Probe,
+    health_routes,
+    published_address,
+    run_probes,
+    serve_http,
+)
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
-from bot.service.jobs import Job
-from bot.service.jobs import log_outages
-from bot.service.options import Role
-from bot.service.options import RunOptions
+from bot.service.jobs import Job, log_outages
+from bot.service.options import Role, RunOptions
 from bot.service.platform_supervisor import Receiver
 from bot.service.resources import open_resources
 from bot.settings import Settings
-from bot.console.server import Probe
-from bot.console.server import health_routes
-from bot.console.server import run_probes
-
 
 _AS_SET = RunOptions()
 _PROBE_SECONDS = 2.0

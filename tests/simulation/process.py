@@ -23,9 +23,8 @@ from bot.runtime.in_process import InProcessSignals
 from bot.service.container import Container
 from bot.service.exclusive_role import ExclusiveReceiver
 from bot.service.jobs import Job, delete_expired_once, repeat
-from bot.service.models import Models
 from bot.service.options import RunOptions
-from bot.service.resources import Resources
+from bot.service.resources import Models, Resources
 from bot.settings import DeliverySettings, LimitSettings, Settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database

@@ -1,38 +1,27 @@
 """Preview a draft: its prompt in a scene, and its lorebook for a text."""
 
 import asyncio
-from collections.abc import Mapping
-from collections.abc import Sequence
-from datetime import UTC
-from datetime import datetime
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
 from bot.chat.answers import AnswerSearch
-from bot.chat.drafts import Scene
-from bot.chat.drafts import recorded_scene
+from bot.chat.drafts import Scene, recorded_scene
 from bot.chat.incoming import Person
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
-from bot.console.presets.editing import EditedPreset
-from bot.console.presets.editing import PresetEditing
+from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.console.presets.form import field_specs
 from bot.console.presets.lorebook_entries import entry_form
 from bot.console.prompt_preview import DraftComposer
 from bot.console.prompt_view import view_prompt
-from bot.errors import BackendError
-from bot.errors import RequestRefused
-from bot.errors import SettingsError
-from bot.errors import UserError
+from bot.errors import BackendError, RequestRefused, SettingsError, UserError
 from bot.prompting.fit import prompt_tokens
 from bot.prompting.lorebook.search import try_lorebook
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.tokens import counter_for_model
-from bot.prompting.text.tokens import get_counter
+from bot.prompting.text.tokens import counter_for_model, get_counter
 from bot.storage.reports import AnswerLog
-from bot.texts.text import Text
-from bot.texts.text import text_of
-from bot.texts.text import translatable
+from bot.texts.text import Text, text_of, translatable
 from bot.value_class import value_class
-
 
 _BEGIN = datetime(2026, 1, 5, 19, 30, tzinfo=UTC)
 _PLATFORM = "web"
