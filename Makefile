@@ -64,7 +64,7 @@ soak: $(VENV)/.installed-test ## long runs: kills, faults, fuzzing; prints seeds
 	@$(BIN)/python -m pytest -q -rP -m soak --timeout 7200
 	@$(BIN)/python -m pytest -n 2 -q -m "not service and not soak" --hypothesis-profile soak --timeout 7200
 
-sbom: $(VENV)/.installed-run ## the packages with hashes, their licences and known weaknesses
+sbom: $(VENV)/.installed-run ## the packages with hashes, their licenses and known weaknesses
 	@tests/sbom.sh $(BIN)/python
 
 deploy: $(BIN)/python ## check the image, compose files, manifests and unit in deploy/

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Write what the service is made of into build/: sbom.sh PYTHON. A CycloneDX list with hashes, the
-# licences, and known weaknesses where an advisory feed can be reached. Fails on a weakness, on a
-# licence that asks for our own source, and on a package that says that nobody maintains it.
+# licenses, and known weaknesses where an advisory feed can be reached. Fails on a weakness, on a
+# license that asks for our own source, and on a package that says that nobody maintains it.
 set -euo pipefail
 python=$1
 tools="$(dirname "$python")/../tools"
@@ -22,10 +22,10 @@ echo "$out/sbom.cdx.json: $(grep -c '"purl"' "$out/sbom.cdx.json") packages"
 names=$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/\1/p' requirements.lock)
 # shellcheck disable=SC2086 # one argument a name
 "$tools/bin/pip-licenses" --python "$python" --packages $names --with-urls --format=markdown \
-    --output-file "$out/licences.md" >/dev/null
-echo "$out/licences.md: $(grep -c '^| ' "$out/licences.md") lines"
-if grep -E '\b(A?GPL|GNU (Affero )?General Public)' "$out/licences.md"; then
-    echo "a licence above asks for the source of what uses it; replace the package" >&2
+    --output-file "$out/licenses.md" >/dev/null
+echo "$out/licenses.md: $(grep -c '^| ' "$out/licenses.md") lines"
+if grep -E '\b(A?GPL|GNU (Affero )?General Public)' "$out/licenses.md"; then
+    echo "a license above asks for the source of what uses it; replace the package" >&2
     exit 1
 fi
 

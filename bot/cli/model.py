@@ -83,7 +83,7 @@ def _print_facts(model: Path) -> None:
     lines = {
         "name": facts.name or model.stem,
         "sha256": model_store.sha256_of(model),
-        "licence": facts.licence or "not in the file; see where it comes from",
+        "license": facts.license or "not in the file; see where it comes from",
     }
     if facts.is_projector:
         lines |= {"kind": kind, "use": IS_PROJECTOR_MESSAGE}

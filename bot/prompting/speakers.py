@@ -29,7 +29,7 @@ _CACHE_SIZE = 4096  # the same few names come with every message
 
 _MAX_MARKS = 2  # combining marks on one letter; more of them cover the lines above and below
 _JOINERS = "\u200c\u200d"
-_EMOJI_JOINERS = "\u200d\ufe0f"  # for families, hearts in colour
+_EMOJI_JOINERS = "\u200d\ufe0f"  # for families, hearts in color
 # Scripts in which a joiner changes the spelling of a name: علی‌رضا.
 _JOINED_SCRIPTS = {"ARABIC", "SYRIAC", "MONGOLIAN", "KHMER", "MYANMAR", "SINHALA"} | {
     *("DEVANAGARI", "BENGALI", "GURMUKHI", "GUJARATI", "ORIYA", "TAMIL", "TELUGU", "KANNADA"),

@@ -16,7 +16,7 @@ from bot.storage.statements import Rows, Statement, Unit
 
 _DAY = 86_400.0
 INBOX_SECONDS = 14 * _DAY
-"""As long as a platform may deliver a message again: the row is what recognises a repetition."""
+"""As long as a platform may deliver a message again: the row is what recognizes a repetition."""
 OUTBOX_SECONDS = 7 * _DAY
 USAGE_SECONDS = 400 * _DAY
 """A year, and the current month."""

@@ -29,7 +29,7 @@ def test_model_pull_imports_and_describes_model(
 
     assert "the model is in data/models/tiny.gguf" in told
     assert f"sha256    {hashlib.sha256(model.read_bytes()).hexdigest()}" in told
-    assert "licence   mit" in told
+    assert "license   mit" in told
     assert "memory    about 67 MB with 2 conversations of 4096 tokens" in told
     assert "devices   CPU (" in told
     assert "CONTEXT_TOKENS is more than its 512" in told

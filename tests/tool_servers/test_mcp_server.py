@@ -181,8 +181,8 @@ async def test_response_that_is_too_long_ends_alone(tmp_path: Path) -> None:
             "TROUPE_MCP_SERVERS__X__COMMAND",
         ),
         (
-            {"command": [sys.executable, "-c", "import sys; sys.exit('no licence')"]},
-            "does not speak MCP.*its last line there: no licence, and correct "
+            {"command": [sys.executable, "-c", "import sys; sys.exit('no license')"]},
+            "does not speak MCP.*its last line there: no license, and correct "
             "TROUPE_MCP_SERVERS__X__COMMAND",
         ),
         (

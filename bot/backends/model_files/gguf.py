@@ -188,7 +188,7 @@ class ModelMetadata:
 
     name: str
     architecture: str
-    licence: str
+    license: str
     template: str
     quantization: str
     parameters: int
@@ -217,7 +217,7 @@ def read_metadata(path: Path) -> ModelMetadata:
     return ModelMetadata(
         name=_text(values, "general.name"),
         architecture=architecture,
-        licence=_text(values, "general.license"),
+        license=_text(values, "general.license"),
         template=_template(values.get("tokenizer.chat_template")),
         quantization=_quantization(values.get("general.file_type")),
         parameters=parameters,
