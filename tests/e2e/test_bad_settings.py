@@ -60,12 +60,7 @@ def questions_while_it_is_down(installed: ServiceProcess, platforms: LoopbackPla
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"CONSOLE__PORT": "many"}, ["TROUPE_CONSOLE__PORT: ", "integer"]),
         ({"DEFAULT_PRESET": "testr"}, ["TROUPE_DEFAULT_PRESET", "did you mean 'tester'?"]),
-        (
-            {"PROVIDERS__TEST__KIND": "llama_cpp", "PROVIDERS__TEST__MODEL_PATH": "nowhere.gguf"},
-            ["nowhere.gguf"],
-        ),
         ({"TELEGRAM__TOKEN": "a_secret"}, ["TROUPE_TELEGRAM__TOKEN", "@BotFather"]),
     ],
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
@@ -76,28 +71,6 @@ async def test_wrong_setting_is_named(
     line = await start_error(installed, **{f"TROUPE_{name}": one for name, one in settings.items()})
     assert [word for word in named if word not in line] == []
     assert "a_secret" not in installed.output()
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        (
-            '{\n"name": "wrong",\n"provider": "test",\n"model": "m",\n"sistem": "Hello."\n}',
-            "wrong.json, line 5: unknown key 'sistem'; did you mean 'system'?",
-        ),
-        (
-            '{"name": "wrong", "provider": "openai", "model": "m"}',
-            "TROUPE_PROVIDERS__OPENAI__API_KEY",
-        ),
-    ],
-)
-async def test_wrong_preset_is_named(installed: ServiceProcess, text: str, named: str) -> None:
-    file = installed.presets / "wrong.json"
-    file.write_text(text)
-    line = await start_error(installed, TROUPE_DEFAULT_PRESET="wrong")
-    file.unlink()
-    assert "wrong" in line
-    assert named in line
 
 
 @pytest.mark.parametrize(
