@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from bot.storage.database import Database, open_database
 from tests.postgres import running_postgres
+from tests.sqlite import create_sqlite_database
 
 # How many examples a property test tries: `make check` takes "quick", `make soak` takes "soak",
 # everything else takes "full". What CI tries is the same each time: new examples are looked for by
@@ -33,7 +34,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
     """An empty database in a file of its own."""
-    async with open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
+    async with open_database(await create_sqlite_database(tmp_path / "troupe.db")) as database:
         yield database
 
 

@@ -13,6 +13,7 @@ from bot.runtime.in_process import InProcessSignals
 from bot.storage.codec import TextEncryption
 from bot.storage.redis_signals import open_signals
 from tests.postgres import create_postgres_database
+from tests.sqlite import create_sqlite_database
 from tests.support.store import Store, open_store
 from tests.valkey import run_redis, run_valkey
 from tests.waiting import wait_until
@@ -23,7 +24,7 @@ DIALECTS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.service))
 
 @pytest.fixture(params=DIALECTS)
 async def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database without rows; on SQLite without a file."""
+    """The URL of a database without rows."""
     return await _make_database(request, tmp_path, with_tables=True)
 
 
@@ -34,7 +35,8 @@ async def database_without_tables(request: pytest.FixtureRequest, tmp_path: Path
 
 async def _make_database(request: pytest.FixtureRequest, folder: Path, *, with_tables: bool) -> str:
     if request.param == "sqlite":
-        return f"sqlite:///{folder / 'troupe.db'}"
+        file = folder / "troupe.db"
+        return await create_sqlite_database(file) if with_tables else f"sqlite:///{file}"
     postgres = request.getfixturevalue("postgres_folder")
     return await create_postgres_database(postgres, with_tables=with_tables)
 

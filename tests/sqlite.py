@@ -1,0 +1,19 @@
+"""SQLite databases without rows, copied from one that was migrated once: a tenth of the time."""
+
+from pathlib import Path
+
+from bot.storage.database import open_database
+
+_migrated: list[bytes] = []
+
+
+async def create_sqlite_database(file: Path) -> str:
+    """Write the file of a database with all tables; return its URL."""
+    url = f"sqlite:///{file}"
+    if _migrated:
+        file.write_bytes(_migrated[0])  # noqa: ASYNC240
+    else:
+        async with open_database(url):
+            pass
+        _migrated.append(file.read_bytes())  # noqa: ASYNC240
+    return url
