@@ -1,4 +1,4 @@
-"""The database: the writer of SQLite, migrations, errors."""
+"""The database: migrations, errors."""
 
 import asyncio
 import traceback
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, bindparam, func, insert, select, text, update
+from sqlalchemy import Connection, bindparam, insert, text, update
 
 from bot.errors import SettingsError, StoreError
 from bot.storage.database import (
@@ -28,56 +28,6 @@ def put(name: str) -> Callable[[Connection], str]:
         return name
 
     return unit
-
-
-async def count(database: Database) -> int:
-    rows: int = await database.read(
-        lambda c: c.execute(select(func.count(cursor.c.name))).scalar_one()
-    )
-    return rows
-
-
-async def test_failing_unit_raises_and_does_not_affect_others(database: Database) -> None:
-    def buggy(connection: Connection) -> None:
-        connection.execute(insert(cursor).values(name="half", value="done"))
-        raise KeyError("a bug")
-
-    async with asyncio.timeout(TIMEOUT_SECONDS):
-        results = [
-            asyncio.create_task(database.write(unit)) for unit in [put("a"), buggy, put("b")]
-        ]
-        await asyncio.wait(results)
-        with pytest.raises(KeyError):
-            results[1].result()
-        assert (results[0].result(), results[2].result()) == ("a", "b")
-        assert await database.write(put("c")) == "c"
-    assert await count(database) == 3
-
-
-async def test_failing_unit_does_not_stop_the_writer(database: Database) -> None:
-    async with asyncio.timeout(TIMEOUT_SECONDS):
-        with pytest.raises(ZeroDivisionError):
-            await database.write(lambda _: 1 / 0)
-        await database.write(put("a"))
-    assert await count(database) == 1
-
-
-async def test_cancelled_caller_does_not_block_the_writer(database: Database) -> None:
-    impatient = asyncio.create_task(database.write(put("a")))
-    await asyncio.sleep(0)
-    impatient.cancel()
-    async with asyncio.timeout(TIMEOUT_SECONDS):
-        await database.write(put("b"))
-    assert impatient.cancelled()
-
-
-async def test_queued_units_are_committed_when_the_database_closes(tmp_path: Path) -> None:
-    async with open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
-        late = [asyncio.create_task(database.write(put(str(n)))) for n in range(3)]
-        await asyncio.sleep(0)
-    async with asyncio.timeout(TIMEOUT_SECONDS):
-        await asyncio.wait(late)
-    assert all(one.exception() is None for one in late)
 
 
 async def test_closed_database_refuses_writes(tmp_path: Path) -> None:
@@ -102,14 +52,6 @@ async def test_traceback_omits_the_values_of_a_statement(database: Database) -> 
     with pytest.raises(StoreError) as failed:
         await database.write(lambda connection: connection.execute(row, said))
     assert "hunter2" not in "".join(traceback.format_exception(failed.value))
-
-
-async def test_committed_rows_survive_a_restart(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'troupe.db'}"
-    async with open_database(url) as database:
-        await database.write(put("a"))
-    async with open_database(url) as database:
-        assert await count(database) == 1
 
 
 @pytest.mark.parametrize(
