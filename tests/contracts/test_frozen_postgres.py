@@ -1,28 +1,25 @@
 """A PostgreSQL that stands still, its connections open, keeps nobody who waits no longer."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from bot.runtime.clock import SystemClock
 from bot.storage.database import open_database
 from bot.storage.inbox import SqlInbox
 from bot.storage.postgres import COMMAND_SECONDS
-from tests.postgres import create_postgres_database, frozen_postgres, running_postgres
+from tests.postgres import create_postgres_database, frozen_postgres
 from tests.samples import make_incoming
 
 pytestmark = pytest.mark.service
 
 
-@pytest_asyncio.fixture
-async def server() -> AsyncIterator[tuple[Path, str]]:
-    """A server of its own: its data folder, and the URL of a database."""
-    with running_postgres() as folder:
-        yield Path(folder), await create_postgres_database(folder)
+@pytest.fixture
+async def server(postgres_folder: str) -> tuple[Path, str]:
+    """A server's data folder, and the URL of a database."""
+    return Path(postgres_folder), await create_postgres_database(postgres_folder)
 
 
 async def test_cancelled_statement_ends_before_its_time_limit(server: tuple[Path, str]) -> None:

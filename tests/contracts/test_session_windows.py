@@ -6,47 +6,33 @@ import random
 import re
 import secrets
 import signal
-from collections.abc import AsyncIterator
-from collections.abc import Awaitable
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
+
 import pytest
 from cryptography.fernet import Fernet
 from redis.asyncio import Redis
 from typing_extensions import override
-from bot.chat.session import Claim
-from bot.chat.session import ClaimedMessage
-from bot.chat.session import Session
-from bot.chat.session import Turn
-from bot.chat.session import TurnResult
-from bot.errors import Fenced
-from bot.errors import StoreError
+
+from bot.chat.session import Claim, ClaimedMessage, Session, Turn, TurnResult
+from bot.errors import Fenced, StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.codec import TextCodec
-from bot.storage.codec import TextEncryption
+from bot.storage.codec import TextCodec, TextEncryption
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.fernets import FernetCodec
 from bot.storage.redis_windows import open_windows
 from bot.storage.sqlite import UnitOfWork
-from bot.storage.statements import StartUnit
-from bot.storage.statements import Unit
-from bot.storage.windows import SessionWindow
-from bot.storage.windows import SharedWindows
-from bot.storage.windows import window_of
+from bot.storage.statements import StartUnit, Unit
+from bot.storage.windows import SessionWindow, SharedWindows, window_of
 from tests.fakes import FakeClock
-from tests.samples import ALICE
-from tests.samples import make_incoming
-from tests.samples import read_session
+from tests.samples import ALICE, make_incoming, read_session
 from tests.support.store import Store
-from tests.valkey import run_redis
-from tests.valkey import run_valkey
+from tests.valkey import run_redis, run_valkey
 from tests.waiting import PATIENCE_SECONDS
-
 
 T = TypeVar("T")
 LANE = "telegram:5"
