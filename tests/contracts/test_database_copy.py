@@ -25,8 +25,9 @@ from tests.postgres import create_postgres_database
 from tests.samples import begin, make_incoming
 from tests.support.store import Store
 
-_ROWS = 602
+_ROWS = 601
 """More than a page, and no whole number of them."""
+_FEW_ROWS = 3
 
 
 @pytest.fixture
@@ -53,8 +54,13 @@ def make_value(column: Any, number: int) -> Any:
     return values[column.type.python_type]
 
 
+def count_rows(table: Table) -> int:
+    return _ROWS if table in {inbox, turn} else _FEW_ROWS
+
+
 def make_rows(table: Table) -> list[dict[str, Any]]:
-    return [{c.name: make_value(c, number) for c in table.columns} for number in range(1, _ROWS)]
+    numbers = range(1, count_rows(table) + 1)
+    return [{c.name: make_value(c, number) for c in table.columns} for number in numbers]
 
 
 async def fill(database: Database) -> None:
@@ -72,8 +78,8 @@ async def test_every_row_of_every_table_is_copied(store: Store, target: Database
     await fill(store.database)
     reported: dict[str, int] = {}
     copied = await copy_rows(store.database, target, reported.__setitem__)
-    assert copied == await count_all(target) == (_ROWS - 1) * len(COPIED_TABLES)
-    assert reported == {table.name: _ROWS - 1 for table in COPIED_TABLES}
+    assert reported == {table.name: count_rows(table) for table in COPIED_TABLES}
+    assert copied == await count_all(target) == sum(reported.values())
 
 
 async def test_ids_continue_after_the_largest_copied_one(store: Store, target: Database) -> None:
