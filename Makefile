@@ -42,7 +42,7 @@ service-tests-1: # model engines, databases
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(SERVICE) tests $(WIRES:%=--ignore=%)
 
 service-tests-2: # the whole service, killed
-	@$(BIN)/python -m pytest -n 2 --dist load $(SERVICE) $(KILLS)
+	@$(BIN)/python -m pytest -n 3 --dist load $(SERVICE) $(KILLS)
 
 service-tests-3: # the whole service on the wires
 	@$(BIN)/python -m pytest -n 4 --dist loadfile $(SERVICE) $(WIRES) $(KILLS:%=--ignore=%)
