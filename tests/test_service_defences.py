@@ -1,0 +1,131 @@
+"""Each defence of the service is needed: where it is switched off, its cases get through.
+
+Defences that are functions of a text are in tests/test_defences.py; the mentions on Discord are in
+tests/platforms/discord/test_surface.py, those of webhooks and streams beside their tests. Here a
+whole part is switched off, and the test of its cases, which passes with it, has to fail.
+"""
+
+import asyncio
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from bot.commands.authority import AdminCheck
+from bot.media import conversion_child
+from bot.storage import sqlite as connections
+from bot.storage.database import Database, open_database
+from bot.storage.usage import Budgets
+from bot.turn.limits.rate_limits import AnswerLimits
+from tests.attacks import attacks, expanded
+from tests.checkout import CHECKOUT
+from tests.commands import test_authority as authority
+from tests.media.file_samples import picture
+from tests.turn import test_excessive_input as excessive
+from tests.turn import test_personal_data as privacy
+from tests.turn.setup import Setup
+
+RENDER_WITHOUT_LIMITS = (
+    "import sys; from bot.templates import JinjaTemplate;"
+    " JinjaTemplate(sys.stdin.read()).render([{'role': 'user', 'content': 'Hi'}])"
+)
+
+
+def cases(category: str, scenario: excessive.Scenario) -> list[object]:
+    """Return the inputs of a category that are tried with a scenario."""
+    given = [case["input"] for case in attacks(category)]
+    found = [one for one in given if excessive.find_scenario(one) is scenario]
+    assert found
+    return found
+
+
+async def test_floods_get_through_without_limits_on_answers(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def admit_everything(*_: object) -> tuple[bool, None]:
+        return True, None
+
+    monkeypatch.setattr(AnswerLimits, "admit", admit_everything)
+    scenario = excessive.flood_is_slowed_down
+    with pytest.raises(AssertionError):
+        await scenario(database, cases("abuse_limits", scenario)[0])
+
+
+async def test_retries_get_through_without_limits_on_answers(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def admit_everything(*_: object) -> tuple[bool, None]:
+        return True, None
+
+    monkeypatch.setattr(AnswerLimits, "admit", admit_everything)
+    with pytest.raises(AssertionError):
+        await excessive.retry_button_is_limited(database, {"clicks": 8})
+
+
+async def test_used_up_budget_gets_through_without_reservations(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def reserve_nothing(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(Budgets, "reserve", reserve_nothing)
+    scenario = excessive.budget_is_not_renewed_by_a_time_zone
+    with pytest.raises((AssertionError, IndexError)):
+        await scenario(database, cases("abuse_limits", scenario)[0])
+
+
+@pytest.mark.parametrize(
+    "use", [use for use, who in authority.WHO_MAY_USE.items() if who == authority.ADMIN]
+)
+async def test_member_does_what_admins_may_without_the_check_of_admins(
+    database: Database, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    async def require_nothing(*_: object, **__: object) -> None:
+        return None
+
+    monkeypatch.setattr(AdminCheck, "require", require_nothing)
+    monkeypatch.setattr(AdminCheck, "require_prompts", require_nothing)
+    with pytest.raises(AssertionError):
+        await authority.test_command_is_refused_to_who_may_not_use_it(database, use)
+
+
+async def test_deleted_words_stay_in_the_file_without_secure_deletion(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = [one for one in connections._PRAGMAS if "secure_delete" not in one]
+    monkeypatch.setattr(connections, "_PRAGMAS", (*kept, "PRAGMA secure_delete=OFF"))
+    async with open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
+        setup = Setup(database, [f"So your word is {privacy.CANARY}."])
+        with pytest.raises(AssertionError):
+            await privacy.forget_deletes_everything(setup, tmp_path)
+
+
+def test_picture_of_any_size_is_decoded_without_the_limit_of_pixels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bomb = picture(8000, 7000, mode="1")
+    assert len(bomb) < 100_000
+    with pytest.raises(ValueError, match="8000 x 7000"):
+        conversion_child.to_jpeg(bomb)
+    monkeypatch.setattr(conversion_child, "_MAX_PIXELS", 10**9)
+    assert conversion_child.to_jpeg(bomb)
+
+
+@pytest.mark.slow
+async def test_template_takes_all_time_without_the_limits_of_the_renderer() -> None:
+    killed = 0
+    for case in attacks("template_dos")[:4]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", RENDER_WITHOUT_LIMITS),
+            cwd=CHECKOUT,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        resource.prlimit(process.pid, resource.RLIMIT_CPU, (2, 2))
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (2**30, 2**30))
+        await process.communicate(expanded(case["input"]).encode())
+        killed += process.returncode in {-signal.SIGKILL, -signal.SIGXCPU}
+    assert killed, "some of them take 2 s of CPU time, and would take more"
