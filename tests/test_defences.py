@@ -38,7 +38,7 @@ from bot.templates import JinjaTemplate
 from bot.templates.control_tokens import break_control_tokens, control_tokens
 from bot.tools import quote_result
 from tests.attacks import attack_texts, secret_in
-from tests.templates.test_text_spans import ALL
+from tests.support.templates import ALL
 
 Apply = Callable[[str], Any]
 

@@ -22,6 +22,7 @@ from bot.turn.limits.rate_limits import AnswerLimits
 from tests.attacks import attacks, expanded
 from tests.checkout import CHECKOUT
 from tests.commands import test_authority as authority
+from tests.commands.test_handlers import ADMIN, WHO_MAY_USE
 from tests.media.file_samples import picture
 from tests.turn import test_excessive_input as excessive
 from tests.turn import test_personal_data as privacy
@@ -76,9 +77,7 @@ async def test_used_up_budget_gets_through_without_reservations(
         await scenario(database, cases("abuse_limits", scenario)[0])
 
 
-@pytest.mark.parametrize(
-    "use", [use for use, who in authority.WHO_MAY_USE.items() if who == authority.ADMIN]
-)
+@pytest.mark.parametrize("use", [use for use, who in WHO_MAY_USE.items() if who == ADMIN])
 async def test_member_does_what_admins_may_without_the_check_of_admins(
     database: Database, monkeypatch: pytest.MonkeyPatch, use: str
 ) -> None:
