@@ -12,12 +12,7 @@ import uvloop
 from sqlalchemy.exc import ArgumentError
 
 from bot.chat.incoming import address_of
-from bot.cli.installation import (
-    print_converted,
-    record_change,
-    require_database,
-    use_installation,
-)
+from bot.cli.installation import print_converted, record_change, require_database, use_installation
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, UserError
@@ -40,12 +35,7 @@ from bot.storage.database import (
 from bot.storage.forgetting import FILE_NAME, Tombstone, read_tombstones
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
-from bot.storage.restoring import (
-    copy_backup,
-    last_written,
-    prepare_restored,
-    replace_database,
-)
+from bot.storage.restoring import copy_backup, last_written, prepare_restored, replace_database
 from bot.storage.rewriting import rewrite_texts
 from bot.storage.web_channels import ForgottenWebMessages, SqlWebChannels
 

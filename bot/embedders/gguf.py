@@ -14,12 +14,7 @@ from typing_extensions import override
 from bot.backends.llama_cpp.hardware import check_cpu
 from bot.backends.model_files.gguf import read_pooling
 from bot.chat.story import PackedVector
-from bot.embedders.vectors import (
-    MAX_TEXT_TOKENS,
-    EmbeddingsResponse,
-    batches,
-    model_fingerprint,
-)
+from bot.embedders.vectors import MAX_TEXT_TOKENS, EmbeddingsResponse, batches, model_fingerprint
 from bot.errors import EmbeddingError, SettingsError
 from bot.ports import Embedder
 from bot.prompting.embedding import pack_vectors

@@ -10,12 +10,7 @@ import structlog
 from bot.chat.session import PresetVersion
 from bot.errors import SettingsError, StoreError
 from bot.importers.character_files import read_character_folder
-from bot.prompting.presets.files import (
-    ReadPresets,
-    export_preset,
-    parse_preset,
-    preset_version,
-)
+from bot.prompting.presets.files import ReadPresets, export_preset, parse_preset, preset_version
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.preset_folder import file_stamps
 from bot.runtime.shipped_files import presets_folder

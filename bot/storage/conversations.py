@@ -28,14 +28,7 @@ from bot.storage.finishing import NextMessage
 from bot.storage.forgetting import Tombstone
 from bot.storage.histories import StoredTurns
 from bot.storage.outbox import Moment, SenderIdentity
-from bot.storage.rows import (
-    TURN_COLUMNS,
-    decode,
-    decode_all,
-    decode_event,
-    to_turn,
-    to_turn_row,
-)
+from bot.storage.rows import TURN_COLUMNS, decode, decode_all, decode_event, to_turn, to_turn_row
 from bot.storage.statements import Statement, Unit, pairs, served_text
 from bot.storage.windows import SessionWindows, SharedWindows, window_of
 

@@ -16,16 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 
 import structlog
-from sqlalchemy import (
-    Connection,
-    MetaData,
-    String,
-    Table,
-    delete,
-    insert,
-    inspect,
-    select,
-)
+from sqlalchemy import Connection, MetaData, String, Table, delete, insert, inspect, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.schema import Column

@@ -12,13 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import (
-    Attachment,
-    MessageContent,
-    OutboxOperation,
-    OutboxRow,
-    OutboxState,
-)
+from bot.chat.outgoing import Attachment, MessageContent, OutboxOperation, OutboxRow, OutboxState
 from bot.errors import Fenced, Undecodable
 from bot.ports import Clock
 from bot.storage import functions, histories, lane_sql

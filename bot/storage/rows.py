@@ -26,14 +26,7 @@ from bot.chat.incoming import (
     Said,
     make_storable,
 )
-from bot.chat.outgoing import (
-    AnswerThread,
-    Button,
-    Face,
-    Menu,
-    MessageContent,
-    ReplyPrompt,
-)
+from bot.chat.outgoing import AnswerThread, Button, Face, Menu, MessageContent, ReplyPrompt
 from bot.chat.prompt import Role
 from bot.chat.session import Turn
 from bot.errors import Undecodable

@@ -31,12 +31,7 @@ from bot.prompting.text.confusables import strip_hidden_text
 from bot.runtime.secret_file import read_one_secret
 from bot.telemetry.secret_masker import mask_from_now_on, mask_pasted_tokens
 from bot.tool_servers.settings import McpServerSettings
-from bot.tool_servers.transports import (
-    LOGIN_REFUSED,
-    NOT_ANSWERED,
-    NOT_REACHED,
-    BoundedTransport,
-)
+from bot.tool_servers.transports import LOGIN_REFUSED, NOT_ANSWERED, NOT_REACHED, BoundedTransport
 
 MAX_TOOLS = 24
 """How many tools of a server are offered."""

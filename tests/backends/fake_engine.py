@@ -7,12 +7,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from bot.backends.llama_cpp.engine import (
-    Engine,
-    EngineFailed,
-    EngineRefused,
-    GenerationRequest,
-)
+from bot.backends.llama_cpp.engine import Engine, EngineFailed, EngineRefused, GenerationRequest
 from bot.chat.prompt import Delta, Finish, FinishReason, Usage
 
 

@@ -6,11 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.console.differences import (
-    PatienceMatcher,
-    differing_lines,
-    differing_pieces,
-)
+from bot.console.differences import PatienceMatcher, differing_lines, differing_pieces
 
 _ITEMS = st.lists(st.sampled_from("abcdef"), max_size=12)
 

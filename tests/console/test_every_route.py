@@ -17,9 +17,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from bot.chat.access import Scope
-from bot.console.routes import (
-    Route,
-)
+from bot.console.routes import Route
 from bot.platforms.web import SPEC
 from bot.service.run import Service, running
 from bot.settings import Settings

@@ -5,21 +5,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import func, select, update
 
-from bot.chat.outgoing import (
-    MessageContent,
-    OutgoingPart,
-)
-from bot.chat.session import (
-    Attempt,
-    Claim,
-    InboxMessage,
-    TurnResult,
-)
+from bot.chat.outgoing import MessageContent, OutgoingPart
+from bot.chat.session import Attempt, Claim, InboxMessage, TurnResult
 from bot.errors import Fenced
-from bot.storage.tables import (
-    conversation,
-    inbox,
-)
+from bot.storage.tables import conversation, inbox
 from tests.samples import make_incoming, read_session
 from tests.support.store import LANE, LEASE, Store, claimed, due, present, ready, said, take_message
 

@@ -4,29 +4,14 @@ import pytest
 from sqlalchemy import Table, func, select, update
 
 from bot.chat.outgoing import MessageContent, OutgoingPart
-from bot.chat.session import (
-    Claim,
-    InboxMessage,
-    Summary,
-    Turn,
-    TurnResult,
-    fingerprint_turns,
-)
+from bot.chat.session import Claim, InboxMessage, Summary, Turn, TurnResult, fingerprint_turns
 from bot.runtime.clock import SystemClock
 from bot.service.jobs import delete_expired_once
 from bot.settings import Settings
 from bot.storage.leases import SqlRoleLeases
 from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.storage.summaries import SqlSummaries
-from bot.storage.tables import (
-    inbox,
-    outbox,
-    receipt,
-    role_lease,
-    sent_message,
-    summary,
-    turn,
-)
+from bot.storage.tables import inbox, outbox, receipt, role_lease, sent_message, summary, turn
 from tests.samples import begin, make_incoming
 from tests.support.store import RECEIPT, Store, take_message
 

@@ -8,13 +8,7 @@ from dataclasses import replace
 from sqlalchemy import select, update
 
 from bot.chat.incoming import Said
-from bot.chat.outgoing import (
-    Attachment,
-    Face,
-    Limits,
-    MessageContent,
-    OutgoingPart,
-)
+from bot.chat.outgoing import Attachment, Face, Limits, MessageContent, OutgoingPart
 from bot.chat.session import TurnResult
 from bot.delivery.sender import Sender
 from bot.storage.conversations import Conversations

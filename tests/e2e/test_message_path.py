@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 from simcord.backend.errors import SetupError
 
-from tests.support.chats import (
-    Conversation,
-    DiscordChat,
-    LoopbackPlatforms,
-    Question,
-    TelegramChat,
-)
+from tests.support.chats import Conversation, DiscordChat, LoopbackPlatforms, Question, TelegramChat
 from tests.support.features import EVERYWHERE, ON_THE_WIRES, at
 from tests.support.model_server import ModelServer
 from tests.support.service_process import ServiceProcess

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from bot.errors import PresetError
-from bot.importers.character_files import (
-    read_character_folder,
-)
+from bot.importers.character_files import read_character_folder
 from bot.prompting.character import Character
 from bot.prompting.presets.files import load_presets
 

@@ -7,13 +7,7 @@ import pytest
 from bot.backends.openai_compatible.services import KEYLESS, WELL_KNOWN
 from bot.errors import BackendUnavailable, SettingsError
 from bot.settings import read_settings
-from bot.setup import (
-    ModelChoice,
-    find_local_services,
-    known_services,
-    list_models,
-    try_model,
-)
+from bot.setup import ModelChoice, find_local_services, known_services, list_models, try_model
 from tests.rigs.fake_openai import FakeOpenAI
 
 

@@ -17,13 +17,7 @@ from bot.templates.control_tokens import (
     render_spans,
 )
 from tests.attacks import attacks
-from tests.support.templates import (
-    ALL,
-    CHATML,
-    TRIMMED,
-    WITHOUT_REASONING,
-    conversation,
-)
+from tests.support.templates import ALL, CHATML, TRIMMED, WITHOUT_REASONING, conversation
 
 TRICKY_TEXTS = [
     "<|im_end|>",

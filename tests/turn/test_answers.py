@@ -20,14 +20,7 @@ from bot.storage.reports import AnswerLog
 from bot.storage.tables import outbox
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
-from tests.turn.setup import (
-    CHAT,
-    WITHOUT_NONCES,
-    Setup,
-    failure,
-    texts_before,
-    working,
-)
+from tests.turn.setup import CHAT, WITHOUT_NONCES, Setup, failure, texts_before, working
 from tests.waiting import advance_in_steps, wait_until
 
 

@@ -23,14 +23,7 @@ from bot.backends.chat_completions.reasoning_families import (
     tag_at,
 )
 from bot.backends.chat_completions.stop_strings import StopStringFilter
-from bot.chat.prompt import (
-    Delta,
-    Finish,
-    FinishReason,
-    GenerationEvent,
-    ReasoningDelta,
-    Retraction,
-)
+from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, ReasoningDelta, Retraction
 from bot.templates.control_tokens import TextSpan
 from bot.value_class import value_class
 

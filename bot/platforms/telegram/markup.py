@@ -11,13 +11,7 @@ from aiogram.enums import MessageEntityType
 from aiogram.types import MessageEntity
 
 from bot.chat.outgoing import Button, Menu, ReplyPrompt
-from bot.markup.styled_text import (
-    EMPHASIS,
-    Style,
-    StyledSpan,
-    StyledText,
-    style_markdown,
-)
+from bot.markup.styled_text import EMPHASIS, Style, StyledSpan, StyledText, style_markdown
 from bot.platforms.telegram.limits import plain_text
 
 _MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")

@@ -8,11 +8,7 @@ from typing import Any
 
 import msgspec
 from aiogram.enums import MessageEntityType
-from aiogram.methods import (
-    DeleteMessage,
-    EditMessageCaption,
-    SendDocument,
-)
+from aiogram.methods import DeleteMessage, EditMessageCaption, SendDocument
 from aiogram.types import BufferedInputFile, MessageEntity
 from typing_extensions import override
 

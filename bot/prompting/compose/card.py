@@ -36,12 +36,7 @@ from bot.prompting.compose.lore import (
     parts_without_history,
 )
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart
-from bot.prompting.lorebook.entries import (
-    EntryPosition,
-    LoreResult,
-    RegexTimeBudget,
-    TimedEffects,
-)
+from bot.prompting.lorebook.entries import EntryPosition, LoreResult, RegexTimeBudget, TimedEffects
 from bot.prompting.macros import Macros
 from bot.prompting.presets.preset import OrderedPrompt, Preset
 from bot.prompting.presets.regex_scripts import run_scripts

@@ -7,12 +7,7 @@ import pytest
 
 from bot.settings import Settings
 from tests.platforms.web.channel import write_settings
-from tests.support.console import (
-    MARLOWE,
-    NORA,
-    Playground,
-    opened,
-)
+from tests.support.console import MARLOWE, NORA, Playground, opened
 
 
 @pytest.fixture

@@ -19,12 +19,7 @@ from bot.prompting.presets.problems import MAX_PROBLEMS, check_preset
 from bot.service.backends import preset_problems
 from bot.settings import Settings, read_settings
 from bot.texts.text import translate
-from tests.support.console import (
-    Playground,
-    call,
-    edit,
-    read,
-)
+from tests.support.console import Playground, call, edit, read
 
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 _ENGLISH = re.compile(r"\b(the|must|should|cannot|is|are|in|use|write|choose)\b")

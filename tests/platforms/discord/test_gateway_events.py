@@ -2,12 +2,7 @@
 
 from discord.utils import utcnow
 
-from bot.platforms.discord.events import (
-    EventQueue,
-    ReceivedEvent,
-    SessionResumed,
-    SessionStarted,
-)
+from bot.platforms.discord.events import EventQueue, ReceivedEvent, SessionResumed, SessionStarted
 from tests.waiting import PATIENCE_SECONDS
 
 SEEN = ReceivedEvent(None, (30, 39, 20))

@@ -17,12 +17,7 @@ from bot.errors import PlatformError, PlatformFatal, Refused, Unreachable
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.internals import skip_unreadable
 from bot.platforms.discord.platform import DiscordPlatform
-from tests.platforms.discord.conftest import (
-    closed_at_the_end,
-    platform_for,
-    running,
-    wait_until,
-)
+from tests.platforms.discord.conftest import closed_at_the_end, platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
 from tests.support.intake import FakeIntake
 

@@ -11,13 +11,7 @@ from inline_snapshot import snapshot
 from simcord.backend import serializers
 
 from bot.chat.incoming import Address, Joined, Said, WakeReason
-from bot.chat.outgoing import (
-    Attachment,
-    Button,
-    ButtonStyle,
-    MessageContent,
-    OutgoingMessage,
-)
+from bot.chat.outgoing import Attachment, Button, ButtonStyle, MessageContent, OutgoingMessage
 from bot.delivery.pacing import RateLimitedSurface
 from bot.errors import (
     MessageNotFound,

@@ -12,11 +12,7 @@ from typing_extensions import override
 
 from bot.errors import Unreachable
 from bot.platforms.discord.platform import DiscordPlatform
-from tests.platforms.discord.conftest import (
-    ShortSleepClock,
-    platform_for,
-    wait_until,
-)
+from tests.platforms.discord.conftest import ShortSleepClock, platform_for, wait_until
 from tests.rigs.simwire import SimWire
 from tests.support.intake import FakeIntake
 

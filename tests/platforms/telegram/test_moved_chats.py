@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 from aiogram.types import Update
 
-from bot.chat.incoming import (
-    Address,
-    Edited,
-    Incoming,
-    Pressed,
-    Said,
-)
+from bot.chat.incoming import Address, Edited, Incoming, Pressed, Said
 from bot.platforms.telegram.api import ChatMoved
 from bot.platforms.telegram.incoming import to_incoming
 from bot.platforms.telegram.moved_chats import CurrentChat, MovedChats

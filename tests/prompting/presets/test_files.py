@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from bot.errors import PresetError
 from bot.prompting.presets.fields import name_problem
-from bot.prompting.presets.files import (
-    export_preset,
-    find_preset,
-    load_presets,
-    parse_preset,
-)
+from bot.prompting.presets.files import export_preset, find_preset, load_presets, parse_preset
 from bot.prompting.presets.preset import Preset
 from tests.attacks import attack_texts
 from tests.checkout import CHECKOUT

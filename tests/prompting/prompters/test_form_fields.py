@@ -5,12 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import UserError
-from bot.prompting.prompters import (
-    assign_fields,
-    field_names,
-    fill_fields,
-    parse_fields,
-)
+from bot.prompting.prompters import assign_fields, field_names, fill_fields, parse_fields
 
 texts = st.text("{}ab \n", max_size=20)
 

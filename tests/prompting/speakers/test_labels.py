@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
-from bot.prompting.speakers import (
-    SpeakerLabels,
-    clean_name,
-    label_speakers,
-    uses_tags,
-)
+from bot.prompting.speakers import SpeakerLabels, clean_name, label_speakers, uses_tags
 from bot.prompting.text.confusables import skeleton
 from tests.attacks import attacks, expanded
 
