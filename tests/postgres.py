@@ -20,6 +20,8 @@ _TEMPLATE = "migrated"
 _folders_with_template: set[str] = set()
 """Socket folders of the servers that have a database with this name."""
 _KEPT_DATABASES = 30
+_making_template: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)
+"""By the folder and the event loop."""
 _databases: defaultdict[str, deque[str]] = defaultdict(deque)
 """The newest databases of each server, by its socket folder."""
 _MEMORY = Path("/dev/shm")  # where a database's thousand files cost no disk
@@ -78,9 +80,10 @@ async def create_postgres_database(folder: str, *, with_tables: bool = True) -> 
     created.append(name)
     if not with_tables:
         return await _create(folder, name)
-    if folder not in _folders_with_template:
-        async with open_database(await _create(folder, _TEMPLATE)):
-            _folders_with_template.add(folder)
+    async with _making_template[folder, asyncio.get_running_loop()]:
+        if folder not in _folders_with_template:
+            async with open_database(await _create(folder, _TEMPLATE)):
+                _folders_with_template.add(folder)
     return await _create(folder, f"{name} TEMPLATE {_TEMPLATE}")
 
 

@@ -92,7 +92,9 @@ async def test_people_are_answered_side_by_side_and_replies_go_on(
 
     await set_scope(where, "replies", "each chain")
     root = await where.ask_and_wait()
-    where.reply("please Tae01:12")
+    root_answer = where.id_of(where.bot_messages()[-1])
+    await where.ask_and_wait()  # whoever sends the next answer knows the id of the one before
+    where.say("please Tae01:12", reply_to=root_answer)
     reply = Question("ae01", 12, None)
     await where.shows_new(reply.answer)
     alone = await where.ask_and_wait()
