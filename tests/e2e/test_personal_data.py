@@ -122,9 +122,10 @@ async def test_forget_me_is_confirmed_within_15_minutes(
     mine = f"late-of-{where.kind}"
     await say(where, f"{mine} Td01:3")
     await ask_to_forget(where)
+    question = where.bot_messages()[-1]
     async with running.killed_at("after_commit"):
-        where.tell("hello Td02:3", 1)
-    late = await where.press(FORGET, seconds_later=1000)
+        where.tell("hello Td02:3", 1)  # it may be answered before the press
+    late = await where.press(FORGET, message=question, seconds_later=1000)
     refusal = (
         "This button works for 15 minutes only, so nothing was deleted. Send /forget me again."
     )
