@@ -20,7 +20,7 @@ from tests.support.transcripts import CheckResult, check_transcripts
 pytestmark = [pytest.mark.timeout(400), *ON_THE_WIRES]
 _NOTICE = "crashed the service repeatedly"
 _OWN_DEATHS = 3
-_MAX_SHARED_DEATHS = 12
+_MAX_SHARED_DEATHS = 6
 """Two before anything is a suspect, and some more while suspects are told apart."""
 
 
