@@ -321,21 +321,6 @@ class FakeSignals(InProcessSignals):
 
     reaches_others = True
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.elsewhere = InProcessSignals()
-        """Publishes what other processes publish."""
-
-    @override
-    def subscribe(
-        self,
-        topic: str,
-        handler: Callable[[Sequence[str]], None],
-        elsewhere: Callable[[Sequence[str]], None] | None = None,
-    ) -> Callable[[], None]:
-        self.elsewhere.subscribe(topic, elsewhere or handler)
-        return super().subscribe(topic, handler)
-
 
 class CallingFakeBackend(FakeBackend):
     """Calls tools."""

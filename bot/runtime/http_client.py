@@ -240,16 +240,14 @@ class HttpClient:
 class HttpResponse:
     """A response whose body is still to be read; close it, also after an error: `async with`."""
 
-    def __init__(
-        self, response: aiohttp.ClientResponse, unclosed: "set[HttpResponse] | None" = None
-    ) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, unclosed: "set[HttpResponse]") -> None:
         """Wrap a response that has begun; it is in `unclosed` until closed."""
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
         """Their names have no case."""
         self._response = response
-        self._unclosed = set[HttpResponse]() if unclosed is None else unclosed
-        self._unclosed.add(self)
+        self._unclosed = unclosed
+        unclosed.add(self)
 
     async def read(self, deadline: float, pause_seconds: float = 0.0) -> bytes:
         """Return the next bytes of the body; none at its end.

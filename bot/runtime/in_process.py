@@ -2,7 +2,7 @@
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from typing_extensions import override
 
@@ -147,11 +147,18 @@ def longest_first(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
     return [RefusedCalls(scope, seconds) for scope, seconds in longest]
 
 
+Handler: TypeAlias = Callable[[Sequence[str]], None]
+
+
 class InProcessSignals(Signals):
-    """Calls the subscribers of a topic directly."""
+    """Calls the subscribers of a topic directly.
+
+    A subclass that reaches other processes hands what they publish to `receive`.
+    """
 
     def __init__(self) -> None:
-        self._handlers: defaultdict[str, list[Callable[[Sequence[str]], None]]] = defaultdict(list)
+        self._here: defaultdict[str, list[Handler]] = defaultdict(list)
+        self._elsewhere: defaultdict[str, list[Handler]] = defaultdict(list)
 
     @override
     def subscribe(
@@ -160,13 +167,24 @@ class InProcessSignals(Signals):
         handler: Callable[[Sequence[str]], None],
         elsewhere: Callable[[Sequence[str]], None] | None = None,
     ) -> Callable[[], None]:
-        handlers = self._handlers[topic]
-        handlers.append(handler)
-        return lambda: handlers.remove(handler)
+        from_elsewhere = elsewhere or handler
+        self._here[topic].append(handler)
+        self._elsewhere[topic].append(from_elsewhere)
+
+        def end() -> None:
+            self._here[topic].remove(handler)
+            self._elsewhere[topic].remove(from_elsewhere)
+
+        return end
 
     @override
     def publish(self, topic: str, keys: Sequence[str]) -> None:
-        for handler in list(self._handlers[topic]):
+        for handler in list(self._here[topic]):
+            handler(keys)
+
+    def receive(self, topic: str, keys: Sequence[str]) -> None:
+        """Call the subscribers with what another process has published."""
+        for handler in list(self._elsewhere[topic]):
             handler(keys)
 
     @property

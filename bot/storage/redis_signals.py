@@ -7,7 +7,7 @@ nobody ever waits for the server; while it is away or frozen, signals reach thei
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 import structlog
@@ -18,7 +18,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from typing_extensions import override
 
 from bot.errors import TroupeError
-from bot.ports import Signals
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.redis_client import (
@@ -51,7 +50,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Message).decode
 
 
-class RedisSignals(Signals):
+class RedisSignals(InProcessSignals):
     """Calls the subscribers here at once, and those in other processes through the server.
 
     Args:
@@ -60,10 +59,9 @@ class RedisSignals(Signals):
     """
 
     def __init__(self, redis: Redis, beat_seconds: float) -> None:
+        super().__init__()
         self._redis = redis
         self._beat_seconds = beat_seconds
-        self._here = InProcessSignals()
-        self._elsewhere = InProcessSignals()
         self._id = secrets.token_hex(8)
         self._queued: asyncio.Queue[_Signal] = asyncio.Queue(_MAX_QUEUED)
         self.is_connected = False
@@ -86,26 +84,8 @@ class RedisSignals(Signals):
         return self._problems[-1] if self._problems else None
 
     @override
-    def subscribe(
-        self,
-        topic: str,
-        handler: Callable[[Sequence[str]], None],
-        elsewhere: Callable[[Sequence[str]], None] | None = None,
-    ) -> Callable[[], None]:
-        ends = (
-            self._here.subscribe(topic, handler),
-            self._elsewhere.subscribe(topic, elsewhere or handler),
-        )
-
-        def end() -> None:
-            for one in ends:
-                one()
-
-        return end
-
-    @override
     def publish(self, topic: str, keys: Sequence[str]) -> None:
-        self._here.publish(topic, keys)
+        super().publish(topic, keys)
         with contextlib.suppress(asyncio.QueueFull):  # the server is away: others poll
             self._queued.put_nowait(_Signal(topic, list(keys)))
 
@@ -201,7 +181,7 @@ class RedisSignals(Signals):
             return
         if message.sender != self._id:
             for signal in message.signals:
-                self._elsewhere.publish(signal.topic, signal.keys)
+                self.receive(signal.topic, signal.keys)
 
 
 @contextlib.asynccontextmanager

@@ -101,8 +101,8 @@ async def test_woken_keys_are_claimed_together_and_processed() -> None:
 async def test_what_another_process_has_woken_is_left_to_it_for_a_moment() -> None:
     harness = PoolHarness(wakes_keys=True)
     async with harness.open():
-        harness.signals.elsewhere.publish("q", ["a"])
-        harness.signals.elsewhere.publish("q", ["b"])
+        harness.signals.receive("q", ["a"])
+        harness.signals.receive("q", ["b"])
         harness.pool.wake(["own"])
         await wait_until(lambda: harness.ended == ["own"])
         assert harness.claims == [["own"]]

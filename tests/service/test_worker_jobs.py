@@ -47,7 +47,7 @@ async def test_worker_beside_a_gateway_leaves_what_others_received_to_them_for_a
     resources = replace(resources, signals=signals)
     pool = Container(settings, resources, (), pytest.fail, options, clock).conversation_pool
 
-    signals.elsewhere.publish(CONVERSATIONS, [KEY])
+    signals.receive(CONVERSATIONS, [KEY])
 
     assert pool.busy_count == int(claims_at_once)
     await clock.advance(0.1)

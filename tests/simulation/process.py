@@ -16,7 +16,7 @@ from bot.errors import StoreError
 from bot.memory import no_stories
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformSpec
-from bot.ports import Clock, Intake, Platform, Signals, Surface
+from bot.ports import Clock, Intake, Platform, Surface
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import PresetResolver
 from bot.runtime.in_process import InProcessSignals
@@ -88,50 +88,22 @@ class SimulatedBus:
         for process, signals in self.members:
             if process is not sender and self._rng.random() >= self.lost_share:
                 delay = self._rng.uniform(0, 0.05)
-                self._loop.within(process, delay, lambda to=signals: to.publish(topic, keys))  # type: ignore[misc]
+                self._loop.within(process, delay, lambda to=signals: to.receive(topic, keys))  # type: ignore[misc]
 
 
-class SimulatedSignals(Signals):
+class SimulatedSignals(InProcessSignals):
     """The signals of one process: at once here, soon elsewhere."""
 
     def __init__(self, process: LoopProcess, bus: SimulatedBus) -> None:
-        self._here = InProcessSignals()
-        self._elsewhere = InProcessSignals()
+        super().__init__()
         self._process = process
         self._bus = bus
-        bus.members.append((process, self._elsewhere))
-
-    @override
-    def subscribe(
-        self,
-        topic: str,
-        handler: Callable[[Sequence[str]], None],
-        elsewhere: Callable[[Sequence[str]], None] | None = None,
-    ) -> Callable[[], None]:
-        ends = (
-            self._here.subscribe(topic, handler),
-            self._elsewhere.subscribe(topic, elsewhere or handler),
-        )
-
-        def end() -> None:
-            for one in ends:
-                one()
-
-        return end
+        bus.members.append((process, self))
 
     @override
     def publish(self, topic: str, keys: Sequence[str]) -> None:
-        self._here.publish(topic, keys)
+        super().publish(topic, keys)
         self._bus.publish(self._process, topic, keys)
-
-    @property
-    @override
-    def reaches_others(self) -> bool:
-        return True
-
-    @override
-    async def find_problem(self) -> str | None:
-        return None
 
 
 class SimulatedModel(FakeBackend):
