@@ -193,7 +193,7 @@ class CircuitBreaker:
             self._opened_at = now
 
     def _record_away(self, now: float, *, is_away: bool, is_retry: bool) -> bool:
-        """Count a call without any answer; return whether the provider is away."""
+        """Count a call that got no answer at all; return whether the provider is down."""
         if not is_away:
             self._forget_away()
             return False

@@ -312,9 +312,9 @@ def _read_llama_cpp_chunk(event: object) -> _Chunk | None:
 
 
 def _is_error_report(event: object) -> bool:
-    """Whether it is an error without a member `error`.
+    """Return whether an event is an error that has no `error` member.
 
-    Older vLLM, DashScope, FastAPI and MiniMax send such ones.
+    Older vLLM, DashScope, FastAPI, and MiniMax send these.
     """
     match event:
         case {"base_resp": {"status_code": int(code)}} if code:
