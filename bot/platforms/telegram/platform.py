@@ -56,9 +56,6 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import POLLING_CONFLICTS
 from bot.telemetry.secret_masker import mask_from_now_on
 
-# isort: split
-
-
 Response = TypeVar("Response")
 StoreMessages = Callable[[Sequence[Incoming], Mapping[str, str]], Awaitable[None]]
 
