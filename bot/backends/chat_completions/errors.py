@@ -197,7 +197,7 @@ def _names_unknown_model(body: bytes) -> bool:
 
 
 def _is_output_limit_too_high(body: bytes) -> bool:
-    """Return whether the answer limit leaves no room for a prompt: vLLM has one error for both."""
+    """Return whether an error of vLLM, which has one for both, is about the answer limit."""
     match = _LIMIT_TOO_HIGH.search(body)
     if match is None or match["tokens"] is None:
         return match is not None
