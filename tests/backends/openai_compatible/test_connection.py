@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from tests.backends.asking import ask
@@ -64,6 +66,20 @@ async def test_query_of_the_address_is_sent_with_each_request(
 
     assert service.log[0]["path"] == "/v1/chat/completions?team=a%2Fb"
     assert service.listed[0][0] == "/v1/models?team=a%2Fb"
+
+
+async def test_requests_describe_neither_this_machine_nor_its_environment(
+    connect: Connect, service: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "project-1")
+
+    await ask(connect())
+
+    sent = {name.lower(): value for name, value in service.log[0]["headers"].items()}
+    assert not [name for name in sent if name.startswith(("x-stainless", "openai-"))]
+    assert sent["user-agent"].startswith("troupe/")
+    assert sent["accept-encoding"] == "identity"
 
 
 async def test_endless_error_is_read_only_to_its_beginning(
