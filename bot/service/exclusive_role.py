@@ -6,7 +6,7 @@ A platform is received from by one process at a time; of one with shards, each s
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -19,11 +19,9 @@ from bot.telemetry.metrics import HELD_ROLES
 _log = structlog.get_logger(__name__)
 _LEASE_SECONDS = 10.0
 _RENEW_SECONDS = 3.0
-_ASK_SECONDS = 2.0
-"""How often a standby asks for the lease; a signal makes it ask at once."""
+_ASK_SECONDS = 1.0
+"""How often a standby asks for the lease, and processes count who shares the shards."""
 _MEMBER_SECONDS = 10.0
-_COUNT_SECONDS = 2.0
-"""How often processes count themselves; a signal of one that ends makes them count at once."""
 
 
 class ExclusiveRole:
@@ -48,7 +46,6 @@ class ExclusiveRole:
         self._leases = leases
         self._clock = clock
         self._held_until = 0.0  # of the monotonic clock
-        self._is_due = asyncio.Event()
         self.is_standby = False
         """Whether another process does the work now."""
         self.is_held = False
@@ -59,7 +56,6 @@ class ExclusiveRole:
 
         Exceptions of the work propagate.
         """
-        stop_watching = self._leases.on_release(self._note_release)
         try:
             while True:
                 await self._wait_for_turn()
@@ -70,46 +66,20 @@ class ExclusiveRole:
                     self.is_held = False
                     self._held_count.dec()
         finally:
-            stop_watching()
             self.is_standby = self.is_held = False
             with contextlib.suppress(StoreError):  # then it expires
                 await self._leases.release(self._name)
 
-    def ask_soon(self) -> None:
-        """Stop waiting and ask for the lease again now."""
-        self._is_due.set()
-
-    def _note_release(self, roles: Sequence[str]) -> None:
-        if self._name in roles:
-            self.ask_soon()
-
     async def _wait_for_turn(self) -> None:
-        while True:
-            self._is_due.clear()
-            try:
-                if self._may_take() and await self._take():
-                    break
-            except StoreError as error:
-                _log.warning("store_failed", reason=str(error))
-            else:
-                self._stand_by()
-            await self._wait_until_due()
+        while not (is_taken := self._may_take() and await self._take()):
+            if is_taken is not None and not self.is_standby:
+                self.is_standby = True
+                _log.info("standing_by", role=self._name)
+            await self._clock.sleep(_ASK_SECONDS)
         if self.is_standby:
             _log.info("role_taken_over", role=self._name)
         self.is_standby, self.is_held = False, True
         self._held_count.inc()
-
-    async def _wait_until_due(self) -> None:
-        call_off = self._clock.call_later(_ASK_SECONDS, self._is_due.set)
-        try:
-            await self._is_due.wait()
-        finally:
-            call_off()
-
-    def _stand_by(self) -> None:
-        if not self.is_standby:
-            self.is_standby = True
-            _log.info("standing_by", role=self._name)
 
     async def _work_while_held(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Run the work; return False if the lease was lost before it ended."""
@@ -132,15 +102,17 @@ class ExclusiveRole:
             await self._clock.sleep(min(_RENEW_SECONDS, left))
             if self._clock.monotonic() >= self._held_until:
                 return  # this process stood still, or the database did not answer
-            try:
-                if not await self._take():
-                    return
-            except StoreError as error:
-                _log.warning("store_failed", reason=str(error))
+            if await self._take() is False:
+                return
 
-    async def _take(self) -> bool:
+    async def _take(self) -> bool | None:
+        """Take or renew the lease; None: the database failed, so that nobody knows."""
         asked = self._clock.monotonic()
-        is_taken = await self._leases.take(self._name, _LEASE_SECONDS)
+        try:
+            is_taken = await self._leases.take(self._name, _LEASE_SECONDS)
+        except StoreError as error:
+            _log.warning("store_failed", reason=str(error))
+            return None
         if is_taken:
             self._held_until = asked + _LEASE_SECONDS
         return is_taken
@@ -191,7 +163,6 @@ class ShardReceiver:
         self._roles: dict[str, ExclusiveRole] = {}
         self._share = 0
         self._members = f"shards of {source} at "
-        self._is_due = asyncio.Event()
 
     @property
     def connection_error(self) -> str | None:
@@ -204,46 +175,28 @@ class ShardReceiver:
         shards = await self._platform.shards()
         member = f"{self._members}{self._owner}"
         jobs: dict[str, asyncio.Task[None]] = {}
-        stop_watching = self._leases.on_release(self._note_release)
         try:
             while True:
-                self._is_due.clear()
-                await self._update_share(member, len(shards))
+                self._share = await self._count_share(member, len(shards))
                 await self._give_up_excess(jobs)
                 for shard in shards:
                     if shard not in jobs:
                         jobs[shard] = asyncio.create_task(self._run_shard(shard, intake))
-                call_off = self._clock.call_later(_COUNT_SECONDS, self._is_due.set)
-                pause = asyncio.create_task(self._is_due.wait())
+                pause = asyncio.create_task(self._clock.sleep(_ASK_SECONDS))
                 try:
                     ended, _ = await asyncio.wait(
                         {*jobs.values(), pause}, return_when=asyncio.FIRST_COMPLETED
                     )
                 finally:
-                    call_off()
                     await cancel_and_wait([pause])
                 for job in ended - {pause}:
                     await job  # raises what ended it
                     return
         finally:
-            stop_watching()
             await cancel_and_wait(jobs.values())
             self._roles.clear()
-            try:
+            with contextlib.suppress(StoreError):  # then it expires
                 await self._leases.release(member)
-            except StoreError as error:
-                _log.warning("store_failed", reason=str(error))
-
-    def _note_release(self, roles: Sequence[str]) -> None:
-        if any(role.startswith(self._members) for role in roles):
-            self._is_due.set()
-
-    async def _update_share(self, member: str, shards: int) -> None:
-        """Count this process's share; if it has grown, ask for free shards at once."""
-        before, self._share = self._share, await self._count_share(member, shards)
-        if self._share > before:
-            for role in self._roles.values():
-                role.ask_soon()
 
     async def _count_share(self, member: str, shards: int) -> int:
         """Return how many shards this process may hold; unchanged while the database is down."""
@@ -262,20 +215,15 @@ class ShardReceiver:
             await cancel_and_wait([jobs.pop(shard)])
 
     async def _run_shard(self, shard: str, intake: Intake) -> None:
-        receive = f"receive {self._source}"
-        role = ExclusiveRole(
-            *(f"{receive} {shard}", self._leases, self._clock, self._may_take(shard)),
-            counted_as=receive,
-        )
-        self._roles[shard] = role
-        try:
-            await role.run(lambda: self._platform.run_shard(shard, intake))
-        finally:
-            del self._roles[shard]
-
-    def _may_take(self, shard: str) -> Callable[[], bool]:
         def may_take() -> bool:
             others = (role.is_held for name, role in self._roles.items() if name != shard)
             return sum(others) < self._share
 
-        return may_take
+        receive = f"receive {self._source}"
+        role = self._roles[shard] = ExclusiveRole(
+            f"{receive} {shard}", self._leases, self._clock, may_take, counted_as=receive
+        )
+        try:
+            await role.run(lambda: self._platform.run_shard(shard, intake))
+        finally:
+            del self._roles[shard]

@@ -5,14 +5,12 @@ either, so it stays that of the first bot.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from bot.ports import Clock, Signals
-from bot.runtime.in_process import InProcessSignals
+from bot.ports import Clock
 from bot.storage.database import Database, reading, transaction
 from bot.storage.statements import Statement, Unit
 
-_TOPIC = "released_roles"
 _TAKE = Statement("""
 INSERT INTO role_lease (role, owner, lease_until, held_since)
 VALUES (:role, :owner, :now + :seconds, :now)
@@ -26,7 +24,7 @@ WHERE role_lease.owner = excluded.owner OR role_lease.lease_until < :now
 RETURNING role
 """)
 _RELEASE = Statement("""
-UPDATE role_lease SET lease_until = 0 WHERE role = :role AND owner = :owner RETURNING role
+UPDATE role_lease SET lease_until = 0 WHERE role = :role AND owner = :owner
 """)
 _HELD = Statement("""
 SELECT role FROM role_lease WHERE strpos(role, :prefix) = 1 AND lease_until >= :now
@@ -36,21 +34,11 @@ SELECT role FROM role_lease WHERE strpos(role, :prefix) = 1 AND lease_until >= :
 class SqlRoleLeases:
     """A row for each role; retention deletes those of processes that ended long ago."""
 
-    def __init__(
-        self, database: Database, owner: str, clock: Clock, signals: Signals | None = None
-    ) -> None:
-        """Create the leases.
-
-        Args:
-            database: has the rows.
-            owner: the name of this process, which no other running one has.
-            clock: time.
-            signals: announce released roles to all processes; None: they poll.
-        """
+    def __init__(self, database: Database, owner: str, clock: Clock) -> None:
+        """Create the leases of this process: `owner` is a name that no other running one has."""
         self._database = database
         self._owner = owner
         self._clock = clock
-        self._signals = signals or InProcessSignals()
 
     @transaction
     def take(self, role: str, seconds: float) -> Unit[bool]:
@@ -62,27 +50,16 @@ class SqlRoleLeases:
         asked = {"role": role, "owner": self._owner, "seconds": seconds}
         return bool((yield _TAKE.query({**asked, "now": self._clock.now()})))
 
-    async def release(self, role: str) -> None:
-        """Give back a lease, if this process holds it, so that another one need not wait."""
-        if await self._release(role):
-            self._signals.publish(_TOPIC, [role])
-
     @transaction
-    def _release(self, role: str) -> Unit[bool]:
-        return bool((yield _RELEASE.query({"role": role, "owner": self._owner})))
+    def release(self, role: str) -> Unit[None]:
+        """Give back a lease, if this process holds it, so that another one need not wait."""
+        yield _RELEASE.query({"role": role, "owner": self._owner})
 
     @reading
     def held(self, prefix: str) -> Unit[Sequence[str]]:
         """Return the roles with this beginning that any process holds; raises `StoreError`."""
         rows = yield _HELD.query_alone({"prefix": prefix, "now": self._clock.now()})
         return [row[0] for row in rows]
-
-    def on_release(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Call `handler` with roles that any process has given back, as far as signals reach.
-
-        It must not block or raise. Returns a function that ends this.
-        """
-        return self._signals.subscribe(_TOPIC, handler)
 
 
 _INSTALLATION = ""  # where no platform is meant

@@ -3,7 +3,6 @@
 import asyncio
 
 from bot.runtime.clock import SystemClock
-from bot.runtime.in_process import InProcessSignals
 from bot.storage.leases import SqlRoleLeases
 from tests.fakes import FakeClock
 from tests.support.store import Store
@@ -37,24 +36,6 @@ async def test_released_role_is_free_at_once(store: Store) -> None:
     assert not await theirs.take(ROLE, 60), "only its holder can give it back"
     await ours.release(ROLE)
     assert await theirs.take(ROLE, 60)
-
-
-async def test_whoever_watches_is_told_of_a_role_that_is_free(store: Store) -> None:
-    signals = InProcessSignals()
-    ours, theirs = (
-        SqlRoleLeases(store.database, owner, SystemClock(), signals) for owner in ("us", "them")
-    )
-    names: list[str] = []
-    end = theirs.on_release(names.extend)
-    assert await ours.take(ROLE, 60)
-    await theirs.release(ROLE)
-    assert names == [], "they did not hold it"
-    await ours.release(ROLE)
-    assert names == [ROLE]
-    assert await theirs.take(ROLE, 60), "it was given back before anybody was told"
-    end()
-    await theirs.release(ROLE)
-    assert names == [ROLE]
 
 
 async def test_expired_role_is_free(store: Store) -> None:

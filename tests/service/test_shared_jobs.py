@@ -6,11 +6,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from sqlalchemy import select
-from structlog.testing import capture_logs
 from typing_extensions import override
 
 from bot.console.server import serve_http
-from bot.ports import Signals
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import PresetResolver
 from bot.runtime.in_process import InProcessSignals
@@ -43,12 +41,10 @@ def process(
     folder: Path,
     owner: str,
     *roles: Role,
-    signals: Signals | None = None,
 ) -> OneOfSeveral:
     chat_settings = SqlChatSettings(database, clock)
     resolver = PresetResolver({"nora": NORA}, "nora", chat_settings)
-    signals = signals or InProcessSignals()
-    resources = Resources(database, {}, signals, chat_settings, resolver, None)
+    resources = Resources(database, {}, InProcessSignals(), chat_settings, resolver, None)
     options = RunOptions(roles=frozenset(roles or Role))
     made = OneOfSeveral(Settings(data_dir=folder), resources, (), pytest.fail, options, clock)
     made.owner = owner
@@ -73,7 +69,7 @@ async def test_job_is_done_by_one_process_until_that_ends(
     async def wait_until_held_by(owner: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (await read_holders(database)).get(name) != owner:
-                await clock.advance(0.5)
+                await clock.advance(0.1)
 
     one = asyncio.create_task(do("one"))
     await wait_until_held_by("one")
@@ -84,30 +80,6 @@ async def test_job_is_done_by_one_process_until_that_ends(
     await wait_until_held_by("other")
     await cancel_and_wait([other])
     assert await read_holders(database) == {}
-
-
-async def test_job_moves_at_once_when_the_process_that_ends_can_tell_the_others(
-    database: Database, tmp_path: Path
-) -> None:
-    clock, signals = FakeClock(), InProcessSignals()
-
-    async def do(owner: str) -> None:
-        await process(database, clock, tmp_path, owner, signals=signals).delete_expired_rows()
-
-    async def wait_until_held_by(owner: str) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while await read_holders(database) != {"delete expired rows": owner}:
-                await clock.advance(0)
-
-    one = asyncio.create_task(do("one"))
-    await wait_until_held_by("one")
-    other = asyncio.create_task(do("other"))
-    with capture_logs() as logs:
-        while not [line for line in logs if line["event"] == "standing_by"]:
-            await clock.advance(0)
-    await cancel_and_wait([one])
-    await wait_until_held_by("other")
-    await cancel_and_wait([other])
 
 
 async def test_process_beside_others_takes_another_port_unless_people_look_for_its_pages(
