@@ -35,10 +35,10 @@ class PublishedPresets:
         self._container = container
         self._resources = resources = container.resources
         self._resolver = resources.resolver
-        self._file_contents = _contents(resources.file_presets)
+        self._file_contents = _contents(resources.folder.presets)
         """The files of the presets folder as this process knows them, by preset name."""
         self._stamps = resources.file_stamps
-        self._last_names: Mapping[Path, str] = resources.preset_files
+        self._last_names: Mapping[Path, str] = resources.folder.names
         """The presets in its files, also in those that are broken now."""
         self._reported: Mapping[str, str] = dict(self._resolver.disabled)
         """The problems that were logged already, by preset name."""
@@ -140,7 +140,8 @@ class PublishedPresets:
             resolver.remove(name)
             self._file_contents.pop(name)
         self._file_contents |= {name: contents[name] for name in changed}
-        self._last_names = {**self._last_names, **_names_in_use(found)}
+        readable = {file: name for file, name in found.names.items() if file not in found.problems}
+        self._last_names = {**self._last_names, **readable}
         return [*changed, *deleted]
 
     def _report(self, problems: Mapping[str, str]) -> None:
@@ -173,13 +174,8 @@ class PublishedPresets:
         return self._prepare_if_used(preset), newest.version
 
     def _prepare_if_used(self, preset: Preset) -> Preset:
-        """Build the backends of a preset if this process generates or describes answers."""
         is_answering = self._resources.models is not None
         return self.prepare(preset) if is_answering else preset
-
-
-def _names_in_use(found: ReadPresets) -> Mapping[Path, str]:
-    return {file: name for file, name in found.names.items() if file not in found.problems}
 
 
 def _contents(presets: Mapping[str, Preset]) -> dict[str, str]:

@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import field
 from importlib import import_module  # noqa: TID251 # for what few installations need
-from pathlib import Path
 
 import structlog
 from pydantic import SecretStr
@@ -32,14 +31,8 @@ from bot.service.backends import add_backends, refused_presets
 from bot.service.options import Role, RunOptions, replace_model
 from bot.settings import Settings
 from bot.storage.chat_settings import CachedChatSettings, SqlChatSettings
-from bot.storage.data_dir import DataDirUse, lock_data_dir, process_using
-from bot.storage.database import (
-    NEWEST_REVISION,
-    Database,
-    open_as_it_is,
-    open_database,
-    read_revision,
-)
+from bot.storage.data_dir import DataDirUse, lock_data_dir
+from bot.storage.database import Database, open_as_it_is, open_database, read_revision
 from bot.storage.leases import read_installation_id, resolve_bot_id
 from bot.storage.presets import PresetVersions
 from bot.storage.provider_keys import ProviderKeys, StoredKey
@@ -182,10 +175,8 @@ class Resources:
     """None: each process reads histories itself."""
     rate_limits: RateLimits | None = None
     """None: each process has its own."""
-    file_presets: Mapping[str, Preset] = field(default_factory=dict)
+    folder: ReadPresets = field(default_factory=ReadPresets)
     """The presets folder as it was read at the start."""
-    preset_files: Mapping[Path, str] = field(default_factory=dict)
-    """The preset in each of its files."""
     file_stamps: FileStamps = field(default_factory=dict)
     """Of that folder, before it was read."""
 
@@ -211,7 +202,6 @@ async def open_resources(
         is_shared = shares_data_dir(settings, use, options)
         if options.answers_messages:
             stack.enter_context(lock_data_dir(settings.data_dir, use, is_shared=is_shared))
-        await _refuse_upgrade_under_others(settings, use)
         opening = open_database(settings.sqlalchemy_url, settings.text_encryption)
         database = await stack.enter_async_context(opening)
         bot_ids = await _resolve_bot_ids(settings, specs, database)
@@ -221,7 +211,9 @@ async def open_resources(
         chat_settings = make_chat_settings(
             database, signals, has_remote_signals=settings.redis_url is not None
         )
-        versions = await _save_versions(folder.presets, database)
+        versions = await PresetVersions(database, SystemClock()).save(
+            [preset_version(preset) for preset in folder.presets.values()]
+        )
         default = settings.default_preset
         if options.preset is not None:
             default = find_preset(presets, options.preset, disabled).name
@@ -230,14 +222,17 @@ async def open_resources(
             settings, presets, folder.stories, database, resolver.default, progress, options
         )
         models = await stack.enter_async_context(opening_models)
-        coordination = signals, chat_settings, resolver, models, shared_windows, rate_limits
         yield Resources(
             database,
             bot_ids,
-            *coordination,
-            file_presets=folder.presets,
-            preset_files=folder.names,
-            file_stamps=stamps,
+            signals,
+            chat_settings,
+            resolver,
+            models,
+            shared_windows,
+            rate_limits,
+            folder,
+            stamps,
         )
 
 
@@ -328,23 +323,6 @@ def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
     return DataDirUse.TERMINAL if in_terminal else DataDirUse.SERVICE
 
 
-async def _refuse_upgrade_under_others(settings: Settings, use: DataDirUse) -> None:
-    """Refuse to upgrade tables that another process is using.
-
-    Raises:
-        SettingsError: one does; the text names it.
-    """
-    for other in set(DataDirUse) - {use}:
-        process = process_using(settings.data_dir, other)
-        if process is not None and settings.database_url is None:
-            revision = await read_revision(settings.sqlalchemy_url)
-            if revision is not None and revision < NEWEST_REVISION:
-                raise SettingsError(
-                    f"the tables in {settings.data_dir} are of an older version of Troupe, and "
-                    f"process {process} uses them; stop that one first"
-                )
-
-
 async def _resolve_bot_ids(
     settings: Settings, specs: Sequence[PlatformSpec], database: Database
 ) -> Mapping[str, str]:
@@ -354,12 +332,6 @@ async def _resolve_bot_ids(
         for kind, platform in accounts.items()
         if platform is not None and platform.bot_account
     }
-
-
-async def _save_versions(presets: Mapping[str, Preset], database: Database) -> Mapping[str, int]:
-    """Store the current presets; return their version numbers by name."""
-    versions = [preset_version(preset) for preset in presets.values()]
-    return await PresetVersions(database, SystemClock()).save(versions)
 
 
 @contextlib.asynccontextmanager

@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cached_property, partial
 from importlib import import_module  # noqa: TID251 # for what few installations need
 from typing import Any
@@ -35,10 +34,9 @@ _PROBE_SECONDS = 2.0
 class Service:
     """The lifecycle of one process; `running` opens one."""
 
-    def __init__(self, container: Container, reload_asked: asyncio.Event) -> None:
+    def __init__(self, container: Container) -> None:
         self.container = container
         self._presets = container.published_presets
-        self._reload_asked = reload_asked
         self._is_stopping = False
 
     async def serve(self) -> None:
@@ -54,7 +52,6 @@ class Service:
         async with self._http_server():
             work: list[Job] = [
                 container.supervisor.until_stopped,
-                self._keep_reloading,
                 partial(log_outages, self._check_parts, container.clock),
                 self._presets.watch_files,
                 *(job for part in role_parts for job in part.jobs),
@@ -118,13 +115,6 @@ class Service:
             link = await container.console_links.make_login_link()
             container.progress(f"console, by a link that works once, for 10 minutes:\n{link}")
 
-    async def _keep_reloading(self) -> None:
-        """Reload the presets folder on every SIGHUP."""
-        while True:
-            await self._reload_asked.wait()
-            self._reload_asked.clear()
-            await self._presets.reload_files()
-
     async def _drain(self) -> None:
         """Finish work in progress: first answers, then queued messages."""
         self._is_stopping = True
@@ -138,7 +128,10 @@ class Service:
         a healthy one.
         """
         roles = sorted(self.container.options.roles)
-        return {**self._server_probes(), **{str(role): self._role_probe(role) for role in roles}}
+        return {
+            **self._server_probes(),
+            **{str(role): partial(self._role_problem, role) for role in roles},
+        }
 
     def _server_probes(self) -> dict[str, Probe]:
         container = self.container
@@ -147,7 +140,7 @@ class Service:
         return {
             "database": container.database_problem,
             **({"redis": container.signals.find_problem} if has_redis else {}),
-            **{name: self._platform_probe(one) for name, one in receivers},
+            **{name: partial(self._platform_problem, one) for name, one in receivers},
         }
 
     async def _check_parts(self) -> Mapping[str, str]:
@@ -155,20 +148,13 @@ class Service:
         servers = await run_probes(self._server_probes(), _PROBE_SECONDS)
         return {**servers, **self.container.provider_notices.states()}
 
-    def _platform_probe(self, receiver: Receiver) -> Probe:
-        async def probe() -> str | None:
-            return self.container.supervisor.problem(receiver)
+    async def _platform_problem(self, receiver: Receiver) -> str | None:
+        return self.container.supervisor.problem(receiver)
 
-        return probe
-
-    def _role_probe(self, role: Role) -> Probe:
-        async def probe() -> str | None:
-            if self._is_stopping:
-                return "stopping"
-            is_worker = role is Role.WORKER
-            return self.container.provider_notices.worker_problem() if is_worker else None
-
-        return probe
+    async def _role_problem(self, role: Role) -> str | None:
+        if self._is_stopping:
+            return "stopping"
+        return self.container.provider_notices.worker_problem() if role is Role.WORKER else None
 
 
 def _import_console(container: Container) -> Any:
@@ -193,32 +179,13 @@ async def running(
     """
     specs = platforms or settings.configured_platforms or terminal_platforms()
     async with contextlib.AsyncExitStack() as stack:
-        reload_asked = stack.enter_context(_hangup_event())
         resources = await stack.enter_async_context(
             open_resources(settings, specs, progress, options)
         )
         container = Container(settings, resources, specs, progress, options)
         for platform in container.platforms.values():
             stack.push_async_callback(platform.close)
-        yield Service(container, reload_asked)
-
-
-@contextlib.contextmanager
-def _hangup_event() -> Iterator[asyncio.Event]:
-    """Yield an event that SIGHUP sets instead of ending the process.
-
-    In a terminal SIGHUP keeps its meaning: the terminal was closed, so the process ends.
-    """
-    asked = asyncio.Event()
-    if sys.stderr.isatty():
-        yield asked
-        return
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, asked.set)
-    try:
-        yield asked
-    finally:
-        loop.remove_signal_handler(signal.SIGHUP)
+        yield Service(container)
 
 
 @contextlib.asynccontextmanager

@@ -80,19 +80,6 @@ def lock_data_dir(
         yield
 
 
-def process_using(data_dir: Path, use: DataDirUse) -> str | None:
-    """Return the id of the process that has locked the directory for a use, if there is one."""
-    try:
-        with (data_dir / use.value).open("r") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return lock.read().strip() or "unknown"
-    except FileNotFoundError:
-        return None
-    return None
-
-
 def _make_error(data_dir: Path, error: OSError) -> SettingsError:
     return SettingsError(
         f"the data directory {data_dir} cannot be used ({error.strerror}); "
