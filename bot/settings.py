@@ -22,7 +22,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, InitErrorDetails
 from pydantic_settings import (
     BaseSettings,
@@ -49,6 +48,7 @@ from bot.telemetry.secret_masker import passwords_in
 from bot.tool_servers.settings import McpServerSettings
 
 _MIN_TOKEN_CHARS, _MAX_TOKEN_CHARS = 20, 200  # of the token for the API
+_MIN_SIMILARITY = 0.9  # of a misspelled variable and the one that is meant
 
 
 def is_api_token(given: str) -> bool:
@@ -92,7 +92,6 @@ class EmbeddingSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _read_key_file(self) -> Self:
-        """Take the key from the file, so that it is masked as a secret."""
         self.api_key = take_from_file(self.api_key, self.api_key_file, "api_key")
         return self
 
@@ -278,15 +277,9 @@ class ConsoleSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _read_token_file(self) -> Self:
-        """Take the token from the file, so that it is masked as a secret."""
-        if self.token_file is None:
-            return self
-        found = read_secrets_at_start(self.token_file, "the token")
-        if len(found) != 1 or not is_api_token(found[0]):
+        self.token = take_from_file(self.token, self.token_file, "token")
+        if self.token is not None and not is_api_token(self.token.get_secret_value()):
             raise ValueError(f"there is not one token of 20 to 200 characters in {self.token_file}")
-        if self.token not in {None, SecretStr(found[0])}:
-            raise ValueError("TROUPE_CONSOLE__TOKEN and __TOKEN_FILE are both set; remove one")
-        self.token = SecretStr(found[0])
         return self
 
     @model_validator(mode="after")
@@ -608,12 +601,12 @@ def read_settings(**given: object) -> Settings:
     except ValidationError as error:
         raise SettingsError("\n".join(_error_lines(error))) from None
     except SourceError as error:  # a group of settings was given a value
-        if name := _variable_without_json(error.__cause__):
-            raise SettingsError(f"{name} is not JSON; write it as {{...}}") from None
-        group = str(error).partition('field "')[2].partition('"')[0]
+        wrong = getattr(error.__cause__, "doc", None)
+        name = next(
+            (name.upper() for name, value in _given_variables().items() if value == wrong), ""
+        )
         raise SettingsError(
-            f"{_variable([group])} is a group of settings and has no value of its own; set its"
-            f" parts, such as {_example_part([group])}, or give one JSON object {{...}}"
+            f"{name} is not JSON; write it as {{...}}, or set each part as {name}__..."
         ) from None
     except ValueError as error:  # troupe.toml is not TOML
         raise SettingsError(f"troupe.toml cannot be read: {error}") from None
@@ -643,39 +636,25 @@ def _given_variables() -> Mapping[str, str | None]:
     return {**DotEnvSettingsSource(model).env_vars, **EnvSettingsSource(model).env_vars}
 
 
-def _variable_without_json(error: BaseException | None) -> str | None:
-    """Return the part of a group whose value should be JSON; None: the error is another one."""
-    if not isinstance(error, json.JSONDecodeError):
-        return None
-    given = _given_variables().items()
-    parts = (name.upper() for name, value in given if value == error.doc and "__" in name)
-    return next(parts, None)
-
-
 def _error_lines(error: ValidationError) -> list[str]:
     lines = []
     for problem in error.errors(include_url=False):
-        path = [str(step) for step in problem["loc"]]
-        lines.append(f"{_variable(path)}: {_explain(problem, path)}")
+        name = _variable(str(step) for step in problem["loc"])
+        lines.append(f"{name}: {_explain(problem, name)}")
     return lines
 
 
-def _explain(problem: ErrorDetails, path: Sequence[str]) -> str:
+def _explain(problem: ErrorDetails, name: str) -> str:
     """Say what is wrong and what to set instead, without quoting the value: it may be a secret."""
     match problem["type"]:
         case "extra_forbidden":
-            siblings = list(_fields_at(path[:-1]))
-            near = _nearest_part(path[-1], siblings)
-            if near is not None:
-                return f"there is no such setting; did you mean {_variable([*path[:-1], near])}?"
-            own = ", ".join(name.upper() for name in _own_parts(path[:-1]))
-            return f"there is no such setting; {_variable(path[:-1])}__... has {own}"
+            near = _nearest_variable(name)
+            hint = f"did you mean {near}?" if near else "docs/settings.md has all of them"
+            return f"there is no such setting; {hint}"
         case "dict_type" | "model_type" | "model_attributes_type":
-            return f"this is a group of settings; set its parts, such as {_example_part(path)}"
+            return f"this is a group of settings; set each part as {name}__..."
         case "string_type" if isinstance(problem["input"], dict):
             return "this has one value and no parts; end the name here"
-        case "int_parsing" | "int_from_float" | "float_parsing":
-            return f"{describe_problem(problem)}, such as {_example_value(path)}"
         case _:
             return describe_problem(problem)
 
@@ -685,59 +664,23 @@ def _variable(path: Iterable[str]) -> str:
     return "TROUPE_" + "__".join(path).upper()
 
 
-def _fields_at(path: Sequence[str]) -> dict[str, FieldInfo]:
-    """Return the settings in a group by name; a provider has those of every kind."""
-    match path:
-        case []:
-            return settings_model().model_fields
-        case ["providers", _]:
-            return {
-                name: field
-                for spec in backend_specs()
-                for name, field in spec.settings.model_fields.items()
-            }
-        case ["mcp_servers", _]:
-            return McpServerSettings.model_fields
-        case [group]:
-            field = settings_model().model_fields.get(group)
-            model = None if field is None else field.annotation
-            if isinstance(model, type) and issubclass(model, BaseModel):
-                return model.model_fields
-            return {}
-        case _:
-            return {}
-
-
-def _own_parts(path: Sequence[str]) -> Iterable[str]:
-    """Return the settings in a group; a provider has those of the kind that its id implies."""
-    match path:
-        case ["providers", name]:
-            return default_spec(name).settings.model_fields
-        case _:
-            return _fields_at(path)
-
-
-def _nearest_part(unknown: str, known: Sequence[str]) -> str | None:
-    """Return the nearest name: api_key for APIKEY, token for tokn."""
-    plain = {name.replace("_", ""): name for name in known}
-    wanted = unknown.lower().replace("_", "").replace("-", "")
-    return plain.get(next(iter(difflib.get_close_matches(wanted, plain, n=1)), ""))
-
-
-def _example_part(path: Sequence[str]) -> str:
-    if list(path) == ["providers"]:
-        return "TROUPE_PROVIDERS__OPENAI__API_KEY"
-    if list(path) == ["mcp_servers"]:
-        return "TROUPE_MCP_SERVERS__FILES__COMMAND"
-    fields = _fields_at(path)
-    wanted = [name for name in ("api_key", "token", "port", "model") if name in fields]
-    return _variable([*path, *([*wanted, *fields] or ["..."])[:1]])
-
-
-def _example_value(path: Sequence[str]) -> object:
-    field = _fields_at(path[:-1]).get(path[-1])
-    default = None if field is None else field.default
-    return default if isinstance(default, int | float) else 4
+def _nearest_variable(name: str) -> str | None:
+    """Return the setting that a name is meant to be: TROUPE_DATA_DIR for TROUPE_DATADIR."""
+    fields = settings_model().model_fields
+    its_id = name.split("__")[1:2]  # which names a provider or an MCP server
+    groups: list[tuple[list[str], Any]] = [
+        *(([group], field.annotation) for group, field in fields.items()),
+        *((["providers", *its_id], spec.settings) for spec in backend_specs()),
+        (["mcp_servers", *its_id], McpServerSettings),
+    ]
+    parts = (
+        _variable([*group, part])
+        for group, model in groups
+        if isinstance(model, type) and issubclass(model, BaseModel)
+        for part in model.model_fields
+    )
+    known = [*(_variable([field]) for field in fields), *parts]
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=_MIN_SIMILARITY)), None)
 
 
 def collect_secrets(settings: Settings) -> set[str]:
@@ -778,14 +721,11 @@ def set_in_environment(names: Iterable[str]) -> list[str]:
 
 def find_unknown_variables() -> dict[str, str | None]:
     """Return variables that look like settings but are not, each with the nearest setting."""
-    top_level = ["TROUPE_" + name.upper() for name in settings_model().model_fields]
-    given = map(str.upper, _given_variables())
-    names = sorted(name for name in given if name.startswith("TROUPE_"))
-    return {
-        name: _nearest_name(name, top_level)
-        for name in names
-        if name.split("__")[0] not in top_level
-    }
+    known = {_variable([field]) for field in settings_model().model_fields}
+    given = sorted(
+        name for name in map(str.upper, _given_variables()) if name.startswith("TROUPE_")
+    )
+    return {name: _nearest_variable(name) for name in given if name.split("__")[0] not in known}
 
 
 def describe_unknown_variables() -> list[str]:
@@ -793,25 +733,4 @@ def describe_unknown_variables() -> list[str]:
     return [
         f"{name} is not a setting of Troupe" + (f"; did you mean {nearest}?" if nearest else "")
         for name, nearest in find_unknown_variables().items()
-    ]
-
-
-def _nearest_name(name: str, top_level: list[str]) -> str | None:
-    """Return the nearest setting: TROUPE_DISCORD__TOKEN for TROUPE_DISCORD_TOKEN."""
-    head, *rest = name.split("__")
-    if rest:
-        near = difflib.get_close_matches(head, top_level, n=1)
-        return "__".join([*near, *rest]) if near else None
-    whole = [
-        *top_level,
-        *(f"{head}__{part}" for head, parts in _group_settings() for part in parts),
-    ]
-    return next(iter(difflib.get_close_matches(name, whole, n=1)), None)
-
-
-def _group_settings() -> list[tuple[str, list[str]]]:
-    return [
-        ("TROUPE_" + name.upper(), [part.upper() for part in field.annotation.model_fields])
-        for name, field in settings_model().model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
     ]

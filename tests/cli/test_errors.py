@@ -48,7 +48,7 @@ ECHO = {"TROUPE_PROVIDERS__ECHO__KIND": "echo"}
 
 def test_wrong_settings_are_one_line_each() -> None:
     assert run_failing("run", TROUPE_LOG_FORMAT="xml", TROUPE_CONSOLE__PORT="x") == [
-        "troupe: TROUPE_CONSOLE__PORT: should be a whole number (an integer), such as 8710",
+        "troupe: TROUPE_CONSOLE__PORT: should be a whole number (an integer)",
         "troupe: TROUPE_LOG_FORMAT: should be 'console' or 'json'",
     ]
 
