@@ -21,19 +21,8 @@ _PREFIXES = (
     *("gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "glsa_"),
     *("xoxa-", "xoxb-", "xoxe-", "xoxp-", "xoxr-", "xoxs-", "xapp-", "npm_", "pypi-", "dckr_pat_"),
     *("dop_v1_", "doo_v1_", "shpat_", "shpca_", "shppa_", "shpss_", "whsec_", "figd_", "ntn_"),
-    *(
-        "lin_api_",
-        "tskey-",
-        "sntrys_",
-        "sntryu_",
-        "pscale_",
-        "sbp_",
-        "dapi",
-        "hvs.",
-        "ya29.",
-        "SG.",
-    ),
-    *("AGE-SECRET-KEY-", "ATATT3", "GOCSPX-", "HRKU-", "PMAK-"),
+    *("lin_api_", "tskey-", "sntrys_", "sntryu_", "pscale_", "sbp_", "dapi", "hvs.", "ya29."),
+    *("SG.", "AGE-SECRET-KEY-", "ATATT3", "GOCSPX-", "HRKU-", "PMAK-"),
 )
 """Prefixes of the keys of providers and services."""
 _ANY_PREFIX = "|".join(map(re.escape, _PREFIXES))
@@ -72,35 +61,22 @@ _MAY_BE_NAMED = re.compile("passw|secret|token|key|bearer|authoriz|cookie|sig=",
 _MIN_NAMED_CHARS = 8
 _ZERO_WIDTH = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
 
-_LONGEST_OPEN_CHARS = 16_384
-_LONGEST_KEY_END_CHARS = 66
-_LONGEST_BEFORE_CHARS = 20  # what a format looks at before the token
-_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----")
-_KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----")
-
-
-def _beginnings(word: str) -> str:
-    """Return a pattern that matches a word and each of its prefixes."""
-    return "|".join(re.escape(word[:length]) for length in range(len(word), 0, -1))
-
-
-# The end of a text that may still grow into one of the formats above. A token of Discord begins
-# with the digits of an id in base64.
-_FIRST = "".join(sorted({prefix[0] for prefix in _PREFIXES}))
-_MAY_GROW = re.compile(
-    rf"(?=[-0-9AMNOSTe:{_FIRST}]|(?<= ))(?:"  # how one begins: nothing else is looked at
-    rf"{_KEY_BEGIN.pattern}|-----BEGIN [A-Z ]*-{{0,4}}\Z|(?:{_beginnings('-----BEGIN')})\Z"
-    r"|\d+(?:[:%][A-Za-z0-9_%-]*)?\Z"
-    r"|[MNO](?:[DTjz][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*){0,2})?\Z"
-    rf"|\b(?:{'|'.join(map(_beginnings, _PREFIXES))})\Z"
-    rf"|\b(?:{_ANY_PREFIX})[A-Za-z0-9_.-]*\Z"
-    rf"|\b(?:{_beginnings('AIza')}|{_beginnings('AKIA')}|{_beginnings('ASIA')})\Z"
-    rf"|\b(?:{_beginnings('eyJ')})\Z"
-    r"|\bAIza[A-Za-z0-9_-]*\Z|\bA[KS]IA[A-Z0-9]*\Z|\beyJ[\w.-]*\Z|\bSK?[0-9a-f]*\Z"
-    r"|(?<=/webhooks/)\d+(?:/[A-Za-z0-9_-]*)?\Z|(?<=/services/)T[A-Z0-9]*(?:/[A-Za-z0-9]*){0,2}\Z"
-    r"|(?<=Bot )[A-Za-z0-9._-]*\Z|(?<=[Ss]ecret-[Tt]oken: )\S*\Z"
-    r"|:/?\Z|://[^/\s@]*\Z)"
+# The end of a text may still grow into a token if it is a word with signs or digits, or the
+# beginning of a prefix. A token of Discord begins with the digits of an id in base64.
+_SIGNS = "".join(map(chr, range(ord("!"), ord("~") + 1)))
+_PLAIN_WORD = re.compile(r"[A-Za-z]*[.,!?]*")
+_LETTERS_BEFORE = (
+    *("AIza", "AKIA", "ASIA", "SK", "dapi", "eyJ"),
+    *(first + second for first in "MNO" for second in "DTjz"),
 )
+_BEGINNINGS = {
+    one[:length] for one in (*_PREFIXES, *_LETTERS_BEFORE) for length in range(1, len(one) + 1)
+}
+_NAMES_BEFORE = ("Bot ", "oken: ")
+_LONGEST_OPEN_CHARS = 16_384
+_LONGEST_BEFORE_CHARS = 20  # what a format looks at before the token
+_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*(?:PRIVATE KEY(?: BLOCK)?-----|-{0,4}\Z)")
+_KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----")
 
 _PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s]+)@|^[^/\s:@]+:(?!//)(\S+)$")
 
@@ -191,11 +167,7 @@ class TokenFilter:
 
     def feed(self, text: str) -> str:
         """Append text; return what can be shown already."""
-        searched = max(0, len(self._held) - _LONGEST_KEY_END_CHARS)
         self._held += text
-        is_key = self._held.startswith("-") and _KEY_BEGIN.match(self._held)
-        if is_key and not _KEY_END.search(self._held, searched):
-            return ""
         return self._release(self._safe_length())
 
     def finish(self) -> str:
@@ -204,22 +176,21 @@ class TokenFilter:
 
     def _safe_length(self) -> int:
         """Return how many held characters cannot become a token, or are a complete one."""
-        begin = len(self._before)
-        if "-----BEGIN" not in self._held:  # no other format has white space in it
-            word = max(self._held.rfind(" "), self._held.rfind("\n")) + 1
-            if word == len(self._held):
-                return word
-            begin += word
-        whole = self._before + self._held
-        while found := _MAY_GROW.search(whole, begin):
-            is_key = _KEY_BEGIN.fullmatch(found[0])
-            end = _KEY_END.search(whole, found.end()) if is_key else None
+        held, after_keys = self._held, 0
+        while begin := _KEY_BEGIN.search(held, after_keys):
+            end = _KEY_END.search(held, begin.end())
             if end is None:
-                length = found.start() - len(self._before)
-                is_too_long = not is_key and len(self._held) - length > _LONGEST_OPEN_CHARS
-                return len(self._held) if is_too_long else length
-            begin = end.end()
-        return len(self._held)
+                return begin.start()
+            after_keys = end.end()
+        start = max(after_keys, len(held.rstrip(_SIGNS)))  # no other format has white space in it
+        word = held[start:]
+        may_grow = (
+            _PLAIN_WORD.fullmatch(word) is None
+            or word in _BEGINNINGS
+            or word.startswith(_LETTERS_BEFORE)
+            or (self._before + held[:start]).endswith(_NAMES_BEFORE)
+        )
+        return start if may_grow and len(word) <= _LONGEST_OPEN_CHARS else len(held)
 
     def _release(self, length: int) -> str:
         released, self._held = self._held[:length], self._held[length:]

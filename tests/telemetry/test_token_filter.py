@@ -34,17 +34,9 @@ TOKENS = (
 )
 WORDS = (
     *("hello", "Nothing", "MDMA", "sk-learning", "https://example.org/a:b", "12:30", "你好", "x"),
-    *(
-        "SG",
-        "SKILL_1",
-        "npm_x",
-        "hvs.",
-        "github",
-        "https://x/webhooks/12",
-        "dapifer",
-        "/services/T1",
-    ),
+    *("SG", "SKILL_1", "npm_x", "hvs.", "github", "https://x/webhooks/12", "dapifer"),
     *("-----BEGIN CERTIFICATE-----", "---", "sk", "", "1234567890", "://", "s-s", "nvapi", "eye"),
+    "/services/T1",
 )
 
 
