@@ -1,17 +1,12 @@
-"""Measure what a message costs in storage: CPU of the workers and of the server, messages a second.
+"""Measure what an answer costs: CPU of the workers and of the database server, answers a second.
 
     python -m tests.bench.storage --processes 4 --conversations 1000
     python -m tests.bench.storage --database sqlite --processes 1
     python -m tests.bench.storage --database postgresql+asyncpg://user:password@host/empty
-    python -m tests.bench.storage --answers
-    python -m tests.bench.storage --encrypt
 
-A worker receives messages of a bot of its own, claims their conversations, finishes them with a
-receipt and one part, and reports the part as sent: through its pools, with a model and a platform
-that take no time.
-`--answers` runs the whole service in each worker (routing, prompt, model's stream, sender) instead.
-The PostgreSQL that it starts does not wait for its disk; one that is named must be empty, and does.
-With `--encrypt` texts are encrypted; the ratio to a run without it is what that costs.
+Each worker receives messages of a bot of its own and answers them with the whole service (routing,
+prompt, model's stream, receipt, sender), on a platform and with a model that take no time. The
+PostgreSQL that it starts does not wait for its disk; one that is named must be empty, and does.
 """
 
 import argparse
@@ -21,39 +16,28 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
 import structlog
 import uvloop
 
-from bot.chat.incoming import Incoming, Said
-from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
-from bot.chat.prompt import Message
-from bot.chat.session import ClaimedMessage, InboxMessage, Turn, TurnResult
+from bot.chat.incoming import Incoming
 from bot.memory import no_stories
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import PresetResolver
-from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
-from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
 from bot.service.options import RunOptions
 from bot.service.resources import Models, Resources, make_chat_settings
 from bot.settings import LimitSettings, Settings
-from bot.storage.codec import TextEncryption
-from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database, read_revision
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.templates.renderer import Renderer
 from tests.fakes import FakeBackend, FakeSurface
 from tests.postgres import create_postgres_database, running_postgres
 from tests.samples import make_incoming
-from tests.support.store import RECEIPT
 from tests.turn.counted_service import QUIET
 
 _ANSWER = "An answer of about the length that people get to read in a chat. " * 6
@@ -61,75 +45,10 @@ _MAX_RECEIVING = 32
 _WARM_UP_MESSAGES = 1  # in each conversation: prepared statements, plans, caches
 _REPORT_SECONDS = 0.05
 _MAX_SECONDS = 300
-_KEY = "A" * 43 + "="
-_PERSONA = "Nora keeps the lamp of a lighthouse and knows every ship by its horn. " * 20
-_MESSAGES = (
-    Message("system", _PERSONA),
-    *(Message("user", _ANSWER), Message("assistant", _ANSWER)) * 5,
-)
-_RECEIPT = replace(RECEIPT, prompt=replace(RECEIPT.prompt, messages=_MESSAGES))
 _NORA = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
 
 
-class StorageOnly:
-    """Finishes what is claimed with an answer, and reports it as sent."""
-
-    def __init__(self, database: Database, owner: str) -> None:
-        clock, signals = SystemClock(), InProcessSignals()
-        sender = SenderIdentity(owner, 0)
-        self.inbox = SqlInbox(database, clock)
-        self.answered = 0
-        self._owner = owner
-        self._cursors = {f"telegram:{owner}": "1"}
-        self._conversations = Conversations(database, clock, sender)
-        self._outbox = SqlOutbox(database, clock, sender)
-        self.pool = KeyedWorkerPool(
-            "conversations",
-            signals=signals,
-            ready_keys=lambda limit: self._conversations.ready(limit, ["telegram"]),
-            claim=self._claim,
-            process=self._process,
-            max_concurrent=256,
-            clock=clock,
-        )
-
-    async def receive(self, incoming: Incoming) -> None:
-        await self.inbox.receive([incoming], self._cursors)
-        self.pool.wake([incoming.address.conversation])
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.pool.run())
-        try:
-            yield
-        finally:
-            await cancel_and_wait([task])
-
-    async def _claim(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
-        begun = await self._conversations.begin(keys, self._owner, 15)
-        return {one.claim.conversation: one for one in begun}
-
-    async def _process(self, claimed: ClaimedMessage) -> None:
-        message: InboxMessage | None = claimed.message
-        while message is not None:
-            asked = message.incoming
-            assert isinstance(asked, Said)
-            turns = [
-                Turn("user", asked.text, asked.author, asked.at),
-                Turn("assistant", _ANSWER, None, asked.at, "nora", 1),
-            ]
-            result = TurnResult(turns, [OutgoingPart(0, MessageContent(_ANSWER))], [_RECEIPT])
-            finished = await self._conversations.finish(claimed.claim, message, result)
-            row: OutboxRow | None = finished.row
-            while row is not None:
-                row = await self._outbox.mark_sent(row, str(row.id))
-            self.answered += 1
-            message = finished.next_message
-
-
 class WholeService:
-    """The real wiring over a platform in memory and a model that answers at once."""
-
     def __init__(self, container: Container, owner: str) -> None:
         self._container = container
         self._cursors = {f"telegram:{owner}": "1"}
@@ -161,15 +80,7 @@ class WholeService:
 
 
 @contextlib.asynccontextmanager
-async def running_worker(
-    database: Database, url: str, owner: str, *, answers: bool
-) -> AsyncIterator[StorageOnly | WholeService]:
-    """Run what a worker process runs."""
-    if not answers:
-        storage = StorageOnly(database, owner)
-        async with storage.running():
-            yield storage
-        return
+async def running_worker(database: Database, url: str, owner: str) -> AsyncIterator[WholeService]:
     signals = InProcessSignals()
     chat_settings = make_chat_settings(database, signals, has_remote_signals=True)
     resolver = PresetResolver({_NORA.name: _NORA}, _NORA.name, chat_settings)
@@ -188,14 +99,14 @@ async def running_worker(
                 yield service
 
 
-async def work(url: str, number: int, conversations: int, *, answers: bool, encrypts: bool) -> None:
+async def work(url: str, number: int, conversations: int) -> None:
     """Receive as many messages in each chat as a line of the input says; report what was done."""
     # Standard output is for the reports.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     chats = [f"{number}{chat:06}" for chat in range(conversations)]
     async with (
-        open_database(url, TextEncryption([_KEY], is_on=encrypts)) as database,
-        running_worker(database, url, f"worker {number}", answers=answers) as worker,
+        open_database(url) as database,
+        running_worker(database, url, f"worker {number}") as worker,
         asyncio.TaskGroup() as group,
     ):
         reporting = group.create_task(_report(worker))
@@ -206,7 +117,7 @@ async def work(url: str, number: int, conversations: int, *, answers: bool, encr
         reporting.cancel()
 
 
-async def _report(worker: StorageOnly | WholeService) -> None:
+async def _report(worker: WholeService) -> None:
     while True:
         report = {"answered": worker.answered, "cpu": time.process_time()}
         sys.stdout.write(json.dumps(report) + "\n")
@@ -214,7 +125,7 @@ async def _report(worker: StorageOnly | WholeService) -> None:
         await asyncio.sleep(_REPORT_SECONDS)
 
 
-async def _receive(worker: StorageOnly | WholeService, chats: list[str], numbers: range) -> None:
+async def _receive(worker: WholeService, chats: list[str], numbers: range) -> None:
     free = asyncio.Semaphore(_MAX_RECEIVING)
 
     async def receive(chat: str, number: int) -> None:
@@ -241,7 +152,6 @@ class WorkerProcess:
         self.cpu = 0.0
 
     async def follow(self) -> None:
-        """Read its reports until it ends."""
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             report = json.loads(line)
@@ -254,7 +164,6 @@ class WorkerProcess:
         await self._process.stdin.drain()
 
     async def end(self) -> None:
-        """Close its input and wait for its end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         await self._process.wait()
@@ -262,16 +171,14 @@ class WorkerProcess:
 
 async def measure(url: str, folder: str | None, options: argparse.Namespace) -> list[str]:
     """Let several processes work at once; return lines with their figures."""
-    async with open_database(url, TextEncryption([_KEY], is_on=options.encrypt)):
+    async with open_database(url):
         pass  # it has its tables and functions now
     chats = options.conversations // options.processes
-    flags = {"--answers": options.answers, "--encrypt": options.encrypt}
-    extra = [name for name, is_set in flags.items() if is_set]
     command = (sys.executable, "-m", "tests.bench.storage", "--work", url)
     workers = [
         WorkerProcess(
             await asyncio.create_subprocess_exec(
-                *(*command, "--number", str(number), "--conversations", str(chats), *extra),
+                *(*command, "--number", str(number), "--conversations", str(chats)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
             )
@@ -311,7 +218,6 @@ async def _answer(workers: list[WorkerProcess], chats: int, messages: int) -> No
 
 
 def _server_cpu(folder: str | None) -> float:
-    """CPU seconds of the server and of the connections that are open."""
     if folder is None:
         return 0.0
     server = psutil.Process(int((Path(folder) / "postmaster.pid").read_text().split()[0]))
@@ -326,21 +232,17 @@ def _check_is_empty(url: str) -> None:
 
 
 def main() -> None:
-    """Print the figures of one run."""
     parser = argparse.ArgumentParser(description=__doc__)
     kinds = "postgresql, sqlite: a new one; or the URL of an empty database"
     parser.add_argument("--database", default="postgresql", help=kinds)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--conversations", type=int, default=1000)
     parser.add_argument("--messages", type=int, default=4, help="in each conversation")
-    parser.add_argument("--answers", action="store_true", help="run the whole service")
-    parser.add_argument("--encrypt", action="store_true", help="encrypt texts at rest")
     parser.add_argument("--work", metavar="URL", help=argparse.SUPPRESS)
     parser.add_argument("--number", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        flags = {"answers": options.answers, "encrypts": options.encrypt}
-        uvloop.run(work(options.work, options.number, options.conversations, **flags))
+        uvloop.run(work(options.work, options.number, options.conversations))
         return
     with contextlib.ExitStack() as stack:
         folder = None
