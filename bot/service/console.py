@@ -53,64 +53,61 @@ class ConsoleContainer:
 
     def make_console(self, probes: Mapping[str, Probe]) -> Console:
         """Return the console; `probes` are what /readyz asks."""
-        c = self._c
-        pages = [
-            self._playground_pages,
-            *self._answer_pages,
-            self._preset_pages,
-            ChannelsPage(self._state, c.resolver.default.name),
-            self._channel_page,
-            self._operation_page(probes),
-            UsagePage(c.usage_totals, c.clock),
-            SetupPage(self.setup_steps, c.audit_log, c.exact_prompts.mask, c.clock),
-        ]
+        c, pages, home = self._c, self._pages(probes), first_page(self._c.settings)
         return make_console(
-            c.settings.console,
-            c.database,
-            c.console_tokens,
-            c.rate_limits,
-            c.clock,
-            pages,
-            first_page(c.settings),
+            c.settings.console, c.database, c.console_tokens, c.rate_limits, c.clock, pages, home
         )
 
-    @property
-    def _playground_pages(self) -> PlaygroundPages:
-        c = self._c
-        copies = HistoryCopies(c.database, c.conversations)
+    def _pages(self, probes: Mapping[str, Probe]) -> list[RouteGroup]:
+        c, prompts, editing = self._c, self._c.exact_prompts, self.preset_editing
+        providers, conversations = c.settings.providers, c.conversations
         preview = PromptPreview(
             c.prompt_sources,
             c.resolver,
-            c.conversations,
+            conversations,
             c.spending,
             c.clock,
             c.history_router.foresee,
         )
-        return PlaygroundPages(
-            c.web_channels,
-            copies,
-            c.resolver,
-            c.clock,
-            preview.preview,
-            to_said,
-            c.receipts,
-            COMMANDS,
-            imitable_platforms(),
-        )
 
-    @property
-    def _answer_pages(self) -> Sequence[RouteGroup]:
-        c, prompts = self._c, self._c.exact_prompts
-        pages = AnswerPages(
-            c.answer_log,
-            prompts,
-            c.backends,
-            c.preset_versions,
-            c.settings.providers,
-            c.resolver.presets,
-            c.preset_drafts,
-        )
-        return [pages, ReplayPages(c.answer_log, self.replay.replay, prompts.mask)]
+        def is_local(preset: Preset) -> bool:
+            return isinstance(providers.get(preset.provider), LlamaCppSettings)
+
+        return [
+            PlaygroundPages(
+                c.web_channels,
+                HistoryCopies(c.database, conversations),
+                c.resolver,
+                c.clock,
+                preview.preview,
+                to_said,
+                c.receipts,
+                COMMANDS,
+                imitable_platforms(),
+            ),
+            AnswerPages(
+                c.answer_log,
+                prompts,
+                c.backends,
+                c.preset_versions,
+                providers,
+                c.resolver.presets,
+                c.preset_drafts,
+            ),
+            ReplayPages(c.answer_log, self.replay.replay, prompts.mask),
+            PresetPages(
+                editing,
+                self._draft_previews,
+                PresetImports(editing, is_local),
+                self._operator_requests.send,
+                list(providers),
+            ),
+            ChannelsPage(self._state, c.resolver.default.name),
+            self._channel_page,
+            self._operation_page(probes),
+            UsagePage(c.usage_totals, c.clock),
+            SetupPage(self.setup_steps, c.audit_log, prompts.mask, c.clock),
+        ]
 
     @cached_property
     def replay(self) -> PromptReplay:
@@ -121,19 +118,6 @@ class ConsoleContainer:
             self._draft_previews.find_ready,
             self._draft_composer,
             self._c.published_presets.prepare,
-        )
-
-    @property
-    def _preset_pages(self) -> PresetPages:
-        editing, previews = self.preset_editing, self._draft_previews
-        providers = self._c.settings.providers
-
-        def is_local(preset: Preset) -> bool:
-            return isinstance(providers.get(preset.provider), LlamaCppSettings)
-
-        imports = PresetImports(editing, is_local)
-        return PresetPages(
-            editing, previews, imports, self._operator_requests.send, list(providers)
         )
 
     @cached_property

@@ -10,9 +10,8 @@ from bot.chat.command import ANSWERING_ACTIONS, FORM_ACTIONS, ButtonAction, pars
 from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, Said
 from bot.chat.outgoing import OutboxRow
 from bot.commands.answers import AnswerButtons
-from bot.commands.authority import AdminCheck, AnonymousAdmins
+from bot.commands.authority import AdminCheck
 from bot.commands.menus import FORM_TEXTS
-from bot.commands.personas import UserPersonas
 from bot.console.server import AddRoutes, webhook_routes
 from bot.delivery.pacing import RateLimitedSurface, WaitingCalls
 from bot.delivery.sender import LaneDelivery, Sender, SentRows, follow_sent_rows, publish_sent_row
@@ -144,10 +143,6 @@ class MessagingContainer(StorageContainer, ABC):
     # judging requests
 
     @cached_property
-    def anonymous_admins(self) -> AnonymousAdmins:
-        return AnonymousAdmins(self.chat_settings)
-
-    @cached_property
     def admins(self) -> AdminCheck:
         return AdminCheck(
             self.settings.admins,
@@ -158,10 +153,6 @@ class MessagingContainer(StorageContainer, ABC):
             shows_prompts_in_groups=self.settings.group_prompts or self.is_in_terminal,
             audit=self.audit_log,
         )
-
-    @cached_property
-    def personas(self) -> UserPersonas:
-        return UserPersonas(self.chat_settings)
 
     @cached_property
     def history_scopes(self) -> HistoryScopes:

@@ -4,12 +4,14 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 from bot.chat.usage import MICROS, BudgetKind, Period
+from bot.commands.authority import AnonymousAdmins
+from bot.commands.personas import UserPersonas
 from bot.errors import PresetError, SettingsError, StoreError
 from bot.platforms.spec import PlatformSpec
-from bot.ports import Backend, Clock, RateLimits
+from bot.ports import Backend, Clock
 from bot.prompting.presets.files import find_preset
 from bot.routing.presets import PresetResolver
 from bot.runtime.clock import SystemClock
@@ -53,7 +55,7 @@ class StorageContainer:
         options: RunOptions,
         clock: Clock | None = None,
     ) -> None:
-        """Create the tables; everything else is built on first use."""
+        """Create what needs no other part; the rest is built on first use."""
         self.settings = settings
         self.resources = resources
         self.specs = specs
@@ -66,6 +68,10 @@ class StorageContainer:
         self.signals = resources.signals
         self.resolver = resources.resolver
         self.chat_settings = resources.chat_settings
+        self.personas = UserPersonas(self.chat_settings)
+        self.anonymous_admins = AnonymousAdmins(self.chat_settings)
+        self.rate_limits = resources.rate_limits or InProcessRateLimits(clock)
+        self.notices = RareNotices(self.rate_limits)
 
         self.answer_log = AnswerLog(database)
         self.audit_log = AuditLog(database)
@@ -77,11 +83,13 @@ class StorageContainer:
         self.message_notes = SqlMessageNotes(database, clock)
         self.nodes = NodeRegistry(database, clock)
         self.pauses = Pauses(database, clock)
+        self.personal_data = PersonalData(database, clock, self._record_tombstone)
         self.preset_drafts = PresetDrafts(database)
         self.preset_versions = PresetVersions(database, clock)
         self.receipts = Receipts(database)
         self.usage_log = UsageLog(database, clock)
         self.usage_totals = UsageTotals(database)
+        self.web_channels = SqlWebChannels(database, self.signals)
 
     @property
     def models(self) -> Models:
@@ -140,35 +148,21 @@ class StorageContainer:
     def _lane_sender(self) -> SenderIdentity:
         return SenderIdentity(self.owner, self.settings.delivery.settle_seconds)
 
-    @cached_property
-    def personal_data(self) -> PersonalData:
-        return PersonalData(self.database, self.clock, self._record_tombstone)
-
     def _record_tombstone(self, tombstone: Tombstone) -> None:
         record_tombstone(self.settings.data_dir / FILE_NAME, tombstone)
 
     @cached_property
-    def web_channels(self) -> SqlWebChannels:
-        return SqlWebChannels(self.database, self.signals)
-
-    @cached_property
     def role_leases(self) -> SqlRoleLeases:
-        return SqlRoleLeases(self.database, self.owner, self.clock, self.signals)
+        return SqlRoleLeases(self.database, self.owner, self.clock)
 
     def exclusive_role(self, name: str) -> ExclusiveRole:
         """Return a role that one process of the installation holds at a time."""
         return ExclusiveRole(name, self.role_leases, self.clock)
 
     async def delete_expired_rows(self) -> None:
-        """Delete expired rows every hour, until cancelled."""
-        await self._do_in_one_process(
-            "delete expired rows",
-            lambda: jobs.delete_expired_rows(self.database, self.settings, self.clock),
-        )
-
-    async def _do_in_one_process(self, name: str, job: jobs.Job) -> None:
-        """Run a job; if there are several processes, in one of them at a time."""
-        await (job() if self.is_alone else self.exclusive_role(name).run(job))
+        """Delete expired rows every hour, until cancelled; of several processes, one does."""
+        job = partial(jobs.delete_expired_rows, self.database, self.settings, self.clock)
+        await (job() if self.is_alone else self.exclusive_role("delete expired rows").run(job))
 
     async def database_problem(self) -> str | None:
         """Return why the database does not answer; None: it does."""
@@ -179,10 +173,6 @@ class StorageContainer:
         return None
 
     # limits
-
-    @cached_property
-    def rate_limits(self) -> RateLimits:
-        return self.resources.rate_limits or InProcessRateLimits(self.clock)
 
     @cached_property
     def answer_limits(self) -> AnswerLimits | None:
@@ -227,10 +217,6 @@ class StorageContainer:
         rules = _budget_rules(self.settings.budgets, self.resolver)
         providers = self.settings.providers
         return Spending(providers, self.clock, self.budgets, self.rate_limits, rules)
-
-    @cached_property
-    def notices(self) -> RareNotices:
-        return RareNotices(self.rate_limits)
 
 
 def _lease_owner(settings: Settings, use: DataDirUse) -> str:
