@@ -24,7 +24,6 @@ _ZEROS_A_MEMBER = 16 * 2**20
 
 @cache
 def attack_file() -> dict[str, Any]:
-    """Read attacks.json: its header, and the list of its cases."""
     text = (shared_folder() / "attacks.json").read_text(encoding="utf-8")
     content: dict[str, Any] = json.loads(text)
     return content
@@ -37,7 +36,6 @@ def attacks(*categories: str) -> list[dict[str, Any]]:
 
 
 def attack_texts(*categories: str) -> list[str]:
-    """Return every text in the inputs of these categories."""
     return [text for case in attacks(*categories) for text in texts_in(expand(case["input"]))]
 
 
@@ -113,7 +111,6 @@ def expand(value: Any) -> Any:
 
 
 def expanded(value: Any) -> str:
-    """Write out a text or the generator of one."""
     text = expand(value)
     if not isinstance(text, str):
         raise TypeError(f"no text in {value!r}")

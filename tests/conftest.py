@@ -33,7 +33,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    """An empty database in a file of its own."""
     async with open_database(await create_sqlite_database(tmp_path / "troupe.db")) as database:
         yield database
 

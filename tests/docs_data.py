@@ -144,7 +144,6 @@ def _sentence(field: FieldInfo) -> str:
 
 
 def readme(language: str) -> str:
-    """Return a README with a table of today's commands."""
     head = _TABLE_HEADS[language]
     before, _, rest = READMES[language].read_text("utf-8").partition(head)
     after = rest.partition("\n\n")[2]

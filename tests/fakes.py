@@ -43,8 +43,6 @@ _LOOP_ROUNDS = 20  # enough for every ready task to reach its next wait
 
 
 class FakeClock(Clock):
-    """A clock that moves only by `advance`."""
-
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._now = now
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
@@ -89,14 +87,11 @@ class FakeClock(Clock):
 
 
 async def run_ready_tasks() -> None:
-    """Let every ready task run until it waits."""
     for _ in range(_LOOP_ROUNDS):
         await asyncio.sleep(0)
 
 
 class FakeSurface(Surface):
-    """A chat in memory: `messages` by id in order, `calls` as they came."""
-
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.messages: dict[str, str] = {}
         self.files: dict[str, Attachment] = {}  # by message id
@@ -114,7 +109,6 @@ class FakeSurface(Surface):
         self._errors: dict[str, deque[PlatformError]] = {}
 
     def fail_next(self, call: str, *errors: PlatformError) -> None:
-        """Raise these errors in the next calls of this method, before they have any effect."""
         self._errors.setdefault(call, deque()).extend(errors)
 
     @override
@@ -323,8 +317,6 @@ class FakeSignals(InProcessSignals):
 
 
 class CallingFakeBackend(FakeBackend):
-    """Calls tools."""
-
     @override
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
         return True

@@ -23,8 +23,6 @@ _WITHOUT_CAPABILITIES = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 @dataclass
 class ImageSteps:
-    """The state that the instructions of a Dockerfile change."""
-
     root: Path
     workdir: str = "/"
     environment: dict[str, str] = field(default_factory=dict)

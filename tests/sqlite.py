@@ -8,7 +8,6 @@ _migrated: list[bytes] = []
 
 
 async def create_sqlite_database(file: Path) -> str:
-    """Write the file of a database with all tables; return its URL."""
     url = f"sqlite:///{file}"
     if _migrated:
         file.write_bytes(_migrated[0])  # noqa: ASYNC240

@@ -26,7 +26,6 @@ _PORT = 8710
 
 
 def source_digest() -> str:
-    """Return a hash of the files that the manifests are built from."""
     digest = hashlib.sha256()
     for path in sorted(_SOURCE.rglob("*.yaml")):
         digest.update(f"{path.relative_to(_SOURCE)}\n".encode() + path.read_bytes())
@@ -45,7 +44,6 @@ def parse(built: str) -> list[Any]:
 
 
 def manifests(kind: str) -> dict[str, Any]:
-    """Return the manifests of a kind by their names."""
     found = parse(_BUILT.read_text())
     return {one["metadata"]["name"]: one for one in found if one["kind"] == kind}
 

@@ -347,8 +347,6 @@ class _Deadline:
 
 @dataclass(slots=True)
 class _Attempt:
-    """The progress of a request."""
-
     is_sent: bool = False
     """It, or a part of it, may have arrived."""
     is_on_idle_connection: bool = False
@@ -371,8 +369,6 @@ _TRACES.on_request_headers_sent.append(_check_write)
 
 
 class _CheckingResolver(aiohttp.ThreadedResolver):
-    """Refuses names that resolve to a forbidden address."""
-
     def __init__(self, allows_address: Callable[[str], bool]) -> None:
         super().__init__()
         self._allows_address = allows_address

@@ -112,7 +112,6 @@ class InProcessRateLimits(RateLimits):
         return longest_first(waits)
 
     def _seconds_until_all(self, scopes: Sequence[CallScope], now: float) -> float:
-        """Return the seconds until all of these scopes admit a call."""
         longest = 0.0
         for scope in scopes:
             longest = max(longest, self._refused_until.get(scope.key, now) - now)

@@ -190,7 +190,6 @@ class KeyedWorkerPool(Generic[Item]):
                 self._look_again()  # others may have taken these, and left some of the rest
 
     def _look_again(self) -> None:
-        """Claim the remaining woken keys, if any."""
         if self._woken:
             self._changed.set()
 

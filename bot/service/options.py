@@ -94,7 +94,6 @@ def select_platforms(names: str, configured: Sequence[PlatformSpec]) -> Sequence
 
 
 def _split_names(names: str) -> list[str]:
-    """Return the names of a list that is separated by commas, in lower case."""
     return [name.strip().lower() for name in names.split(",") if name.strip()]
 
 

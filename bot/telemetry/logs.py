@@ -53,8 +53,6 @@ def render_for_console(logger: WrappedLogger, method: str, event: EventDict) -> 
 
 
 class _Repeats:
-    """Counts repeats of a log record."""
-
     def __init__(self) -> None:
         self.newest: logging.LogRecord | None = None
         self._count = 0

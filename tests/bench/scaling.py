@@ -32,7 +32,6 @@ _WAVES = 5
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """Return the CPU time of processes and of what they started."""
     trees = [psutil.Process(pid) for pid in pids]
     every = [one for tree in trees for one in (tree, *tree.children(recursive=True))]
     return float(sum(times.user + times.system for times in (one.cpu_times() for one in every)))

@@ -38,7 +38,6 @@ class ByteServer:
 
 
 async def play(steps: Sequence[Step], writer: asyncio.StreamWriter) -> None:
-    """Send an answer as its script says."""
     for step in steps:
         if step is None:
             writer.transport.abort()
@@ -50,7 +49,6 @@ async def play(steps: Sequence[Step], writer: asyncio.StreamWriter) -> None:
 
 
 async def read_request(reader: asyncio.StreamReader) -> bytes:
-    """Return one request, head and body."""
     head = await reader.readuntil(b"\r\n\r\n")
     fields = dict(line.split(b": ", 1) for line in head.strip().split(b"\r\n")[1:])
     return head + await reader.readexactly(int(fields.get(b"Content-Length", 0)))
@@ -58,7 +56,6 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
 
 @asynccontextmanager
 async def byte_server(*scripts: Sequence[Step]) -> AsyncIterator[ByteServer]:
-    """Run a server whose first requests are answered by these scripts."""
     served = ByteServer(list(scripts))
     async with await asyncio.start_server(served.serve, "127.0.0.1", 0) as server:
         served.port = server.sockets[0].getsockname()[1]

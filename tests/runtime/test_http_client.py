@@ -6,13 +6,12 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 import uvloop
 
 from bot.runtime.http_client import ConnectionFailed, HttpClient, HttpResponse, write_only_if
-from tests.runtime.http_server import ByteServer, Step, byte_server
+from tests.runtime.http_server import Step, byte_server
 from tests.waiting import wait_until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -137,14 +136,6 @@ async def test_kept_alive_connection_that_breaks_off_is_told_apart() -> None:
     assert failed.value.was_idle
 
 
-async def test_connection_that_ended_while_idle_is_not_used() -> None:
-    async with byte_server([OK, 0.01, None], [OK]) as server, client_of(server.base_url) as client:
-        await read(client)
-        await asyncio.sleep(0.1)
-        assert await read(client) == b"ok"
-    assert server.connections == 2
-
-
 async def test_deadline_ends_each_wait() -> None:
     async with (
         byte_server([5.0], [CHUNKED + b"2\r\nok\r\n", 5.0]) as server,
@@ -187,18 +178,6 @@ def test_what_has_arrived_is_read_although_its_deadline_has_passed() -> None:
     assert uvloop.run(read_late()) == b"ok"
 
 
-async def test_cancelled_request_closes_its_connection() -> None:
-    async with byte_server([5.0]) as server, client_of(server.base_url) as client:
-        asking = asyncio.create_task(ask(client))
-        await wait_until(lambda: len(server.requests) == 1)
-
-        asking.cancel()
-
-        await asyncio.wait([asking])
-        await wait_until(lambda: server.connections == 1)
-        assert asking.cancelled()
-
-
 async def test_closing_the_client_ends_what_is_under_way() -> None:
     async with (
         byte_server([5.0], [CHUNKED + b"2\r\nok\r\n", 5.0], [OK]) as server,
@@ -230,15 +209,6 @@ async def test_pause_leaves_what_arrives_for_one_read() -> None:
 
     assert b"".join(reads) == b"x" * 50
     assert len(reads) < 10
-
-
-async def test_more_than_the_reader_takes_waits_and_arrives() -> None:
-    body = b"x" * 3_000_000
-    steps = [CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)]
-    async with byte_server(steps) as server, client_of(server.base_url) as client:
-        response = await ask(client)
-        await asyncio.sleep(0.05)
-        assert len(await response.read_all(in_seconds(5), 10_000_000)) == len(body)
 
 
 async def test_unsent_request_is_told_apart() -> None:
@@ -284,16 +254,6 @@ async def test_header_with_a_line_break_is_refused() -> None:
         assert not failed.value.sent
         assert "secret" not in str(failed.value)
         assert server.requests == []
-
-
-async def test_unix_socket(tmp_path: Path) -> None:
-    served = ByteServer([[OK]])
-    path = tmp_path / "socket"
-    async with (
-        await asyncio.start_unix_server(served.serve, path),
-        client_of("http://engine/v1", unix_socket=path) as client,
-    ):
-        assert await read(client) == b"ok"
 
 
 async def test_proxy_of_the_environment_gets_the_whole_address(

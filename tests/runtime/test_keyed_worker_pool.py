@@ -238,18 +238,6 @@ async def test_exception_for_one_key_does_not_stop_the_others() -> None:
         assert harness.pool.busy_count == 0
 
 
-async def test_key_that_failed_with_store_error_is_processed_again() -> None:
-    harness = PoolHarness()
-    harness.failure = StoreError("the disk is full")
-    async with harness.open():
-        harness.pool.wake(["a"])
-        await wait_until(lambda: harness.started == ["a"])
-        await run_ready_tasks()
-        harness.pool.wake(["a"])
-        await wait_until(lambda: "a" in harness.ended)
-    assert harness.started == ["a", "a"]
-
-
 async def test_drain_finishes_keys_in_progress_and_claims_no_more() -> None:
     harness = PoolHarness()
     harness.unblock.clear()

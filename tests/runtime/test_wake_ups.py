@@ -15,8 +15,6 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Passes:
-    """Counts what ends in each pass of the event loop."""
-
     def __init__(self) -> None:
         self.ended: list[int] = [0]
         self.order: list[int] = []

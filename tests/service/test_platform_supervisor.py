@@ -19,8 +19,6 @@ from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 
 class FakePlatform(Platform):
-    """Receives nothing until it is cancelled."""
-
     def __init__(self) -> None:
         self.connected = False
 
@@ -88,8 +86,6 @@ async def test_platform_is_announced_once_it_is_connected() -> None:
 
 
 class FailingPlatform(FakePlatform):
-    """Raises these errors, one for each run, and then ends."""
-
     def __init__(self, name: str, *errors: BaseException) -> None:
         super().__init__()
         self.runs = 0

@@ -19,7 +19,6 @@ async def store_answer(
     incoming: Said | None = None,
     turns: Sequence[Turn] = (),
 ) -> None:
-    """Receive a message, and finish its turn."""
     clock, incoming = SystemClock(), incoming or make_incoming()
     conversations = Conversations(database, clock, SenderIdentity("me", 10))
     await SqlInbox(database, clock).receive([incoming], {})

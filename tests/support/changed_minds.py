@@ -13,8 +13,6 @@ _WEIGHTS = {RETRY: 4, OLDER: 2, NEWER: 2, DELETE: 1}
 
 @dataclass(slots=True)
 class _Newest:
-    """The newest question of a conversation."""
-
     message: Any
     who: int
     name: str
@@ -64,7 +62,6 @@ class ChangedMinds:
                 await self.press(where, DELETE if number % 3 == 1 else RETRY)
 
     async def press(self, where: Conversation, wanted: str | None = None) -> None:
-        """Press a button under the newest answer of a conversation, if there is one."""
         messages, buttons = where.texts(), where.buttons()
         labels = [label for label in (buttons[-1] if buttons else ()) if label in _WEIGHTS]
         newest = self._newest.get(where.name)

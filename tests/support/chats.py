@@ -55,8 +55,6 @@ class Question:
 
 
 class Conversation(ABC):
-    """A chat, thread or topic."""
-
     def __init__(
         self, platforms: "LoopbackPlatforms", kind: str, name: str, mention: str, people: Any
     ) -> None:
@@ -76,7 +74,6 @@ class Conversation(ABC):
         return self.name.startswith("telegram")
 
     def another(self) -> "Conversation":
-        """Open another one of the same kind."""
         return self.platforms.open(self.kind)
 
     # --- what people do --------------------------------------------------------------------------
@@ -103,7 +100,6 @@ class Conversation(ABC):
         """
 
     def tell(self, text: str, who: int = 0) -> Any:
-        """Say something to the bot."""
         return self.say(self.mention + text, who)
 
     def ask(self, name: str = "", words: int = 12, who: int = 0, text: str = "please") -> Question:
@@ -111,13 +107,11 @@ class Conversation(ABC):
         return Question(name, words, self.tell(f"{text} T{name}:{words}", who))
 
     def reply(self, text: str) -> Any:
-        """Reply to the newest message of the bot."""
         return self.say(text, reply_to=self.id_of(self.bot_messages()[-1]))
 
     async def ask_and_wait(
         self, name: str = "", words: int = 12, who: int = 0, text: str = "please"
     ) -> Question:
-        """Ask, and wait for the answer, whatever else the bot says."""
         question = self.ask(name, words, who, text)
         await wait_until(lambda: question.answer in self.texts())
         return question
@@ -152,7 +146,6 @@ class Conversation(ABC):
         return [self.text_of(one) for one in self.bot_messages()]
 
     def buttons(self) -> list[list[str]]:
-        """The labels under each message of the bot."""
         return [[label for label, _ in self.buttons_of(one)] for one in self.bot_messages()]
 
     async def shows(
@@ -175,7 +168,6 @@ class Conversation(ABC):
         )
 
     async def begins(self, question: Question) -> None:
-        """Wait until the beginning of an answer is shown."""
         await self.wait_until(lambda: f"RS{question.name}" in "".join(self.texts()))
 
     async def shows_new(self, beginning: str = "", since: int = 0) -> str:
@@ -186,7 +178,6 @@ class Conversation(ABC):
         return self.texts()[-1]
 
     async def labelled(self, *labels: str) -> None:
-        """Wait until the bot has one message, with these buttons."""
         await self.wait_until(lambda: self.buttons() == [[*labels]])
 
     async def wait_until(
@@ -227,7 +218,6 @@ class TelegramChat(Conversation):
         self._wire.edit(self.people[who], self.chat, message["message_id"], text)
 
     def make_admins(self, *people: int) -> None:
-        """Let exactly these people be admins of the group."""
         self._wire.chat(self.chat, "supergroup")["_admins"] = set(people)
 
     @override
@@ -310,7 +300,6 @@ class DiscordChat(Conversation):
 
     @property
     def handle(self) -> ChannelHandle:
-        """The channel, for slash commands."""
         channel = self._backend.get_channel(self.chat)
         return ChannelHandle(self._wire.env, self.platforms.guild, channel)
 
@@ -446,7 +435,6 @@ class LoopbackPlatforms:
         return self.in_telegram_group(-1000 - len(self.conversations))
 
     def in_telegram_group(self, chat: int) -> TelegramChat:
-        """Return the group of this id."""
         return self._keep(TelegramChat(self, "telegram_group", chat))
 
     def telegram_topics(self) -> list[TelegramChat]:
@@ -473,7 +461,6 @@ class LoopbackPlatforms:
         return conversation
 
     def note_edit(self, where: Conversation, message: int, text: str) -> None:
-        """Note what a message of a person said before an edit."""
         self._earlier.setdefault((where.name, message), []).append(text)
 
     # --- messages ----------------------------------------------------------------------------
@@ -516,7 +503,6 @@ class LoopbackPlatforms:
     # --- faults ------------------------------------------------------------------------------
 
     def drop_responses(self, share: float, rng: random.Random) -> None:
-        """Cut off this share of requests after the platform carried them out."""
         lost: dict[str, Any] = {"delay": 0, "drop": True, "after": True}
         on_telegram = ("sendmessage", "editmessagetext")
         on_discord = ("/channels/*/messages", "/webhooks/*")
@@ -548,7 +534,6 @@ class LoopbackPlatforms:
             del self.discord.sessions[key]
 
     def identifies(self) -> int:
-        """Count the sessions that were begun on Discord."""
         return sum(name == "<op2" for _, name, _ in self.discord.events)
 
     def resumes(self) -> int:
@@ -580,7 +565,6 @@ async def running_platforms(
     make_discord: Callable[..., SimWire] = SimWire,
     make_telegram: Callable[..., TgWire] = TgWire,
 ) -> AsyncIterator[LoopbackPlatforms]:
-    """Run both servers, each on a free port, within the block."""
     # It logs every response that is cut off on purpose.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     given = {"token": telegram_token} if telegram_token else {}

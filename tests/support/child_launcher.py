@@ -56,7 +56,6 @@ class ChildLauncher:
     async def launch(
         self, arguments: Sequence[str], *, folder: Path, settings: Mapping[str, str], log: Path
     ) -> LaunchedChild:
-        """Fork a bot with these arguments of `crash_points`."""
         request = {
             "arguments": [*arguments],
             "folder": str(folder),
@@ -69,7 +68,6 @@ class ChildLauncher:
             return await self._started.get()
 
     async def follow_children(self) -> None:
-        """Note which children have started and ended, until cancelled."""
         assert self._process.stdout is not None
         exit_codes: dict[str, asyncio.Future[int]] = {}
         async for line in self._process.stdout:
@@ -85,7 +83,6 @@ class ChildLauncher:
 
 @asynccontextmanager
 async def running_launcher() -> AsyncIterator[ChildLauncher]:
-    """Run the forking process within the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "tests.support.child_launcher"),
@@ -125,7 +122,6 @@ def _report_ended(*_: object) -> None:
 
 
 def _run_child(request: dict[str, Any]) -> NoReturn:
-    """Replace this process by the bot."""
     _die_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])

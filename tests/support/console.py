@@ -53,8 +53,6 @@ Client = TestClient[web.Request, web.Application]
 
 @dataclass
 class ConsoleUnderTest:
-    """A console that listens, and what it stores."""
-
     client: Client
     tokens: ConsoleTokens
     clock: FakeClock
@@ -70,18 +68,15 @@ class ConsoleUnderTest:
         return link.partition("#")[2]
 
     async def page(self, path: str, **headers: str) -> str:
-        """Return what is shown at a path, to the session or the owner of a token."""
         answer = await self.client.get(path, headers=headers)
         assert answer.status == 200, await answer.text()
         return await answer.text()
 
     async def read(self, path: str) -> Any:
-        """Return what the API answers to a token for reading."""
         self._reader = self._reader or await self.bearer(Scope.READ, name="reader")
         return json.loads(await self.page(f"/api/v1{path}", **self._reader))
 
     async def send_form(self, path: str, shown_at: str, **fields: str) -> aiohttp.ClientResponse:
-        """Send a form of a page with its CSRF token."""
         csrf = hidden_fields(await self.page(shown_at))["csrf"]
         return await self.client.post(
             path, data={"csrf": csrf, **fields}, headers={"Origin": self.origin}
@@ -100,7 +95,6 @@ class ConsoleUnderTest:
         )
 
     async def bearer(self, *scopes: Scope, name: str = "") -> dict[str, str]:
-        """Return the headers of a new token for the API."""
         token = new_api_token()
         name = name or "-".join(scopes) or "none"
         new = ApiToken(name, tuple(sorted(scopes)), self.clock.now())
@@ -119,8 +113,6 @@ MARLOWE: dict[str, object] = {"name": "marlowe", "role_name": "Marlowe", "system
 
 @dataclass
 class Playground:
-    """The playground as a browser uses it."""
-
     service: Service
     client: aiohttp.ClientSession
     address: str
@@ -154,7 +146,6 @@ class Playground:
         assert status == 303, told
 
     async def read_channel(self) -> Channel:
-        """Return the channel in the store."""
         store = self.service.container.web_channels
         found = await store.get(self.path.rpartition("/")[2])
         assert found is not None
@@ -169,7 +160,6 @@ class Playground:
 
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Playground]:
-    """Run a service, and log in to its console."""
     told: list[str] = []
     async with running(settings, told.append, [SPEC]) as service:
         task = asyncio.create_task(service.serve())
@@ -188,7 +178,6 @@ async def opened(settings: Settings) -> AsyncIterator[Playground]:
 
 
 def hidden_fields(page: str) -> Mapping[str, str]:
-    """Return the hidden fields of a page by name."""
     return dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
 
 
@@ -204,7 +193,6 @@ async def call(console: Playground, method: str, path: str, body: object = None)
 
 
 async def read(console: Playground, path: str) -> str:
-    """Return a part of a page, as its script loads it."""
     async with console.client.get(console.address + path) as response:
         assert response.status == 200, await response.text()
         return await response.text()
@@ -232,7 +220,6 @@ PROVIDERS: dict[str, ProviderSettings] = {
 
 
 def answer_pages(database: Database, folder: Path) -> RouteGroup:
-    """Make the pages of answers, without providers."""
     writer = ExactPromptWriter({}, folder, Renderer(), mask_secret)
     versions = PresetVersions(database, SystemClock())
     return AnswerPages(AnswerLog(database), writer, {}, versions, PROVIDERS)

@@ -36,8 +36,6 @@ _UNCOUNTED = ("sendchataction", "deletemessage")
 
 
 class Window(Protocol):
-    """So many calls in a time."""
-
     def seconds_until_free(self, now: float) -> float: ...
 
     def take(self, now: float) -> None: ...
@@ -45,8 +43,6 @@ class Window(Protocol):
 
 @dataclass
 class FixedWindow:
-    """Begins with a call, ends after its seconds, and then with the next call begins anew."""
-
     count: int
     seconds: float
     left: int = 0
@@ -63,8 +59,6 @@ class FixedWindow:
 
 @dataclass
 class SlidingWindow:
-    """Holds in any so many seconds."""
-
     count: int
     seconds: float
     calls: deque[float] = field(default_factory=deque)
@@ -97,8 +91,6 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A call that was answered with 429."""
-
     scope: str
     """Such as "telegram-chat -1001": the kind of scope and its name."""
     at: float
@@ -152,7 +144,6 @@ class LimitEnforcer:
         return longest
 
     def refuse_next(self, kind: str, seconds: float) -> None:
-        """Refuse the next call in a scope of this kind for so many seconds."""
         self._planned[kind] = seconds
 
     def judge(
@@ -182,7 +173,6 @@ class LimitEnforcer:
         return refusal
 
     def window(self, scope: str) -> Window:
-        """Return the first window of a scope that was called."""
         return self._windows[scope][0]
 
     def _told_before(self, scopes: Mapping[str, Any], now: float) -> Refusal | None:

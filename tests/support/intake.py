@@ -12,8 +12,6 @@ from bot.ports import Intake
 
 @dataclass
 class FakeIntake(Intake):
-    """Keeps each event once, and the cursors."""
-
     events: list[Incoming] = field(default_factory=list)
     stored: dict[str, str] = field(default_factory=dict)
     failures: float = 0
@@ -36,7 +34,6 @@ class FakeIntake(Intake):
 
     @property
     def received(self) -> list[Said]:
-        """The messages among the events."""
         return [event for event in self.events if isinstance(event, Said)]
 
     @property

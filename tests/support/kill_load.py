@@ -109,7 +109,6 @@ class AnswerTimes:
 
 
 def spread(seconds: Sequence[float]) -> str:
-    """Write percentiles."""
     if len(seconds) < 2:
         return "(too few)"
     return (
@@ -125,8 +124,6 @@ def percentile(seconds: Sequence[float], percent: int) -> float:
 
 @dataclass(slots=True)
 class LoadResult:
-    """The kills, and what the check of the chats found."""
-
     plan: LoadPlan
     kills_by_point: Counter[str] = field(default_factory=Counter)  # by crash point or other end
     questions: int = 0  # sent while it was killed
@@ -324,7 +321,6 @@ async def _wait_seconds(
 
 
 async def _end(service: ServiceProcess, point: str) -> str:
-    """Stop or kill it; returns the name to count that by."""
     if point == _STOPPED:
         assert await service.stop() in {0, -signal.SIGTERM}
         return _STOPPED
@@ -333,7 +329,6 @@ async def _end(service: ServiceProcess, point: str) -> str:
 
 
 def _clock(plan: LoadPlan, rng: random.Random) -> Sequence[str]:
-    """Return the option by which the clock of a process is wrong."""
     most = plan.clock_seconds
     return [f"--clock-ahead={rng.uniform(-most, most):.1f}"] if most else []
 

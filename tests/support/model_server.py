@@ -15,8 +15,6 @@ from tests.waiting import wait_until
 
 
 class ModelServer:
-    """Answers the newest question, and records the requests."""
-
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         """While it is not set, every answer stops in its middle."""
@@ -34,7 +32,6 @@ class ModelServer:
         self.base = ""
 
     def reset(self) -> None:
-        """Answer as at the beginning."""
         self.gate.set()
         self.chunk_delays: Sequence[float] = (0.01,)  # seconds; each answer takes one of them
         self.chunk_count = 4
@@ -62,7 +59,6 @@ class ModelServer:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Stop every answer in its middle until the block ends."""
         self.gate.clear()
         try:
             yield
@@ -84,11 +80,9 @@ class ModelServer:
         await wait_until(lambda: self.hung_up >= hung_up)
 
     def asked_about(self, token: str) -> list[dict[str, Any]]:
-        """Return the requests whose newest message has this text."""
         return [one for one in self.requests if token in str(one["messages"][-1]["content"])]
 
     def newest_message(self, token: str) -> Any:
-        """Return the content of the newest message of the latest request about this."""
         return self.asked_about(token)[-1]["messages"][-1]["content"]
 
     def _app(self) -> web.Application:
@@ -117,7 +111,6 @@ class ModelServer:
             raise
 
     def write_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Return the whole answer to the messages of a request."""
         questions = unanswered_questions(messages)
         answered = questions if self.answers_all else questions[-1:]
         return " ".join(map(expected_answer, answered))
@@ -172,7 +165,6 @@ def _event(delta: dict[str, str], finish_reason: str | None) -> bytes:
 
 
 def _text(content: str | list[dict[str, str]]) -> str:
-    """Return the text of a message, without its pictures."""
     if isinstance(content, str):
         return content
     return "".join(part.get("text", "") for part in content)

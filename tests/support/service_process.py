@@ -30,8 +30,6 @@ _PATIENCE_SECONDS = 90.0  # on a busy machine
 
 
 class Process(Protocol):
-    """A running process, however it was started."""
-
     @property
     def pid(self) -> int: ...
 
@@ -46,7 +44,6 @@ class Process(Protocol):
 
 
 def preset_json(name: str, **more: object) -> str:
-    """Return a preset file that uses the model server of these tests."""
     return json.dumps({"name": name, "provider": "test", "model": "default", **more})
 
 
@@ -110,7 +107,6 @@ class ServiceProcess:
         self._output_start = 0  # the length of the log before this start
 
     def write_tester(self, preset: str) -> None:
-        """Write the preset that answers by default."""
         (self.presets / "tester.json").write_text(preset)
 
     async def run_with(self, preset: str = TESTER, **settings: str) -> None:
@@ -126,7 +122,6 @@ class ServiceProcess:
         await self.start_and_wait()
 
     async def restart(self) -> None:
-        """Kill it and start it again."""
         await self.kill()
         await self.start_and_wait()
 
@@ -210,7 +205,6 @@ class ServiceProcess:
         self._output_start = self.log.stat().st_size if self.log.exists() else 0
 
     async def start_and_wait(self) -> None:
-        """Start it and wait until it is ready."""
         await self.start()
         await self.wait_until_ready()
 
@@ -222,7 +216,6 @@ class ServiceProcess:
                 await asyncio.sleep(0.05)
 
     async def wait_until_ready_or_ended(self, seconds: float) -> None:
-        """Wait until it is ready, or has exited; raises `TimeoutError`."""
         async with asyncio.timeout(seconds):
             while self.is_running:
                 if await self.readiness() == HTTPStatus.OK:
@@ -264,7 +257,6 @@ class ServiceProcess:
             return None
 
     async def kill(self) -> None:
-        """Kill it and wait for its exit, if it was ever started."""
         if self._process is None:
             return
         if self.is_running:
@@ -341,7 +333,6 @@ class ServiceProcess:
             return log.read().decode(errors="replace")
 
     async def logs(self, words: str) -> None:
-        """Wait until it has printed this since its last start."""
         await wait_until(lambda: words in self.output())
 
     def log_tail(self) -> str:

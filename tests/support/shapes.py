@@ -24,7 +24,6 @@ class Shape:
 
 @contextlib.asynccontextmanager
 async def crowded_platforms() -> AsyncIterator[LoopbackPlatforms]:
-    """Run both platforms with conversations of every kind."""
     async with running_platforms() as both:
         add_conversations(both)
         yield both
@@ -95,7 +94,6 @@ def roles(workers: int = 2, senders: int = 1) -> list[str]:
 
 
 def write_tester(service: ServiceProcess, **more: object) -> None:
-    """Write the preset that answers."""
     # The load's chatter in threads is to be observed, not answered.
     # Messages are gathered and answers interrupted; how many more wait is never told.
     rules = {"wake": {"sticky": False}, "busy": {"at_most": 100}, **more}

@@ -40,7 +40,6 @@ class PostgresPair:
         _linked(self.link, self.standby_socket)
 
     async def run(self, name: str, *options: str) -> None:
-        """Run a program of PostgreSQL."""
         process = await asyncio.create_subprocess_exec(
             postgres_program(name), *options, user=self.user, stdout=asyncio.subprocess.DEVNULL
         )
@@ -49,7 +48,6 @@ class PostgresPair:
 
 @contextlib.asynccontextmanager
 async def running_postgres_pair() -> AsyncIterator[PostgresPair]:
-    """Run both servers, and an empty database on them, within the block."""
     with (
         tempfile.TemporaryDirectory(prefix="troupe-pg-") as name,
         warnings.catch_warnings(),

@@ -55,15 +55,12 @@ T = TypeVar("T")
 
 
 def present(value: T | None) -> T:
-    """Return a value that must be there."""
     assert value is not None
     return value
 
 
 @dataclass
 class Store:
-    """The repositories over one empty database."""
-
     database: Database
     inbox: SqlInbox
     conversations: Conversations
@@ -125,7 +122,6 @@ async def claimed(
 
 
 async def take_message(store: Store, key: str = "5:1") -> tuple[Claim, InboxMessage]:
-    """Receive a message, and claim it."""
     await store.inbox.receive([make_incoming(key=key)], {})
     return await begin(store.conversations)
 
@@ -133,7 +129,6 @@ async def take_message(store: Store, key: str = "5:1") -> tuple[Claim, InboxMess
 async def answer(
     store: Store, *parts: str | OutgoingPart, key: str = "5:1"
 ) -> tuple[Claim, InboxMessage]:
-    """Receive a message, and answer it with these parts."""
     claim, message = await take_message(store, key)
     outgoing = [
         OutgoingPart(number, MessageContent(part)) if isinstance(part, str) else part
@@ -178,7 +173,6 @@ def said(text: str) -> Turn:
 
 
 async def expire_lease(store: Store) -> None:
-    """Let the lease of the sender that has the lane end now."""
     await store.write(update(lane).values(due_at=1.0))
 
 
@@ -193,7 +187,6 @@ async def set_aside(store: Store, text: str = "poison") -> None:
 
 
 async def refuse_answer(store: Store) -> None:
-    """Answer a message with a part that the platform refuses for good."""
     await answer(store, "an answer")
     await store.outbox.mark_dead(await taken(store), "the chat is closed")
 

@@ -16,6 +16,5 @@ async def find(
     after: str | None,
     known: Set[str],
 ) -> str | None:
-    """Look for a message with this text."""
     message = OutgoingMessage(at, MessageContent(text), nonce="n", file=file)
     return await surface.find(message, MessageSearch(after, known))

@@ -9,8 +9,6 @@ from tests.support.enforced_limits import LimitEnforcer, discord_scopes, telegra
 
 @dataclass
 class Caller:
-    """Makes calls at moments of a clock that it sets."""
-
     seconds: float = 0.0
     enforcer: LimitEnforcer = field(init=False)
 
@@ -18,13 +16,11 @@ class Caller:
         self.enforcer = LimitEnforcer(lambda: self.seconds)
 
     def post(self, channel: int, at: float) -> bool:
-        """Post a message on Discord; returns whether that was allowed."""
         self.seconds = at
         scopes = discord_scopes("POST", f"/channels/{channel}/messages")
         return self.enforcer.judge(scopes) is None
 
     def send(self, chat: int, at: float) -> bool:
-        """Send a message on Telegram; returns whether that was allowed."""
         self.seconds = at
         return self.enforcer.judge(telegram_scopes(str(chat))) is None
 

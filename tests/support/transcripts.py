@@ -112,7 +112,6 @@ def check_transcripts(
 
 
 def _versions(post: PostedMessage) -> tuple[str, ...]:
-    """Return the names of the questions that a message was, oldest first."""
     found = (QUESTION.search(text) for text in (*post.earlier, post.text))
     return tuple(dict.fromkeys(one["name"] for one in found if one))
 
@@ -165,7 +164,6 @@ def _check_conversation(
 
 
 def _answered_late(questions: Sequence[Sequence[str]], answered: Sequence[str]) -> list[str]:
-    """Return the questions that were answered after a later one."""
     position = {name: number for number, names in enumerate(questions) for name in names}
     newest, late = -1, []
     for name in dict.fromkeys(answered):

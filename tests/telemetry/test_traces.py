@@ -45,8 +45,6 @@ class RecordedSpan:
 
 @dataclass
 class RecordingTracer:
-    """Keeps the spans that are started, as an exporter would get them."""
-
     ids: TurnIds = field(default_factory=TurnIds)
     spans: list[RecordedSpan] = field(default_factory=list)
 
