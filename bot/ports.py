@@ -38,7 +38,6 @@ class Surface(Protocol):
         again. A file that answers an interaction is shown only to the person who asked: `Refused`
         where that is no longer possible.
         """
-        ...
 
     async def edit(
         self,
@@ -52,19 +51,15 @@ class Surface(Protocol):
 
         `interaction` is the press of a button under it, of a message that only one person sees.
         """
-        ...
 
     async def delete(self, address: Address, message_id: str) -> None:
         """Delete one of the bot's messages; a message that does not exist is no error."""
-        ...
 
     async def typing(self, address: Address) -> None:
         """Show the typing indicator for `limits.typing_seconds`."""
-        ...
 
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         """Look for a message as it was sent; return its id, None if it never arrived."""
-        ...
 
 
 @runtime_checkable
@@ -76,7 +71,6 @@ class DraftingSurface(Protocol):
 
         The id is the same for all drafts of one message, and not 0. A draft has no buttons.
         """
-        ...
 
 
 @runtime_checkable
@@ -103,11 +97,9 @@ class Intake(Protocol):
         Only after this returns may the platform be told that the messages arrived. Raises
         `StoreError` if nothing was stored.
         """
-        ...
 
     async def cursors(self, prefix: str) -> Mapping[str, str]:
         """Return the stored cursors whose names have this prefix."""
-        ...
 
 
 class Platform(Protocol):
@@ -122,26 +114,21 @@ class Platform(Protocol):
     @property
     def connection_error(self) -> str | None:
         """Why no messages are received at the moment, in a few words; None while connected."""
-        ...
 
     async def run(self, intake: Intake) -> None:
         """Receive until cancelled or until the end of the input.
 
         Raises `PlatformFatal` if no retry helps; after any other exception it may be run again.
         """
-        ...
 
     async def check(self) -> str:
         """Return the bot's account in a few words; raise `PlatformError` if it cannot log in."""
-        ...
 
     async def close(self) -> None:
         """Close the connections, after the last answer is sent."""
-        ...
 
     async def is_admin(self, incoming: Request) -> bool:
         """Ask whether the author administers the channel; raise `PlatformError` if unknown."""
-        ...
 
 
 @runtime_checkable
@@ -150,11 +137,9 @@ class ShardedPlatform(Platform, Protocol):
 
     async def shards(self) -> Sequence[str]:
         """Return the names of the connections; raise `PlatformError` if they are not known."""
-        ...
 
     async def run_shard(self, shard: str, intake: Intake) -> None:
         """Receive over one of them; as `run`."""
-        ...
 
 
 @runtime_checkable
@@ -163,11 +148,9 @@ class HistoryReader(Protocol):
 
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
         """Return up to `limit` messages before this one, oldest first, or raise `PlatformError`."""
-        ...
 
     async def read_start(self, said: Said) -> Said | None:
         """Return what a message's thread was opened about, if any, or raise `PlatformError`."""
-        ...
 
 
 @runtime_checkable
@@ -179,7 +162,6 @@ class PrivateChats(Protocol):
 
         Raises `PlatformError` if there is no such place.
         """
-        ...
 
 
 @runtime_checkable
@@ -188,7 +170,6 @@ class FileSource(Protocol):
 
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
         """Return a file, or its first `max_bytes`, or raise `PlatformError`."""
-        ...
 
 
 @runtime_checkable
@@ -198,11 +179,9 @@ class WebhookReceiver(Protocol):
     @property
     def webhook_path(self) -> str | None:
         """The path that is called; None: this platform asks its servers itself."""
-        ...
 
     def admits_call(self, headers: Mapping[str, str]) -> bool:
         """Return whether a call comes from the platform, by its headers."""
-        ...
 
     async def receive_call(self, body: bytes, intake: Intake) -> bool:
         """Store what a call brings; return False if it cannot be understood.
@@ -210,7 +189,6 @@ class WebhookReceiver(Protocol):
         Raises `StoreError` if nothing was stored, so that the platform calls again, or
         `PlatformError` if the platform does not say what is needed to understand it.
         """
-        ...
 
 
 @runtime_checkable
@@ -219,7 +197,6 @@ class SilenceExplainer(Protocol):
 
     async def explain_silence(self, said: Said, explanation: str) -> None:
         """Show it; may be repeated for the same message."""
-        ...
 
 
 # --- models ----------------------------------------------------------------------------------
@@ -239,11 +216,9 @@ class Backend(Protocol):
         generator stops the model. Raises `BackendUnavailable` before the first delta,
         `BackendInterrupted` after it.
         """
-        ...
 
     async def count_tokens(self, prompt: Prompt) -> int:
         """Return the tokens of the prompt, at most overestimated; raises like `generate`."""
-        ...
 
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
         """Return what estimates the tokens of the prompt's texts; raises like `generate`.
@@ -251,7 +226,6 @@ class Backend(Protocol):
         It selects what may fit before the whole prompt is counted, so it shares its tokenizer with
         `count_tokens` where that is quick.
         """
-        ...
 
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
         """Context length minus the reply budget, in tokens; None if the provider enforces it."""
@@ -259,11 +233,9 @@ class Backend(Protocol):
 
     async def describe(self, prompt: Prompt) -> PromptDescription:
         """Describe what the model is sent for a prompt, or raise `BackendUnavailable`."""
-        ...
 
     async def check(self) -> str:
         """Return what answers here in a few words; raise `BackendUnavailable` if nothing does."""
-        ...
 
     async def check_models(self, models: Sequence[str]) -> str:
         """Return what answers with these models, in a few words; loads none of them.
@@ -336,20 +308,16 @@ class ToolServer(Protocol):
     @property
     def specs(self) -> Sequence[ToolSpec]:
         """What may be called now; nothing while it is not connected. Never waits."""
-        ...
 
     @property
     def call_seconds(self) -> float:
         """How long a call may take."""
-        ...
 
     async def wait_until_tried(self) -> None:
         """Wait for the first connection or its failure, a few seconds at most."""
-        ...
 
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         """Return the text of whatever the server made of it, or raise `ToolServerError`."""
-        ...
 
 
 @runtime_checkable
@@ -358,11 +326,9 @@ class ConversationMemory(Protocol):
 
     async def end_session(self, conversation: str) -> None:
         """Release what is cached for the session that has ended."""
-        ...
 
     async def forget(self, conversation: str) -> None:
         """Delete everything that is kept of a conversation."""
-        ...
 
 
 class Embedder(Protocol):
@@ -374,15 +340,12 @@ class Embedder(Protocol):
     @property
     def model_id(self) -> str:
         """Identifies the model and its parameters; vectors of different ids are incomparable."""
-        ...
 
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         """Return the vectors of texts that are searched, in their order."""
-        ...
 
     async def embed_query(self, text: str) -> PackedVector:
         """Return the vector of a search query."""
-        ...
 
     async def embed_query_for(self, text: str, payer: EmbeddingPayer) -> PackedVector:
         """Return the vector of a search query that somebody pays for, if it costs anything.
@@ -402,7 +365,6 @@ class Embedder(Protocol):
 
     async def check(self) -> str:
         """Return what computes the vectors, in a few words."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -417,14 +379,12 @@ class Delivery(Protocol):
 
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
         """Send a row or what is due in a lane, if urgent at any rate; never waits."""
-        ...
 
     async def wait_until_sent(self, row_id: int) -> str:
         """Wait until this or another process has sent a row; return the message's id.
 
         Raises `Refused` if it never will be sent.
         """
-        ...
 
 
 class ChatSettings(Protocol):
@@ -438,7 +398,6 @@ class ChatSettings(Protocol):
         `audited` notes a change in the audit log: the acts of admins, never what people say of
         themselves.
         """
-        ...
 
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
         """Return the value in the first of these scopes that has one."""
@@ -456,7 +415,6 @@ class ChatSettings(Protocol):
 
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """Return all values of these scopes, by scope and key; none of one that has no value."""
-        ...
 
 
 class Stories(Protocol):
@@ -466,13 +424,11 @@ class Stories(Protocol):
         self, character: str, texts: Sequence[str], model_id: str
     ) -> Sequence[str]:
         """Replace a character's stories; return each without a vector of this model once."""
-        ...
 
     async def save_vectors(
         self, character: str, model_id: str, vectors: Sequence[StoryVector]
     ) -> None:
         """Store vectors; those of stories that do not exist any more are ignored."""
-        ...
 
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
@@ -481,7 +437,6 @@ class Stories(Protocol):
 
         Stories without a vector of that model are not found.
         """
-        ...
 
 
 # --- coordination ----------------------------------------------------------------------------
@@ -504,20 +459,16 @@ class Signals(Protocol):
         Returns:
             A function that ends the subscription.
         """
-        ...
 
     def publish(self, topic: str, keys: Sequence[str]) -> None:
         """Tell the subscribers here at once, and those elsewhere soon; never waits or fails."""
-        ...
 
     @property
     def reaches_others(self) -> bool:
         """Whether signals pass between the processes, as far as is known; else polling must do."""
-        ...
 
     async def find_problem(self) -> str | None:
         """Ask the server; return why signals do not pass between the processes, None if they do."""
-        ...
 
 
 class RateLimits(Protocol):
@@ -528,7 +479,6 @@ class RateLimits(Protocol):
 
         In seconds. If it is later than `max_wait_seconds`, it is not taken and nothing is counted.
         """
-        ...
 
     async def acquire(
         self,
@@ -543,43 +493,34 @@ class RateLimits(Protocol):
         Returns how many slots all processes hold now, this one included; 0: none was free. A
         `waiter` takes its turn among recent waiters; without one, any free slot is taken.
         """
-        ...
 
     async def release(self, key: str, holder: str) -> None:
         """Release a slot; one that is not held is ignored."""
-        ...
 
     async def take_call(self, scopes: Sequence[CallScope]) -> float:
         """Count a call in every window of these scopes; return 0.
 
         Where one is full, nothing is counted, and the seconds until it may be allowed are returned.
         """
-        ...
 
     async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
         """Return what `take_call` would; nothing is counted."""
-        ...
 
     async def refuse_calls(self, scope: str, seconds: float) -> None:
         """Block a scope that the platform refused, and use its learned windows for an hour."""
-        ...
 
     async def refusals(self) -> Sequence[RefusedCalls]:
         """Return the scopes that are refused now, the longest waits first; at most a hundred."""
-        ...
 
 
 class Clock(Protocol):
     def now(self) -> float:
         """Return the time in Unix seconds."""
-        ...
 
     def monotonic(self) -> float:
         """Return seconds since an unspecified moment; never decreases."""
-        ...
 
     async def sleep(self, seconds: float) -> None: ...
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Call a function later, without a task; return what cancels that."""
-        ...

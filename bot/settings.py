@@ -591,11 +591,7 @@ def _settings_model(specs: tuple[PlatformSpec, ...]) -> type[Settings]:
 
 
 def read_settings(**given: object) -> Settings:
-    """Read the settings of this process; `given` overrides files and variables.
-
-    Raises:
-        SettingsError: one line for each wrong setting, by its environment name.
-    """
+    """Read the settings, or those `given`; raises `SettingsError`, a line for each mistake."""
     try:
         return settings_model()(**given)  # type: ignore[arg-type]  # pydantic checks the types
     except ValidationError as error:

@@ -1,6 +1,6 @@
 """The hostile inputs of attacks.json, expanded, and beside them our own of the same form.
 
-`tests/test_attacks.py` has the table of which test runs which of them.
+`tests/attack_tests.toml` says which test runs which of them.
 """
 
 import ast
@@ -92,11 +92,7 @@ def skip_for(test: str) -> NoReturn:
 
 
 def expand(value: Any) -> Any:
-    """Write out the generators of a JSON value, wherever they stand in it.
-
-    Raises:
-        ValueError: there is no such generator.
-    """
+    """Write out the generators of a JSON value, wherever they stand in it; raises `ValueError`."""
     match value:
         case {"gen": name}:
             if name not in GENERATORS:

@@ -23,38 +23,7 @@ from tests.checkout import CHECKOUT
 PAGE = CHECKOUT / "docs" / "settings.md"
 READMES = {"en": CHECKOUT / "README.md", "zh": CHECKOUT / "README.zh.md"}
 _TABLE_HEADS = {"en": "| command | what it does |\n", "zh": "| 命令 | 作用 |\n"}
-_HEAD = """# Settings
-
-This page is generated from the code by `make docs-data`; do not edit it.
-
-Settings are read from `troupe.toml`, then from `.env`, then from the environment; the later one
-wins. A variable that is set to nothing counts as not set. In `troupe.toml` the names are in lower
-case, without `TROUPE_`, and groups are tables:
-
-    data_dir = "/srv/troupe"
-
-    [discord]
-    token = "MTA..."
-
-    [providers.openai]
-    api_key = "sk-..."
-
-`troupe check` tests all of it and reports names that are no settings.
-"""
-_PROVIDERS = """
-## Providers
-
-`<ID>` is the `provider` that presets name, in capitals: `TROUPE_PROVIDERS__OPENAI__API_KEY` is for
-`"provider": "openai"`. `KIND` follows from the id for providers that Troupe knows, is `llama_cpp`
-for `local` and `openai` for any other id. A provider `local` with a `BASE_URL` is of the kind
-`openai`.
-"""
-_MCP_SERVERS = """
-## MCP servers
-
-`<NAME>` is what presets write in `mcp_servers`, in capitals: `TROUPE_MCP_SERVERS__FILES__COMMAND`
-is for `"mcp_servers": ["files"]`. See [presets](presets.md#mcp-servers).
-"""
+_TEMPLATE = CHECKOUT / "tests" / "settings.template.md"
 _PROVIDER = "TROUPE_PROVIDERS__<ID>__"
 _BY_NAME = ("providers", "mcp_servers")
 
@@ -64,16 +33,21 @@ def settings_page() -> str:
     fields = settings_model().model_fields
     groups = {name: model for name, each in fields.items() if (model := _group(each))}
     plain = {name: each for name, each in fields.items() if name not in {*groups, *_BY_NAME}}
-    sections = [_HEAD, _table("TROUPE_", plain)]
-    for name, model in groups.items():
-        title = f"\n## {name.capitalize()}\n\n{_sentence(fields[name])}\n"
-        sections += [title, _table(f"TROUPE_{name.upper()}__", model.model_fields)]
-    sections += [
-        _MCP_SERVERS,
-        _table("TROUPE_MCP_SERVERS__<NAME>__", McpServerSettings.model_fields),
+    tables = [
+        f"\n## {name.capitalize()}\n\n{_sentence(fields[name])}\n\n"
+        + _table(f"TROUPE_{name.upper()}__", model.model_fields)
+        for name, model in groups.items()
     ]
-    sections += [_PROVIDERS, *_provider_tables()]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(sections))
+    sections = {
+        "{plain}": _table("TROUPE_", plain),
+        "{groups}": "\n".join(tables),
+        "{mcp_servers}": _table("TROUPE_MCP_SERVERS__<NAME>__", McpServerSettings.model_fields),
+        "{providers}": "\n".join(_provider_tables()),
+    }
+    page = _TEMPLATE.read_text("utf-8")
+    for place, text in sections.items():
+        page = page.replace(place, text)
+    return re.sub(r"\n{3,}", "\n\n", page)
 
 
 def _provider_tables() -> Iterator[str]:

@@ -130,20 +130,6 @@ def test_data_of_a_worker_outlasts_its_pod() -> None:
     assert set(retention.values()) == {"Retain"}
 
 
-# What a cluster with two volumes of workers does, of which one worker runs.
-_CLUSTER = """#!/bin/sh
-set -eu
-case "$1 $2" in
-"get statefulset") printf troupe:9 ;;
-"get persistentvolumeclaims") printf 'data-troupe-worker-0 data-troupe-worker-1' ;;
-"create -f") cat >"$CLUSTER/pod.yaml"; mv "$CLUSTER/volume" "$CLUSTER/read-data-troupe-worker-1" ;;
-exec\\ *) cd "$CLUSTER/$2"; shift 3; exec "$@" ;;
-"wait --for=condition=Ready" | "delete pod") echo "$1 $3" >>"$CLUSTER/asked" ;;
-*) exit 1 ;;
-esac
-"""
-
-
 def test_what_was_forgotten_is_collected_from_all_volumes(tmp_path: Path) -> None:
     for number, place in enumerate(("troupe-worker-0", "volume")):
         (tmp_path / place / "data").mkdir(parents=True)
@@ -151,10 +137,7 @@ def test_what_was_forgotten_is_collected_from_all_volumes(tmp_path: Path) -> Non
         record_tombstone(file, Tombstone(number, "telegram:5"))
     with (tmp_path / "troupe-worker-0" / "data" / "forgotten.jsonl").open("a") as cut:
         cut.write('{"at": 7')
-    kubectl = tmp_path / "kubectl"
-    kubectl.write_text(_CLUSTER)
-    kubectl.chmod(0o755)
-
+    shutil.copy(CHECKOUT / "tests" / "fake_kubectl.sh", tmp_path / "kubectl")
     environment = {"PATH": f"{tmp_path}:{os.defpath}", "CLUSTER": str(tmp_path)}
     collected = subprocess.run(
         _SOURCE / "forgotten.sh", check=True, capture_output=True, text=True, env=environment

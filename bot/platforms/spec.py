@@ -214,11 +214,9 @@ class AccountSetup(Protocol):
             PlatformFatal: the token is malformed or not accepted.
             PlatformError: the platform cannot be reached or does not answer.
         """
-        ...
 
     def request_code(self, account: BotAccount, code: str) -> CodeRequest:
         """Say how the first admin sends the code."""
-        ...
 
     async def wait_for_code(self, code: str) -> str:
         """Wait until somebody sends the code to the bot; return the id of that person.
@@ -228,6 +226,5 @@ class AccountSetup(Protocol):
         Raises:
             PlatformError: the bot cannot receive messages; the text says why.
         """
-        ...
 
     async def close(self) -> None: ...

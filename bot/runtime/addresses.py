@@ -20,11 +20,7 @@ def is_http_address(address: str) -> bool:
 
 
 def check_http_address(address: str) -> str:
-    """Return an address if it is an http(s) URL.
-
-    Raises:
-        ValueError: it is not; the text says what one looks like.
-    """
+    """Return an address if it is an http(s) URL; raises `ValueError`."""
     if not is_http_address(address):
         raise ValueError("should be an address such as http://127.0.0.1:8080/v1")
     if _is_link_local(urlsplit(address).hostname or ""):

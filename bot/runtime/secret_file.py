@@ -19,10 +19,7 @@ def read_secrets(file: Path) -> list[str]:
 
 
 def read_secrets_at_start(file: Path, what: str) -> list[str]:
-    """Read a file that a setting names; raises `ValueError`, as validators of settings do.
-
-    `what` names its content in the error: "the keys".
-    """
+    """Read a file that a setting names; raises `ValueError`, which says `what` is in it."""
     try:
         return read_secrets(file)
     except (OSError, UnicodeDecodeError) as error:
@@ -31,10 +28,7 @@ def read_secrets_at_start(file: Path, what: str) -> list[str]:
 
 
 def read_one_secret(file: Path, name: str) -> str:
-    """Return the only secret in a file; raises `ValueError`, as validators of settings do.
-
-    `name` names it in the error: "token".
-    """
+    """Return the only secret in a file; raises `ValueError`, which calls it `name`."""
     found = read_secrets_at_start(file, f"the {name}")
     if len(found) != 1:
         raise ValueError(f"there is not one {name} in {file}, but {len(found)}")
@@ -42,13 +36,7 @@ def read_one_secret(file: Path, name: str) -> str:
 
 
 def take_from_file(given: SecretStr | None, file: Path | None, field: str) -> SecretStr | None:
-    """Return the secret of a setting, or of the file that replaces it.
-
-    `field` is the name of the setting, such as "api_key", with "api_key_file" for the file.
-
-    Raises:
-        ValueError: both are set, or there is not one secret in the file.
-    """
+    """Return the secret of the setting `field`, or of its file; raises `ValueError`."""
     if file is None:
         return given
     found = SecretStr(read_one_secret(file, field.replace("_", " ")))

@@ -26,13 +26,9 @@ def presets_folder(chosen: Path | None) -> Path:
 
 
 def writable_presets_folder(chosen: Path | None) -> tuple[Path, bool]:
-    """Return the folder to write presets to, and whether it was just created.
+    """Return the folder to write presets to, and whether it is new; raises `OSError`.
 
-    Without a chosen folder it is ./presets. A new one gets a copy of the shipped presets, because
-    it replaces them.
-
-    Raises:
-        OSError: it cannot be created.
+    A new ./presets gets a copy of the shipped presets, because it replaces them.
     """
     folder = Path("presets") if chosen is None else chosen
     is_new = chosen is None and not folder.is_dir()

@@ -27,13 +27,10 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def finish_within(seconds: float, work: Awaitable[T]) -> T:
-    """Return the result of an awaitable, or abandon it after a timeout.
+    """Return the result of an awaitable, or abandon it and raise `TimeoutError`.
 
     `asyncio.timeout` waits for the cancelled task to end, and an SQL statement takes seconds to end
     when its server hangs.
-
-    Raises:
-        TimeoutError: it took longer.
     """
     task = asyncio.ensure_future(work)
     try:

@@ -29,13 +29,10 @@ UnixServer: TypeAlias = tuple[SupervisedProcess, HttpClient]
 async def unix_server(
     name: str, module: str, options: Mapping[str, object], log_file: Path
 ) -> AsyncIterator[UnixServer]:
-    """Run `python -m module` as a server for the length of the block.
+    """Run `python -m module` as a server for the length of the block; raises `ChildFailed`.
 
     The module gets the options as JSON, and `socket`; `threads` defaults to all cores but one. It
     is ready when `/health` answers.
-
-    Raises:
-        ChildFailed: it does not start.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(create_socket_folder(_SOCKET)))

@@ -25,12 +25,7 @@ def add_backends(
     renderer: Renderer,
     session_key: bytes = b"",
 ) -> None:
-    """Build a backend for each provider that presets name, unless there is one.
-
-    Raises:
-        PresetError: some presets cannot be used (`preset_refusals`); the text lists every reason.
-        SettingsError: the settings of a provider are wrong.
-    """
+    """Build the missing backends of providers; raises `PresetError` and `SettingsError`."""
     presets = list(presets)
     if refused := refused_presets(presets, settings):
         raise PresetError(joined(describe_refusals(refused)))

@@ -74,11 +74,7 @@ async def delete_expired_rows(database: Database, settings: Settings, clock: Clo
 
 
 async def delete_expired_once(database: Database, settings: Settings, clock: Clock) -> int:
-    """Delete the rows that have expired; return how many.
-
-    Raises:
-        StoreError: the database failed.
-    """
+    """Delete the rows that have expired; return how many; raises `StoreError`."""
     rows = await delete_expired(database, clock, settings.kept_receipt_days)
     if settings.history_days is None:
         return rows

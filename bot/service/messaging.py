@@ -87,11 +87,7 @@ class MessagingContainer(StorageContainer, ABC):
                 )
 
     async def download(self, address: Address, item: MediaItem, max_bytes: int) -> bytes:
-        """Return the bytes of a file of a message.
-
-        Raises:
-            Refused: the platform keeps no files, or not this one.
-        """
+        """Return the bytes of a file of a message; raises `Refused`."""
         platform = self.platforms[address.source]
         if not isinstance(platform, FileSource):
             raise Refused(f"{platform.name} keeps no files")

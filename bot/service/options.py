@@ -59,11 +59,7 @@ class RunOptions:
 
 
 def parse_roles(names: str) -> frozenset[Role]:
-    """Read the value of --role: names separated by commas, or `all`.
-
-    Raises:
-        SettingsError: there is no such role; the text names the nearest one.
-    """
+    """Read the value of --role: names separated by commas, or `all`; raises `SettingsError`."""
     roles: set[Role] = set()
     for name in _split_names(names):
         if name == _ALL:
@@ -78,11 +74,7 @@ def parse_roles(names: str) -> frozenset[Role]:
 
 
 def select_platforms(names: str, configured: Sequence[PlatformSpec]) -> Sequence[PlatformSpec]:
-    """Return the platforms that --platforms names.
-
-    Raises:
-        SettingsError: one of them is not set up; the text names those that are.
-    """
+    """Return the platforms that --platforms names; raises `SettingsError`."""
     specs = {spec.kind: spec for spec in configured}
     selected = _split_names(names)
     for name in selected:

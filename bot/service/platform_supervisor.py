@@ -62,15 +62,9 @@ class PlatformSupervisor:
         return self._failed.get(platform.name) or platform.connection_error
 
     async def until_stopped(self) -> None:
-        """Run the platforms until SIGINT or SIGTERM, or until all of them have ended.
+        """Run the platforms until a signal, or until all of them end; raises `PlatformFatal`.
 
-        Without any platform, only a signal ends it.
-
-        After a signal they stay connected until `close`, because some send answers through the
-        connection that they receive by.
-
-        Raises:
-            PlatformFatal: a platform refused the bot at the start, or no other one is left.
+        After a signal they stay connected until `close`: some send answers over that connection.
         """
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):

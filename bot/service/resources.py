@@ -97,11 +97,7 @@ async def _close_all(backends: Mapping[str, Backend]) -> None:
 async def prepare_models(
     settings: Settings, default: Preset, progress: Callable[[str], None]
 ) -> None:
-    """Check or download the local models of the default preset and its fallbacks.
-
-    Raises:
-        SettingsError: a model file does not exist.
-    """
+    """Check or download the default preset's local models; raises `SettingsError`."""
     for preset in default.with_fallbacks:
         name = preset.provider
         provider = settings.providers.get(name)
@@ -122,11 +118,7 @@ async def preload_default(backends: Mapping[str, Backend], default: Preset) -> N
 async def open_story_retriever(
     settings: Settings, stories_by_character: Mapping[str, Sequence[str]], database: Database
 ) -> AsyncIterator[RetrieveStories]:
-    """Index the presets' stories while the block runs; without stories load nothing.
-
-    Raises:
-        SettingsError: the embedding model that is set is not there.
-    """
+    """Index the presets' stories while the block runs; raises `SettingsError`."""
     if not stories_by_character:
         yield no_stories
         return
@@ -188,12 +180,7 @@ async def open_resources(
     progress: Callable[[str], None],
     options: RunOptions,
 ) -> AsyncIterator[Resources]:
-    """Open everything that the settings name.
-
-    Raises:
-        SettingsError: something is not set up; the text says what to change.
-        StoreError: the database cannot be opened.
-    """
+    """Open everything that the settings name; raises `SettingsError` and `StoreError`."""
     stamps = file_stamps(presets_folder(settings.presets_dir))
     folder = read_character_folder(presets_folder(settings.presets_dir))
     presets, disabled = _usable_presets(settings, folder, options, progress)
@@ -285,11 +272,7 @@ async def _open_models_if_used(
 
 
 def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) -> bool:
-    """Return whether other processes may use the data directory at the same time.
-
-    Raises:
-        SettingsError: they have to share the work, but the database is in it.
-    """
+    """Return whether other processes may use the data directory; raises `SettingsError`."""
     has_own_database = settings.sqlalchemy_url.startswith("sqlite")
     if options.shares_work and has_own_database:
         raise SettingsError(
@@ -358,12 +341,7 @@ async def _open_coordination(
 
 
 async def with_stored_keys(settings: Settings) -> Settings:
-    """Add the API keys stored in the database to the settings of their providers.
-
-    Raises:
-        SettingsError: a provider has none, or they cannot be decrypted.
-        StoreError: the database cannot be read.
-    """
+    """Add the API keys in the database to their providers; raises `SettingsError`, `StoreError`."""
     named = {
         name: provider
         for name, provider in settings.providers.items()

@@ -40,12 +40,7 @@ class Service:
         self._is_stopping = False
 
     async def serve(self) -> None:
-        """Work until a signal or the end of input, then drain.
-
-        Raises:
-            PlatformFatal: a platform refused the bot for good, and no other one is left.
-            SettingsError: the port of the console is taken.
-        """
+        """Work until a signal or the end of input, then drain; raises `PlatformFatal`."""
         container, role_parts = self.container, self.container.role_parts
         for part in role_parts:
             await part.start()
@@ -169,14 +164,7 @@ async def running(
     platforms: Sequence[PlatformSpec] | None = None,
     options: RunOptions = _AS_SET,
 ) -> AsyncIterator[Service]:
-    """Open everything that the settings name, in order, and close it in reverse.
-
-    Without `platforms` the configured ones run, or the terminal if there are none.
-
-    Raises:
-        SettingsError: something is not set up; the text says what to change.
-        StoreError: the database cannot be opened.
-    """
+    """Open the configured platforms, or the terminal, and all else; raises as `open_resources`."""
     specs = platforms or settings.configured_platforms or terminal_platforms()
     async with contextlib.AsyncExitStack() as stack:
         resources = await stack.enter_async_context(
@@ -192,12 +180,7 @@ async def running(
 async def open_replay(
     settings: Settings, progress: Callable[[str], None]
 ) -> AsyncIterator[PromptReplay]:
-    """Open the replay of stored answers, independently of a running service.
-
-    Raises:
-        SettingsError: something is not set up; the text says what to change.
-        StoreError: the database cannot be opened.
-    """
+    """Open the replay of stored answers, beside a service; raises as `open_resources` does."""
     options = RunOptions(has_port=False, answers_messages=False)
     async with open_resources(settings, (), progress, options) as resources:
         container = Container(settings, resources, (), progress, options)

@@ -227,11 +227,7 @@ def _lease_owner(settings: Settings, use: DataDirUse) -> str:
 
 
 def _budget_rules(budgets: BudgetSettings, resolver: PresetResolver) -> BudgetRules:
-    """Return the budget rules of the settings.
-
-    Raises:
-        SettingsError: there is no preset of the name of the cheaper one.
-    """
+    """Return the budget rules of the settings; raises `SettingsError`."""
     limits = {
         (kind, period): round(dollars * MICROS)
         for kind in BudgetKind

@@ -218,7 +218,6 @@ class ConnectionPool(Protocol):
 
     async def run(self, start: StartUnit[T]) -> T:
         """Run a unit of queries on the driver itself, and commit it."""
-        ...
 
     async def run_reading(self, start: StartUnit[T]) -> T:
         """Run a unit of queries that only reads."""
@@ -226,11 +225,9 @@ class ConnectionPool(Protocol):
 
     async def read(self, unit: UnitOfWork[T]) -> T:
         """Run a function that only reads."""
-        ...
 
     async def commit(self, unit: UnitOfWork[T]) -> T:
         """Run a function in a transaction of its own and commit it."""
-        ...
 
     async def maintain(self, unit: UnitOfWork[T]) -> T:
         """As `commit`, however long a statement takes."""

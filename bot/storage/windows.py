@@ -83,18 +83,15 @@ class SharedWindows(Protocol):
 
     def keep(self, claim: Claim, window: SessionWindow) -> None:
         """Queue the window of an ended claim for sharing; never waits or fails."""
-        ...
 
     async def find(self, claim: Claim) -> SessionWindow | None:
         """Return the window that the previous claim shared, if it is found quickly."""
-        ...
 
     async def drop(self, claim: Claim) -> None:
         """Delete a conversation's shared window, even if it is not written yet.
 
         If the server does not answer, it stays until it expires.
         """
-        ...
 
 
 @dataclass(slots=True)

@@ -52,11 +52,7 @@ class PeoplesChanges:
 
 
 def expected_answer(question: str) -> str:
-    """Return the right answer to the last token in a text.
-
-    Raises:
-        ValueError: there is no token.
-    """
+    """Return the right answer to the last token in a text; raises `ValueError`."""
     found = [*QUESTION.finditer(question)]
     if not found:
         raise ValueError(f"no token in {question!r}")

@@ -33,15 +33,12 @@ class KeyedConnection(Protocol):
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
         """Send a request, as `request_runner.Post` does."""
-        ...
 
     async def list_models(self) -> Sequence[str]:
         """Return the ids of the models; raises `NoModelList`, and as `post` does."""
-        ...
 
     async def close(self) -> None:
         """Close all connections."""
-        ...
 
 
 C = TypeVar("C", bound=KeyedConnection)
