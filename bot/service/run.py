@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -165,6 +166,8 @@ async def running(
     options: RunOptions = _AS_SET,
 ) -> AsyncIterator[Service]:
     """Open the configured platforms, or the terminal, and all else; raises as `open_resources`."""
+    if not sys.stderr.isatty():  # where a terminal was closed, it ends the process
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: None)
     specs = platforms or settings.configured_platforms or terminal_platforms()
     async with contextlib.AsyncExitStack() as stack:
         resources = await stack.enter_async_context(

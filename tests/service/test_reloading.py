@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -154,11 +155,15 @@ async def test_preset_is_disabled_until_its_file_is_right(
     assert resolver.find("niko").name == "niko"
 
 
-async def test_presets_are_read_again_when_their_files_change(settings: Settings) -> None:
+async def test_presets_are_read_again_when_their_files_change_and_a_hangup_ends_nothing(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
     platforms, options = companion_platforms(), RunOptions(has_port=False)
     opened = running(settings, lambda _: None, platforms, options)
     async with asyncio.timeout(PATIENCE_SECONDS), opened as service:
         write(settings, "nova", system="New.")
+        os.kill(os.getpid(), signal.SIGHUP)
         with capture_logs() as logs:
             serving = asyncio.create_task(service.serve())
             await wait_until(lambda: any(one["event"] == "presets_reloaded" for one in logs))
