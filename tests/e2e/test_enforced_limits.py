@@ -125,7 +125,7 @@ async def test_no_process_calls_more_than_platforms_allow(
         measuring = asyncio.create_task(enforcer.measure_delays())
         outcome = report(await run_under_kills(installed.services, platforms, plan, disturb, over))
         await cancel_and_wait([measuring])
-    print(enforcer.report(), *enforcer.early, sep="\n")  # noqa: T201
+    print(*enforcer.early, sep="\n")  # noqa: T201
     for one in enforcer.self_inflicted():
         print(one.scope, *one.calls, sep="\n    ")  # noqa: T201
     refused = [f"{one.scope}: {one.until - one.at:.2f} s" for one in enforcer.self_inflicted()]

@@ -12,7 +12,7 @@ import asyncio
 import math
 import time
 import zlib
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -107,15 +107,11 @@ class LimitEnforcer:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
-        self.calls: Counter[str] = Counter()
-        """By the kind of scope."""
         self.refusals: list[Refusal] = []
         self.early: list[str] = []
         """Calls that came before a refusal of their scope was over."""
         self.in_flight = 0
         """Of these, calls that had left when the refusal came."""
-        self.longest_delay = 0.0
-        """In seconds: how late this process was in reading a call."""
         self._delays: deque[tuple[float, float]] = deque()  # when, and how long
         self._beat_at = now()
         self._windows: dict[str, list[Window]] = {}
@@ -139,9 +135,7 @@ class LimitEnforcer:
         if not self._delays:
             return 0.0
         current = now - self._beat_at - _BEAT_SECONDS
-        longest = max(current, *(seconds for _, seconds in self._delays), 0.0)
-        self.longest_delay = max(self.longest_delay, longest)
-        return longest
+        return max(current, *(seconds for _, seconds in self._delays), 0.0)
 
     def refuse_next(self, kind: str, seconds: float) -> None:
         self._planned[kind] = seconds
@@ -159,7 +153,6 @@ class LimitEnforcer:
         now = self.now()
         for scope, windows in scopes.items():
             self._windows.setdefault(scope, windows)
-            self.calls[_kind(scope)] += 1
         refusal = (
             self._told_before(scopes, now)
             or self._injected(scopes, now)
@@ -211,17 +204,6 @@ class LimitEnforcer:
 
     def self_inflicted(self) -> list[Refusal]:
         return [one for one in self.refusals if not one.is_injected]
-
-    def report(self) -> str:
-        """Say how many calls there were and how many were refused, by the kind of scope."""
-        injected = Counter(_kind(one.scope) for one in self.refusals if one.is_injected)
-        too_many = Counter(_kind(one.scope) for one in self.self_inflicted())
-        return (
-            f"calls {dict(self.calls)}; refused on purpose {dict(injected)}, as too many"
-            f" {dict(too_many)}; {len(self.early)} came before a refusal was over, and"
-            f" {self.in_flight} that were under way; calls were read at most"
-            f" {self.longest_delay:.2f} s late"
-        )
 
 
 class LimitedDiscord(SimWire):  # type: ignore[misc] # rigs have no types
