@@ -27,9 +27,9 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     turn/worker.py                   claim, process
     storage/conversations.py         claims, history, the transaction of finish
     turn/claims.py                   keeps the claim while the message is processed
-    turn/finishing.py                answer, again if more is said before it is ready; finish
     turn/message_groups.py           further parts of the message; what else the answer covers
     replying/live_reply.py           what the channel supports; later the growing messages
+    turn/finishing.py                answer, again if more is said before it is ready; finish
     routing/decide.py                decide
     chat/command.py                  is it a command? then commands/handlers.py handles it
     routing/speakers.py              who answers, and why

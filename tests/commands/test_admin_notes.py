@@ -127,9 +127,7 @@ async def test_admin_who_lost_their_rights_reads_no_more_notes(notes: Notes) -> 
     assert notes.asked_about[asked_before:] == [said("9").author.id]
 
 
-async def test_nobody_reads_notes_in_private_while_the_platform_cannot_be_asked(
-    notes: Notes,
-) -> None:
+async def test_nobody_reads_notes_in_private_while_the_platform_is_away(notes: Notes) -> None:
     await notes.choose("private", said("9"))
     notes.is_admin = Unreachable("away")
     assert await notes.take_over(said("5")), "not under the answer either"
@@ -149,9 +147,7 @@ async def test_admin_who_cannot_be_written_to_is_told(notes: Notes) -> None:
     assert await notes.notes.readers(said("9")) is None
 
 
-async def test_operators_read_notes_in_private_where_nothing_was_chosen(
-    database: Database,
-) -> None:
+async def test_operators_read_notes_in_private_where_nothing_was_chosen(database: Database) -> None:
     notes = Notes(database, ["discord:1", "telegram:7", "telegram:8"])
     assert await notes.take_over(said("5"))
     assert notes.sent_to == ["dm-7", "dm-8"]
@@ -161,9 +157,7 @@ async def test_operators_read_notes_in_private_where_nothing_was_chosen(
     assert not await notes.take_over(said("5")), "nobody was"
 
 
-async def test_operator_reads_under_the_answer_in_their_own_private_chat(
-    database: Database,
-) -> None:
+async def test_operator_reads_notes_under_the_answer_in_their_own_chat(database: Database) -> None:
     stranger = replace(said("5", ["telegram:5"]), is_private=True)
     notes = Notes(database, [stranger.author.id])
     assert await notes.notes.readers(stranger) is None

@@ -8,18 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.command import MENU_ACTIONS, ButtonAction, ButtonData, parse
-from bot.chat.incoming import Person, Pressed, Request
-from bot.chat.session import Turn, TurnResult
-from bot.commands.answers import AnswerButtons
-from bot.commands.authority import AdminCheck, AnonymousAdmins
+from bot.chat.command import MENU_ACTIONS, ButtonAction, parse
+from bot.chat.incoming import Person, Request
+from bot.chat.session import Turn
 from bot.commands.request import CommandRequest
 from bot.errors import PlatformError, Unreachable, UserError
-from bot.runtime.clock import SystemClock
-from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.inbox import SqlInbox
 from tests.commands.test_handlers import (
     ADMIN,
     ANYONE,
@@ -29,7 +23,9 @@ from tests.commands.test_handlers import (
     WHO_MAY_USE,
     Setup,
 )
-from tests.samples import ALICE, BOB, begin, make_incoming
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.setup import Setup as TurnSetup
+from tests.turn.setup import pressed
 
 WHO_MAY_PRESS = {
     ButtonAction.STOP: ASKER,
@@ -73,9 +69,7 @@ async def test_command_is_refused_to_who_may_not_use_it(database: Database, use:
 
 
 @pytest.mark.parametrize("use", WHO_MAY_USE)
-async def test_admin_may_use_every_command_and_is_asked_for_at_run_time(
-    database: Database, use: str
-) -> None:
+async def test_admin_may_use_every_command_asked_at_run_time(database: Database, use: str) -> None:
     setup, who = Setup(database), WHO_MAY_USE[use]
     assert "admin" not in await refusal(setup, use, BOB)
     setup.admin = False  # from now on
@@ -85,56 +79,32 @@ async def test_admin_may_use_every_command_and_is_asked_for_at_run_time(
 
 
 @pytest.mark.parametrize("use", [use for use, who in WHO_MAY_USE.items() if who != ANYONE])
-async def test_command_is_refused_where_the_platform_cannot_be_asked(
-    database: Database, use: str
-) -> None:
+async def test_command_is_refused_while_the_platform_is_away(database: Database, use: str) -> None:
     setup = Setup(database)
     setup.platform_error = Unreachable("away")
     assert "could not be asked whether you are one" in await refusal(setup, use, BOB)
 
 
-async def _keep(pressed: Pressed) -> Pressed:
-    return pressed
-
-
 class AnsweredQuestion:
-    """A question of Alice, with an answer; and another one, without."""
+    """A question of Alice, with an answer or still without one."""
 
-    def __init__(self, database: Database, press_seconds: float = 60) -> None:
-        clock = SystemClock()
+    def __init__(self, database: Database) -> None:
         self.is_admin: bool | PlatformError | None = False
         """What the platform says; None: nothing, ever."""
-        self._inbox = SqlInbox(database, clock)
-        self._conversations = Conversations(database, clock)
-        anonymous = AnonymousAdmins(SqlChatSettings(database, clock))
-        admins = AdminCheck((), self._ask, clock, anonymous, press_seconds=press_seconds)
-        self._buttons = AnswerButtons(self._conversations, self._inbox, admins, _keep)
-        self._question = make_incoming()
-        self._part = ""
+        self._turn = TurnSetup(database, is_platform_admin=self._ask)
+        self.admins = self._turn.container.admins
 
     async def store(self, *, is_answered: bool) -> None:
         """Store the question."""
-        said = self._question
-        await self._inbox.receive([said], {})
-        self._part = f"{said.address.source}:{said.external_key}/0"
-        if not is_answered:
-            return
-        claim, message = await begin(self._conversations, said.address.conversation)
-        self._part = message.part_name(0)
-        turns = [
-            Turn("user", said.text, ALICE, said.at),
-            Turn("assistant", "an answer", None, said.at, "nora", sent_as=(self._part,)),
-        ]
-        await self._conversations.finish(claim, message, TurnResult(turns=turns))
+        await self._turn.receive("a question")
+        if is_answered:
+            await self._turn.work()
 
     async def press(self, action: ButtonAction, author: Person) -> str | None:
         """Return the refusal of a press."""
-        said = self._question
-        data = ButtonData(action, self._part, 1 if action is ButtonAction.VERSION else 0)
-        press = Pressed(
-            said.address, f"cb{author.id}", "900", author, data.encode(), said.at, said.scopes
-        )
-        return await self._buttons.refusal(replace(press, author_is_admin=None, values=("x",)))
+        number = 1 if action is ButtonAction.VERSION else 0
+        press = pressed(action, by=author, number=number, key=author.id)
+        return await self._turn.buttons.refusal(replace(press, author_is_admin=None, values=("x",)))
 
     async def _ask(self, _incoming: Request) -> bool:
         if isinstance(self.is_admin, PlatformError):
@@ -145,9 +115,7 @@ class AnsweredQuestion:
 
 
 @pytest.mark.parametrize("action", ButtonAction)
-async def test_button_is_refused_to_who_may_not_press_it(
-    database: Database, action: ButtonAction
-) -> None:
+async def test_button_is_refused_to_all_others(database: Database, action: ButtonAction) -> None:
     question = AnsweredQuestion(database)
     await question.store(is_answered=action is not ButtonAction.STOP)
     assert await question.press(action, ALICE) is None
@@ -158,10 +126,9 @@ async def test_button_is_refused_to_who_may_not_press_it(
     assert unknown in str(await question.press(action, CAROL))
 
 
-async def test_press_is_refused_where_the_platform_does_not_say_in_time_who_is_an_admin(
-    database: Database,
-) -> None:
-    question = AnsweredQuestion(database, press_seconds=0.01)
+async def test_press_is_refused_if_the_platform_does_not_answer_in_time(database: Database) -> None:
+    question = AnsweredQuestion(database)
+    question.admins.press_seconds = 0.01
     await question.store(is_answered=True)
     question.is_admin = None
     told = str(await question.press(ButtonAction.RETRY, BOB))
@@ -169,7 +136,7 @@ async def test_press_is_refused_where_the_platform_does_not_say_in_time_who_is_a
 
 
 @pytest.mark.parametrize("action", ButtonAction)
-async def test_admin_may_press_every_button_but_those_of_the_asker_alone(
+async def test_admin_may_press_all_but_the_askers_own(
     database: Database, action: ButtonAction
 ) -> None:
     question = AnsweredQuestion(database)

@@ -36,9 +36,7 @@ async def test_persona_holds_in_its_channel_only(personas: UserPersonas) -> None
         await personas.describe("", ELSEWHERE)
 
 
-async def test_persona_of_the_channel_overrides_that_for_everywhere(
-    personas: UserPersonas,
-) -> None:
+async def test_persona_of_the_channel_overrides_that_for_everywhere(personas: UserPersonas) -> None:
     await personas.describe("Everywhere I am a cook", ELSEWHERE)
     await personas.describe("a knight", HERE)
     await personas.describe("a smith", replace(HERE, author=BOB))

@@ -99,15 +99,6 @@ def test_section_tokens_add_up_to_the_prompt_tokens(tokens: int) -> None:
     assert sum(tokens_by_section(receipt).values()) == tokens
 
 
-@pytest.mark.parametrize("missing", ["system", "pinned", "history", "context"])
-def test_context_with_any_section_missing(missing: str) -> None:
-    empty: tuple[object, ...] = ()
-    draft = replace(DRAFT, summary=None, **{missing: empty})  # type: ignore[arg-type]
-    spans = {span.section: span for span in draft.layout}
-    assert spans["newest"].message == len(draft.prompt.messages) - 1
-    assert set(spans) <= {"system", "lore", "pinned", "history", "stories", "newest"}
-
-
 class OneReceipt(Receipts):
     """The receipt 17, of every conversation."""
 

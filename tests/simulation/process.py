@@ -14,7 +14,6 @@ from typing_extensions import override
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
 from bot.errors import StoreError
 from bot.memory import no_stories
-from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Clock, Intake, Platform, Surface
 from bot.prompting.presets.preset import Preset
@@ -29,7 +28,7 @@ from bot.settings import DeliverySettings, LimitSettings, Settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
 from bot.templates.renderer import Renderer
-from tests.fakes import FakeBackend
+from tests.fakes import FakeBackend, FakePlatform
 from tests.simulation.database import DatabaseServer, SimulatedConnections
 from tests.simulation.event_loop import LoopProcess, SimulatedLoop
 from tests.simulation.platform import SETTLE_SECONDS, SimulatedPlatform
@@ -126,26 +125,13 @@ class SimulatedModel(FakeBackend):
         yield Finish(FinishReason.STOP)
 
 
-class PlatformOfProcess(LocalPlatform):
+class PlatformOfProcess(FakePlatform):
     """One process's end of a platform."""
 
     def __init__(self, servers: SimulatedPlatform, clock: Clock) -> None:
+        super().__init__(servers.name, servers)
         self._servers = servers
         self._clock = clock
-
-    @property
-    @override
-    def name(self) -> str:
-        return self._servers.name
-
-    @property
-    @override
-    def surface(self) -> Surface:
-        return self._servers
-
-    @override
-    async def is_admin(self, incoming: object) -> bool:
-        return False
 
     @override
     async def run(self, intake: Intake) -> None:

@@ -15,18 +15,14 @@ import pytest_asyncio
 
 from bot.chat.prompt import Finish, FinishReason, ToolCall, Usage
 from bot.errors import ToolServerError
-from bot.memory import no_stories
 from bot.prompting.text.tokens import count_tokens
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.outbox import SenderIdentity
 from bot.storage.receipts import Receipts
 from bot.tool_servers.mcp_server import McpServer
 from bot.tool_servers.settings import McpServerSettings
 from bot.tools import MAX_RESULT_TOKENS, Toolbox, server_tools
-from bot.turn.prompt_inputs import AnswerTools
 from tests.fakes import CallingFakeBackend, FakeClock
 from tests.turn.setup import CHAT, Setup
 from tests.waiting import wait_until
@@ -270,15 +266,11 @@ async def accepts_connections(port: int | None) -> bool:
 
 
 def make_setup(database: Database, servers: Mapping[str, McpServer], *scripts: Any) -> Setup:
-    clock = FakeClock()
-    conversations = Conversations(database, clock, SenderIdentity("me", 0))
-    tools = AnswerTools(conversations, no_stories, clock, lambda: 0.5, servers)
     return Setup(
         database,
         backend=CallingFakeBackend(*scripts),
-        clock=clock,
         preset={"mcp_servers": ["demo"]},
-        pipeline_parts={"tools": tools},
+        tool_servers=servers,
     )
 
 

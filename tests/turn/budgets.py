@@ -49,6 +49,6 @@ def make_setup(
         database,
         backend=backend or FakeBackend(*scripts),
         clock=clock,
-        pipeline_parts={"spending": spending},
+        spending=spending,
         **options,
     )

@@ -15,9 +15,8 @@ from typing_extensions import override
 
 from bot.intake import HistoryRouter, InboxIntake
 from bot.memory import no_stories
-from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
-from bot.ports import Intake, Platform
+from bot.ports import Platform
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import HistoryScopes, PresetResolver
 from bot.runtime.in_process import InProcessSignals
@@ -30,7 +29,7 @@ from bot.storage.database import Database
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.statements import StartUnit, Unit
 from bot.templates.renderer import Renderer
-from tests.fakes import FakeBackend, FakeClock, FakeSurface, run_ready_tasks
+from tests.fakes import FakeBackend, FakeClock, FakePlatform, FakeSurface, run_ready_tasks
 from tests.samples import ALICE, make_incoming
 from tests.waiting import wait_until
 
@@ -93,28 +92,8 @@ class CountingDatabase(Database):
         self.close = pool.close
 
 
-class QuietPlatform(LocalPlatform):
-    """A chat in memory; the test itself hands in what is received."""
-
-    kind = "telegram"
-    account = "quiet"
-    is_operators = False
-
-    def __init__(self) -> None:
-        self._surface = FakeSurface()
-
-    @property
-    @override
-    def surface(self) -> FakeSurface:
-        return self._surface
-
-    @override
-    async def run(self, intake: Intake) -> None:
-        """Receive nothing."""
-
-
 def make(_settings: PlatformSettings | None, _context: PlatformContext) -> Platform:
-    return QuietPlatform()
+    return FakePlatform("telegram", FakeSurface())
 
 
 QUIET = PlatformSpec(kind="telegram", factory=f"{__name__}:make")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select, update
@@ -15,48 +15,27 @@ from bot.chat.command import ButtonAction, ButtonData
 from bot.chat.incoming import Address, Incoming, MediaItem, Person, Pressed, Quote, Request, Said
 from bot.chat.outgoing import Limits, OutboxRow
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
-from bot.commands.admin_notes import AdminNotes
-from bot.commands.answers import AnswerButtons
-from bot.commands.authority import AdminCheck, AnonymousAdmins
-from bot.commands.handlers import CommandHandlers
-from bot.commands.personas import UserPersonas
-from bot.commands.privacy import Forgetting
-from bot.commands.reports import ContextView
 from bot.console.prompt_preview import PromptPreview
-from bot.delivery.sender import Sender
-from bot.errors import PlatformError, StoreError, Unreachable
-from bot.intake import HistoryRouter
-from bot.media.attachment_reader import AttachmentReader, Download
-from bot.media.voice_messages import VoiceMessages
-from bot.memory import RetrieveStories, Summarizer, no_stories
-from bot.ports import ConversationMemory, Delivery
+from bot.errors import PlatformError, StoreError
+from bot.memory import RetrieveStories, no_stories
+from bot.platforms.spec import PlatformSpec
+from bot.ports import Backend, ConversationMemory, Delivery, ToolServer
 from bot.prompting.presets.preset import Preset
-from bot.replying.live_reply import LiveReplies
-from bot.routing.decide import DecisionLog
-from bot.routing.presets import HistoryScopes, PresetResolver
-from bot.runtime.in_process import InProcessRateLimits, InProcessSignals
+from bot.routing.presets import PresetResolver
+from bot.runtime.in_process import InProcessSignals
+from bot.service.container import Container
+from bot.service.options import RunOptions
+from bot.service.resources import Models, Resources
+from bot.settings import DeliverySettings, LimitSettings, Settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.dead_letters import DeadLetters
-from bot.storage.forgetting import PersonalData
-from bot.storage.history_index import SqlHistoryIndex
-from bot.storage.inbox import SqlInbox
-from bot.storage.operation import AuditLog, Pauses, SqlMessageNotes
-from bot.storage.outbox import SenderIdentity, SqlOutbox
-from bot.storage.receipts import Receipts
-from bot.storage.retention import kept_since
-from bot.storage.summaries import SqlSummaries
+from bot.storage.outbox import SenderIdentity
 from bot.storage.tables import conversation, inbox
-from bot.turn.answer import AnswerPipeline
-from bot.turn.finishing import TurnStages
-from bot.turn.limits.rate_limits import CommandLimits, RareNotices
-from bot.turn.limits.refusals import AnsweringPauses, QueueLimit, RefusedChats, publish_refusal
+from bot.templates.renderer import Renderer
 from bot.turn.limits.spending import Spending
-from bot.turn.prompt_inputs import ChannelReader, PromptSources, ReadBefore, ReadStart
-from bot.turn.signals import CONVERSATIONS, ArrivalSignals, StopRequests
-from bot.turn.worker import ConversationWorker
-from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, ScriptStep
+from bot.turn.signals import CONVERSATIONS
+from tests.fakes import LIMITS, FakeBackend, FakeClock, FakePlatform, FakeSurface, ScriptStep
 from tests.media.file_samples import picture
 from tests.samples import ALICE, BOB, format_receipt, make_incoming, mask_secret, read_session
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
@@ -72,14 +51,6 @@ def failure(problem: str, key: str = "5:1") -> str:
 
 WITHOUT_NONCES = replace(LIMITS, can_repeat_sends=False)
 NORA = {"name": "nora", "provider": "p", "model": "m"}
-
-
-async def read_nothing(_said: Said, _limit: int) -> Sequence[Said]:
-    return ()
-
-
-async def download_nothing(_address: Address, _item: MediaItem, _max_bytes: int) -> bytes:
-    raise Unreachable("there are no files here")
 
 
 FILES = {"cat": picture(), "notes": b"milk\neggs"}
@@ -109,6 +80,12 @@ class FullDiskConversations(Conversations):
         return await super().finish(claim, message, result, go_on=go_on)
 
 
+class FakePrompts:
+    """Writes an exact prompt as one short line."""
+
+    write, mask = staticmethod(format_receipt), staticmethod(mask_secret)
+
+
 class FakeMemory(ConversationMemory):
     """Records what it is told to end or forget."""
 
@@ -125,7 +102,10 @@ class FakeMemory(ConversationMemory):
 
 
 class Setup(Delivery):
-    """A worker whose answers are delivered at once to a fake channel; the model plays `scripts`."""
+    """The parts of the container over fakes; answers are delivered at once to a fake channel.
+
+    The model plays `scripts`; `parts` replace those of the container that have these names.
+    """
 
     def __init__(
         self,
@@ -141,15 +121,9 @@ class Setup(Delivery):
         dice: Callable[[], float] = lambda: 0.99,
         retrieve_stories: RetrieveStories = no_stories,
         fallback: FakeBackend | None = None,
-        pipeline_parts: Mapping[str, Any] | None = None,
-        read_before: ReadBefore = read_nothing,
-        read_start: ReadStart | None = None,
-        history_days: float | None = None,
-        download: Download = download_nothing,
-        max_waiting: int = 0,
-        command_limits: CommandLimits | None = None,
-        signals: InProcessSignals | None = None,
-        admin_notes: AdminNotes | None = None,
+        tool_servers: Mapping[str, ToolServer] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        **parts: Any,
     ) -> None:
         self.database = database
         self.backend = backend = backend or FakeBackend(*scripts)
@@ -157,121 +131,71 @@ class Setup(Delivery):
         """What the platform answers when it is asked who is an admin."""
         self.surface = surface or FakeSurface(limits)
         self.clock = clock or FakeClock()
-        self.inbox = SqlInbox(database, self.clock)
-        lane_sender = SenderIdentity(owner, 0)
-        self.conversations = FullDiskConversations(database, self.clock, lane_sender)
-        self.outbox = SqlOutbox(database, self.clock, lane_sender)
+        self.memory = FakeMemory()
         self._sending: dict[str, asyncio.Task[None]] = {}
         self.urgent_deliveries: list[bool] = []
-        one, *more = [Preset.model_validate({**NORA, **each}) for each in [preset or {}, *others]]
+        presets = [Preset.model_validate({**NORA, **each}) for each in [preset or {}, *others]]
+        default = presets[0].name
         chat_settings = SqlChatSettings(database, self.clock)
-        personas = UserPersonas(chat_settings)
-        presets = {each.name: each for each in (one, *more)}
-        resolver = PresetResolver(presets, one.name, chat_settings, {one.name: 3})
-        self.resolver = resolver
-        self.signals = signals or InProcessSignals()
-        surfaces = dict.fromkeys(("telegram", "discord"), self.surface)
-        self.sender = Sender(
-            *(self.outbox, surfaces, self.clock),
-            settle_seconds=0,
-            tell_refusal=partial(publish_refusal, self.signals),
+        self.resolver = PresetResolver(
+            {each.name: each for each in presets}, default, chat_settings, {default: 3}
         )
-        self.memory = FakeMemory()
-        self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
-        replies = LiveReplies(
-            self.conversations,
-            surfaces,
-            self,
-            self.clock,
+        self.signals = InProcessSignals()
+        backends: dict[str, Backend] = {"p": backend, "q": fallback or backend}
+        models = Models(Renderer(), backends, retrieve_stories, tool_servers or {})
+        limits_of_people = LimitSettings(answers_per_person=0, waiting_in_conversation=0)
+        chosen = Settings(
+            data_dir=Path("nowhere"),
+            delivery=DeliverySettings(settle_seconds=0),
+            **{"limits": limits_of_people, **(settings or {})},
         )
-        anonymous = AnonymousAdmins(chat_settings)
-        self.audit = AuditLog(database)
-        admins = AdminCheck((), self._is_platform_admin, self.clock, anonymous, audit=self.audit)
-        scopes = HistoryScopes(chat_settings, resolver)
-        self.history_scopes = scopes
-        index = SqlHistoryIndex(database)
-        self.router = HistoryRouter(scopes.find, index)
-        self.buttons = AnswerButtons(
-            self.conversations,
-            self.inbox,
-            admins,
-            self.router.route_press,
-            limit=command_limits.press_refusal if command_limits else None,
+        resources = Resources(database, {}, self.signals, chat_settings, self.resolver, models)
+        specs = [PlatformSpec(kind=kind, factory="") for kind in ("telegram", "discord")]
+        container = Container(chosen, resources, specs, print, RunOptions(), self.clock)
+        platforms = {one.kind: FakePlatform(one.kind, self.surface) for one in specs}
+        replaced = {
+            "owner": owner,
+            "platforms": platforms,
+            "rate_limited_surfaces": lambda **_: dict.fromkeys(platforms, self.surface),
+            "is_platform_admin": self._is_platform_admin,
+            "answer_limits": None,
+            "exact_prompts": FakePrompts(),
+            "_delivery": self,
+            "_announce_sent": lambda *_: None,
+            "_record_tombstone": lambda _: None,
+        }
+        vars(container).update(replaced | parts)
+        self.conversations = container.conversations = FullDiskConversations(
+            database, self.clock, SenderIdentity(owner, 0)
         )
-        commands = CommandHandlers(
-            resolver,
-            admins,
-            ContextView(Receipts(database), format_receipt, mask_secret),
-            personas,
-            PersonalData(database, self.clock),
-            scopes,
-            anonymous,
-            notes=AdminNotes(chat_settings, {}),
-            dead_letters=DeadLetters(database, self.clock),
-        )
-        backends = {"p": backend, "q": fallback or backend}
-        sources = PromptSources(
-            self.conversations,
-            resolver,
-            personas,
-            retrieve_stories,
-            self.summarizer,
-            ChannelReader(read_before, read_start, partial(kept_since, self.clock, history_days)),
-            AttachmentReader(download),
-            backends,
-        )
+        pipeline = container.pipeline
+        assert pipeline.tools is not None
+        tools = replace(pipeline.tools, random_number=dice)
+        container.pipeline = replace(pipeline, dice=dice, tools=tools)
+        container.stages = replace(container.stages, dice=dice, memories=[self.memory])
+        self.container = container
+        self.worker = container.worker
+        self.inbox = container.inbox
+        self.sender = container._sender
+        self.router = container.history_router
+        self.buttons = container.answer_buttons
+        self.audit = container.audit_log
+        self.history_scopes = container.history_scopes
+        self.summarizer = container.summarizer
+        self.pauses = container.answering_pauses
+        self.stops = container.stops
+        self.arrivals = container.arrivals
+        self.notes = container.message_notes
+        self.decisions = container.decisions
         self.preview = PromptPreview(
-            sources,
-            resolver,
+            container.prompt_sources,
+            self.resolver,
             self.conversations,
             Spending({}, self.clock),
             self.clock,
             self.router.foresee,
             dice,
         )
-        pipeline = AnswerPipeline(
-            sources, backends, replies, self.clock, dice, **(pipeline_parts or {})
-        )
-        self.pauses = AnsweringPauses(Pauses(database, self.clock), self.signals)
-        self.stops = StopRequests(self.signals, admins.is_known_admin, admins.note)
-        self.arrivals = arrivals = ArrivalSignals(self.signals)
-        forgetting = Forgetting(
-            PersonalData(database, self.clock), personas, index, self._receive_events
-        )
-        notices = RareNotices(InProcessRateLimits(self.clock))
-        self.notes = SqlMessageNotes(database, self.clock)
-        self.decisions = DecisionLog(self.notes, self.clock)
-        setups = TurnStages(
-            self.conversations,
-            [self.memory],
-            self.clock,
-            resolver,
-            commands,
-            pipeline,
-            replies,
-            self.stops,
-            self.buttons,
-            forgetting,
-            arrivals,
-            VoiceMessages(download, backends),
-            self.decisions,
-            self.notes,
-            dice,
-            is_paused=self.pauses.covers,
-            notices=notices,
-            queue_limit=QueueLimit(
-                *(self.conversations, arrivals, replies, self.clock, max_waiting),
-            )
-            if max_waiting
-            else None,
-            command_limits=command_limits,
-            refused_chats=RefusedChats(self.clock, self.signals, notices, admin_notes),
-        )
-        self.worker = ConversationWorker(setups, owner)
-
-    async def _receive_events(self, events: Sequence[Incoming]) -> None:
-        async with self.router.routed(events) as routed:
-            await self.inbox.receive(routed, {})
 
     @property
     def texts(self) -> list[str]:

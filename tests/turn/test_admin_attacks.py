@@ -46,7 +46,7 @@ async def test_answering_again_counts_against_the_rate_of_who_wants_it(database:
     limits = AnswerLimits(
         InProcessRateLimits(clock), clock, per_person=2, per_channel=0, seconds=3600
     )
-    setup = Setup(database, clock=clock, pipeline_parts={"limits": limits})
+    setup = Setup(database, clock=clock, answer_limits=limits)
     await setup.say(make_incoming("hello", author=BOB))
     for number in range(3):
         await setup.say(pressed(ButtonAction.RETRY, by=MALLORY, key=f"{number}"))
@@ -118,9 +118,7 @@ REACHING_COMMANDS = (
 )
 
 
-async def test_command_in_a_private_chat_reaches_no_channel_that_it_names(
-    database: Database,
-) -> None:
+async def test_command_in_private_reaches_no_channel_that_it_names(database: Database) -> None:
     setup = Setup(database)
     await setup.say(SECRET)
     history = await setup.history()
@@ -186,9 +184,7 @@ MALFORMED = (
 
 
 @pytest.mark.parametrize("scope", [None, HistoryScope.USER, HistoryScope.REPLIES])
-async def test_malformed_data_of_a_button_is_refused(
-    database: Database, scope: HistoryScope | None
-) -> None:
+async def test_malformed_button_is_refused(database: Database, scope: HistoryScope | None) -> None:
     """An error here would end the connection, which would bring the same press again."""
     setup = Setup(database)
     await setup.say(SECRET)
@@ -197,12 +193,6 @@ async def test_malformed_data_of_a_button_is_refused(
         await setup.buttons.refusal(replace(pressed(ButtonAction.RETRY, by=BOB), data=data))
     assert len(setup.backend.prompts) == 1
     assert await setup.history() == [("user", SECRET), ("assistant", "Hello.")]
-
-
-async def test_press_that_is_repeated_is_followed_once(database: Database) -> None:
-    setup = Setup(database)
-    await setup.say("hello", *[pressed(ButtonAction.RETRY)] * 5)
-    assert len(setup.backend.prompts) == 2
 
 
 async def test_reply_to_another_ends_nobody_elses_conversation(database: Database) -> None:
@@ -233,9 +223,7 @@ async def test_stop_that_is_forged_in_another_chat_stops_nothing(database: Datab
         assert stop.requested
 
 
-async def test_deletion_in_ones_own_chat_withdraws_no_message_with_that_number_elsewhere(
-    database: Database,
-) -> None:
+async def test_deletion_in_ones_own_chat_withdraws_nothing_elsewhere(database: Database) -> None:
     setup = Setup(database)
     own, waiting = from_own_chat("mine", 1), make_incoming(SECRET)
     ids = (waiting.message_id or "",)

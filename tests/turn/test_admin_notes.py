@@ -1,6 +1,5 @@
 """An answer by another model is told once in an outage, where a server's admins want it."""
 
-import pytest
 from typing_extensions import override
 
 from bot.chat.incoming import Address, address_of
@@ -24,27 +23,6 @@ class TelegramPrivateChats(PrivateChats):
         return address_of(person)
 
 
-@pytest.mark.parametrize(("value", "sent"), [("off", 0), ("telegram:9", 1), (None, 0)])
-async def test_note_about_a_fallback_stands_where_it_is_wanted(
-    database: Database, value: str | None, sent: int
-) -> None:
-    clock, surface = FakeClock(), FakeSurface()
-    settings = SqlChatSettings(database, clock)
-    await settings.set("telegram:5", "admin_notes", value, "telegram:1")
-    setup = Setup(
-        database,
-        [BackendUnavailable("away", notice="The key is wrong.")],
-        fallback=FakeBackend(["Hi."]),
-        preset={"fallbacks": [{"provider": "q", "model": "small"}]},
-        clock=clock,
-        pipeline_parts={"admin_notes": AdminNotes(settings, {"telegram": surface})},
-    )
-    await setup.say("hello")
-    assert setup.texts[0] == "Hi."
-    assert len(setup.texts) == (2 if value is None else 1)
-    assert ["The key is wrong." in text for text in surface.messages.values()] == [True] * sent
-
-
 async def test_operators_are_told_once_in_an_outage(database: Database) -> None:
     clock, surface = FakeClock(), FakeSurface()
     settings = SqlChatSettings(database, clock)
@@ -59,10 +37,7 @@ async def test_operators_are_told_once_in_an_outage(database: Database) -> None:
         fallback=FakeBackend(*[["Hi."]] * 4),
         preset={"fallbacks": [{"provider": "q", "model": "small"}]},
         clock=clock,
-        pipeline_parts={
-            "admin_notes": notes,
-            "notices": RareNotices(InProcessRateLimits(clock)),
-        },
+        admin_notes=notes,
     )
 
     for _ in range(3):

@@ -35,22 +35,11 @@ class Channel:
         return self._said[-limit:]
 
 
-async def test_observed_line_is_background_of_the_next_question(database: Database) -> None:
-    setup = Setup(database, ["Hm."])
-    await setup.say(make_incoming("nice weather", key="5:1", author=BOB, wake=None), QUESTION)
-    [prompt] = setup.backend.prompts
-    assert "> Bob:nice weather\n\nAlice:well?" in prompt.messages[-1].content
-    observed = [turn.observed for turn in (await setup.session()).turns]
-    assert observed == [True, False, False]
-
-
 # --- late messages -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wake", [*WakeReason, None])
-async def test_late_message_is_remembered_and_not_answered(
-    database: Database, wake: WakeReason | None
-) -> None:
+async def test_late_message_is_remembered(database: Database, wake: WakeReason | None) -> None:
     setup = Setup(database, ["Late, sorry."])
     await setup.say(replace(make_incoming("how late is it?", wake=wake), is_late=True))
     assert (setup.texts, setup.backend.prompts) == ([], [])
@@ -106,9 +95,7 @@ async def test_new_channel_is_read_once_before_the_first_answer(database: Databa
     [["/preset use nova"], ["/preset use nova", "/preset use tester"], ["/preset reset"]],
     ids=" then ".join,
 )
-async def test_channel_stays_new_while_presets_are_chosen(
-    database: Database, commands: list[str]
-) -> None:
+async def test_channel_is_new_until_it_is_asked(database: Database, commands: list[str]) -> None:
     channel = Channel("old news")
     setup = Setup(
         database,
@@ -128,9 +115,7 @@ async def test_channel_stays_new_while_presets_are_chosen(
     assert "old news" not in str(setup.backend.prompts[-1].messages)
 
 
-async def test_channel_with_background_is_new_until_its_first_answer(
-    database: Database,
-) -> None:
+async def test_channel_with_background_is_new_until_its_first_answer(database: Database) -> None:
     channel = Channel("before", "heard")
     setup = Setup(database, [Unreachable("away")], ["Ho."], read_before=channel.read_before)
     known = replace(make_incoming("heard", key="5:2", author=BOB, wake=None), message_id="2")
@@ -187,7 +172,9 @@ async def test_what_is_older_than_histories_are_kept_is_not_read_again(database:
         return [old, young]
 
     clock = FakeClock(QUESTION.at.timestamp())
-    setup = Setup(database, ["Hm."], clock=clock, read_before=read_before, history_days=30)
+    setup = Setup(
+        database, ["Hm."], clock=clock, read_before=read_before, settings={"history_days": 30}
+    )
     await setup.say(QUESTION)
     assert "a month and a second" not in str(setup.backend.prompts)
     expected = [("user", "a month"), ("user", "well?"), ("assistant", "Hm.")]
@@ -208,7 +195,7 @@ async def test_old_message_that_a_thread_was_opened_about_is_not_read_again(
         ["Hm."],
         clock=FakeClock(QUESTION.at.timestamp()),
         read_start=read_start,
-        history_days=days,
+        settings={"history_days": days},
     )
     await setup.say(replace(QUESTION, in_thread=True))
     assert ("my fern is dying" in str(setup.backend.prompts)) == is_read
@@ -246,9 +233,7 @@ async def test_channel_is_not_read_where_only_questions_count(
     assert channel.reads == 0
 
 
-async def test_line_that_is_forgotten_before_the_first_answer_is_not_read_again(
-    database: Database,
-) -> None:
+async def test_line_that_was_forgotten_early_is_not_read_again(database: Database) -> None:
     channel = Channel("secret", "kept")
     setup = Setup(database, ["Hm."], read_before=channel.read_before)
     secret, kept = (
@@ -279,9 +264,7 @@ async def test_what_was_put_away_is_not_read_again(database: Database, command: 
 
 
 @pytest.mark.parametrize("command", ["/new", "/forget"])
-async def test_what_a_thread_was_opened_about_is_not_read_again(
-    database: Database, command: str
-) -> None:
+async def test_start_of_a_thread_is_not_read_again(database: Database, command: str) -> None:
     async def read_start(said: Said) -> Said:
         return replace(make_incoming("my secret fern", author=BOB, wake=None), message_id="5")
 

@@ -111,7 +111,7 @@ async def flood_is_slowed_down(database: Database, given: Any) -> None:
         backend=backend,
         clock=clock,
         preset={"busy": "queue"},
-        pipeline_parts={"limits": limits},
+        answer_limits=limits,
     )
     flood = [
         make_incoming("x", key=f"5:{number}", author=senders[number % len(senders)])
@@ -156,7 +156,7 @@ async def retry_button_is_limited(database: Database, given: Any) -> None:
     limits = AnswerLimits(
         InProcessRateLimits(clock), limiters_clock, per_person=5, per_channel=0, seconds=86_400
     )
-    setup = Setup(database, clock=clock, pipeline_parts={"limits": limits})
+    setup = Setup(database, clock=clock, answer_limits=limits)
     await setup.say("a")
     await setup.receive(
         *(pressed(ButtonAction.RETRY, key=str(click)) for click in range(given["clicks"]))
@@ -209,20 +209,3 @@ OWN_SCENARIOS: Mapping[str, Any] = {
 @pytest.mark.parametrize(("title", "given"), with_ours("abuse_limits", OWN_SCENARIOS))
 async def test_excessive_input(database: Database, title: str, given: Any) -> None:
     await find_scenario(given)(database, given)
-
-
-async def test_queue_of_one_channel_does_not_block_another(database: Database) -> None:
-    """Queue hundreds of messages in one channel while its model generates nothing."""
-    go_on = asyncio.Event()
-    busy = Setup(database, [go_on, "at last"])
-    await busy.receive(*[make_incoming("again", key=f"5:{number}") for number in range(300)])
-    worker = asyncio.create_task(busy.work())
-    other = Setup(database, ["here"], owner="other")
-    await other.receive(make_incoming("hello?", chat="6", key="6:1"))
-
-    await other.work("telegram:6")
-
-    assert other.texts == ["here"]
-    assert not worker.done()
-    worker.cancel()
-    await asyncio.wait([worker])

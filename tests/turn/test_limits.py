@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -13,11 +14,12 @@ from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
 from bot.chat.rate import Rate
 from bot.commands.answers import NOT_YOURS
 from bot.runtime.in_process import InProcessRateLimits
+from bot.settings import LimitSettings
 from bot.storage.database import Database
 from bot.storage.tables import inbox
 from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits
 from bot.turn.limits.slots import ProviderSlots
-from tests.fakes import FakeBackend, FakeClock, FakeSurface, ScriptStep, run_ready_tasks
+from tests.fakes import FakeBackend, FakeClock, ScriptStep, run_ready_tasks
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.busy_channel import answering, end, pass_time_until
 from tests.turn.setup import Setup, pressed, working
@@ -60,7 +62,7 @@ def make_setup(
         seconds=seconds,
     )
     backend = FakeBackend(*([f"answer {number}"] for number in range(1, scripts + 1)))
-    setup = Setup(database, backend=backend, clock=clock, pipeline_parts={"limits": limits})
+    setup = Setup(database, backend=backend, clock=clock, answer_limits=limits)
     return setup, rates
 
 
@@ -84,24 +86,7 @@ async def test_person_is_slowed_down_and_told_once(database: Database) -> None:
     assert [role for role, _ in await setup.history()] == ["user", "assistant"] * 4
 
 
-async def test_others_in_the_channel_are_not_slowed_down(database: Database) -> None:
-    setup, _rates = make_setup(database)
-    await setup.say("a", "b", make_incoming("c", key="5:3", author=BOB))
-    assert setup.texts == ["answer 1", "answer 2", "answer 3"]
-
-
-async def test_channel_is_slowed_down_whoever_writes(database: Database) -> None:
-    setup, rates = make_setup(database, per_person=0, per_channel=2)
-    async with working(setup, "a", "b", make_incoming("c", key="5:3", author=BOB)) as worker:
-        await until_waiting(rates, 4)
-        await setup.clock.advance(10)
-        await worker
-    assert setup.texts == ["answer 1", "answer 2", "answer 3", SLOWED]
-
-
-async def test_message_whose_moment_is_far_away_is_kept_and_told_of_once(
-    database: Database,
-) -> None:
+async def test_message_whose_turn_is_far_away_is_kept_and_told_once(database: Database) -> None:
     setup, _rates = make_setup(database, per_person=1, seconds=3600)
     await setup.say("a", "b", "c")
     assert setup.texts == [
@@ -138,7 +123,7 @@ async def test_person_is_counted_over_all_channels(database: Database) -> None:
     clock = FakeClock()
     rates = RecordingRateLimits(clock)
     limits = AnswerLimits(rates, clock, per_person=15, per_channel=15, seconds=30)
-    setup = Setup(database, ["Hi."], clock=clock, pipeline_parts={"limits": limits})
+    setup = Setup(database, ["Hi."], clock=clock, answer_limits=limits)
     await setup.say("hello")
     assert rates.taken == [Rate("person:telegram:1", 15, 30), Rate("channel:telegram:5", 15, 30)]
 
@@ -156,30 +141,7 @@ def slots(clock: FakeClock) -> ProviderSlots:
     return ProviderSlots(InProcessRateLimits(clock), clock, {"p": 1}, lease_seconds=240)
 
 
-async def test_request_waits_until_another_one_has_ended(
-    database: Database, clock: FakeClock, slots: ProviderSlots
-) -> None:
-    go_on = asyncio.Event()
-    scripts: list[list[ScriptStep]] = [[go_on, "one"], ["two"]]
-    setup = Setup(database, *scripts, clock=clock, pipeline_parts={"slots": slots})
-    await setup.receive("a", make_incoming("b", key="6:1", chat="6"))
-    async with asyncio.TaskGroup() as group:
-        first = group.create_task(setup.work())
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
-        second = group.create_task(setup.work("telegram:6"))
-        await wait_until(lambda: slots.waiting("p") == 1)
-        await clock.advance(5)
-        assert len(setup.backend.prompts) == 1
-        go_on.set()
-        await first
-        await clock.advance(1)
-        await second
-    assert setup.texts == ["one", "two"]
-
-
-async def test_fallback_answers_when_no_slot_becomes_free(
-    database: Database, clock: FakeClock
-) -> None:
+async def test_fallback_answers_without_a_free_slot(database: Database, clock: FakeClock) -> None:
     rates = InProcessRateLimits(clock)
     assert await rates.acquire("p", 1, "another process", 600)
     fallback = FakeBackend(["Hi."])
@@ -188,7 +150,7 @@ async def test_fallback_answers_when_no_slot_becomes_free(
         fallback=fallback,
         preset={"fallbacks": [{"provider": "q"}]},
         clock=clock,
-        pipeline_parts={"slots": ProviderSlots(rates, clock, {"p": 1}, lease_seconds=240)},
+        provider_slots=ProviderSlots(rates, clock, {"p": 1}, lease_seconds=240),
     )
     async with working(setup, "a") as worker:
         await run_ready_tasks()
@@ -203,22 +165,11 @@ MOST = 20
 """Questions that one answer may cover, which is what a preset gathers by default."""
 
 
-class LimitedSetup(Setup):
-    """A worker whose conversations may have so many questions waiting."""
-
-    def __init__(
-        self,
-        database: Database,
-        *scripts: Sequence[ScriptStep],
-        surface: FakeSurface | None = None,
-    ) -> None:
-        super().__init__(
-            database,
-            backend=FakeBackend(*scripts),
-            preset={"busy": "queue"},
-            surface=surface,
-            max_waiting=MOST,
-        )
+def limited_setup(database: Database, *scripts: Sequence[ScriptStep], **parts: Any) -> Setup:
+    """Return a worker whose conversations may have so many questions waiting."""
+    limits = LimitSettings(answers_per_person=0, waiting_in_conversation=MOST)
+    settings = {"limits": limits}
+    return Setup(database, *scripts, preset={"busy": "queue"}, settings=settings, **parts)
 
 
 def question(number: int, author: Person = ALICE, text: str = "") -> Said:
@@ -235,12 +186,10 @@ def busy_notices(setup: Setup) -> list[str]:
     return [text for text in setup.texts if "I am busy" in text]
 
 
-async def test_question_over_the_limit_is_not_answered_and_told_so_behind_the_answer(
-    database: Database,
-) -> None:
+async def test_question_over_the_limit_is_refused_behind_the_answer(database: Database) -> None:
     go_on, go_on_next = asyncio.Event(), asyncio.Event()
     next_answers: list[Sequence[ScriptStep]] = [[go_on_next, "next"], *([["next"]] * (MOST - 1))]
-    setup = LimitedSetup(database, [go_on, "first"], *next_answers)
+    setup = limited_setup(database, [go_on, "first"], *next_answers)
     async with answering(setup, question(1)) as worker:
         await setup.receive(*(question(number) for number in range(2, MOST + 2)))
         people = [Person(f"telegram:{number}", f"P{number}") for number in range(100, 150)]
@@ -258,7 +207,7 @@ async def test_question_over_the_limit_is_not_answered_and_told_so_behind_the_an
 
 
 async def test_process_that_dies_before_its_answer_has_refused_nothing(database: Database) -> None:
-    setup = LimitedSetup(database, [asyncio.Event()])
+    setup = limited_setup(database, [asyncio.Event()])
     async with answering(setup, question(1)) as worker:
         await setup.receive(*(question(number) for number in range(2, MOST + 3)))
         await advance_in_steps(setup.clock, 5)
@@ -268,7 +217,7 @@ async def test_process_that_dies_before_its_answer_has_refused_nothing(database:
     assert await open_messages(setup) == MOST + 2
 
     scripts = [["again"] for _ in range(MOST + 2)]
-    other = LimitedSetup(database, *scripts, surface=setup.surface)
+    other = limited_setup(database, *scripts, surface=setup.surface)
     await other.conversations.release_all("other")
     await other.work()
 
@@ -279,7 +228,7 @@ async def test_process_that_dies_before_its_answer_has_refused_nothing(database:
 
 async def test_commands_and_lines_for_others_are_not_counted(database: Database) -> None:
     go_on = asyncio.Event()
-    setup = LimitedSetup(database, [go_on, "first"], *(["next"] for _ in range(MOST)))
+    setup = limited_setup(database, [go_on, "first"], *(["next"] for _ in range(MOST)))
     async with answering(setup, question(1)) as worker:
         await setup.receive(*(question(number) for number in range(2, MOST + 2)))
         await setup.receive(question(60, text="/help"))
@@ -349,9 +298,7 @@ async def test_forgetting_is_held_back_by_nothing_else(setup: Setup) -> None:
         *(ButtonAction.TOGGLE, ButtonAction.ABOUT),
     ],
 )
-async def test_presses_over_the_limit_are_refused_before_anything_is_read(
-    setup: Setup, action: ButtonAction
-) -> None:
+async def test_presses_over_the_limit_are_refused(setup: Setup, action: ButtonAction) -> None:
     await setup.say("hello")
     for number in range(2):
         await setup.buttons.refusal(pressed(action, number=1, key=str(number)))

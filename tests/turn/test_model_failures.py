@@ -33,9 +33,7 @@ async def test_fallback_answers_when_the_first_model_fails(database: Database) -
     assert (receipt.provider, receipt.prompt.model) == ("q", "small")
 
 
-async def test_admins_are_told_once_in_an_outage_that_a_fallback_answers(
-    database: Database,
-) -> None:
+async def test_admins_are_told_of_a_fallback_once_in_an_outage(database: Database) -> None:
     away = FakeBackend([BackendUnavailable("p: SECRET", notice="The key is wrong.")])
     clock = FakeClock()
     setup = Setup(
@@ -44,7 +42,7 @@ async def test_admins_are_told_once_in_an_outage_that_a_fallback_answers(
         fallback=FakeBackend(["Hi."]),
         preset={"fallbacks": [{"provider": "q", "model": "small"}]},
         clock=clock,
-        pipeline_parts={"notices": RareNotices(InProcessRateLimits(clock))},
+        notices=RareNotices(InProcessRateLimits(clock)),
     )
     await setup.say("hello", "hello again")
     note = (
@@ -57,9 +55,7 @@ async def test_admins_are_told_once_in_an_outage_that_a_fallback_answers(
     assert setup.texts == ["Hi.", note, "Hi.", "Hi."]  # the outage goes on
 
 
-async def test_admins_are_told_which_model_answered_in_place_of_another(
-    database: Database,
-) -> None:
+async def test_admins_are_told_which_model_answered_in_place_of_another(database: Database) -> None:
     away, other = FakeBackend([BackendUnavailable("refused")]), FakeBackend(["Hi."])
     preset = {"fallbacks": [{"provider": "q", "model": "small"}]}
     setup = Setup(database, backend=away, fallback=other, preset=preset)
@@ -133,9 +129,7 @@ async def test_every_message_is_answered_behind_a_full_context(
     assert not any(one["content"].startswith("0 ") for one in sent)
 
 
-async def test_results_of_a_tool_that_fill_the_context_push_out_old_turns(
-    database: Database,
-) -> None:
+async def test_results_of_a_tool_push_old_turns_out_of_the_context(database: Database) -> None:
     error = "This model's maximum context length is {context} tokens."
     model = SmallModel(error, 400)
 

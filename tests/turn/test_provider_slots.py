@@ -20,7 +20,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
 from bot.texts.text import translate
 from bot.turn.limits import slots as provider_slots
-from bot.turn.limits.slots import ProviderSlots, SlotQueue, SlotRequest, Urgency
+from bot.turn.limits.slots import ProviderSlots, Urgency
 from tests.fakes import FakeClock, run_ready_tasks
 from tests.samples import make_incoming
 from tests.turn.setup import Setup, working
@@ -129,18 +129,6 @@ async def test_chats_take_turns_however_many_requests_one_has() -> None:
     assert made.begun[:5] == ["noisy 0", "quiet 0", "noisy 1", "quiet 1", "noisy 2"]
 
 
-async def test_questions_go_first_also_before_what_waits_in_other_processes() -> None:
-    async with requests_of_processes(3, limit=1) as [one, other, third]:
-        await one.ask("first", "a")
-        await one.ask("overheard", "b", Urgency.REACTION)
-        await other.ask("summary", urgency=Urgency.BACKGROUND)
-        await third.ask("question 0", "c")
-        await third.ask("question 1", "d")
-        for _ in range(5):
-            await one.clock.advance(ANSWER_SECONDS)
-    assert one.begun == ["first", "question 0", "question 1", "overheard", "summary"]
-
-
 async def test_processes_take_turns_however_many_requests_one_has() -> None:
     async with requests_of_processes(2, limit=1) as [full, other]:
         for number in range(6):
@@ -150,16 +138,6 @@ async def test_processes_take_turns_however_many_requests_one_has() -> None:
         for _ in range(5):
             await full.clock.advance(ANSWER_SECONDS)
     assert full.begun[:5] == ["full 0", "full 1", "other 0", "full 2", "other 1"]
-
-
-async def test_process_that_waits_no_more_keeps_no_slot_from_the_others() -> None:
-    async with requests_of_processes(2, limit=1) as [one, other]:
-        await one.ask("first", "a")
-        gone = await one.ask("question", "b")
-        await other.ask("overheard", "c", Urgency.REACTION)
-        await cancel_and_wait([gone])
-        await one.clock.advance(ANSWER_SECONDS + 1)
-    assert one.begun == ["first", "overheard"]
 
 
 async def test_one_chat_never_holds_all_slots() -> None:
@@ -346,25 +324,12 @@ async def test_who_waits_for_a_minute_is_told_also_behind_others() -> None:
         assert len(failed) + len(made.begun) == len(blocked)
 
 
-def test_position_counts_those_that_go_first() -> None:
-    queue = SlotQueue()
-    background, question = Urgency.BACKGROUND, Urgency.QUESTION
-    chats = (("", background), ("a", question), ("b", question))
-    summary, first, second = (SlotRequest("p", 4, *one) for one in chats)
-    for one in (summary, first, second):
-        queue.enter(one)
-    assert [queue.position(one) for one in (first, second, summary)] == [1, 2, 3]
-    assert [one.may_try.is_set() for one in (first, second, summary)] == [True, False, False]
-    queue.leave(first, is_served=True)
-    assert second.may_try.is_set()
-
-
 async def test_command_is_answered_while_all_slots_are_held(database: Database) -> None:
     clock = FakeClock()
     rates = InProcessRateLimits(clock)
     assert await rates.acquire("p", 1, "another process", 600)
     slots = ProviderSlots(rates, clock, {"p": 1}, lease_seconds=240)
-    setup = Setup(database, clock=clock, pipeline_parts={"slots": slots})
+    setup = Setup(database, clock=clock, provider_slots=slots)
     async with working(setup, "a question", make_incoming("/help", key="6:1", chat="6")):
         await wait_until(lambda: slots.waiting("p") == 1)
         await setup.work("telegram:6")

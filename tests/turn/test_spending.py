@@ -76,12 +76,6 @@ async def test_budget_refuses_with_the_time_of_renewal(database: Database) -> No
     assert setup.backend.prompts[0].max_output_tokens == 400  # what is reserved is enough
 
 
-async def test_budget_of_somebody_else_is_another_one(database: Database) -> None:
-    setup = make_setup(database, ["Hi.", DONE], ["Ho.", DONE], limits={PERSON_A_DAY: 4_100})
-    await setup.say("hello", make_incoming("again", key="5:2", author=BOB))
-    assert setup.texts == ["Hi.", "Ho."]
-
-
 async def test_budget_is_renewed(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DONE], ["Ho.", DONE], limits={PERSON_A_DAY: 4_100})
     await setup.say("hello", "again")
@@ -192,7 +186,7 @@ class Burst:
             limits=LIMITS_OF_CHATS,
             clock=clock,
             preset={"context": "all"},
-            pipeline_parts={"spending": self._spending},
+            spending=self._spending,
         )
         preset = self.setup.resolver.default
         self._caps: dict[str, BudgetCap] = {}
@@ -252,7 +246,7 @@ async def test_who_asks_too_much_delays_nobody_elses_answer(database: Database) 
         limits=LIMITS_OF_CHATS,
         clock=clock,
         preset={"context": "all"},
-        pipeline_parts={"limits": limits},
+        answer_limits=limits,
     )
     await setup.say(asked(1, BOB))
     await answer_all(setup, asked(2, ALICE), asked(3, BOB))
