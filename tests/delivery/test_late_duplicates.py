@@ -6,12 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from bot.chat.outgoing import Face, Limits, OutboxState
-from bot.delivery.sender import Sender
 from bot.errors import OutcomeUnknown, RateLimited, Refused, Unreachable
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SenderIdentity, SqlOutbox
 from tests.delivery.setup import LANE, WITHOUT_NONCES, Delivery, working
 from tests.fakes import LIMITS, FakeSurface
 from tests.samples import begin, make_incoming
@@ -95,9 +93,7 @@ async def test_copy_that_is_accepted_late_is_deleted_within_75_seconds(database:
     assert list(chat.surface.messages) == ["1", "2"], "the copy that is known stays"
 
 
-async def test_copy_with_the_first_words_of_a_growing_answer_is_deleted(
-    database: Database,
-) -> None:
+async def test_copy_with_the_first_words_of_a_growing_answer_is_deleted(database: Database) -> None:
     chat = Chat(database)
     chat.surface.fail_next("send", _LOST)
     await chat.delivery.queue("first words and all the others", opening="first words")
@@ -111,9 +107,7 @@ async def test_copy_with_the_first_words_of_a_growing_answer_is_deleted(
     assert chat.texts == ["first words and all the others"]
 
 
-async def test_two_copies_are_deleted_where_two_sends_are_accepted_late(
-    database: Database,
-) -> None:
+async def test_two_copies_are_deleted_where_two_sends_are_accepted_late(database: Database) -> None:
     chat = Chat(database)
     chat.surface.fail_next("send", _LOST, _LOST)
     await chat.delivery.queue("a")
@@ -141,35 +135,6 @@ async def test_copy_is_found_where_the_second_response_was_lost_too(database: Da
         await chat.delivery.clock.advance(10)
         await chat.delivery.work()
         assert await chat.delivery.states() == [OutboxState.SENT]
-        await chat.search()
-    assert chat.texts == ["a"]
-
-
-async def test_copy_is_deleted_where_another_process_sent_the_row_again(
-    database: Database,
-) -> None:
-    chat = Chat(database)
-    delivery = chat.delivery
-    other = Sender(
-        SqlOutbox(database, delivery.clock, SenderIdentity("other", settle_seconds=10)),
-        {"telegram": chat.surface},
-        delivery.clock,
-        settle_seconds=10,
-    )
-
-    async def leave(_lane: str, _wait: float) -> None:
-        return None
-
-    delivery.sender._take_again = leave  # type: ignore[method-assign,assignment] # it is slower
-    chat.surface.fail_next("send", _LOST)
-    await delivery.queue("a")
-    async with chat.searching():
-        await delivery.work()
-        await delivery.clock.advance(10)
-        await delivery.work()
-        assert chat.texts == []
-        await other.work((await other.take([LANE]))[LANE])
-        chat.surface.accept("a")
         await chat.search()
     assert chat.texts == ["a"]
 
@@ -209,9 +174,7 @@ async def test_message_that_is_being_sent_holds_back_the_search(database: Databa
     assert chat.texts == ["a", "a"]
 
 
-async def test_rows_that_were_queued_meanwhile_are_due_after_the_search(
-    database: Database,
-) -> None:
+async def test_rows_that_were_queued_meanwhile_are_due_after_the_search(database: Database) -> None:
     chat = Chat(database)
     await chat.send_twice("a")
     chat.surface.gate = asyncio.Event()
@@ -260,9 +223,7 @@ async def test_copy_that_may_not_be_deleted_is_left(database: Database) -> None:
     assert chat.delivery.calls("delete") == 1
 
 
-async def test_copy_is_deleted_although_its_conversation_was_forgotten(
-    database: Database,
-) -> None:
+async def test_copy_is_deleted_although_its_conversation_was_forgotten(database: Database) -> None:
     chat = Chat(database)
     async with chat.searching():
         await chat.send_twice("a")

@@ -92,9 +92,7 @@ async def test_live_edits_of_one_answer_are_not_held_back_by_our_own_count(limit
 
 
 @pytest.mark.parametrize("counts_typing", [False, True])
-async def test_typing_indicators_count_for_the_bot_where_the_platform_counts_them(
-    counts_typing: bool,
-) -> None:
+async def test_typing_counts_for_the_bot_where_the_platform_counts_it(counts_typing: bool) -> None:
     windows = (CallWindow(3, 5.0, reserved=1),)
     limits = replace(LIMITS, bot_calls=windows, counts_typing=counts_typing)
     setup = Setup(FakeSurface(limits))
@@ -193,9 +191,7 @@ async def test_learned_rate_holds_for_sends_only_after_a_refusal() -> None:
         ("bot", {"send", "edit", "typing", "another chat"}),
     ],
 )
-async def test_refusal_blocks_its_scope_for_as_long_as_it_says(
-    scope: RefusedScope, blocked: set[str]
-) -> None:
+async def test_refusal_blocks_its_scope_as_it_says(scope: RefusedScope, blocked: set[str]) -> None:
     setup = Setup(FakeSurface())
     setup.surface.messages["1"] = ""
     setup.surface.fail_next("send", RateLimited(30, scope))

@@ -44,14 +44,6 @@ async def work_until_settled(delivery: Delivery) -> None:
     await delivery.work()
 
 
-async def test_queued_rows_are_sent_in_order(database: Database) -> None:
-    delivery = Delivery(database)
-    await delivery.queue("a", "b", "c")
-    await delivery.work()
-    assert delivery.texts == ["a", "b", "c"]
-    assert await delivery.states() == [OutboxState.SENT] * 3
-
-
 async def test_notice_is_dropped_if_an_answer_waits_behind_it(database: Database) -> None:
     delivery = Delivery(database)
     await delivery.queue("a")
@@ -85,9 +77,7 @@ async def test_content_that_is_refused_in_any_form_is_named(database: Database) 
     assert await delivery.states() == [OutboxState.SENT] * 2
 
 
-async def test_words_that_a_moderator_forbids_are_sent_in_no_other_form(
-    database: Database,
-) -> None:
+async def test_words_that_a_moderator_forbids_are_sent_in_no_other_form(database: Database) -> None:
     delivery = Delivery(database)
     delivery.surface.fail_next("send", WordsRefused("200000"))
     await delivery.queue("a", "b")
@@ -113,7 +103,7 @@ async def test_delayed_row_holds_back_the_rows_behind_it(database: Database) -> 
     ("error", "seconds"),
     [(RateLimited(60), 60), (PlatformFatal("who are you?"), 30)],
 )
-async def test_row_with_a_long_delay_is_rescheduled(
+async def test_long_delay_reschedules(
     database: Database, error: PlatformError, seconds: float
 ) -> None:
     delivery = Delivery(database)
@@ -125,9 +115,7 @@ async def test_row_with_a_long_delay_is_rescheduled(
 
 
 @pytest.mark.parametrize("error", [RateLimited(2), Unreachable("no route")])
-async def test_row_with_a_short_delay_is_waited_for(
-    database: Database, error: PlatformError
-) -> None:
+async def test_short_delay_is_waited_for(database: Database, error: PlatformError) -> None:
     delivery = Delivery(database)
     delivery.surface.fail_next("send", error)
     await delivery.queue("a")
@@ -175,9 +163,7 @@ async def test_answer_whose_message_is_gone_when_it_is_complete_is_sent_anew(
     assert await delivery.states() == [OutboxState.SENT, OutboxState.DEAD]
 
 
-async def test_answer_that_is_sent_anew_is_looked_up_when_its_response_is_lost(
-    database: Database,
-) -> None:
+async def test_answer_sent_anew_is_looked_up_if_its_response_is_lost(database: Database) -> None:
     delivery = Delivery(database, replace(WITHOUT_NONCES, hears_deletions=False))
     await delivery.queue("whole", opening="first words")
     [opening] = (await delivery.sender.take([LANE])).values()
@@ -196,9 +182,7 @@ async def test_answer_that_is_sent_anew_is_looked_up_when_its_response_is_lost(
 
 
 @pytest.mark.parametrize("may_send", [True, False])
-async def test_refused_file_is_named_where_a_message_may_be_sent(
-    database: Database, may_send: bool
-) -> None:
+async def test_refused_file_is_named_if_possible(database: Database, may_send: bool) -> None:
     delivery = Delivery(database)
     refusals = [Refused("no right to attach files")] * (1 if may_send else 2)
     delivery.surface.fail_next("send", *refusals)
@@ -273,19 +257,6 @@ async def test_answer_that_may_neither_be_edited_nor_sent_is_given_up(
 
 
 @pytest.mark.parametrize("limits", [LIMITS, WITHOUT_NONCES])
-async def test_message_with_a_lost_response_is_found_and_not_sent_again(
-    database: Database, limits: Limits
-) -> None:
-    delivery = Delivery(database, limits)
-    delivery.surface.responses_to_lose = 1
-    await delivery.queue("a", "b")
-    await work_until_settled(delivery)
-    assert delivery.texts == ["a", "b"]
-    assert delivery.calls("send") == 2
-    assert delivery.calls("find") == 1
-
-
-@pytest.mark.parametrize("limits", [LIMITS, WITHOUT_NONCES])
 async def test_message_that_never_arrived_is_sent_again_with_the_same_nonce(
     database: Database, limits: Limits
 ) -> None:
@@ -317,9 +288,7 @@ async def test_file_with_an_unknown_outcome_is_delivered_once(
     assert delivery.calls("edit") == 0
 
 
-async def test_unknown_outcome_waits_to_settle_on_a_platform_without_nonces(
-    database: Database,
-) -> None:
+async def test_unknown_outcome_settles_first_without_nonces(database: Database) -> None:
     delivery = Delivery(database, WITHOUT_NONCES)
     delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     await delivery.queue("a", opening="first")
@@ -337,9 +306,7 @@ async def test_outcome_of_a_request_that_is_over_is_looked_up_soon(database: Dat
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.SENT, OutboxState.SENT]
 
 
-async def test_message_of_a_webhook_is_never_repeated_before_it_was_looked_for(
-    database: Database,
-) -> None:
+async def test_message_of_a_webhook_is_repeated_only_after_a_search(database: Database) -> None:
     """There are nonces on the platform, but none for messages of webhooks."""
     delivery = Delivery(database, replace(LIMITS, shows_faces=True, repeats_faces=False))
     delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
@@ -379,9 +346,7 @@ async def test_message_sent_by_a_killed_process_is_found(database: Database) -> 
     "error",
     [RateLimited(30), Unreachable("no route"), PlatformFatal("who are you?"), OutcomeUnknown("?")],
 )
-async def test_row_stays_unknown_while_the_search_fails(
-    database: Database, error: PlatformError
-) -> None:
+async def test_row_is_unknown_while_searches_fail(database: Database, error: PlatformError) -> None:
     delivery = Delivery(database)
     await delivery.queue("a")
     await delivery.crash()
@@ -393,7 +358,7 @@ async def test_row_stays_unknown_while_the_search_fails(
     assert delivery.calls("send") == 0
 
 
-async def test_message_is_sent_again_with_its_nonce_where_the_search_is_refused(
+async def test_message_is_repeated_with_its_nonce_if_no_search_is_allowed(
     database: Database,
 ) -> None:
     delivery = Delivery(database)
@@ -408,9 +373,7 @@ async def test_message_is_sent_again_with_its_nonce_where_the_search_is_refused(
     assert await delivery.states() == [OutboxState.SENT]
 
 
-async def test_row_is_dead_where_search_is_refused_and_there_are_no_nonces(
-    database: Database,
-) -> None:
+async def test_row_is_dead_without_nonces_if_no_search_is_allowed(database: Database) -> None:
     delivery = Delivery(database, WITHOUT_NONCES)
     await delivery.queue("a", opening="first")
     await delivery.crash()
@@ -420,26 +383,13 @@ async def test_row_is_dead_where_search_is_refused_and_there_are_no_nonces(
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.DEAD]
 
 
-async def test_response_to_an_interaction_is_repeated_without_a_search(
-    database: Database,
-) -> None:
+async def test_response_to_an_interaction_is_repeated_without_a_search(database: Database) -> None:
     delivery = Delivery(database)
     await delivery.queue("a", said=replace(make_incoming(), interaction="app:token"))
     await delivery.crash()
     await delivery.work()
     assert delivery.texts == ["a"]
     assert delivery.calls("find") == 0
-
-
-async def test_sender_leaves_rows_of_other_platforms_to_other_processes(
-    database: Database,
-) -> None:
-    elsewhere, here = Delivery(database, platforms=("discord",)), Delivery(database)
-    await elsewhere.queue("a")
-    await elsewhere.work()
-    assert await elsewhere.states() == [OutboxState.PENDING]
-    await here.work()
-    assert here.texts == ["a"]
 
 
 async def test_unknown_outcome_waits_for_a_sender_of_its_platform(database: Database) -> None:
@@ -456,14 +406,6 @@ async def test_unknown_outcome_waits_for_a_sender_of_its_platform(database: Data
 def test_nonce_is_derived_from_turn_and_part() -> None:
     assert make_nonce("discord:7", 0) == make_nonce("discord:7", 0) == "UUIHXVOY55CHZNP3UOSANEIS"
     assert len({make_nonce(turn, part) for turn in ("a", "b", "a/1") for part in range(3)}) == 9
-
-
-async def test_two_senders_never_take_the_same_row(database: Database) -> None:
-    delivery = Delivery(database)
-    await delivery.queue("a")
-    async with asyncio.TaskGroup() as group:
-        taken = [group.create_task(delivery.outbox.take([LANE])) for _ in range(5)]
-    assert sum(len(one.result()) for one in taken) == 1
 
 
 # --- rows that always fail -----------------------------------------------------------------------

@@ -158,15 +158,6 @@ async def test_few_rows_are_taken_while_the_platform_refuses_every_call_of_a_bot
     assert len(outbox.sent) == 300
 
 
-async def test_lanes_that_wait_longest_are_sent_first() -> None:
-    outbox = outbox_with(lanes(300))
-    async with running(outbox):
-        await outbox.clock.advance(5)
-        first = set(outbox.sent)
-        assert len(first) >= 120
-    assert first <= set(lanes(len(first) + 32))
-
-
 async def test_rows_that_were_taken_when_they_were_queued_are_taken_about_once_more() -> None:
     outbox = outbox_with(lanes(300))
     async with running(outbox) as [process]:
@@ -215,14 +206,6 @@ async def test_lanes_that_a_process_holds_can_be_taken_by_another() -> None:
     async with running(outbox):
         await outbox.clock.advance(30)
     assert len(outbox.sent) == 300
-
-
-async def test_three_processes_take_rows_that_wait_less_than_twice() -> None:
-    outbox = outbox_with(lanes(300))
-    async with running(outbox, processes=3):
-        await outbox.clock.advance(20)
-    assert len(outbox.sent) == 300
-    assert outbox.takes.total() <= 600
 
 
 async def test_held_lanes_are_sent_although_new_rows_keep_coming() -> None:

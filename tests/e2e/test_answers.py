@@ -38,9 +38,7 @@ three_an_hour = pytest.mark.runs_with(
 
 
 @at(*PRIVATE)
-async def test_stop_ends_the_request_and_keeps_what_was_shown(
-    where: Conversation, model: ModelServer
-) -> None:
+async def test_stop_keeps_what_was_shown(where: Conversation, model: ModelServer) -> None:
     with model.held():
         async with model.reaching_half():
             question = where.ask()
@@ -58,23 +56,12 @@ async def test_stop_ends_the_request_and_keeps_what_was_shown(
     await where.shows(*told, question, taken_back)
 
 
-@at(*PRIVATE)
-async def test_stop_sent_right_behind_its_question_stops_it(where: Conversation) -> None:
-    stopped = where.ask(words=400)
-    where.say("/stop")
-    await where.ask_and_wait()
-    assert "Stopped. /retry answers again." in where.texts()
-    assert stopped.answer[-20:] not in " ".join(where.texts())
-
-
 # --- thoughts ------------------------------------------------------------------------------------
 
 
 @with_thoughts
 @at(*GROUPS)
-async def test_thoughts_are_folded_under_their_answer(
-    where: Conversation, model: ModelServer
-) -> None:
+async def test_thoughts_are_folded_under_answers(where: Conversation, model: ModelServer) -> None:
     model.thoughts = ("They want ", "a ||list||, ", "says @alice.")
     model.grow_slowly()
     question = where.ask()
@@ -120,62 +107,6 @@ async def test_ten_people_at_once_get_one_answer(where: Conversation, model: Mod
     for question, say in zip(questions, ten_people(where), strict=True):
         say(f"{where.mention}please {question.token}")
     await where.shows(first, questions)
-
-
-@gathering
-@at(*GROUPS)
-async def test_questions_during_an_answer_get_one_answer_after_it(
-    where: Conversation, model: ModelServer
-) -> None:
-    model.answers_all = True
-    with model.held():
-        async with model.reaching_half():
-            first = where.ask()
-        await where.begins(first)
-        questions = [where.ask(who=number % 2) for number in range(4)]
-    await where.shows(first, questions)
-    assert len(model.asked_about(questions[0].token)) == 1
-
-
-@gathering
-@at(*PRIVATE)
-async def test_next_message_in_private_interrupts_and_both_are_answered(
-    where: Conversation, model: ModelServer
-) -> None:
-    model.answers_all = True
-    with model.held():
-        async with model.reaching_half():
-            first = where.ask()
-        await where.begins(first)
-        async with model.hanging_up():
-            following = where.ask()
-    await where.shows([first, following])
-
-
-@gathering
-@at(*PRIVATE)
-async def test_two_quick_messages_in_private_get_one_answer(
-    where: Conversation, model: ModelServer
-) -> None:
-    model.answers_all = True
-    first = await where.ask_and_wait()
-    model.chunk_delays = (0.5,)
-    await where.shows(first, [where.ask(), where.ask()])
-
-
-@gathering
-@at("telegram_dm", "telegram_group")
-async def test_growing_answer_is_opened_with_its_first_words(
-    where: TelegramChat, model: ModelServer
-) -> None:
-    with model.held():
-        async with model.reaching_half():
-            question = where.ask()
-        await where.begins(question)
-    await where.shows(question)
-    [sent] = [str(call["params"]["text"]) for call in where.sends()]
-    assert sent.startswith(f"RS{question.name}")
-    assert len(sent) < len(question.answer)
 
 
 # --- long answers --------------------------------------------------------------------------------
@@ -226,22 +157,7 @@ async def test_long_answer_goes_on_in_a_thread_once(
 
 @in_threads
 @at("channel")
-async def test_growing_answer_goes_on_in_its_thread(where: DiscordChat, model: ModelServer) -> None:
-    with model.held():
-        question = where.ask(words=LONG)
-        await where.wait_until(lambda: in_thread(where))
-        first = in_channel(where)
-        assert len(first) == 1
-        assert question.answer.startswith(" ".join([*first, *in_thread(where)]))
-    await where.wait_until(lambda: " ".join([*first, *in_thread(where)]) == question.answer)
-    assert in_channel(where) == first
-
-
-@in_threads
-@at("channel")
-async def test_thread_knows_its_answer_and_needs_no_mention(
-    where: DiscordChat, model: ModelServer
-) -> None:
+async def test_thread_goes_on_without_a_mention(where: DiscordChat, model: ModelServer) -> None:
     long = where.ask(words=LONG)
     await where.wait_until(lambda: len(in_thread(where)) > 1)
     thread = thread_of(where)
@@ -277,9 +193,7 @@ async def test_answer_that_automod_blocks_is_replaced_by_a_word_to_the_asker(
 
 @three_an_hour
 @at(*GROUPS)
-async def test_person_over_the_limit_is_told_once_and_others_are_answered(
-    where: Conversation,
-) -> None:
+async def test_person_over_the_limit_is_told_once_others_are_answered(where: Conversation) -> None:
     notice = (
         "That is more than 3 messages in 3600 s. I have read yours, but will not answer it."
         " Please write again in "
@@ -292,10 +206,15 @@ async def test_person_over_the_limit_is_told_once_and_others_are_answered(
 
 
 @one_at_a_time
-async def test_command_waits_for_no_place_among_the_answers(
+async def test_what_asks_for_no_answer_waits_for_no_place_among_the_answers(
     running: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
 ) -> None:
+    """Commands, and buttons that delete."""
     asked, waiting, told = map(platforms.open, ("telegram_group", "channel", "telegram_dm"))
+    pressed = [platforms.open(kind) for kind in ("telegram_dm", "channel")]
+    for where in pressed:
+        where.ask()
+        await where.wait_until(lambda: DELETE in (where.buttons() or [[]])[-1])  # noqa: B023
     answered = model.halfway
     with model.held():
         async with model.reaching_half():
@@ -303,28 +222,13 @@ async def test_command_waits_for_no_place_among_the_answers(
         second = waiting.ask()
         told.say("/help")
         await told.shows_new()
+        for where in pressed:
+            await where.press(DELETE)
+            await where.shows()
         assert waiting.texts() == []
         assert model.halfway == answered + 1
     await waiting.shows(second)
     await asked.shows(first)
-
-
-@one_at_a_time
-async def test_button_that_asks_for_no_answer_waits_for_no_place_among_the_answers(
-    running: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
-) -> None:
-    asked, *pressed = map(platforms.open, ("telegram_group", "telegram_dm", "channel"))
-    for where in pressed:
-        where.ask()
-        await where.wait_until(lambda: DELETE in (where.buttons() or [[]])[-1])  # noqa: B023
-    with model.held():
-        async with model.reaching_half():
-            question = asked.ask(words=40)
-        for where in pressed:
-            await where.press(DELETE)
-            await where.shows()
-        assert asked.texts() != [question.answer]
-    await asked.shows(question)
 
 
 @strictly_paced

@@ -11,7 +11,6 @@ from tests.support.chats import (
     AT_ONCE,
     DELETE,
     RETRY,
-    STOP,
     TELEGRAM_PEOPLE,
     Conversation,
     DiscordChat,
@@ -58,22 +57,6 @@ async def test_buttons_work_after_a_restart_for_who_asked(
     await where.shows(question, labels=[*AT_ONCE, "‹", "2/2"])
     await where.press(DELETE)
     await where.shows()
-
-
-@at(*GROUPS)
-async def test_stop_button_ends_the_answer(where: Conversation, model: ModelServer) -> None:
-    with model.held():
-        async with model.reaching_half():
-            where.ask(words=40)
-        await where.labelled(STOP)
-        hung_up = model.hung_up
-        assert await where.private_reply(await where.press(STOP, who=1)) == NOT_YOURS
-        assert model.hung_up == hung_up
-        async with model.hanging_up():
-            await where.press(STOP)
-    await where.labelled(*AT_ONCE)
-    [shown] = where.texts()
-    assert shown.endswith("⚠ (stopped)")
 
 
 @at("channel")
@@ -156,9 +139,7 @@ async def test_menus_on_discord_are_their_authors_and_everybody_is_told(
 
 
 @at("telegram_group")
-async def test_menus_on_telegram_are_locked_to_their_author(
-    where: TelegramChat, running: ServiceProcess
-) -> None:
+async def test_menus_on_telegram_are_locked(where: TelegramChat, running: ServiceProcess) -> None:
     where.make_admins(*TELEGRAM_PEOPLE)
     where.say("/preset menu")
     await where.wait_until(lambda: any("nova" in labels for labels in where.buttons()))
@@ -174,9 +155,7 @@ async def test_menus_on_telegram_are_locked_to_their_author(
 
 
 @at("channel")
-async def test_free_values_are_entered_into_forms_on_discord(
-    where: DiscordChat, running: ServiceProcess
-) -> None:
+async def test_values_are_entered_into_forms(where: DiscordChat, running: ServiceProcess) -> None:
     admin, menu = where.platforms.admin, await open_menu(where, "settings menu")
 
     async def open_form(label: str) -> Any:
@@ -204,9 +183,7 @@ async def test_free_values_are_entered_into_forms_on_discord(
 
 
 @at("telegram_group")
-async def test_free_values_are_written_in_replies_on_telegram(
-    where: TelegramChat, running: ServiceProcess
-) -> None:
+async def test_values_are_written_in_replies(where: TelegramChat, running: ServiceProcess) -> None:
     """The question is lost on its way and asked once; the service is killed before the reply."""
     asked = where.say("/preset menu")
     where.make_admins(TELEGRAM_PEOPLE[0])
@@ -228,16 +205,6 @@ async def test_free_values_are_written_in_replies_on_telegram(
     await running.restart()
     where.reply("nova")
     await where.wait_until(lambda: where.texts()[1:] == [question, TOLD])
-
-
-@at("telegram_group")
-async def test_description_is_written_in_a_reply_on_telegram(where: TelegramChat) -> None:
-    where.say("/settings")
-    await where.wait_until(lambda: any(ABOUT_ME in labels for labels in where.buttons()))
-    await where.press(ABOUT_ME)
-    await where.shows_new("How do you describe")
-    where.reply("a tall knight")
-    await where.wait_until(lambda: "a tall knight" in where.texts()[-1])
 
 
 # --- menus, forms and albums on Discord around faults and kills ----------------------------------
@@ -279,18 +246,6 @@ async def test_native_command_is_answered_in_public_once(where: DiscordChat, fau
     response = await where.slash(where.platforms.admin, "preset use", name="nova")
     assert not response.ephemeral
     await where.shows(TOLD)
-
-
-@at("channel")
-@pytest.mark.parametrize("fault", FAULTS)
-async def test_form_is_opened_and_followed(where: DiscordChat, fault: str) -> None:
-    admin, menu = where.platforms.admin, await open_menu(where, "settings menu")
-    form = await admin.click(menu.response, label=ABOUT_ME)
-    await wait_until(lambda: form.modal)
-    disturb(where, fault)
-    await admin.submit_modal(form, {"text": "I am a tall knight"})
-    described = "How you describe yourself: chosen for this channel"
-    await wait_until(lambda: described in menu.response.content)
 
 
 @at("channel")

@@ -8,7 +8,7 @@ from simcord.backend import serializers
 from simcord.builders import UserHandle
 
 from tests.support.chats import Conversation, DiscordChat, LoopbackPlatforms, Question, TelegramChat
-from tests.support.features import GROUPS, ON_THE_WIRES, PRIVATE, at
+from tests.support.features import GROUPS, ON_THE_WIRES, at
 from tests.support.model_server import ModelServer
 from tests.support.service_process import TESTER, ServiceProcess, preset_json
 from tests.support.transcripts import expected_answer
@@ -54,15 +54,6 @@ async def test_thread_needs_no_mention_after_the_first_answer(where: Conversatio
     await where.shows(first, expected_answer("Tbc03:3"))
 
 
-@at(*PRIVATE)
-async def test_settings_why_names_the_reasons(where: Conversation) -> None:
-    """In private chats everybody is an admin."""
-    await where.ask_and_wait()
-    where.say("/settings why")
-    reason = "was addressed: this is a private chat"
-    await where.wait_until(lambda: reason in where.texts()[-1])
-
-
 # --- who shares a history ------------------------------------------------------------------------
 
 
@@ -78,9 +69,7 @@ def read_before(model: ModelServer, question: Question, *others: Question) -> li
 
 
 @at(*GROUPS)
-async def test_people_are_answered_side_by_side_and_replies_go_on(
-    where: Conversation, model: ModelServer
-) -> None:
+async def test_people_and_chains_have_histories(where: Conversation, model: ModelServer) -> None:
     await set_scope(where, "user", "each person")
     with model.held():
         async with model.reaching_half(2):
@@ -103,36 +92,6 @@ async def test_people_are_answered_side_by_side_and_replies_go_on(
 
 
 # --- who speaks ----------------------------------------------------------------------------------
-
-
-@at(*GROUPS)
-async def test_labels_start_with_the_second_speaker_and_cover_older_messages(
-    where: Conversation, model: ModelServer
-) -> None:
-    first, second = ("U1", "U2") if where.is_telegram else ("alice", "bob")
-
-    one = await where.ask_and_wait()
-    two = await where.ask_and_wait()
-    alone = model.requests[-1]
-    three = await where.ask_and_wait(who=1)
-    group = model.requests[-1]
-
-    assert [(each["role"], each["content"]) for each in alone["messages"]] == [
-        ("system", "You are a tester."),
-        ("user", f"please {one.token}"),
-        ("assistant", one.answer),
-        ("user", f"please {two.token}"),
-    ]
-    assert [(each["role"], each["content"]) for each in group["messages"]] == [
-        ("system", "You are a tester."),
-        ("user", f"{first}:please {one.token}"),
-        ("assistant", f"tester:{one.answer}"),
-        ("user", f"{first}:please {two.token}"),
-        ("assistant", f"tester:{two.answer}"),
-        ("user", f"{second}:please {three.token}"),
-    ]
-    assert "stop" not in alone
-    assert group["stop"] == [f"\n{second}:", f"\n{first}:"]
 
 
 @at(*GROUPS)
@@ -194,21 +153,6 @@ async def test_what_people_said_is_background_also_after_a_restart(
     assert reads(channel) == 2  # once before the first answer, once to catch up
 
 
-@at(*GROUPS)
-async def test_person_stops_being_observed(where: Conversation, model: ModelServer) -> None:
-    where.say("the code is SECRET", 1)
-    where.tell("/settings me off", 1)
-    await where.wait_until(lambda: "nowhere" in str(where.texts()))
-    where.say("the key is SECRET", 1)
-    other = where.another()
-    other.say("elsewhere it is SECRET", 1)
-    for place in (where, other):
-        await place.ask_and_wait()
-        assert "SECRET" not in str(model.requests[-1])
-    where.tell("/settings me on", 1)
-    await where.wait_until(lambda: "Where a channel" in where.texts()[-1])
-
-
 @at("channel")
 @pytest.mark.parametrize("is_private", [False, True], ids=["in a channel", "in a DM"])
 async def test_person_stops_being_observed_by_a_native_command(
@@ -235,17 +179,6 @@ async def test_person_stops_being_observed_by_a_native_command(
         place.say("the key is KNOWN", 1)
         question = await place.ask_and_wait()
         assert "KNOWN" in model.newest_message(question.token)
-
-
-@at("channel")
-async def test_channel_stays_new_while_its_preset_is_chosen(
-    where: Conversation, model: ModelServer
-) -> None:
-    where.say("the ferry sank")
-    where.tell("/preset use tester", 1)
-    await where.shows_new()
-    question = await where.ask_and_wait()
-    assert "the ferry sank" in model.newest_message(question.token)
 
 
 # --- greetings -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.chats import Conversation, LoopbackPlatforms
-from tests.support.features import GROUPS, ON_THE_WIRES
+from tests.support.features import ON_THE_WIRES
 from tests.support.model_server import ModelServer
 from tests.support.service_process import ServiceProcess, preset_json
 
@@ -91,28 +91,3 @@ async def test_all_messages_are_answered_while_one_of_three_providers_is_dead(
     turns = messages_each * len(channels)
     assert len(model.requests) - asked_before == turns
     assert dead.requests - refused_before <= 1.10 * turns
-
-
-async def test_operators_are_told_once_in_private_and_nobody_else(
-    service: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer, dead: DeadProvider
-) -> None:
-    chain = {"provider": "one", "fallbacks": [{"provider": "two"}]}
-    on_discord, on_telegram = platforms.discord_dm(), platforms.telegram_dm()
-    who = f"discord:{on_discord.people[0].id},telegram:{on_telegram.people[0]}"
-    settings = {"TROUPE_ADMINS": who, **providers(dead, model)}
-    await service.run_with(preset_json("tester", **chain), **settings)
-    on_telegram.say("/start")
-    await on_telegram.shows_new()
-    chats = [platforms.open(kind) for kind in GROUPS * 2]
-    asked = [(where, where.ask(words=1)) for where in chats]
-    for where, question in asked:
-        await where.shows(question)
-
-    def notes(private: Conversation) -> list[str]:
-        return [text for text in private.texts() if NOTE in text]
-
-    for private in (on_discord, on_telegram):
-        await private.wait_until(lambda: notes(private))  # noqa: B023
-        assert len(notes(private)) == 1
-    for where, question in asked:
-        assert where.texts() == [question.answer], "who asked is not told"

@@ -19,9 +19,7 @@ def reads_all_messages(platforms: LoopbackPlatforms) -> None:
 
 
 @at(*EVERYWHERE)
-async def test_edited_question_is_answered_again_in_place(
-    where: Conversation, model: ModelServer
-) -> None:
+async def test_edited_question_is_answered_anew(where: Conversation, model: ModelServer) -> None:
     asked = where.ask("aa01")
     await where.shows(asked)
     where.edit(asked.message, f"{where.mention}please Taa02:9")
@@ -40,9 +38,7 @@ async def test_edited_question_is_answered_again_in_place(
 
 
 @at(*EVERYWHERE)
-async def test_edit_during_the_answer_leaves_one_answer(
-    where: Conversation, model: ModelServer
-) -> None:
+async def test_edit_during_an_answer_supersedes_it(where: Conversation, model: ModelServer) -> None:
     with model.held():
         async with model.reaching_half():
             asked = where.ask(words=40)
@@ -68,23 +64,8 @@ async def test_newest_of_many_edits_supersedes_the_others(
     assert len(model.requests) - before < 10 * len(asked)
 
 
-@at(*EVERYWHERE)
-async def test_edit_of_an_older_message_changes_the_history(
-    where: Conversation, model: ModelServer
-) -> None:
-    first, second = where.ask("cc01"), where.ask("cc02")
-    await where.shows(first, second)
-    where.edit(first.message, f"{where.mention}please Tcc03:12")
-    await where.shows(first, second, where.ask("cc04"))
-    prompt = str(model.asked_about("Tcc04")[-1])
-    assert "Tcc03" in prompt
-    assert "Tcc01:12" not in prompt
-
-
 @at(*GROUPS)
-async def test_question_that_loses_its_mention_is_withdrawn(
-    where: Conversation, model: ModelServer
-) -> None:
+async def test_question_without_its_mention_ends(where: Conversation, model: ModelServer) -> None:
     first = where.ask()
     await where.shows(first)
     where.edit(first.message, f"please {first.token}")  # it reads the same without the mention
@@ -99,9 +80,7 @@ async def test_question_that_loses_its_mention_is_withdrawn(
 
 
 @at("channel")
-async def test_deleted_messages_leave_the_history_on_discord(
-    where: DiscordChat, model: ModelServer
-) -> None:
+async def test_deleted_messages_are_forgotten(where: DiscordChat, model: ModelServer) -> None:
     wire = where.platforms.discord
     first, second = where.ask("ee01"), where.ask("ee02")
     await where.shows(first, second)

@@ -47,9 +47,7 @@ def sizes(content: Any) -> list[tuple[int, int]]:
 
 
 @at(*PRIVATE)
-async def test_picture_is_seen_and_only_described_later(
-    where: Conversation, model: ModelServer
-) -> None:
+async def test_picture_is_seen_once_then_named(where: Conversation, model: ModelServer) -> None:
     send(where, "what is Ta1:3", ("cat.png", picture(3200, 1600)))
     await where.shows(expected_answer("Ta1:3"))
     assert sizes(model.newest_message("Ta1:")) == [(1568, 784)]
@@ -57,13 +55,6 @@ async def test_picture_is_seen_and_only_described_later(
     request = model.requests[-1]
     assert "image_url" not in str(request)
     assert "what is Ta1:3\n[picture" in request["messages"][-3]["content"]
-
-
-@at(*PRIVATE)
-async def test_person_is_told_that_a_long_file_was_cut(where: Conversation) -> None:
-    send(where, "what is Td9:3", ("long.txt", b"a line\n" * 20_000))
-    notice = "ℹ long.txt is long: I read only its first 100 KiB."
-    await where.shows(f"{expected_answer('Td9:3')}\n\n{notice}")
 
 
 @at(*PRIVATE)
@@ -76,17 +67,6 @@ async def test_text_of_a_file_is_quoted(
     send(where, "where is Tb1:3", (name, data))
     await where.shows(expected_answer("Tb1:3"))
     assert "> the key is" in model.newest_message("Tb1:")
-
-
-@at("discord_dm")
-async def test_several_files_of_one_message_are_read(
-    where: Conversation, model: ModelServer
-) -> None:
-    files = [("a.png", picture(40, 20)), ("b.png", picture(20, 40)), ("c.txt", b"three")]
-    send(where, "compare Tc1:3", *files)
-    await where.shows(expected_answer("Tc1:3"))
-    assert sizes(model.newest_message("Tc1:")) == [(40, 20), (20, 40)]
-    assert "> three" in str(model.newest_message("Tc1:"))
 
 
 @at(*PRIVATE)
@@ -112,9 +92,7 @@ async def test_picture_that_waited_during_a_crash_is_seen(
 
 
 @at("telegram_dm", "telegram_group")
-async def test_album_is_answered_once_with_all_its_pictures(
-    where: TelegramChat, model: ModelServer
-) -> None:
+async def test_album_is_one_question_here(where: TelegramChat, model: ModelServer) -> None:
     widths = (40, 50, 60, 70)
     for number, width in enumerate(widths):
         caption = f"{where.mention}compare Tf1:3" if number == 1 else None
@@ -132,9 +110,7 @@ async def test_album_is_answered_once_with_all_its_pictures(
 
 
 @at(*EVERYWHERE)
-async def test_paste_that_the_client_has_cut_is_one_question(
-    where: Conversation, model: ModelServer
-) -> None:
+async def test_paste_in_pieces_is_one_question(where: Conversation, model: ModelServer) -> None:
     longest = 4096 if where.is_telegram else 2000
     whole = f"{where.mention}read this: " + "a long story goes on and on " * 300
     where.say(whole[:longest])
@@ -148,9 +124,7 @@ async def test_paste_that_the_client_has_cut_is_one_question(
 
 
 @at(*PRIVATE)
-async def test_voice_message_is_answered_by_its_words(
-    where: Conversation, model: ModelServer
-) -> None:
+async def test_voice_message_is_a_question(where: Conversation, model: ModelServer) -> None:
     audio = b"OggS" + where.kind.encode() * 100
     model.spoken = "I wonder about Ta81:3"
     if isinstance(where, DiscordChat):

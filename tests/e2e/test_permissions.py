@@ -12,7 +12,6 @@ from tests.support.chats import TELEGRAM_PEOPLE, Conversation, LoopbackPlatforms
 from tests.support.features import ON_THE_WIRES
 from tests.support.model_server import ModelServer
 from tests.support.service_process import TESTER, ServiceProcess
-from tests.waiting import wait_until
 
 pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER, TROUPE_LOG_FORMAT="json")]
 
@@ -190,31 +189,6 @@ def sender_chat(user: int, sender: int, **more: Any) -> Callable[[Deployment], A
     return scenario
 
 
-async def anonymous_admin(deployment: Deployment) -> None:
-    """Who writes as the group counts as an admin where one with a name has allowed it."""
-    group, wire = deployment.group_with_admin(), deployment.platforms.telegram
-    wire.user(ANONYMOUS_ADMIN, is_bot=True)
-
-    def say(text: str, sender: int = group.chat) -> None:
-        shown = {"id": sender, "type": "supergroup", "title": "G"}
-        wire.say(ANONYMOUS_ADMIN, text, chat=group.chat, sender_chat=shown)
-
-    group.say("/settings anonymous on", 1)
-    await group.shows_new("Admins who write anonymously now count")
-    say("/forget")
-    await group.shows_new("⚠ Only an admin who writes under their own name")
-    say("/preset use nova")
-    await group.shows_new("nova answers here")
-    assert (group.name, "nova") in deployment.state()[0]
-    say("/preset reset", sender=group.chat - 1)
-    await group.shows_new(ONLY_ADMINS)
-    assert (group.name, "nova") in deployment.state()[0]
-    group.say("/forget", 1)
-    audited = "SELECT action FROM audit WHERE subject = ? ORDER BY id"
-    acts = [("set anonymous_admins",), ("set preset",), ("forget channel",)]
-    await wait_until(lambda: deployment.service.query(audited, group.name) == acts)
-
-
 async def demoted_admin(deployment: Deployment) -> None:
     group = deployment.group_with_admin()
     group.say("/preset use tester", 1)
@@ -300,7 +274,6 @@ SCENARIOS: Mapping[str, Callable[[Deployment], Awaitable[None]]] = {
 OURS: Mapping[str, Callable[[Deployment], Awaitable[None]]] = {
     "member of a group": member_of_a_group,
     "anonymous admin": sender_chat(ANONYMOUS_ADMIN, 0),
-    "anonymous admin of a group that allows them": anonymous_admin,
     "getChatMember is cut off": admin_lookup_fails(drop=True),
     "getChatMember is refused": admin_lookup_fails(error_code=400, description="Bad Request"),
     "getChatMember fails": admin_lookup_fails(error_code=500, description="Internal"),

@@ -116,9 +116,7 @@ async def test_forget_me_reaches_summaries_and_saved_slots(
 
 
 @at(*GROUPS)
-async def test_forget_me_is_confirmed_within_15_minutes(
-    where: Conversation, running: ServiceProcess
-) -> None:
+async def test_forget_me_expires(where: Conversation, running: ServiceProcess) -> None:
     mine = f"late-of-{where.kind}"
     await say(where, f"{mine} Td01:3")
     await ask_to_forget(where)
@@ -131,16 +129,6 @@ async def test_forget_me_is_confirmed_within_15_minutes(
     )
     assert await where.private_reply(late) == refusal
     assert mine.encode() in running.stored()
-
-
-@at(*GROUPS)
-async def test_forget_me_can_be_declined(where: Conversation, model: ModelServer) -> None:
-    await say(where, f"kept-of-{where.kind} Tb01:3")
-    await ask_to_forget(where)
-    await where.press(KEEP)
-    await where.shows_new("Nothing was deleted.")
-    await say(where, "Tb02:3")
-    assert f"kept-of-{where.kind}" in str(model.requests[-1])
 
 
 async def test_operator_deletes_a_channel_beside_the_running_service(

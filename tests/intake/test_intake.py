@@ -56,9 +56,7 @@ async def test_each_conversation_is_woken_once_after_its_messages_are_stored(
     assert await intake.cursors("off") == {"offset": "3"}
 
 
-async def test_failed_store_raises_and_wakes_no_conversation(
-    database: Database,
-) -> None:
+async def test_failed_store_raises_and_wakes_no_conversation(database: Database) -> None:
     waker = RecordingWaker()
     intake = InboxIntake(FailingInbox(database, SystemClock()), waker.wake)
     with pytest.raises(StoreError):

@@ -49,9 +49,7 @@ async def test_retriever_returns_the_nearest_stories_best_first(database: Databa
     )
 
 
-async def test_preset_without_stories_or_placeholders_embeds_nothing(
-    database: Database,
-) -> None:
+async def test_preset_without_stories_or_placeholders_embeds_nothing(database: Database) -> None:
     embedder = FakeEmbedder()
     retriever = await indexed(database, embedder)
     other = nora().model_copy(update={"name": "marlowe"})
@@ -60,16 +58,6 @@ async def test_preset_without_stories_or_placeholders_embeds_nothing(
     assert await no_stories(nora(), "storm") is None
     assert await retriever.retrieve(nora("You keep a light."), "storm") == {}
     assert embedder.queries == []
-
-
-async def test_fixed_query_of_a_persona_is_embedded_once(database: Database) -> None:
-    embedder = FakeEmbedder()
-    retriever = await indexed(database, embedder)
-
-    for said in ("one", "two"):
-        await retriever.retrieve(nora(), said)
-
-    assert embedder.queries == ["one", "tea", "two"]
 
 
 async def test_words_of_people_are_not_kept_as_queries(
@@ -107,18 +95,6 @@ async def test_only_new_and_changed_stories_are_embedded_again(database: Databas
 
     assert again.documents == []
     assert edited.documents == [STORM + "!"]
-
-
-async def test_another_embedding_model_embeds_all_stories(database: Database) -> None:
-    await indexed(database, FakeEmbedder())
-    other = FakeEmbedder("other")
-
-    retriever = await indexed(database, other)
-
-    assert other.documents == TEXTS
-    found = await retriever.retrieve(nora("{{RAG-dialogue}}"), "gull")
-    assert found is not None
-    assert [story.text for story in found["gull"]] == [GULL]
 
 
 async def test_indexing_is_retried_after_an_error(database: Database) -> None:

@@ -121,9 +121,7 @@ def test_ordinary_texts_are_never_cut(
 
 
 @given(lead=LINES, unit=st.lists(LINES, min_size=1, max_size=6), piece=PIECES)
-def test_endless_repetition_is_noticed_and_kept_once(
-    lead: str, unit: list[str], piece: int
-) -> None:
+def test_endless_repetition_is_kept_once(lead: str, unit: list[str], piece: int) -> None:
     repeated = " ".join(unit) + ". "
     assume(len(repeated) < 400)
     text = f"Well: {lead}! " + repeated * (4000 // len(repeated))
@@ -167,9 +165,7 @@ async def test_answer_that_runs_away_is_cut_and_the_model_stopped(unit: str) -> 
         ("".join(f"{word} is a word. " for word in "abcdefgh"), FinishReason.LENGTH),
     ],
 )
-async def test_loop_that_the_length_limit_ends_is_called_a_loop(
-    text: str, reason: FinishReason
-) -> None:
+async def test_loop_ended_by_the_limit_is_a_loop(text: str, reason: FinishReason) -> None:
     backend = FakeBackend([text, Finish(FinishReason.LENGTH)])
     answer = await generate_answer(backend, PROMPT, lambda _: None, lambda _: None, FakeClock())
     assert answer.reason is reason

@@ -35,9 +35,7 @@ def units(text: str, limits: Limits) -> int:
     thoughts=st.text(min_size=1, max_size=60).filter(lambda text: text.strip()),
     times=st.integers(1, 200),
 )
-def test_message_with_thoughts_is_never_too_long(
-    limits: Limits, answer: int, thoughts: str, times: int
-) -> None:
+def test_thoughts_always_fit(limits: Limits, answer: int, thoughts: str, times: int) -> None:
     parts = parts_of("word " * (answer // 5 + 1), limits)
     folded = fold_thoughts(parts, thoughts * times, limits, may_add_message=True)
     [content] = [one.content for one in folded if one.content.thoughts]

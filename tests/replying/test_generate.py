@@ -98,9 +98,7 @@ async def test_second_cut_is_final_and_keeps_what_was_written(second: list[Scrip
     ],
     ids=["the model cannot", "it timed out", "the budget is used up"],
 )
-async def test_cut_stream_is_not_continued(
-    backend: FakeBackend, options: dict[str, object]
-) -> None:
+async def test_cut_stream_may_end(backend: FakeBackend, options: dict[str, object]) -> None:
     answer, _ = await generate(backend, **options)
     assert (answer.text, answer.reason) == ("Once", None)
     assert len(backend.prompts) == 1

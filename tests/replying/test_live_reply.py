@@ -442,9 +442,7 @@ def test_final_parts_are_numbered() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.1, 5])
-async def test_answer_of_the_speaker_before_is_whole_before_the_next_begins(
-    seconds: float,
-) -> None:
+async def test_answer_of_the_speaker_before_is_whole_before_the_next_begins(seconds: float) -> None:
     setup = Setup()
     async with setup.live() as first:
         first.feed("Nora begins")
@@ -461,16 +459,6 @@ async def test_answer_of_the_speaker_before_is_whole_before_the_next_begins(
         "Bram follows, with enough words to be shown.",
     ]
     assert [one.part for one in setup.outbox.openings] == [0, 1, 2]
-
-
-async def test_answers_that_are_never_shown_live_cost_nothing() -> None:
-    setup = Setup()
-    async with setup.live() as first:
-        first.feed("Nora.")
-    first.set_final(["Nora."])
-    async with setup.live(first_part=1, earlier=first) as second:
-        second.feed("Bram.")
-    assert setup.surface.calls == []
 
 
 # --- drafts ------------------------------------------------------------------------------------

@@ -70,9 +70,7 @@ def test_preset_wakes_by_words_always_or_by_chance() -> None:
         ("/^\\d+ d6/", "3 d6", True),
     ],
 )
-def test_words_wake_as_whole_words_and_patterns_where_they_match(
-    word: str, text: str, wakes: bool
-) -> None:
+def test_words_wake_as_whole_words_or_patterns(word: str, text: str, wakes: bool) -> None:
     expected = Answer if wakes else Ignore
     assert outcome(text, None, preset(wake={"words": [word]})) is expected
 
@@ -108,7 +106,7 @@ def test_pattern_that_is_none_is_refused() -> None:
         ("看https://example.org，nora你好", {}, Answer),
     ],
 )
-def test_character_is_called_by_its_names(
+def test_names_call_a_character(
     text: str, given: dict[str, object], expected: type[Decision]
 ) -> None:
     assert outcome(text, None, preset(role_name="Nora", **given)) is expected
@@ -123,9 +121,7 @@ BOBS_MESSAGE = Quote(Person("discord:9", "Bob"), "7", "Tea, anyone?")
     [(("discord:9",), None), ((), BOBS_MESSAGE)],
     ids=["mentions somebody", "replies to somebody"],
 )
-def test_message_for_somebody_else_wakes_nobody(
-    mentions: tuple[str, ...], quote: Quote | None
-) -> None:
+def test_message_for_others_wakes_nobody(mentions: tuple[str, ...], quote: Quote | None) -> None:
     waking = preset(role_name="Nora", **ALWAYS)
     for text in ("tea?", "is nora there?"):
         message = replace(make_incoming(text, wake=None), mentions=mentions, quote=quote)

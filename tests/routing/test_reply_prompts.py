@@ -24,9 +24,7 @@ def reply(text: str, quoted: str, *, is_ours: bool = True) -> Said:
         (ButtonAction.ABOUT, Command("me", "nova")),
     ],
 )
-def test_reply_to_a_question_is_the_command(
-    action: ButtonAction, command: Command, language: str
-) -> None:
+def test_reply_gives_the_value(action: ButtonAction, command: Command, language: str) -> None:
     question = translate(QUESTIONS[action], language)
     assert replied_command(reply(" nova\n", question)) == command
 

@@ -63,9 +63,7 @@ FOR_ADMINS_ALONE: dict[str, tuple[Request, str]] = {
 
 @pytest.mark.parametrize("platform", ["telegram", "discord"])
 @pytest.mark.parametrize("act", [*ACTS, *FOR_ADMINS_ALONE])
-async def test_act_of_an_admin_on_what_others_asked_is_noted(
-    database: Database, platform: str, act: str
-) -> None:
+async def test_act_of_an_admin_is_noted(database: Database, platform: str, act: str) -> None:
     answers = FakeBackend(["One.", CUT], ["Two."])
     setup = Setup(database, backend=answers, preset={"system": "You are Nora."})
     event, action = {**ACTS, **FOR_ADMINS_ALONE}[act]
@@ -86,9 +84,7 @@ async def test_what_is_refused_or_ones_own_is_not_noted(database: Database, act:
 
 
 @pytest.mark.parametrize(("by", "system"), [(BOB, "You are Nora."), (ADMIN, "")])
-async def test_preset_without_its_instructions_is_not_noted(
-    database: Database, by: Person, system: str
-) -> None:
+async def test_public_preset_is_not_noted(database: Database, by: Person, system: str) -> None:
     setup = Setup(database, preset={"system": system})
     await say(setup, replace(command("/preset show"), author=by))
     assert "instructions" not in setup.texts[-1]

@@ -69,9 +69,7 @@ def pressed(data: str, user: Mapping[str, Any] = ALICE) -> Pressed:
 
 
 @pytest.mark.parametrize("value", ["off", "on"])
-async def test_one_anonymous_admin_deletes_nothing_of_another(
-    database: Database, value: str
-) -> None:
+async def test_anonymous_admin_deletes_nothing(database: Database, value: str) -> None:
     """They are one person to the bot; which of them it was cannot be told."""
     group = Group(database, backend=FakeBackend())
     await group.write(1, f"/settings anonymous {value}")
@@ -138,7 +136,7 @@ async def test_who_writes_as_a_group_or_channel_has_nobody_forgotten(database: D
 
 
 @pytest.mark.parametrize("sender", [AS_GROUP, AS_CHANNEL], ids=["group", "channel"])
-async def test_what_was_said_as_a_chat_is_exported_to_nobody(
+async def test_words_of_a_chat_are_not_exported(
     database: Database, sender: Mapping[str, Any]
 ) -> None:
     group = Group(database, backend=FakeBackend())

@@ -18,69 +18,75 @@ from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.storage.reports import AnswerLog
 from bot.storage.tables import outbox
-from tests.fakes import LIMITS, FakeBackend
+from tests.fakes import LIMITS, FakeBackend, ScriptStep
 from tests.samples import make_incoming
-from tests.turn.setup import CHAT, WITHOUT_NONCES, Setup, failure, texts_before, working
-from tests.waiting import advance_in_steps, wait_until
-
-
-async def test_interrupted_answer_is_kept_and_marked(database: Database) -> None:
-    setup = Setup(database, ["Once upon ", BackendInterrupted("reset")])
-    await setup.say("a story")
-    assert setup.texts == ["Once upon\n\n⚠ (interrupted)"]
-    assert await setup.history() == [("user", "a story"), ("assistant", "Once upon")]
-
-
-async def test_answer_that_repeats_itself_is_cut_and_said_so(database: Database) -> None:
-    setup = Setup(database, ["Once upon a time. ", *["And then. "] * 999])
-    await setup.say("a story")
-    assert setup.texts == [
-        "Once upon a time. And then.\n\n"
-        "⚠ (cut off: the model began to repeat itself; try again, or ask differently)"
-    ]
-    assert (await setup.history())[1] == ("assistant", "Once upon a time. And then.")
+from tests.turn.setup import CHAT, Setup, failure, texts_before
 
 
 @pytest.mark.parametrize(
-    ("reason", "mark"),
+    ("script", "kept", "mark"),
     [
-        (FinishReason.LENGTH, "⚠ (cut off at the length limit; write “go on” for the rest)"),
+        (["Once upon ", BackendInterrupted("reset")], "Once upon", "(interrupted)"),
         (
-            FinishReason.FILTERED,
-            "⚠ (cut off by the provider's content filter; try other words)",
+            ["Once upon a time. ", *["And then. "] * 999],
+            "Once upon a time. And then.",
+            "(cut off: the model began to repeat itself; try again, or ask differently)",
+        ),
+        (
+            ["Once upon", Finish(FinishReason.LENGTH)],
+            "Once upon",
+            "(cut off at the length limit; write “go on” for the rest)",
+        ),
+        (
+            ["Once upon", Finish(FinishReason.FILTERED)],
+            "Once upon",
+            "(cut off by the provider's content filter; try other words)",
         ),
     ],
+    ids=["interrupted", "repeats itself", "length", "filtered"],
 )
-async def test_answer_that_is_cut_off_is_marked_for_its_readers_only(
-    database: Database, reason: FinishReason, mark: str
+async def test_answer_that_ends_early_is_marked_for_its_readers_only(
+    database: Database, script: list[ScriptStep], kept: str, mark: str
 ) -> None:
-    setup = Setup(database, ["Once upon", Finish(reason)])
+    setup = Setup(database, script)
     await setup.say("a story")
-    assert setup.texts == [f"Once upon\n\n{mark}"]
-    assert await setup.history() == [("user", "a story"), ("assistant", "Once upon")]
+    assert setup.texts == [f"{kept}\n\n⚠ {mark}"]
+    assert await setup.history() == [("user", "a story"), ("assistant", kept)]
 
 
-async def test_answer_that_is_filtered_from_its_first_word_is_an_error(
-    database: Database,
+EMPTY = "The model gave an empty answer. Please try again or rephrase your message."
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ([Finish(FinishReason.FILTERED)], "content filter"),
+        (
+            ["  ", BackendInterrupted("reset", notice="The model broke off.")],
+            "The model broke off.",
+        ),
+        (["  \n "], EMPTY),
+        (["\u200b\u2060 \ufeff"], EMPTY),
+        (
+            [ReasoningDelta("Hm. "), ReasoningDelta("No.")],
+            "The model used its whole answer for thinking. Please try again, or ask for something"
+            " shorter.",
+        ),
+    ],
+    ids=["filtered", "interrupted", "blank", "invisible", "thoughts only"],
+)
+async def test_answer_without_a_character_is_an_error(
+    database: Database, script: list[ScriptStep], problem: str
 ) -> None:
-    setup = Setup(database, [Finish(FinishReason.FILTERED)])
+    setup = Setup(database, script)
     await setup.say("a story")
-    assert "content filter" in setup.texts[0]
-
-
-async def test_answer_interrupted_before_its_first_character_is_an_error(
-    database: Database,
-) -> None:
-    lost = BackendInterrupted("reset", notice="The model broke off.")
-    setup = Setup(database, ["  ", lost])
-    await setup.say("a story")
-    assert setup.texts == [failure("The model broke off.")]
+    [told] = setup.texts
+    assert problem in told
+    assert "(error " in told
     assert await setup.history() == []
 
 
-async def test_steps_before_a_failure_are_logged_and_those_of_an_answer_are_in_its_receipt(
-    database: Database,
-) -> None:
+async def test_steps_are_in_the_log_of_a_failure_or_in_the_receipt(database: Database) -> None:
     lost = BackendInterrupted("reset", notice="The model broke off.")
     setup = Setup(database, [lost])
     with capture_logs() as logs:
@@ -98,21 +104,6 @@ async def test_steps_before_a_failure_are_logged_and_those_of_an_answer_are_in_i
     assert 0 <= timings.composed_seconds <= timings.queued_seconds
 
 
-async def test_nul_characters_are_removed_from_an_answer(database: Database) -> None:
-    setup = Setup(database, ["one\0", "\0two"])
-    await setup.say("hello")
-    assert setup.texts == ["onetwo"]
-
-
-@pytest.mark.parametrize("answer", ["  \n ", "\u200b\u2060 \ufeff"])
-async def test_empty_answer_is_reported(database: Database, answer: str) -> None:
-    setup = Setup(database, [answer])
-    await setup.say("hello")
-    problem = "The model gave an empty answer. Please try again or rephrase your message."
-    assert setup.texts == [failure(problem)]
-    assert await setup.history() == []
-
-
 async def test_reasoning_is_neither_shown_nor_stored_in_the_history(database: Database) -> None:
     go_on = asyncio.Event()
     backend = FakeBackend([ReasoningDelta("They greet"), go_on, ReasoningDelta(" me."), "Hello."])
@@ -123,17 +114,7 @@ async def test_reasoning_is_neither_shown_nor_stored_in_the_history(database: Da
     assert await setup.history() == [("user", "hello"), ("assistant", "Hello.")]
 
 
-async def test_answer_of_reasoning_only_is_reported(database: Database) -> None:
-    setup = Setup(database, [ReasoningDelta("Hm. "), ReasoningDelta("No.")])
-    await setup.say("hello")
-    problem = "The model used its whole answer for thinking. Please try again, or ask for something"
-    assert setup.texts == [failure(f"{problem} shorter.")]
-    assert await setup.history() == []
-
-
-async def test_too_long_message_is_refused_without_asking_the_model(
-    database: Database,
-) -> None:
+async def test_too_long_message_is_refused_without_asking_the_model(database: Database) -> None:
     setup = Setup(database, preset={"max_input_tokens": 50})
     await setup.say("word " * 200)
     assert "too long" in setup.texts[0]
@@ -152,18 +133,23 @@ async def test_regex_scripts_change_answer_and_history(database: Database) -> No
     assert not any("led" in str(each) for each in setup.surface.contents)
 
 
-async def test_filter_chars_are_removed_from_answer_and_history(
-    database: Database,
+@pytest.mark.parametrize(
+    ("pieces", "preset", "shown"),
+    [
+        (["one\0", "\0two"], {}, "onetwo"),
+        (["Hi <", "eot>"], {"filter_chars": ["<eot>"]}, "Hi"),
+    ],
+)
+async def test_removed_characters_are_in_neither_answer_nor_history(
+    database: Database, pieces: list[str], preset: dict[str, object], shown: str
 ) -> None:
-    setup = Setup(database, ["Hi <", "eot>"], preset={"filter_chars": ["<eot>"]})
+    setup = Setup(database, pieces, preset=preset)
     await setup.say("hello")
-    assert setup.texts == ["Hi"]
-    assert (await setup.history())[1] == ("assistant", "Hi")
+    assert setup.texts == [shown]
+    assert (await setup.history())[1] == ("assistant", shown)
 
 
-async def test_receipt_lists_what_was_sent_and_dropped(
-    database: Database,
-) -> None:
+async def test_receipt_lists_what_was_sent_and_dropped(database: Database) -> None:
     small = {"max_input_tokens": 60, "system": "Be brief."}
     setup = Setup(database, ["word " * 9], preset=small)
     await setup.say(*(f"tell me of {n}" for n in range(4)))
@@ -173,14 +159,6 @@ async def test_receipt_lists_what_was_sent_and_dropped(
     assert [(one.section, one.count) for one in receipt.dropped] == [("history", 4)]
     assert (receipt.limit, receipt.tokens <= 60) == (60, True)
     assert receipt.answer == ("word " * 9).strip()
-
-
-async def test_answer_is_shown_while_it_is_generated(database: Database) -> None:
-    go_on = asyncio.Event()
-    setup = Setup(database, ["Once upon", go_on, " a time."])
-    assert await texts_before(setup, go_on) == ["Once upon"]
-    assert setup.texts == ["Once upon a time."]
-    assert [call for call, _ in setup.surface.calls if call != "typing"] == ["send", "edit"]
 
 
 async def test_receipt_tells_when_the_answer_was_shown_and_delivered(database: Database) -> None:
@@ -201,9 +179,7 @@ async def test_receipt_tells_when_the_answer_was_shown_and_delivered(database: D
 
 
 @pytest.mark.parametrize("has_nonces", [True, False])
-async def test_queue_position_is_shown_until_the_answer_begins(
-    database: Database, has_nonces: bool
-) -> None:
+async def test_queue_position_is_shown_at_first(database: Database, has_nonces: bool) -> None:
     go_on = asyncio.Event()
     backend = FakeBackend([QueuePosition(3, 11.2), go_on, "Hello."])
     setup = Setup(database, backend=backend, limits=replace(LIMITS, can_repeat_sends=has_nonces))
@@ -230,45 +206,6 @@ async def test_preset_without_streaming_shows_only_the_final_text(database: Data
     setup = Setup(database, backend=backend, preset={"stream": False})
     assert await texts_before(setup, go_on, is_streamed=False) == []
     assert setup.texts == ["Once upon a time."]
-
-
-@pytest.mark.parametrize("limits", [LIMITS, WITHOUT_NONCES], ids=["nonces", "no nonces"])
-async def test_answer_that_is_whole_at_once_is_one_message(
-    database: Database, limits: Limits
-) -> None:
-    setup = Setup(database, ["Hi."], limits=limits)
-    await setup.say("hello")
-    assert [one for one in setup.surface.calls if one[0] != "typing"] == [("send", "Hi.")]
-
-
-@pytest.mark.parametrize("has_nonces", [True, False])
-async def test_long_answer_is_sent_in_parts(database: Database, has_nonces: bool) -> None:
-    short = replace(LIMITS, max_units=40, can_repeat_sends=has_nonces)
-    setup = Setup(database, [f"{'x' * 30}\n\n{'y' * 30}"], limits=short)
-    await setup.say("hello")
-    assert setup.texts == ["x" * 30, "y" * 30]
-    assert (await setup.history())[1] == ("assistant", f"{'x' * 30}\n\n{'y' * 30}")
-
-
-async def test_retry_after_a_crash_edits_the_same_messages_and_deletes_surplus_ones(
-    database: Database,
-) -> None:
-    short = replace(LIMITS, max_units=40)
-    never = asyncio.Event()
-    first = Setup(database, [f"{'x' * 30}\n\n{'y' * 30}", never], limits=short)
-    async with working(first, "hello"):
-        await wait_until(lambda: len(first.backend.prompts) == 1)
-        for _ in range(50):
-            await advance_in_steps(first.clock, 1)
-            if len(first.texts) == 2:
-                break
-    assert first.texts == ["x" * 30, "y" * 30]
-
-    restarted = Setup(database, ["z"], surface=first.surface, clock=first.clock)
-    await restarted.work()
-
-    assert restarted.texts == ["z"]
-    assert await restarted.history() == [("user", "hello"), ("assistant", "z")]
 
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -325,9 +262,7 @@ async def test_what_only_one_person_reads_of_a_command_is_told_to_the_others(
 
 
 @pytest.mark.parametrize("command", ["/new", "/preset use nora"])
-async def test_character_greets_everybody_with_its_own_face(
-    database: Database, command: str
-) -> None:
+async def test_character_greets_with_its_own_face(database: Database, command: str) -> None:
     nora = {"greeting": "Well met.", "role_name": "Nora"}
     limits = replace(LIMITS, shows_faces=True)
     setup = Setup(database, preset=nora, limits=limits)

@@ -83,9 +83,7 @@ async def test_guessed_encoding_of_a_file_is_told_behind_the_answer(database: Da
     ]
 
 
-async def test_what_cannot_be_read_is_told_once_although_the_question_is_edited(
-    database: Database,
-) -> None:
+async def test_what_cannot_be_read_is_told_once_despite_an_edit(database: Database) -> None:
     setup = Setup(database, ["Hm."], ["Oh."], download=download)
     asked = replace(make_incoming("what is it?", key="5:1"), attachments=(PICTURE,))
     await setup.say(asked)
@@ -168,18 +166,6 @@ def make_setup(
 ) -> Setup:
     backend = SeeingFakeBackend(*([one] for one in answers))
     return Setup(database, backend=backend, download=download, surface=surface)
-
-
-@pytest.mark.parametrize(("again", "file"), [(press, DISCORD), (command, TELEGRAM)])
-async def test_question_is_asked_again_with_its_picture(
-    database: Database, again: Callable[[Said], Incoming], file: MediaItem
-) -> None:
-    setup = make_setup(database, "one", "two")
-    asked = question(file)
-    await setup.say(asked, again(asked))
-    assert [len(one.messages[-1].images) for one in setup.backend.prompts] == [1, 1]
-    [(_, text), _] = await setup.history()
-    assert text == f"what is it?\n[picture{' ' + file.name if file.name else ''}]"
 
 
 @pytest.mark.parametrize("again", [press, command, from_here, edit, platform_edit])
@@ -318,13 +304,18 @@ def spoken(text: str = "", wake: WakeReason | None = WakeReason.DM) -> Said:
     return replace(make_incoming(text, wake=wake), attachments=(VOICE,))
 
 
-async def test_words_of_a_voice_message_are_the_question(database: Database) -> None:
+@pytest.mark.parametrize(
+    ("caption", "question"), [("", "what time is it?"), ("Well:", "Well:\nwhat time is it?")]
+)
+async def test_spoken_words_are_the_question(
+    database: Database, caption: str, question: str
+) -> None:
     backend = TranscribingFakeBackend("what time is it?", ["Noon."])
     setup = Setup(database, backend=backend, download=download)
-    await setup.say(spoken())
+    await setup.say(spoken(caption))
     assert backend.heard == [("voice.ogg", b"OggS")]
-    assert [one.content for one in backend.prompts[0].messages] == ["what time is it?"]
-    assert await setup.history() == [("user", "what time is it?"), ("assistant", "Noon.")]
+    assert [one.content for one in backend.prompts[0].messages] == [question]
+    assert await setup.history() == [("user", question), ("assistant", "Noon.")]
     assert setup.texts == ["Noon."]
 
 
@@ -343,12 +334,6 @@ async def test_voice_messages_over_the_limit_are_not_written_down() -> None:
     assert (await limits.admit(spoken(), StopFlag()))[0], "answers count apart"
 
 
-async def test_caption_stands_before_the_words(database: Database) -> None:
-    backend = TranscribingFakeBackend("seven", ["Yes."])
-    await Setup(database, backend=backend, download=download).say(spoken("add this:"))
-    assert backend.prompts[0].messages[-1].content == "add this:\nseven"
-
-
 async def test_pasted_key_that_is_spoken_is_masked(database: Database) -> None:
     key = "sk-" + "a1B2" * 12
     backend = TranscribingFakeBackend(f"my key is {key}", ["Hm."])
@@ -359,9 +344,7 @@ async def test_pasted_key_that_is_spoken_is_masked(database: Database) -> None:
 @pytest.mark.parametrize(
     "backend", [TranscribingFakeBackend(""), FakeBackend()], ids=["away", "deaf"]
 )
-async def test_voice_message_that_nobody_hears_gets_a_clear_word(
-    database: Database, backend: FakeBackend
-) -> None:
+async def test_unheard_voice_gets_a_clear_word(database: Database, backend: FakeBackend) -> None:
     setup = Setup(database, backend=backend, download=download)
     await setup.say(spoken())
     assert (setup.texts, backend.prompts) == ([DEAF], [])

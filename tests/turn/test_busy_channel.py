@@ -39,16 +39,8 @@ def make_setup(database: Database, backend: FakeBackend, **busy: object) -> Setu
     return Setup(database, backend=backend, limits=LIMITS_OF_CHATS, preset=preset)
 
 
-async def test_first_message_of_an_idle_channel_waits_for_nothing(database: Database) -> None:
-    setup = make_setup(database, FakeBackend(["one"]))
-    await setup.say(asked(1))
-    assert setup.texts == ["one"]
-
-
 @pytest.mark.parametrize("wake", [WakeReason.DM, MENTION])
-async def test_question_during_a_rate_limit_gets_an_answer_of_its_own(
-    database: Database, wake: WakeReason
-) -> None:
+async def test_question_during_a_rate_limit_is_apart(database: Database, wake: WakeReason) -> None:
     go_on = asyncio.Event()
     setup = make_setup(database, FakeBackend([RateLimitWait(19.6), go_on, "one"], ["two"]))
     async with answering(setup, asked(1, wake=wake)) as worker:
@@ -129,9 +121,7 @@ async def test_answer_in_private_is_interrupted_by_the_next_message(database: Da
     assert await setup.history() == [("user", "q1"), ("user", "q2"), ("assistant", "both")]
 
 
-async def test_answer_that_was_dropped_unseen_leaves_its_part_to_the_next(
-    database: Database,
-) -> None:
+async def test_answer_dropped_unseen_leaves_its_part_to_the_next(database: Database) -> None:
     setup = make_setup(database, FakeBackend(["Words ", asyncio.Event()], ["both"]))
     async with answering(setup, private(1)) as worker:
         await setup.receive(private(2))
@@ -156,16 +146,6 @@ async def test_message_that_comes_before_the_model_is_asked_is_covered(database:
     await setup.finish_sending()
     assert setup.texts == ["both"]
     assert contents(setup) == ["q1", "q2"]
-
-
-async def test_queue_answers_each_message(database: Database) -> None:
-    go_on = asyncio.Event()
-    setup = make_setup(database, FakeBackend([go_on, "one"], ["two"], ["three"]), mode="queue")
-    async with answering(setup, private(1)) as worker:
-        await setup.receive(private(2), private(3))
-        go_on.set()
-        await worker
-    assert setup.texts == ["one", "two", "three"]
 
 
 async def test_command_ends_what_is_gathered(database: Database) -> None:
@@ -246,9 +226,7 @@ async def test_failed_answer_to_several_messages_leaves_no_trace_and_is_retried(
     assert [text for _, text in await setup.history()] == ["q1", "q2", "now"]
 
 
-async def test_messages_that_were_in_flight_at_a_death_are_answered_alone(
-    database: Database,
-) -> None:
+async def test_messages_in_flight_at_a_death_are_answered_alone(database: Database) -> None:
     setup = make_setup(database, FakeBackend([asyncio.Event()]))
     await setup.receive(asked(1), asked(2), asked(3))
     dying = asyncio.create_task(setup.work())

@@ -3,55 +3,19 @@
 import asyncio
 from dataclasses import replace
 
-from sqlalchemy import select
-
 from bot.chat.incoming import WakeReason
-from bot.chat.outgoing import Attachment
 from bot.chat.session import MessageNote
 from bot.errors import Refused
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
-from bot.storage.tables import turn
 from bot.turn.limits.refusals import REFUSED_SECONDS
 from tests.fakes import LIMITS
 from tests.samples import BOB, make_incoming
-from tests.turn.setup import CHAT, WITHOUT_NONCES, Setup
+from tests.turn.setup import Setup
 from tests.waiting import advance_in_steps
 
 
-async def test_context_shows_the_receipt_of_the_last_answer(database: Database) -> None:
-    setup = Setup(database, ["Hi."])
-    await setup.say("/context", "hello", "/context")
-    assert (
-        setup.texts[0]
-        == "⚠ I have not answered in this channel recently, so there is no context to show."
-    )
-    assert setup.texts[2].startswith("nora (version 3) on p/m, receipt 1: ")
-
-
-async def test_context_prompt_sends_an_admin_one_file(database: Database) -> None:
-    setup = Setup(database, ["Hi."], limits=WITHOUT_NONCES)
-    await setup.say("/context prompt", "hello")
-    setup.surface.responses_to_lose = 1
-    await setup.say(make_incoming("/context prompt", key="5:0"), "and you?")
-    await setup.work()
-
-    assert setup.texts == [
-        "⚠ I have not answered in this channel recently, so there is no context to show.",
-        "Hi.",
-        "The exact prompt of receipt 1, secrets removed.",
-        "Hi.",
-    ]
-    assert list(setup.surface.files.values()) == [Attachment("prompt-1.txt", "1 nora: hello\n")]
-    assert await setup.history() == [
-        *(("user", "hello"), ("assistant", "Hi.")),
-        *(("user", "and you?"), ("assistant", "Hi.")),
-    ]
-
-
-async def test_context_mentions_the_file_to_admins_only_and_masks_secrets(
-    database: Database,
-) -> None:
+async def test_context_names_the_file_to_admins_and_masks_secrets(database: Database) -> None:
     setup = Setup(database, ["Hi."], preset={"name": "nora sk-canary"})
     await setup.say("hello", "/context", make_incoming("/context", key="5:3", author=BOB))
     to_admin, to_bob = setup.texts[1:]
@@ -59,45 +23,12 @@ async def test_context_mentions_the_file_to_admins_only_and_masks_secrets(
     assert to_bob.startswith("nora *** (version 3) on p/m, receipt 1: ")
 
 
-async def test_command_is_not_part_of_the_history(database: Database) -> None:
-    setup = Setup(database)
-    await setup.say("/help")
-    assert setup.texts[0].startswith("I am nora.")
-    assert setup.backend.prompts == []
-    assert await setup.history() == []
-
-
-async def test_response_to_a_native_command_is_urgent_where_it_counts_for_no_rate(
-    database: Database,
-) -> None:
+async def test_native_response_is_urgent_where_it_counts_for_no_rate(database: Database) -> None:
     limits = replace(LIMITS, counts_responses=False)
     setup = Setup(database, limits=limits)
     native = make_incoming("/help", key="5:2", wake=WakeReason.COMMAND)
     await setup.say("/help", replace(native, message_id=None, interaction="1:token"))
     assert setup.urgent_deliveries == [False, True]
-
-
-async def test_new_begins_a_session_with_the_greeting(database: Database) -> None:
-    setup = Setup(database, preset={"greeting": "Come in!"})
-    await setup.say("hello", "/new")
-    assert setup.texts[-1] == "A new conversation begins.\n\nCome in!"
-    assert await setup.history() == [("assistant", "Come in!")]
-    assert (await setup.session()).number == 2
-
-
-async def test_forget_deletes_all_sessions_and_reports_it(database: Database) -> None:
-    setup = Setup(database, ["one"], ["two"])
-    await setup.say("CANARY 1", "/new", "CANARY 2")
-    await setup.say("/forget")
-
-    assert setup.texts[-1] == (
-        "Deleted for good: 4 messages and everything that was stored about them. "
-        "A new conversation begins."
-    )
-    ended = f"end_session {CHAT}"
-    assert setup.memory.calls == [ended, f"forget {CHAT}", ended]
-    rows = await database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
-    assert rows == []
 
 
 async def test_settings_why_names_the_reason_of_each_message(database: Database) -> None:
@@ -115,9 +46,7 @@ async def test_settings_why_names_the_reason_of_each_message(database: Database)
     ]
 
 
-async def test_settings_why_tells_what_other_processes_decided_until_it_is_forgotten(
-    database: Database,
-) -> None:
+async def test_settings_why_tells_what_other_processes_decided(database: Database) -> None:
     setup = Setup(database, ["Hi."], ["Hello."])
     storing = asyncio.create_task(setup.decisions.run())
     await setup.say("hello")

@@ -100,9 +100,7 @@ async def test_new_retry_edit_and_stop_are_about_the_own_history(database: Datab
     assert await texts(database, OF_BOB) == ["b2", "edited"]
 
 
-async def test_what_was_read_of_a_persons_history_is_shown_to_them_and_admins(
-    database: Database,
-) -> None:
+async def test_context_of_a_persons_history_is_for_them_and_admins(database: Database) -> None:
     setup = await scoped(database, "user", ["one"], ["two"])
     await say(setup, asked("a", 702), asked("b", 703, BOB))
     of_alice, of_bob = sent(setup, "one"), sent(setup, "two")
@@ -148,15 +146,6 @@ async def test_forget_channel_reaches_all_its_histories(database: Database) -> N
     for key in (CHAT, OF_ALICE, OF_BOB):
         assert await texts(database, key) == []
     assert {f"forget {key}" for key in (CHAT, OF_ALICE, OF_BOB)} <= set(setup.memory.calls)
-
-
-async def test_reply_goes_on_with_its_chain_alone(database: Database) -> None:
-    setup = await scoped(database, "replies", ["one"], ["two"], ["three"])
-    await say(setup, asked("a", 702), asked("b", 703, BOB))
-    assert prompt(setup) == ["b"]
-    await say(setup, asked("more", 704, BOB, to=sent(setup, "one")))
-    assert prompt(setup)[:3] == ["Alice:a", "nora:one", "Bob:more"]
-    assert await texts(database, f"{CHAT}#replies=702") == ["a", "one", "more", "three"]
 
 
 async def test_second_reply_to_an_answer_begins_a_branch(database: Database) -> None:
@@ -205,9 +194,7 @@ async def test_edit_and_deletion_reach_the_copies_of_branches(database: Database
     assert await texts(database, f"{CHAT}#replies=704") == ["r", "right"]
 
 
-async def test_person_finds_each_own_word_once_and_is_forgotten_in_branches(
-    database: Database,
-) -> None:
+async def test_person_has_each_word_once_and_is_forgotten_in_branches(database: Database) -> None:
     setup = await scoped(database, "replies", ["one"], ["left"], ["right"])
     await say(setup, asked("a", 702))
     answer = sent(setup, "one")

@@ -38,21 +38,6 @@ def album_setup(database: Database, **preset: object) -> Setup:
     return Setup(database, backend=backend, download=download, preset=preset)
 
 
-async def test_album_is_answered_once_with_all_pictures(database: Database) -> None:
-    setup = album_setup(database)
-    first = picture_of(1, "what are they?", wake=WakeReason.MENTION)
-    async with working(setup, first, picture_of(2)) as worker:
-        await setup.clock.advance(0.3)
-        await setup.receive(picture_of(3))
-        await end(setup, worker)
-    [prompt] = setup.backend.prompts
-    assert len(prompt.messages[-1].images) == 3
-    assert await setup.history() == [
-        ("user", "what are they?\n[picture 1.png]\n[picture 2.png]\n[picture 3.png]"),
-        ("assistant", "Two cats."),
-    ]
-
-
 async def test_album_whose_last_picture_has_the_words_is_whole(database: Database) -> None:
     setup = album_setup(database)
     last = picture_of(2, "@nora look", wake=WakeReason.MENTION)
@@ -96,9 +81,7 @@ async def test_album_during_an_answer_stays_together(database: Database) -> None
     assert setup.texts == ["First.", "Two cats."]
 
 
-async def test_album_that_waited_when_the_process_died_is_answered_whole(
-    database: Database,
-) -> None:
+async def test_album_that_waited_at_a_death_is_answered_whole(database: Database) -> None:
     setup = album_setup(database)
     mention = WakeReason.MENTION
     await setup.receive(picture_of(1, "what are they?", wake=mention))
@@ -115,16 +98,6 @@ async def test_two_albums_and_a_single_picture_are_three_messages(database: Data
     single = picture_of(3, "c", wake=mention, album=None)
     await answer_all(setup, one, other, single)
     assert [len(one.messages[-1].images) for one in setup.backend.prompts] == [1, 1, 1]
-
-
-async def test_long_paste_is_one_message_with_its_rest(database: Database) -> None:
-    setup = Setup(database, ["Long."], ["Bye."], limits=SMALL)
-    async with working(setup, text(1, LONG)) as worker:
-        await setup.clock.advance(1)
-        await setup.receive(text(2, "tail", mention=False), text(3, "bye"))
-        await end(setup, worker)
-    assert setup.texts == ["Long.", "Bye."]
-    assert setup.backend.prompts[0].messages[-1].content == f"{LONG}tail"
 
 
 async def test_key_that_was_cut_in_two_is_masked_and_its_author_is_told(database: Database) -> None:

@@ -11,7 +11,7 @@ from bot.chat.outgoing import Limits
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
-from tests.turn.setup import Setup, on, pressed, working
+from tests.turn.setup import Setup, pressed, working
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps
 
 SHORT = replace(LIMITS, max_units=60, can_repeat_sends=False)
@@ -37,9 +37,7 @@ async def test_long_answer_is_its_beginning_and_a_file_with_all_of_it(database: 
     assert await setup.history() == [("user", "hello"), ("assistant", LONG)]
 
 
-async def test_growing_answer_shows_its_first_message_until_the_file_comes(
-    database: Database,
-) -> None:
+async def test_growing_answer_shows_its_beginning_until_the_file_comes(database: Database) -> None:
     go_on = asyncio.Event()
     setup = make_setup(database, [LONG, go_on, " And more."])
     async with working(setup, "hello") as worker:
@@ -86,17 +84,6 @@ async def test_file_goes_and_comes_back_with_its_version(database: Database) -> 
     assert (setup.texts, files(setup)) == (["short"], [])
 
 
-async def test_retry_replaces_the_file(database: Database) -> None:
-    setup = make_setup(database, [LONG], [text := LONG.replace("y", "z")])
-    await setup.say("hello")
-    await setup.clock.advance(1)
-    await setup.say(pressed(ButtonAction.RETRY))
-    assert files(setup) == [text]
-    await setup.clock.advance(1)
-    await setup.say(pressed(ButtonAction.DELETE, key="9"))
-    assert (setup.texts, files(setup)) == ([], [])
-
-
 # --- threads -------------------------------------------------------------------------------------
 
 WITH_THREADS = replace(SHORT, has_threads=True, has_buttons=True)
@@ -137,9 +124,7 @@ async def test_long_answer_is_sent_in_parts_where_there_are_no_threads(database:
     [replace(make_incoming(), in_thread=True), replace(make_incoming(), is_private=True)],
     ids=["in a thread", "in private"],
 )
-async def test_no_thread_is_opened_in_a_thread_or_in_private(
-    database: Database, said: Said
-) -> None:
+async def test_no_thread_is_opened_there(database: Database, said: Said) -> None:
     setup = with_threads(database, [VERY_LONG])
     await setup.say(said)
     assert placed(setup) == [(text, None) for text in [BEGINNING, *REST]]
@@ -167,9 +152,7 @@ async def test_growing_answer_goes_on_in_its_thread(database: Database) -> None:
 
 
 @pytest.mark.parametrize("text", ["short", VERY_LONG.replace("y", "w")])
-async def test_answer_after_a_crash_replaces_what_its_thread_shows(
-    database: Database, text: str
-) -> None:
+async def test_answer_after_a_crash_replaces_its_thread(database: Database, text: str) -> None:
     first = with_threads(database, [LONG, asyncio.Event()])
     async with working(first, "hello"):
         await show(first, 2)
@@ -211,12 +194,6 @@ async def test_retry_replaces_what_stands_in_the_thread(database: Database) -> N
     assert placed(setup) == [(BEGINNING, None), *((text, "1") for text in REST)]
     await setup.say(pressed(ButtonAction.DELETE, key="3"))
     assert placed(setup) == []
-
-
-async def test_changed_answer_replaces_what_stands_in_the_thread(database: Database) -> None:
-    setup = with_threads(database, [VERY_LONG])
-    await setup.say(make_incoming(key="5:70"), on("1", "/edit Short.", key="5:71"))
-    assert placed(setup) == [("Short.", None)]
 
 
 async def test_two_characters_have_a_thread_each(database: Database) -> None:

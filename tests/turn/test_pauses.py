@@ -100,9 +100,7 @@ async def test_answer_in_progress_is_finished(database: Database) -> None:
     assert setup.texts == ["the first", NOTICE]
 
 
-async def test_only_who_addresses_the_bot_is_told_and_only_where_it_is_paused(
-    database: Database,
-) -> None:
+async def test_only_who_addresses_a_paused_bot_is_told(database: Database) -> None:
     setup = PausedSetup(database, backend=FakeBackend(["here I am"]))
     await setup.pause("telegram:6")
     await setup.say(question("here", "5:1"))
@@ -158,16 +156,6 @@ async def test_question_is_not_asked_again_during_a_pause(database: Database) ->
     assert await setup.history() == [("user", "the question"), ("assistant", "one")]
 
 
-async def test_other_process_obeys_once_it_has_read_the_row(database: Database) -> None:
-    first = PausedSetup(database, backend=FakeBackend())
-    other = PausedSetup(database, backend=FakeBackend(), owner="other", surface=first.surface)
-    await first.pause()
-    await other.pauses.refresh()
-    assert other.pauses.covers(CHAT)
-    await other.say(question("hello", "5:1"))
-    assert first.texts == [NOTICE]
-
-
 FIRST_WORDS = "These are the first words of an answer. "
 
 
@@ -218,9 +206,7 @@ async def test_answer_that_was_whole_at_once_is_refused_only_once(database: Data
     assert setup.texts == ["Hello again."]
 
 
-async def test_who_had_blocked_the_bot_is_answered_when_they_write_again(
-    database: Database,
-) -> None:
+async def test_who_had_blocked_the_bot_is_answered_afterwards(database: Database) -> None:
     setup, _ = make_setup(database, ["Hello."], ["Hello again."])
     for key in ("5:1", "5:2"):
         await setup.say(replace(make_incoming("hello", key=key), is_private=True))
@@ -237,9 +223,7 @@ class ChatWithoutNils(FakeSurface):
         return await super().send(message)
 
 
-async def test_answer_that_was_shown_is_kept_when_the_next_characters_is_refused(
-    database: Database,
-) -> None:
+async def test_shown_answer_is_kept_when_the_next_one_is_refused(database: Database) -> None:
     go_on = asyncio.Event()
     of_nils: list[ScriptStep] = [FIRST_WORDS, go_on, "the rest", " of it"]
     backend = FakeBackend(["I am Nora."], of_nils)
@@ -255,9 +239,7 @@ async def test_answer_that_was_shown_is_kept_when_the_next_characters_is_refused
     assert await setup.history() == [("user", "nora! nils!"), ("assistant", "I am Nora.")]
 
 
-async def test_who_calls_a_native_command_there_is_told_that_nothing_comes(
-    database: Database,
-) -> None:
+async def test_native_command_there_is_told_that_nothing_comes(database: Database) -> None:
     setup, _ = make_setup(database, ["Hello."])
     await setup.say(make_incoming("one", key="5:1"))
     asked = make_incoming("/retry", key="5:2", wake=WakeReason.COMMAND)

@@ -130,9 +130,7 @@ class Private(PrivateChats):
 
 
 @pytest.mark.parametrize("private", ["77", None])
-async def test_export_by_a_native_command_goes_to_the_private_chat(
-    database: Database, private: str | None
-) -> None:
+async def test_native_export_goes_to_private_chats(database: Database, private: str | None) -> None:
     setup = Setup(database, ["one"])
     await setup.say(said("mine", "5:1"))
     received: list[Incoming] = []

@@ -1,21 +1,16 @@
 """Test several characters in one channel: who answers, in which order, and how it is shown."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import WakeReason
-from bot.chat.story import Story
 from bot.errors import BackendUnavailable, UserError
-from bot.memory import RetrievedStories
-from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
-from bot.storage.receipts import Receipts
 from tests.fakes import LIMITS, FakeBackend, ScriptStep
 from tests.samples import BOB, make_incoming
-from tests.turn.setup import CHAT, Setup, failure, on
+from tests.turn.setup import Setup, failure, on
 
 NILS: dict[str, object] = {"name": "nils", "role_name": "Nils Holm", "greeting": "Evening."}
 QUIET: dict[str, object] = {"name": "quiet", "talkativeness": 0}
@@ -58,16 +53,7 @@ async def test_speakers_read_earlier_answers_and_all_are_one_turn(database: Data
     ]
 
 
-async def test_history_stores_who_answered(database: Database) -> None:
-    setup = await group_of_two(database, ["Yes."])
-    await setup.say("nils?")
-    *_, newest = (await setup.session()).turns
-    assert newest.preset == "nils"
-
-
-async def test_called_character_reacts_and_answers_in_a_row_are_limited(
-    database: Database,
-) -> None:
+async def test_called_character_reacts_and_answers_in_a_row_are_limited(database: Database) -> None:
     setup = await group_of_two(database, ["Ask Nils."], ["No, ask Nora."], ["Ask Nils!"], ["never"])
     await setup.say("nora, what time is it?")
     assert setup.texts == [
@@ -149,9 +135,7 @@ async def test_speaker_line_is_shown_during_live_updates(database: Database) -> 
     )
 
 
-async def test_speaker_with_too_small_a_budget_is_skipped(
-    database: Database,
-) -> None:
+async def test_speaker_with_too_small_a_budget_is_skipped(database: Database) -> None:
     small = {**NILS, "max_input_tokens": 60}
     setup = await group_of_two(database, ["I am Nora. " * 30], nils=small)
     await setup.say("nora and nils, who are you?")
@@ -200,40 +184,7 @@ async def test_lorebook_and_macros_know_the_other_characters(database: Database)
     assert "\n\nNils has a boat." in last_prompt(setup)[0][1]
 
 
-async def test_all_prompt_sections_together_keep_to_a_small_budget(database: Database) -> None:
-    async def retrieve(preset: Preset, newest: str, _payer: object) -> RetrievedStories | None:
-        stories = [Story(n, f"Story {n}: a storm. " * 6, 0.9 - n / 10) for n in range(3)]
-        return {newest: stories} if preset.persona else None
-
-    entry = {"keys": ["storm"], "content": "Storms come in March.", "enabled": True}
-    full: dict[str, object] = {
-        "macros": True,
-        "persona": "{{char}} mends clocks.\n{{RAG-dialogues|token<=200|n<=3}}",
-        "lorebook": {"entries": [{**entry, "insertion_order": 1}]},
-        "summary": {},
-        "max_input_tokens": 150,
-    }
-    setup = await group_of_two(database, ["The storm!"], preset=full, retrieve_stories=retrieve)
-    summarizing = asyncio.create_task(setup.summarizer.run())
-    await setup.say("/me a tall knight", *["nora and nils, was there a storm?"] * 6)
-    summarizing.cancel()
-    await asyncio.wait([summarizing])
-
-    await setup.say(
-        make_incoming("nora, a storm?", key="5:99", author=BOB, wake=WakeReason.MENTION)
-    )
-    [(_, receipt), *_] = await Receipts(database).newest(CHAT)
-
-    assert receipt.preset == "nora"
-    assert receipt.tokens <= 150
-    assert {span.section for span in receipt.layout} >= {"lore", "newest", "people"}
-    assert {one.section for one in receipt.dropped} >= {"history", "stories"}
-    assert "RAG" not in last_prompt(setup)[0][1]
-
-
-async def test_retry_from_an_older_answer_takes_what_followed_out_of_the_history(
-    database: Database,
-) -> None:
+async def test_retry_from_an_older_answer_drops_what_followed(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"], ["again"])
     await setup.say("a", "b")
     await setup.say(on("1", "/retry", key="5:3"))  # the first answer is message 1
@@ -256,12 +207,6 @@ async def test_menu_is_neither_a_question_nor_a_text_to_change(database: Databas
     await setup.say(on("1", "/edit x", key="5:72"))
     assert setup.texts[1:] == ["⚠ That message is not in my memory."] * 2
     assert setup.backend.prompts == []
-
-
-async def test_retry_from_somebody_elses_question_needs_an_admin(database: Database) -> None:
-    setup = Setup(database, ["one"], ["again"])
-    await setup.say("a", on("1", "/retry", key="5:2", by=BOB))
-    assert setup.texts[1].startswith("⚠ Only an admin can retry or undo")
 
 
 async def test_retry_by_a_native_command_is_answered_for_everybody(database: Database) -> None:
@@ -301,17 +246,6 @@ async def test_question_is_changed_by_its_author_only(database: Database) -> Non
     with pytest.raises(UserError, match="Only the person who said it"):
         await setup.buttons.text_to_edit(on("70", "/edit", key="5:72"))
     assert await setup.buttons.text_to_edit(on("70", "/edit", key="5:73", by=BOB)) == "a"
-
-
-async def test_inspect_shows_what_was_read_for_that_answer(database: Database) -> None:
-    setup = Setup(database, ["one"], ["two"])
-    await setup.say("a")
-    await setup.clock.advance(60)
-    await setup.say("b")
-    await setup.say(on("1", "/context", key="5:3"), on("2", "/context", key="5:4"))
-    first, second = setup.texts[2:]
-    assert "receipt 1:" in first
-    assert "receipt 2:" in second
 
 
 async def test_message_that_is_not_known_is_named(database: Database) -> None:

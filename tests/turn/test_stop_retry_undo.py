@@ -12,7 +12,7 @@ from bot.errors import BackendUnavailable, RateLimited
 from bot.storage.database import Database
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import WITHOUT_NONCES, Setup, failure, running_worker, working
+from tests.turn.setup import WITHOUT_NONCES, Setup, pressed, running_worker, working
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 CAROL = Person("telegram:3", "Carol")
@@ -48,18 +48,8 @@ async def test_stop_ends_the_answer_and_keeps_what_was_shown(database: Database)
     assert setup.backend.closed_early == 1
 
 
-async def test_stop_before_the_first_word_leaves_only_the_question(database: Database) -> None:
-    setup = Setup(database, [asyncio.Event()], limits=WITHOUT_NONCES)
-    await setup.receive("a story")
-    await stop_while_answering(setup, said("/stop"))
-    assert setup.texts == ["Stopped. /retry answers again."]
-    assert await setup.history() == [("user", "a story")]
-
-
 @pytest.mark.parametrize("stops", [1, 2])
-async def test_stop_after_a_restart_leaves_the_message_that_was_shown(
-    database: Database, stops: int
-) -> None:
+async def test_stop_after_a_restart_keeps_the_message(database: Database, stops: int) -> None:
     waiting, again = asyncio.Event(), "In a land far away there was a queen"
     backend = FakeBackend(["Once upon a time", waiting], [waiting], [waiting, again, waiting])
     setup = Setup(database, backend=backend)
@@ -82,9 +72,7 @@ async def test_stop_after_a_restart_leaves_the_message_that_was_shown(
     assert await setup.history() == [("user", "a story"), ("assistant", again)]
 
 
-async def test_no_message_of_several_vanishes_by_a_stop_after_a_restart(
-    database: Database,
-) -> None:
+async def test_no_message_of_several_vanishes_by_a_stop_after_a_restart(database: Database) -> None:
     long, waiting = " ".join(map(str, range(900))), asyncio.Event()
     backend = FakeBackend([long, waiting], [waiting], [long])
     setup = Setup(database, backend=backend)
@@ -102,9 +90,7 @@ async def test_no_message_of_several_vanishes_by_a_stop_after_a_restart(
     assert "delete" not in [call for call, _ in setup.surface.calls]
 
 
-async def test_stop_behind_its_question_counts_before_the_answer_begins(
-    database: Database,
-) -> None:
+async def test_stop_behind_its_question_counts_before_the_answer_begins(database: Database) -> None:
     setup = Setup(database, ["Two."])
     await setup.say(said("first", key="5:1"), said("/stop", key="5:2"), said("second", key="5:3"))
     await setup.say(said("/stop", key="5:4"), said("third", key="5:5"))
@@ -134,9 +120,7 @@ async def test_late_signal_of_a_stop_leaves_the_next_answer_alone(database: Data
 
 
 @pytest.mark.parametrize("is_button", [False, True])
-async def test_stop_counts_that_waits_when_a_process_starts(
-    database: Database, is_button: bool
-) -> None:
+async def test_stop_counts_that_waits_at_a_start(database: Database, is_button: bool) -> None:
     backend = FakeBackend([asyncio.Event()])
     setup = Setup(database, backend=backend, limits=WITHOUT_NONCES)
     async with working(setup, "a story"):
@@ -147,13 +131,6 @@ async def test_stop_counts_that_waits_when_a_process_starts(
     await elsewhere(setup).say(press if is_button else asked)
     assert len(backend.prompts) == 1
     assert await setup.history() == [("user", "a story")]
-
-
-async def test_stopped_conversation_goes_on_with_the_next_message(database: Database) -> None:
-    setup = Setup(database, ["One", asyncio.Event()], ["Two."])
-    await setup.receive("first")
-    await stop_while_answering(setup, said("second"), said("/stop", key="5:91"))
-    assert setup.texts == ["One\n\n⚠ (stopped)", "Two.", "Stopped. /retry answers again."]
 
 
 async def test_no_character_speaks_after_a_stop(database: Database) -> None:
@@ -196,13 +173,6 @@ async def test_others_cannot_stop_an_answer_and_are_told_at_once(
     assert [text for _, text in setup.surface.calls].count(notice) == 1
 
 
-async def test_admin_stops_the_answer_to_somebody_else(database: Database) -> None:
-    setup = Setup(database, ["Once", asyncio.Event()])
-    await setup.receive("a story")
-    await stop_while_answering(setup, said("/stop", CAROL))
-    assert setup.texts == ["Once\n\n⚠ (stopped)", "Stopped. /retry answers again."]
-
-
 async def test_retry_replaces_the_newest_answer(database: Database) -> None:
     setup = Setup(database, ["one"], ["two"], ["better"])
     await setup.say("a", "b", "/retry")
@@ -214,24 +184,15 @@ async def test_retry_replaces_the_newest_answer(database: Database) -> None:
     ]
 
 
-async def test_retry_of_an_answer_without_chance_is_not_the_same_again(database: Database) -> None:
+@pytest.mark.parametrize("again", ["/retry", pressed(ButtonAction.RETRY)], ids=["typed", "pressed"])
+async def test_retry_of_an_answer_without_chance_is_not_the_same_again(
+    database: Database, again: str | Pressed
+) -> None:
     preset = {"parameters": {"temperature": 0, "top_p": 1}}
     setup = Setup(database, preset=preset)
-    await setup.say("a", "/retry", "b")
+    await setup.say("a", again, "b")
     temperatures = [one.parameters["temperature"] for one in setup.backend.prompts]
     assert temperatures == [0, 0.5, 0]
-
-
-async def test_retry_answers_a_question_that_failed(database: Database) -> None:
-    away = BackendUnavailable("refused", notice="The model is away.")
-    setup = Setup(database, ["one"], [away], [away], ["two"])
-    await setup.say("a", "b", "/retry", "/retry")
-    failures = [failure("The model is away.", key) for key in ("5:2", "5:3")]
-    assert setup.texts == ["one", *failures, "two"]
-    assert await setup.history() == [
-        *(("user", "a"), ("assistant", "one")),
-        *(("user", "b"), ("assistant", "two")),
-    ]
 
 
 def elsewhere(setup: Setup, **parts: Any) -> Setup:
@@ -239,9 +200,7 @@ def elsewhere(setup: Setup, **parts: Any) -> Setup:
     return Setup(setup.database, backend=setup.backend, surface=setup.surface, **parts)
 
 
-async def test_newest_question_is_the_one_that_failed_in_another_process(
-    database: Database,
-) -> None:
+async def test_newest_question_may_have_failed_in_another_process(database: Database) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
     backend = FakeBackend(["one"], [away], [away], ["two"], [away])
     setup = Setup(database, backend=backend)
@@ -266,13 +225,6 @@ async def test_retry_that_failed_is_tried_again_without_asking_twice(database: D
     assert await setup.history() == [("user", "a"), ("assistant", "two")]
 
 
-async def test_failed_retry_keeps_the_old_answer(database: Database) -> None:
-    away = BackendUnavailable("refused", notice="The model is away.")
-    setup = Setup(database, ["one"], [away])
-    await setup.say("a", "/retry")
-    assert await setup.history() == [("user", "a"), ("assistant", "one")]
-
-
 async def test_retry_answers_a_question_that_was_stopped(database: Database) -> None:
     setup = Setup(database, [asyncio.Event()], ["Here it is."])
     await setup.receive("a story")
@@ -295,14 +247,3 @@ async def test_undo_leaves_observed_lines(database: Database) -> None:
     await setup.say("a", make_incoming("by the way", key="5:70", author=BOB, wake=None))
     await setup.say(said("/undo"))
     assert await setup.history() == [("user", "by the way")]
-
-
-async def test_undo_of_a_failed_question_keeps_the_history(database: Database) -> None:
-    away = BackendUnavailable("refused", notice="The model is away.")
-    setup = Setup(database, ["one"], [away])
-    await setup.say("a", "b", "/undo", "/undo")
-    assert setup.texts[-2:] == [
-        "Removed from the conversation: “b”.",
-        "Removed from the conversation: “a” and its answer.",
-    ]
-    assert await setup.history() == []

@@ -59,9 +59,7 @@ async def test_receipt_and_context_show_the_calls(database: Database) -> None:
     assert 'Tool dice: “{"dice": "2d6"}” – “> 2d6: 8 (4, 4)”' in setup.texts[-1]
 
 
-async def test_no_tool_is_offered_by_default_nor_where_a_backend_has_none(
-    database: Database,
-) -> None:
+async def test_no_tool_is_offered_by_default_nor_by_a_backend(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DICE], preset={})
     await setup.say("roll")
     other = Setup(database, ["Ho.", DICE], preset=ALL)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -29,20 +28,8 @@ from bot.turn.signals import ArrivalSignals, MissedSignals
 from tests.fakes import FakeBackend, FakeClock, run_ready_tasks
 from tests.samples import make_incoming
 from tests.turn.busy_channel import LIMITS_OF_CHATS, end
-from tests.turn.setup import CHAT, Setup, failure, working
+from tests.turn.setup import CHAT, Setup, working
 from tests.waiting import advance_in_steps, wait_until
-
-
-async def test_private_message_that_cannot_be_read_is_answered_in_words(database: Database) -> None:
-    setup = Setup(database)
-    media = (MediaItem(MediaKind.VOICE), MediaItem(MediaKind.IMAGE))
-    await setup.say(replace(make_incoming("", key="5:1"), attachments=media))
-    assert setup.texts == [
-        "I cannot listen to voice messages or look at pictures here. "
-        "Please tell me in words what it is about."
-    ]
-    assert await setup.history() == []
-    assert setup.backend.prompts == []
 
 
 async def test_picture_in_a_group_that_is_for_nobody_is_not_answered(database: Database) -> None:
@@ -52,41 +39,12 @@ async def test_picture_in_a_group_that_is_for_nobody_is_not_answered(database: D
     assert setup.texts == []
 
 
-async def test_message_is_answered_once_and_stored(database: Database) -> None:
-    setup = Setup(database, ["Hi ", "there."])
-    await setup.say("hello")
-    await setup.work()
-    assert setup.texts == ["Hi there."]
-    assert await setup.history() == [("user", "hello"), ("assistant", "Hi there.")]
-    assert len(setup.backend.prompts) == 1
-
-
 async def test_persona_of_the_author_is_in_the_prompt(database: Database) -> None:
     setup = Setup(database, ["My lord."])
     await setup.say("/me a tall knight", "hello")
     said = setup.backend.prompts[-1].messages[-1].content
     assert said == "(Alice says of themselves: a tall knight)\n\nhello"
     assert await setup.history() == [("user", "hello"), ("assistant", "My lord.")]
-
-
-async def test_messages_are_answered_in_order_with_the_history_before_them(
-    database: Database,
-) -> None:
-    setup = Setup(database, ["one"], ["two"], ["three"])
-    await setup.say("a", "b", "c")
-    assert setup.texts == ["one", "two", "three"]
-    asked = [message.content for message in setup.backend.prompts[-1].messages]
-    assert asked == ["a", "one", "b", "two", "c"]
-
-
-async def test_failed_turn_leaves_no_trace(database: Database) -> None:
-    no_model = BackendUnavailable("refused", notice="The model is away.")
-    setup = Setup(database, [no_model], ["Hi."])
-    await setup.say("hello")
-    assert setup.texts == [failure("The model is away.")]
-    assert await setup.history() == []
-    await setup.say("hello again")
-    assert [message.content for message in setup.backend.prompts[-1].messages] == ["hello again"]
 
 
 async def test_ignored_message_is_neither_answered_nor_stored(database: Database) -> None:
@@ -117,9 +75,7 @@ async def test_dropped_turns_are_summarized_for_the_next_prompt(database: Databa
     assert (first.role, first.content) == ("system", "What was said before, in short:\nHi.")
 
 
-async def test_message_that_crashed_too_often_is_set_aside(
-    database: Database,
-) -> None:
+async def test_message_that_crashed_too_often_is_set_aside(database: Database) -> None:
     setup = Setup(database, ["Hi."])
     await setup.receive("crash", "hello")
     await database.write(
@@ -155,33 +111,6 @@ async def test_lost_lease_stops_the_model(database: Database) -> None:
     assert setup.backend.closed_early == 1
 
 
-async def test_lease_is_renewed_while_the_model_generates(database: Database) -> None:
-    go_on = asyncio.Event()
-    setup = Setup(database, [go_on, "At last."])
-    async with working(setup, "hello") as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
-        for _ in range(6):
-            await advance_in_steps(setup.clock, 5)
-        assert await setup.conversations.begin([CHAT], "other", 15) == []
-        go_on.set()
-        await worker
-    assert setup.texts == ["At last."]
-
-
-async def test_cancellation_does_not_count_as_a_crash(database: Database) -> None:
-    never = asyncio.Event()
-    setup = Setup(database, [never])
-    async with working(setup, "hello") as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
-        worker.cancel()
-        with suppress(asyncio.CancelledError):
-            await worker
-        assert worker.cancelled()
-    assert setup.backend.closed_early == 1
-    assert await setup.crashes_of_pending() == [0]
-    assert await setup.conversations.begin([CHAT], "other", 15) != []
-
-
 async def test_full_disk_does_not_count_as_a_crash(database: Database) -> None:
     setup = Setup(database, ["Hi."])
     setup.conversations.full = True
@@ -213,9 +142,7 @@ async def test_turn_leaves_no_tasks_running(database: Database) -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_retrieved_stories_are_in_the_prompt(
-    database: Database,
-) -> None:
+async def test_retrieved_stories_are_in_the_prompt(database: Database) -> None:
     async def retrieve(preset: Preset, newest: str, _payer: object) -> RetrievedStories:
         assert (preset.name, newest) == ("nora", "Was there a storm?")
         return {newest: [Story(0, "A storm took the roof.", 0.9)]}
@@ -231,9 +158,7 @@ async def test_retrieved_stories_are_in_the_prompt(
     )
 
 
-async def test_pasted_key_is_neither_kept_nor_sent_and_its_author_is_told(
-    database: Database,
-) -> None:
+async def test_pasted_key_is_removed_and_its_author_told(database: Database) -> None:
     setup = Setup(database, ["Fine."])
     intake = InboxIntake(setup.inbox, lambda _: None)
     said = make_incoming("my key is sk-proj-CANARY00000000000000001 ok?")

@@ -103,9 +103,7 @@ def code(lines: int) -> str:
 
 
 @given(st.integers(1, 60), st.integers(60, 300), st.text("ab c.\n", max_size=200))
-def test_each_part_closes_the_code_block_that_it_opens(
-    lines: int, max_chars: int, prose: str
-) -> None:
+def test_each_part_closes_its_code_block(lines: int, max_chars: int, prose: str) -> None:
     text = f"{prose}\n\n{code(lines)}\n\n{prose}\n\n~~~~\n{prose}\n~~~~\n{prose}"
 
     for piece in split(text, Limits(max_chars, "characters", 1, 5)):
