@@ -1,1 +1,1 @@
-"""What a message costs, measured on the service as a process."""
+"""What a message costs, measured on the service as processes."""

@@ -1,11 +1,13 @@
 """Measure how much more four workers answer than one, with a model that sleeps.
 
     python -m tests.bench.scaling --rounds 2
+    python -m tests.bench.scaling --seconds 0 --database postgresql+asyncpg://user:password@host/empty
 
 Workers answer a bounded number of conversations at once (`TROUPE_LIMITS__CONVERSATIONS_AT_ONCE`),
 so that a worker and not the machine is the limit. More questions wait than all of them can take;
 counted is while none of them stands idle: without the first answers and the last ones. A gateway
-and a sender are processes of their own; platforms and model are on loopback.
+and a sender are processes of their own; platforms and model are on loopback. The PostgreSQL that it
+starts does not wait for its disk. One that is named must be empty; its CPU time is not measured.
 """
 
 import argparse
@@ -81,14 +83,18 @@ async def measure(options: argparse.Namespace) -> None:
     rates: dict[int, list[float]] = {}
     async with contextlib.AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        postgres = stack.enter_context(running_postgres())
+        url, database = options.database, list[int]()
+        if url is None:
+            postgres = stack.enter_context(running_postgres())
+            url = await create_postgres_database(postgres)
+            database = [int((Path(postgres) / "postmaster.pid").read_text().split()[0])]
         platforms = await stack.enter_async_context(running_platforms())
         model = await stack.enter_async_context(ModelServer())
         model.chunk_count, model.chunk_delays = 1, (options.seconds,)
         launcher = await stack.enter_async_context(running_launcher())
         installed = Installer(platforms, model, launcher, Path(folder)).processes(
             *("gateway", "sender", *(f"worker-{number}" for number in range(options.workers))),
-            database_url=await create_postgres_database(postgres),
+            database_url=url,
             with_valkey=True,
         )
         gateway, sender, *workers = services = await stack.enter_async_context(installed)
@@ -102,7 +108,7 @@ async def measure(options: argparse.Namespace) -> None:
         processes = {
             "gateway": [gateway.process.pid],
             "sender": [sender.process.pid],
-            "database": [int((Path(postgres) / "postmaster.pid").read_text().split()[0])],
+            "database": database,
         }
         for _ in range(options.rounds):
             for count in (1, options.workers):
@@ -118,6 +124,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--at-once", type=int, default=64, help="conversations of a worker")
     parser.add_argument("--seconds", type=float, default=10.0, help="that the model sleeps")
+    parser.add_argument("--database", help="an empty one, instead of a new one")
     asyncio.run(measure(parser.parse_args()))
 
 
