@@ -208,7 +208,9 @@ class HistoryRouter:
             histories = _histories(places)
         if not histories:
             known = self._received.get((said.address.channel, said.message_id or ""))
-            histories = [known if known is not None else _first_history(said, scope)]
+            if known is None:  # it was never stored
+                known = await self._history_of(replace(said, quote=None), scope, ())
+            histories = [known]
         first, *copies = histories
         return [
             replace(edited, said=_in_history(said, first)),
@@ -257,17 +259,6 @@ def _in_history(event: T, history: str) -> T:
 
 def _histories(places: Sequence[MessagePlace]) -> list[str]:
     return list(dict.fromkeys(address_of(one.conversation).history for one in places))
-
-
-def _first_history(said: Said, scope: HistoryScope) -> str:
-    """Return the history of an edited message that was never stored."""
-    match scope:
-        case HistoryScope.USER:
-            return _of_person(said)
-        case HistoryScope.REPLIES:
-            return _own_chain(said)
-        case HistoryScope.SHARED | HistoryScope.THREAD:
-            return ""
 
 
 def _of_person(said: Said) -> str:

@@ -67,10 +67,7 @@ class DraftingSurface(Protocol):
     """A surface that can show what is being written; all calls may raise any `PlatformError`."""
 
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
-        """Show or replace a draft, which ends when a message is sent; may be repeated.
-
-        The id is the same for all drafts of one message, and not 0. A draft has no buttons.
-        """
+        """Show or replace a draft, without buttons and with an id other than 0, until a send."""
 
 
 @runtime_checkable
@@ -116,10 +113,7 @@ class Platform(Protocol):
         """Why no messages are received at the moment, in a few words; None while connected."""
 
     async def run(self, intake: Intake) -> None:
-        """Receive until cancelled or until the end of the input.
-
-        Raises `PlatformFatal` if no retry helps; after any other exception it may be run again.
-        """
+        """Receive until cancelled or the end of the input; after `PlatformFatal` no retry helps."""
 
     async def check(self) -> str:
         """Return the bot's account in a few words; raise `PlatformError` if it cannot log in."""
@@ -158,10 +152,7 @@ class PrivateChats(Protocol):
     """A platform on which the bot can write to a person in private."""
 
     async def private_chat(self, person: str) -> Address:
-        """Return the private chat with a person; they may refuse what is sent.
-
-        Raises `PlatformError` if there is no such place.
-        """
+        """Return the private chat with a person, who may refuse it, or raise `PlatformError`."""
 
 
 @runtime_checkable
@@ -238,10 +229,7 @@ class Backend(Protocol):
         """Return what answers here in a few words; raise `BackendUnavailable` if nothing does."""
 
     async def check_models(self, models: Sequence[str]) -> str:
-        """Return what answers with these models, in a few words; loads none of them.
-
-        Raises `BackendUnavailable` if nothing answers, or with a line for each missing model.
-        """
+        """Return what answers with these models, unloaded; else raise `BackendUnavailable`."""
         return await self.check()
 
     async def list_models(self) -> Sequence[str]:
@@ -271,10 +259,7 @@ class Backend(Protocol):
         return False
 
     async def transcribe(self, name: str, audio: bytes) -> str:
-        """Return what is said in an audio file, whose name tells the format.
-
-        Raises `BackendUnavailable` if there is no text.
-        """
+        """Return what is said in an audio file, named by format, or raise `BackendUnavailable`."""
         raise BackendUnavailable("it does not transcribe")
 
     @property
@@ -348,10 +333,7 @@ class Embedder(Protocol):
         """Return the vector of a search query."""
 
     async def embed_query_for(self, text: str, payer: EmbeddingPayer) -> PackedVector:
-        """Return the vector of a search query that somebody pays for, if it costs anything.
-
-        Raises `BudgetUsedUp`, or `StoreError` if the budgets cannot be read.
-        """
+        """Return the vector of a query that is paid for; raises `BudgetUsedUp`, `StoreError`."""
         return await self.embed_query(text)
 
     @property
@@ -381,10 +363,7 @@ class Delivery(Protocol):
         """Send a row or what is due in a lane, if urgent at any rate; never waits."""
 
     async def wait_until_sent(self, row_id: int) -> str:
-        """Wait until this or another process has sent a row; return the message's id.
-
-        Raises `Refused` if it never will be sent.
-        """
+        """Wait until any process has sent a row; return the message's id, or raise `Refused`."""
 
 
 class ChatSettings(Protocol):
@@ -393,11 +372,7 @@ class ChatSettings(Protocol):
     async def set(
         self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
     ) -> None:
-        """Set a value, or delete it with None; `by` is a person's id.
-
-        `audited` notes a change in the audit log: the acts of admins, never what people say of
-        themselves.
-        """
+        """Set a value, or delete it with None; `audited` notes what admins do in the audit log."""
 
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
         """Return the value in the first of these scopes that has one."""
@@ -433,10 +408,7 @@ class Stories(Protocol):
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Story]:
-        """Return the stories nearest to a query vector, best first; of equals the earlier.
-
-        Stories without a vector of that model are not found.
-        """
+        """Return the stories nearest to a vector of this model, best first; of equals the first."""
 
 
 # --- coordination ----------------------------------------------------------------------------
@@ -451,13 +423,9 @@ class Signals(Protocol):
         handler: Callable[[Sequence[str]], None],
         elsewhere: Callable[[Sequence[str]], None] | None = None,
     ) -> Callable[[], None]:
-        """Call `handler` with the keys of every signal of a topic; it must not block or raise.
+        """Call `handler` with the keys of every signal of a topic; return what ends that.
 
-        With `elsewhere`, that is called with the keys that other processes publish, and `handler`
-        only with those of this process.
-
-        Returns:
-            A function that ends the subscription.
+        Handlers must not block or raise. `elsewhere` gets what other processes publish, if given.
         """
 
     def publish(self, topic: str, keys: Sequence[str]) -> None:
@@ -498,10 +466,7 @@ class RateLimits(Protocol):
         """Release a slot; one that is not held is ignored."""
 
     async def take_call(self, scopes: Sequence[CallScope]) -> float:
-        """Count a call in every window of these scopes; return 0.
-
-        Where one is full, nothing is counted, and the seconds until it may be allowed are returned.
-        """
+        """Count a call in all windows of these scopes; return 0, or the seconds to wait."""
 
     async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
         """Return what `take_call` would; nothing is counted."""

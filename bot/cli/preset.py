@@ -17,7 +17,7 @@ from bot.errors import PresetError, SettingsError
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
 from bot.prompting.text.preset_folder import is_lorebook, json_files, read_preset_text
 from bot.runtime.shipped_files import presets_folder
-from bot.runtime.terminal import escape_to_one_line
+from bot.texts.text import escape_to_one_line
 
 _VARIABLE = "TROUPE_PRESETS_DIR"
 _FILES = "bot.cli.preset_files"

@@ -58,12 +58,12 @@ from bot.prompting.presets.preset import Preset
 from bot.runtime.addresses import is_http_address
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
-from bot.runtime.terminal import escape_to_one_line
 from bot.service.backends import missing_for, preset_problems
 from bot.settings import Settings, read_settings
 from bot.storage.database import database_exists, open_database
 from bot.storage.presets import PresetVersions
 from bot.templates.renderer import ModelTemplate, Renderer
+from bot.texts.text import escape_to_one_line
 
 _NO_VERSION = "no version yet: the service has not started with it"
 

@@ -6,7 +6,6 @@ import re
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Those that show what follows in another order are escaped as well.
 _SHOWN_ESCAPED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-_NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def strip_control_characters(text: str) -> str:
@@ -17,11 +16,6 @@ def strip_control_characters(text: str) -> str:
 def escape_control_characters(text: str) -> str:
     r"""Escape control characters except line breaks and tabs, as in Python: ESC is `\x1b`."""
     return _SHOWN_ESCAPED.sub(lambda found: repr(found[0])[1:-1], text)
-
-
-def escape_to_one_line(text: str) -> str:
-    """Escape line breaks, tabs and direction marks, too, so that a text cannot forge a line."""
-    return _NOT_IN_A_LINE.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 _VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first one that is not empty decides

@@ -61,7 +61,15 @@ def preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
         if is_limited and provider not in missing and not _has_price(settings, provider, model)
     ]
     return [
-        *(missing_provider(name) for name in missing),
+        *(
+            translatable(
+                "it uses the provider {provider}, which is not set up; set"
+                " TROUPE_PROVIDERS__{setting}__API_KEY or __BASE_URL",
+                provider=repr(name),
+                setting=name.upper(),
+            )
+            for name in missing
+        ),
         *(
             translatable(
                 "a budget is set, but the price of {model} is not known; set"
@@ -96,31 +104,16 @@ def missing_for(preset: Preset, settings: Settings) -> Sequence[str]:
     return lacks
 
 
-def missing_provider(name: str) -> str:
-    """Say which settings set up a missing provider."""
-    return translatable(
-        "it uses the provider {provider}, which is not set up; set"
-        " TROUPE_PROVIDERS__{setting}__API_KEY or __BASE_URL",
-        provider=repr(name),
-        setting=name.upper(),
-    )
-
-
 def preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
     """List the preset's parameters and tools that its configured providers do not support."""
-    return [*unsupported_parameters(preset, settings), *tool_problems(preset, settings)]
-
-
-def unsupported_parameters(preset: Preset, settings: Settings) -> Sequence[str]:
-    """List the preset's parameters that one of its configured providers does not support."""
     names = dict.fromkeys(one.provider for one in preset.with_fallbacks)
-    providers = [settings.providers[name] for name in names if name in settings.providers]
-    problems = (
+    unsupported = [
         problem
-        for provider in providers
-        for problem in parameter_problems(provider, preset.parameters)
-    )
-    return list(dict.fromkeys(problems))
+        for name in names
+        if name in settings.providers
+        for problem in parameter_problems(settings.providers[name], preset.parameters)
+    ]
+    return [*dict.fromkeys(unsupported), *tool_problems(preset, settings)]
 
 
 def tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:

@@ -84,12 +84,19 @@ class Container(AnsweringContainer):
         """The jobs of this process besides its platforms, in the order of a message's path."""
         roles = self.options.roles
         names = ",".join(role for role in Role if role in roles)
+        jobs: list[Job] = [partial(measure_loop_lag, self.clock)]
+        if roles & {Role.WORKER, Role.SENDER}:
+            measure = partial(measure_queues, ServiceState(self.database, self.clock), roles)
+            jobs.append(partial(repeat, measure, self.clock, _SECONDS_BETWEEN_MEASUREMENTS))
+        if not self.is_alone:
+            report = partial(share_reports, self.nodes, self.owner, self.backends)
+            jobs.append(partial(report, RECENT_EVENTS, self.clock))
         return [
             RolePart(start=self.restored_messages.load),
             *([self._worker_part()] if Role.WORKER in roles else []),
             *([self._sender_part()] if Role.SENDER in roles else []),
             heartbeat(self.nodes, self.owner, names, __version__, self.clock),
-            RolePart([*self._sharing_jobs, partial(measure_loop_lag, self.clock)]),
+            RolePart(jobs),
         ]
 
     def _worker_part(self) -> RolePart:
@@ -104,7 +111,7 @@ class Container(AnsweringContainer):
             await pool.drain(_DRAIN_SECONDS)
 
         jobs = [pool.run, worker.keep_leases, self.stops.run, self.summarizer.run]
-        jobs += [self.answering_pauses.run, self._measure_queues, self.decisions.run]
+        jobs += [self.answering_pauses.run, self.decisions.run]
         if not self.is_alone:
             missed = MissedSignals(self.inbox, self.stops, self.arrivals, self.clock)
             jobs += [missed.run, self.shared_memories.run]
@@ -125,23 +132,7 @@ class Container(AnsweringContainer):
             await lanes.drain(0)
 
         jobs = [lanes.run, self.delete_late_duplicates, self.delete_expired_rows]
-        if Role.WORKER not in self.options.roles:  # it measures both
-            jobs.append(self._measure_queues)
         return RolePart(jobs, self.outbox.release_all, drain)
-
-    async def _measure_queues(self) -> None:
-        state, roles = ServiceState(self.database, self.clock), self.options.roles
-        await repeat(
-            lambda: measure_queues(state, roles), self.clock, _SECONDS_BETWEEN_MEASUREMENTS
-        )
-
-    @property
-    def _sharing_jobs(self) -> Sequence[Job]:
-        """The jobs that report this process to the others."""
-        if self.is_alone:
-            return ()
-        share = partial(share_reports, self.nodes, self.owner, self.backends)
-        return [partial(share, RECENT_EVENTS, self.clock)]
 
     @cached_property
     def provider_notices(self) -> ProviderNotices:

@@ -162,30 +162,24 @@ class ProviderNotices:
         }
 
     def worker_problem(self) -> str | None:
-        """Return why a worker cannot answer; None: it can, or this process has other roles.
-
-        A process with other roles continues to receive messages and serve its pages.
-        """
+        """Return why a worker without other roles cannot answer; None: it can."""
         unreachable = self._unreachable()
-        is_all = bool(unreachable) and len(unreachable) == len(self._served())
-        if not is_all or self.roles != {Role.WORKER}:
+        if self.roles != {Role.WORKER} or not unreachable or unreachable != self._served():
             return None
         return f"no provider answers: {', '.join(unreachable)}"
 
     def _served(self) -> list[str]:
-        if Role.WORKER not in self.roles:
-            return []
-        return sorted({one.provider for one in self.presets()})
+        is_worker = Role.WORKER in self.roles
+        return sorted({one.provider for one in self.presets()}) if is_worker else []
 
     def _unreachable(self) -> list[str]:
         """Return the providers of which every model that was asked has an open breaker."""
-        found: list[str] = []
-        for name in self._served():
-            backend = self.backends.get(name)
-            health = backend.model_health() if backend is not None else ()
-            if health and all(one.paused for one in health):
-                found.append(name)
-        return found
+        healths = {
+            name: self.backends[name].model_health()
+            for name in self._served()
+            if name in self.backends
+        }
+        return [name for name, all_ in healths.items() if all_ and all(one.paused for one in all_)]
 
 
 async def share_reports(

@@ -59,35 +59,6 @@ class Models:
     """The key with which backends hash conversation names; the same in all processes."""
 
 
-@contextlib.asynccontextmanager
-async def open_models(
-    settings: Settings,
-    presets: Mapping[str, Preset],
-    stories: Mapping[str, Sequence[str]],
-    database: Database,
-    *,
-    answers: bool = True,
-) -> AsyncIterator[Models]:
-    """Open what generates answers; raises `SettingsError`.
-
-    Without `answers` prompts are only described, and no MCP server is connected.
-    """
-    async with contextlib.AsyncExitStack() as stack:
-        renderer = await stack.enter_async_context(Renderer())
-        session_key = (await read_installation_id(database)).encode()
-        backends: dict[str, Backend] = {}
-        add_backends(backends, settings, presets.values(), renderer, session_key)
-        stack.push_async_callback(_close_all, backends)
-        retrieve_stories = await stack.enter_async_context(
-            open_story_retriever(settings, stories_by_preset(presets, stories), database)
-        )
-        servers = settings.mcp_servers if answers else {}  # presets that come later name them, too
-        tool_servers = await stack.enter_async_context(
-            open_tool_servers(servers, settings.data_dir)
-        )
-        yield Models(renderer, backends, retrieve_stories, tool_servers, session_key)
-
-
 async def _close_all(backends: Mapping[str, Backend]) -> None:
     async with contextlib.AsyncExitStack() as stack:  # each, also if another one fails
         for backend in backends.values():
@@ -105,9 +76,8 @@ async def prepare_models(
             await prepare_model(name, preset.model, provider, settings.data_dir, progress)
 
 
-async def preload_default(backends: Mapping[str, Backend], default: Preset) -> None:
+async def _preload(backend: Backend, default: Preset) -> None:
     """Load the default preset's model while everything else starts."""
-    backend = backends[default.provider]
     try:
         await backend.preload(default.model)
     except BackendUnavailable as error:  # the first message gets the error
@@ -205,7 +175,7 @@ async def open_resources(
         if options.preset is not None:
             default = find_preset(presets, options.preset, disabled).name
         resolver = PresetResolver(presets, default, chat_settings, versions, disabled)
-        opening_models = _open_models_if_used(
+        opening_models = _open_models(
             settings, presets, folder.stories, database, resolver.default, progress, options
         )
         models = await stack.enter_async_context(opening_models)
@@ -242,7 +212,7 @@ def _usable_presets(
 
 
 @contextlib.asynccontextmanager
-async def _open_models_if_used(
+async def _open_models(
     settings: Settings,
     presets: Mapping[str, Preset],
     stories: Mapping[str, Sequence[str]],
@@ -251,24 +221,31 @@ async def _open_models_if_used(
     progress: Callable[[str], None],
     options: RunOptions,
 ) -> AsyncIterator[Models | None]:
-    """Open the models if a role of this process needs them, else yield None."""
-    if Role.WORKER in options.roles:
-        if options.answers_messages:
-            await prepare_models(settings, default, progress)
-        async with open_models(settings, presets, stories, database) as models:
-            if not options.answers_messages:
-                yield models
-                return
-            preloading = asyncio.create_task(preload_default(models.backends, default))
-            try:
-                yield models
-            finally:
-                await cancel_and_wait([preloading])
-    elif Role.CONSOLE in options.roles:  # it answers nothing, but describes answers
-        async with open_models(settings, presets, {}, database, answers=False) as models:
-            yield models
-    else:
+    """Open what generates answers; a console only describes them, other roles get None."""
+    is_worker = Role.WORKER in options.roles
+    if not is_worker and Role.CONSOLE not in options.roles:
         yield None
+        return
+    if is_worker and options.answers_messages:
+        await prepare_models(settings, default, progress)
+    async with contextlib.AsyncExitStack() as stack:
+        renderer = await stack.enter_async_context(Renderer())
+        session_key = (await read_installation_id(database)).encode()
+        backends: dict[str, Backend] = {}
+        add_backends(backends, settings, presets.values(), renderer, session_key)
+        stack.push_async_callback(_close_all, backends)
+        told = stories_by_preset(presets, stories) if is_worker else {}
+        retrieve_stories = await stack.enter_async_context(
+            open_story_retriever(settings, told, database)
+        )
+        servers = settings.mcp_servers if is_worker else {}  # presets that come later name them
+        tool_servers = await stack.enter_async_context(
+            open_tool_servers(servers, settings.data_dir)
+        )
+        if is_worker and options.answers_messages:
+            preloading = asyncio.create_task(_preload(backends[default.provider], default))
+            stack.push_async_callback(cancel_and_wait, [preloading])
+        yield Models(renderer, backends, retrieve_stories, tool_servers, session_key)
 
 
 def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) -> bool:

@@ -21,12 +21,9 @@ from bot.chat.session import MessageNote, error_id_of
 from bot.errors import SettingsError
 from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.secret_masker import SecretMasker
+from bot.texts.text import escape_to_one_line
 
 _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
-
-# Control characters: they move a terminal's cursor, break a line or reverse its direction.
-_CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
 
 _REPEAT_SECONDS = 60.0
 _MAX_ERROR_IDS = 500
@@ -46,10 +43,10 @@ def render_for_console(logger: WrappedLogger, method: str, event: EventDict) -> 
     Control characters are escaped, so that text from people cannot forge a log line or control the
     terminal.
     """
-    event["event"] = _escape(str(event["event"]))
+    event["event"] = escape_to_one_line(str(event["event"]))
     traceback = str(event.pop("exception", "")).splitlines()
-    lines = [_escape(_render(logger, method, event))]
-    return "\n".join([*lines, *(f"  {_escape(line)}" for line in traceback)])
+    lines = [escape_to_one_line(_render(logger, method, event))]
+    return "\n".join([*lines, *(f"  {escape_to_one_line(line)}" for line in traceback)])
 
 
 class _Repeats:
@@ -209,10 +206,6 @@ def open_log_stream(file: Path | None) -> TextIO:
             f"the log {file} cannot be written ({error.strerror}); "
             "fix its permissions or set TROUPE_DATA_DIR"
         ) from None
-
-
-def _escape(text: str) -> str:
-    return _CONTROL_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 _MAX_EVENTS = 2000

@@ -16,6 +16,7 @@ from typing import Final, Self
 _FOLDER = Path(__file__).parent / "locales"
 _DOMAIN = "troupe"
 _LANGUAGE_END = re.compile(r"[-_.@]")
+_NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 LANGUAGES: Final = ("en", "zh")
 """The languages of the service; the first needs no catalog."""
 
@@ -116,6 +117,11 @@ def text_of(error: Exception) -> str:
 def in_every_language(text: Text) -> str:
     """Return a text in each language, a line each, where nobody knows the reader's."""
     return "\n".join(text.translate_to(language) for language in LANGUAGES)
+
+
+def escape_to_one_line(text: str) -> str:
+    """Escape control characters, line breaks and direction marks, which could forge a line."""
+    return _NOT_IN_A_LINE.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 @lru_cache(maxsize=256)  # every message asks several times; what clients send is not all known
