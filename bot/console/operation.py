@@ -36,7 +36,7 @@ from bot.value_class import value_class
 
 _PROBE_SECONDS = 2.0
 _FRESH_SECONDS = 1.0  # all who look within this time get the same state
-_MAX_ERRORS = 20
+_MAX_ERRORS = 10
 _MAX_SAMPLES = 600
 
 

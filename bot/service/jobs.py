@@ -3,11 +3,11 @@
 import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
-from dataclasses import replace
+from functools import partial
 
 import structlog
 
-from bot.chat.operation import HEARTBEAT_SECONDS, FailedMessage, LoggedStep, ProcessReport
+from bot.chat.operation import HEARTBEAT_SECONDS, ProcessReport
 from bot.console.operation import process_report
 from bot.errors import StoreError
 from bot.ports import Backend, Clock
@@ -29,9 +29,6 @@ _SECONDS_BETWEEN_LAGS = 0.5
 _SECONDS_BETWEEN_LOOKS = 2.0
 _LOOKS_AT_START = 4
 """How many checks a part that has never worked may fail: it may still be connecting."""
-_MAX_ERRORS = 10
-_MAX_STEPS = 30
-_MAX_CHARS = 1000  # of the end of one value, where a traceback says what it is
 _log = structlog.get_logger(__name__)
 
 Job = Callable[[], Awaitable[None]]
@@ -93,21 +90,15 @@ async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
 def heartbeat(nodes: NodeRegistry, owner: str, roles: str, version: str, clock: Clock) -> RolePart:
     """Report this process as alive, for `troupe nodes`; delete its row when it ends."""
 
-    async def start() -> None:
-        await nodes.enter(owner, roles, version)
-
-    async def report() -> None:
-        await nodes.report(owner, roles, version)
-
     async def run() -> None:
         await clock.sleep(HEARTBEAT_SECONDS)
-        await repeat(report, clock, HEARTBEAT_SECONDS)
+        await repeat(partial(nodes.report, owner, roles, version), clock, HEARTBEAT_SECONDS)
 
     async def end() -> None:
         with contextlib.suppress(StoreError):
             await nodes.leave(owner)
 
-    return RolePart([run], start, end)
+    return RolePart([run], partial(nodes.enter, owner, roles, version), end)
 
 
 async def measure_loop_lag(clock: Clock) -> None:
@@ -194,24 +185,9 @@ async def share_reports(
 
     async def share() -> None:
         nonlocal told
-        report = make_report(backends, events)
+        report = process_report(backends, events)
         if report != told:
             await nodes.share(owner, report)
             told = report
 
     await repeat(share, clock, HEARTBEAT_SECONDS)
-
-
-def make_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
-    """Return this process's report to the others."""
-    report = process_report(backends, events)
-    return replace(report, errors=tuple(map(_shortened, report.errors[:_MAX_ERRORS])))
-
-
-def _shortened(failed: FailedMessage) -> FailedMessage:
-    return replace(failed, steps=tuple(map(_shortened_step, failed.steps[-_MAX_STEPS:])))
-
-
-def _shortened_step(step: LoggedStep) -> LoggedStep:
-    details = {name: value[-_MAX_CHARS:] for name, value in step.details.items()}
-    return replace(step, details=details)

@@ -209,7 +209,8 @@ def open_log_stream(file: Path | None) -> TextIO:
 
 
 _MAX_EVENTS = 2000
-_MAX_CHARS = 2000  # of one value: a traceback may be long
+_MAX_STEPS = 30  # of one message
+_MAX_CHARS = 1000  # of the end of one value, where a traceback says what it is
 _FAILURES = {"warning", "error", "critical"}
 _OF_EVERY_EVENT = {"event", "level", "timestamp", "turn", "logger"}
 
@@ -224,7 +225,7 @@ class RecentEvents:
         turn = event.get("turn")
         if turn is not None:
             details = {
-                name: str(value)[:_MAX_CHARS]
+                name: str(value)[-_MAX_CHARS:]
                 for name, value in event.items()
                 if name not in _OF_EVERY_EVENT
             }
@@ -248,7 +249,7 @@ class RecentEvents:
 
     def _failed(self, turn: str) -> FailedMessage:
         steps = tuple(step for each, step in self._steps if each == turn)
-        return FailedMessage(error_id_of(turn), turn, steps)
+        return FailedMessage(error_id_of(turn), turn, steps[-_MAX_STEPS:])
 
 
 _encode = msgspec.json.Encoder().encode

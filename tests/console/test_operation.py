@@ -13,10 +13,10 @@ from bot.chat.access import Scope
 from bot.chat.operation import ModelHealth, ModelInMemory
 from bot.chat.session import error_id_of
 from bot.console import live_events
+from bot.console.operation import process_report
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
-from bot.service.jobs import make_report
 from bot.storage.inbox import SqlInbox
 from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
 from bot.storage.tables import node
@@ -278,7 +278,7 @@ async def test_errors_and_models_of_another_process_are_shown(console: ConsoleUn
     nodes = NodeRegistry(console.database, CLOCK)
     backends = {"remote": WatchedBackend([]), "local": LocalBackend([])}
     await nodes.enter("host:<2>", "worker", "0.2.0")
-    await nodes.share("host:<2>", make_report(backends, elsewhere.events))
+    await nodes.share("host:<2>", process_report(backends, elsewhere.events))
     await console.log_in()
     error_id = error_id_of(TURN)
 

@@ -223,4 +223,4 @@ def test_oldest_events_are_dropped() -> None:
         note(events, "warning", "not_answered", turn=f"a:{number}", reason="x" * 9999)
 
     assert [one.turn for one in events.failures(9)] == ["a:4", "a:3"]
-    assert len(events.failures(1)[0].steps[0].details["reason"]) == 2000
+    assert len(events.failures(1)[0].steps[0].details["reason"]) == 1000
