@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
+
 from bot.errors import StoreError
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool, urgent_topic
 from tests.fakes import FakeClock, FakeSignals, run_ready_tasks
@@ -111,40 +113,22 @@ async def test_what_another_process_has_woken_is_left_to_it_for_a_moment() -> No
         assert harness.claims == [["own"], ["a", "b"]]
 
 
-async def test_key_is_never_processed_twice_at_once() -> None:
+@pytest.mark.parametrize("is_claimed", [True, False])
+async def test_key_that_is_in_progress_is_processed_again_afterwards(is_claimed: bool) -> None:
     harness = PoolHarness()
     harness.unblock.clear()
     async with harness.open():
         harness.pool.wake(["a"])
         await wait_until(lambda: harness.started == ["a"])
-        harness.pool.wake(["a"])
-        harness.pool.start("a", "item of a")
+        if is_claimed:
+            harness.pool.start("a", "item of a")
+        else:
+            harness.pool.wake(["a"])
         await harness.clock.advance(10)
         assert harness.started == ["a"]
-
-
-async def test_key_woken_while_in_progress_is_processed_again() -> None:
-    harness = PoolHarness()
-    harness.unblock.clear()
-    async with harness.open():
-        harness.pool.wake(["a"])
-        await wait_until(lambda: harness.started == ["a"])
-        harness.pool.wake(["a"])
         harness.unblock.set()
         await wait_until(lambda: harness.ended == ["a", "a"])
-        assert harness.claims == [["a"], ["a"]]
-
-
-async def test_item_claimed_while_its_key_is_in_progress_follows_it() -> None:
-    harness = PoolHarness()
-    harness.unblock.clear()
-    async with harness.open():
-        harness.pool.wake(["a"])
-        await wait_until(lambda: harness.started == ["a"])
-        harness.pool.start("a", "item of a")
-        harness.unblock.set()
-        await wait_until(lambda: harness.ended == ["a", "a"])
-        assert len(harness.claims) == 1
+        assert len(harness.claims) == (1 if is_claimed else 2)
 
 
 async def test_no_more_than_max_concurrent_keys_are_claimed() -> None:
