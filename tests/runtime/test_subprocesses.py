@@ -84,53 +84,50 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-async def test_process_runs_for_the_length_of_the_block(log: Path) -> None:
-    async with supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
-        pid = child.pid
-        assert pid is not None
-        assert child.is_ready
-        assert alive(pid)
-    assert not alive(pid)
-    assert child.pid is None
-
-
-async def test_process_is_restarted_when_it_dies(log: Path) -> None:
+async def test_process_is_restarted_when_it_dies_and_ends_with_the_block(log: Path) -> None:
     async with supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
         first = child.pid
         assert first is not None
+        assert child.is_ready
+        assert alive(first)
         os.kill(first, signal.SIGKILL)
         await wait_until(lambda: not child.is_ready)
+        with pytest.raises(ChildFailed, match="sleeper is not ready; see "):
+            await child.wait_until_ready(0.01)
         await child.wait_until_ready(10)
+        second = child.pid
+        assert second not in {None, first}
         assert child.restarts == 1
-        assert child.pid != first
+    assert second is not None
+    assert not alive(second)
+    assert child.pid is None
 
 
-async def test_exit_at_start_reports_the_end_of_the_log(log: Path) -> None:
-    command = [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"]
-
-    async def never() -> bool:
-        return False
-
-    with pytest.raises(ChildFailed, match="engine exited at start: no such model"):
-        async with supervised("engine", command, ready=never, log_file=log):
-            pytest.fail("it started")
+async def never() -> bool:
+    return False
 
 
-@pytest.mark.slow
-async def test_process_that_never_answers_is_stopped(log: Path) -> None:
-    async def never() -> bool:
-        return False
+EXITS = [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"]
 
-    with pytest.raises(ChildFailed, match=r"did not answer within 1 s: up|it printed nothing"):
-        async with supervised("engine", SLEEPER, ready=never, log_file=log, start_seconds=1):
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (EXITS, "engine exited at start: no such model"),
+        pytest.param(SLEEPER, "did not answer within 1 s: up", marks=pytest.mark.slow),
+    ],
+)
+async def test_process_that_does_not_start_is_stopped(
+    log: Path, command: list[str], told: str
+) -> None:
+    seconds = 30 if command is EXITS else 1
+    with pytest.raises(ChildFailed, match=f"{told}|it printed nothing"):
+        async with supervised("engine", command, ready=never, log_file=log, start_seconds=seconds):
             pytest.fail("it started")
 
 
 @pytest.mark.parametrize("missing", ["program", "log"])
 async def test_process_that_cannot_be_started_is_one_line(log: Path, missing: str) -> None:
-    async def never() -> bool:
-        return False
-
     command = ["/no/such/program"] if missing == "program" else SLEEPER
     file = log.parent / "none" / "log" if missing == "log" else log
     with pytest.raises(ChildFailed, match=r"engine cannot be started: .*No such file"):
@@ -146,15 +143,6 @@ async def test_supervision_survives_a_restart_that_fails(log: Path) -> None:
         await wait_until(lambda: child.restarts > 0)
         away.rename(log.parent)  # once, in a test
         await child.wait_until_ready(10)
-
-
-async def test_waiting_for_a_dead_process_times_out(log: Path) -> None:
-    async with supervised("sleeper", SLEEPER, ready=says_up(log), log_file=log) as child:
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
-        await wait_until(lambda: not child.is_ready)
-        with pytest.raises(ChildFailed, match="sleeper is not ready; see "):
-            await child.wait_until_ready(0.01)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can promise it")

@@ -58,11 +58,12 @@ class FakePlatform(Platform):
         return False
 
 
-async def test_platforms_stay_connected_after_a_signal_until_close() -> None:
-    platform = FakePlatform()
-    supervisor = PlatformSupervisor([platform], FakeIntake(), SystemClock(), lambda _: None)
+async def test_platform_is_announced_and_stays_connected_after_a_signal_until_close() -> None:
+    platform, told = FakePlatform(), asyncio.Queue[str]()
+    supervisor = PlatformSupervisor([platform], FakeIntake(), SystemClock(), told.put_nowait)
     stopped = asyncio.create_task(supervisor.until_stopped())
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await told.get() == "on fake as here"
 
     os.kill(os.getpid(), signal.SIGTERM)
     await stopped
@@ -70,19 +71,6 @@ async def test_platforms_stay_connected_after_a_signal_until_close() -> None:
 
     await supervisor.close()
     assert not platform.connected
-
-
-async def test_platform_is_announced_once_it_is_connected() -> None:
-    told: asyncio.Queue[str] = asyncio.Queue()
-    supervisor = PlatformSupervisor([FakePlatform()], FakeIntake(), SystemClock(), told.put_nowait)
-    stopped = asyncio.create_task(supervisor.until_stopped())
-
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        assert await told.get() == "on fake as here"
-
-    os.kill(os.getpid(), signal.SIGTERM)
-    await stopped
-    await supervisor.close()
 
 
 class FailingPlatform(FakePlatform):
