@@ -4,13 +4,14 @@ import asyncio
 import random
 import signal
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import TypeAlias
 
 import structlog
 
 from bot.errors import PlatformError, PlatformFatal, StoreError
-from bot.ports import Clock, Intake
+from bot.ports import Clock, Intake, Platform
 from bot.runtime.tasks import cancel_and_wait
+from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
 
 _log = structlog.get_logger(__name__)
 _MIN_PAUSE_SECONDS = 1.0
@@ -20,18 +21,8 @@ _GOOD_RUN_SECONDS = 60.0
 _POLL_SECONDS = 0.5  # of the connection, until it was up once
 
 
-class Receiver(Protocol):
-    """Receives from a platform: the platform itself, or one that shares it with other processes."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def connection_error(self) -> str | None: ...
-
-    async def check(self) -> str: ...
-
-    async def run(self, intake: Intake) -> None: ...
+Receiver: TypeAlias = Platform | ExclusiveReceiver | ShardReceiver
+"""What receives from a platform: itself, or what shares it with other processes."""
 
 
 class PlatformSupervisor:
