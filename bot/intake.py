@@ -65,10 +65,7 @@ class HistoryRouter:
 
     @contextlib.asynccontextmanager
     async def routed(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
-        """Yield events with their histories; the block stores them before others are routed.
-
-        An event that concerns several histories, such as a deletion, is yielded once for each.
-        """
+        """Yield events once for each history; the block stores them before others are routed."""
         scopes = [await self._scope_of(event.scopes, _asker(event)) for event in events]
         for event, scope in zip(events, scopes, strict=True):
             if isinstance(event, Said) and scope in _OF_ALL:

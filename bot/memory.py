@@ -342,11 +342,7 @@ class StoryRetriever:
     async def retrieve(
         self, preset: Preset, newest: str, payer: EmbeddingPayer | None = None
     ) -> RetrievedStories | None:
-        """Retrieve the stories for every query of the persona; raises `StoreError`.
-
-        Queries that cannot be embedded in time, or paid for, are left out; the answer's receipt
-        says so.
-        """
+        """Retrieve the stories for each query that can be embedded; raises `StoreError`."""
         if preset.name not in self._characters:
             return None
         found: dict[str, Sequence[Story]] = {}

@@ -150,10 +150,7 @@ Handler: TypeAlias = Callable[[Sequence[str]], None]
 
 
 class InProcessSignals(Signals):
-    """Calls the subscribers of a topic directly.
-
-    A subclass that reaches other processes hands what they publish to `receive`.
-    """
+    """Calls the subscribers of a topic; a subclass passes on what others publish by `receive`."""
 
     def __init__(self) -> None:
         self._here: defaultdict[str, list[Handler]] = defaultdict(list)

@@ -146,10 +146,7 @@ class KeyedWorkerPool(Generic[Item]):
             group.create_task(self._poll(), name=f"{self._queue}: poll")
 
     async def drain(self, seconds: float) -> None:
-        """Wait for keys in progress to end, including those just being claimed.
-
-        What takes longer is cancelled. Nothing is in progress afterwards.
-        """
+        """Wait for keys in progress, also those being claimed, and cancel what takes longer."""
         self.stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -7,11 +7,7 @@ from typing import Literal
 
 
 def shipped_folder(name: Literal["migrations", "presets"]) -> Path:
-    """Return a shipped folder.
-
-    In a wheel it is inside the package, at `bot/_data` (pyproject.toml puts it there); in a
-    checkout it is at the top.
-    """
+    """Return a shipped folder: of `bot/_data` in a wheel (pyproject.toml), or of the checkout."""
     package = Path(str(files("bot")))
     packaged = package / "_data" / name
     return packaged if packaged.is_dir() else package.parent / name

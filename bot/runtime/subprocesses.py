@@ -36,10 +36,7 @@ class ChildFailed(TroupeError):
 
 
 class SupervisedProcess:
-    """A child process that is restarted with growing delays whenever it exits.
-
-    `ready` returns whether it answers; `restarts` counts restarts.
-    """
+    """A child process that is restarted with growing delays; `ready` is whether it answers."""
 
     def __init__(
         self,

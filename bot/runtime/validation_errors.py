@@ -35,10 +35,7 @@ _WORDS: Final = {
 
 
 def describe_problem(problem: ErrorDetails) -> str:
-    """Return what the value should be, as the end of a sentence: "should be a number".
-
-    The value itself is not quoted: it may be a secret in the wrong place.
-    """
+    """Return "should be a number" or the like, without the value: it may be a secret."""
     if problem["type"] == "string_too_short":
         return translatable_count(
             "should have at least 1 character",

@@ -117,10 +117,7 @@ def preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
-    """List why the preset's model cannot call its tools.
-
-    A fallback whose provider has no tools answers without them.
-    """
+    """List why the preset's model cannot call its tools; fallbacks may answer without them."""
     problems = []
     for name in preset.mcp_servers:
         if name not in settings.mcp_servers:

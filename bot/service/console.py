@@ -214,10 +214,7 @@ def make_console(
     pages: Sequence[RouteGroup],
     home: str | None = None,
 ) -> Console:
-    """Return the console with these pages and those that every console has.
-
-    After the log-in it shows `home`, by default the first page.
-    """
+    """Return the console with these pages; the log-in leads to `home` or the first of them."""
     logins = ConsoleLogins(tokens, rate_limits, clock, settings)
     gate = RequestGate(settings, logins)
     groups = [*pages, AccessPage(tokens, AuditLog(database), clock)]

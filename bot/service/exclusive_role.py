@@ -36,10 +36,7 @@ class ExclusiveRole:
         *,
         counted_as: str | None = None,
     ) -> None:
-        """Create the role; `run` competes for it while `may_take` is true.
-
-        Several roles may share the name in metrics, `counted_as`.
-        """
+        """Compete in `run` while `may_take` is true; `counted_as` is the name in metrics."""
         self._held_count = HELD_ROLES.labels(counted_as or name)
         self._name = name
         self._may_take = may_take
@@ -52,10 +49,7 @@ class ExclusiveRole:
         """Whether this process does it."""
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Wait for the lease, then work while it holds; return when the work ends by itself.
-
-        Exceptions of the work propagate.
-        """
+        """Work whenever the lease is held, until the work ends or raises."""
         try:
             while True:
                 await self._wait_for_turn()

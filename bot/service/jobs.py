@@ -110,10 +110,7 @@ async def measure_loop_lag(clock: Clock) -> None:
 
 
 async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
-    """Look at all parts every two seconds and log when an outage begins and ends.
-
-    `look` returns "ok" or the problem by the name of each part.
-    """
+    """Log when a part is no longer and again "ok"; `look` returns the state of each part."""
     began: dict[str, float] = {}
     has_worked: set[str] = set()
     for looks in itertools.count(1):
@@ -131,10 +128,7 @@ async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: C
 
 @value_class
 class ProviderNotices:
-    """Reports providers whose circuit breakers are open; sends no request.
-
-    `backends` is empty if this process does not answer.
-    """
+    """Reports providers whose circuit breakers are open; sends no request."""
 
     presets: Callable[[], Collection[Preset]]
     backends: Mapping[str, Backend]

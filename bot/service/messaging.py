@@ -230,11 +230,7 @@ class MessagingContainer(StorageContainer, ABC):
         self.signals.publish(CONVERSATIONS, keys)
 
     def _announce_urgent(self, messages: Sequence[Incoming]) -> None:
-        """Announce stops, commands and buttons to all processes before the wake-up.
-
-        A stop ends an answer at once, and commands and most buttons ask for no place among the
-        answers.
-        """
+        """Announce what needs no place among the answers to all processes, before the wake-up."""
         self.stops.announce(messages)
         keys = [one.address.conversation for one in messages if _is_urgent(one)]
         if keys:

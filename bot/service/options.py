@@ -99,12 +99,7 @@ def _unknown(name: str, known: Sequence[str], problem: str = "is not one of") ->
 def replace_model(
     presets: Mapping[str, Preset], model: str | None, settings: Settings
 ) -> Mapping[str, Preset]:
-    """Return the presets with another model and without fallbacks; unchanged for None.
-
-    If its provider has no tools, they have none either.
-
-    The text before the first slash is the provider, if one of that name is set up.
-    """
+    """Return the presets with another "model" or "provider/model", and without fallbacks."""
     if model is None:
         return presets
     provider, slash, name = model.partition("/")

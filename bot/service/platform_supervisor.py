@@ -36,10 +36,7 @@ class PlatformSupervisor:
         announce: Callable[[str], None],
         companions: Collection[str] = (),
     ) -> None:
-        """Create the supervisor; it announces each platform once it is connected.
-
-        Companions are the names of platforms that end after all others.
-        """
+        """Create the supervisor; companions are the names of platforms that end last."""
         self._platforms = platforms
         self._companions = companions
         self._announce = announce

@@ -118,11 +118,7 @@ class Service:
             await part.drain()
 
     def _probes(self) -> dict[str, Probe]:
-        """Return the probes of /readyz: database, Redis, platforms, roles.
-
-        A role is not ready once the process stops. A long queue does not matter: a busy process is
-        a healthy one.
-        """
+        """Return the probes of /readyz; a role is not ready once the process stops."""
         roles = sorted(self.container.options.roles)
         return {
             **self._server_probes(),

@@ -115,10 +115,7 @@ class StorageContainer:
 
     @property
     def may_take_any_port(self) -> bool:
-        """Whether a port that is in use is replaced by the next free one.
-
-        Processes may share a machine, but a console has to be where people look for it.
-        """
+        """Whether any free port will do; a console has to be where people look for it."""
         serves_pages = self.options.shares_work and Role.CONSOLE in self.options.roles
         return not (self.is_alone or serves_pages)
 

@@ -38,11 +38,7 @@ _render = structlog.dev.ConsoleRenderer(
 
 
 def render_for_console(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    """Render an event as one line for people, with its traceback indented below.
-
-    Control characters are escaped, so that text from people cannot forge a log line or control the
-    terminal.
-    """
+    """Render an event as one line, control characters escaped, and its traceback below."""
     event["event"] = escape_to_one_line(str(event["event"]))
     traceback = str(event.pop("exception", "")).splitlines()
     lines = [escape_to_one_line(_render(logger, method, event))]

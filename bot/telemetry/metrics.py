@@ -145,10 +145,7 @@ class MessageTraces:
         error: str | None = None,
         is_remote_call: bool = False,
     ) -> None:
-        """Record a span of a turn, or its root; times are in Unix seconds.
-
-        `error` is the outcome or the class of the error; None: it succeeded.
-        """
+        """Record a span of a turn, or its root, in Unix seconds; `error` is a class or outcome."""
         api, digest = self._api, hashlib.sha256(turn.encode()).digest()
         ids = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
         parent = api.INVALID_SPAN
@@ -190,10 +187,7 @@ def record_span(name: str, turn: str | None, began: float, ended: float, **more:
 
 
 def start_traces(url: str) -> Callable[[], None]:
-    """Send spans to a collector (OTLP over HTTP); return a function that stops it.
-
-    Raises `SettingsError` if the extra is not installed.
-    """
+    """Send spans over OTLP/HTTP; return what stops that; raises `SettingsError`."""
     try:
         sdk = import_module("opentelemetry.sdk.trace")
         export = import_module("opentelemetry.sdk.trace.export")
