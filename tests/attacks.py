@@ -42,10 +42,7 @@ def attack_texts(*categories: str) -> list[str]:
 def with_ours(
     category: str, ours: Mapping[str, Any], slow: Collection[str] = ()
 ) -> list[ParameterSet]:
-    """The inputs of a category behind `ours`, by title, which run without the shared folder, too.
-
-    Use as parameters `(title, given)`; those whose title is in `slow` are marked so.
-    """
+    """Return `ours` and the inputs of a category as parameters `(title, given)`."""
     own = [
         pytest.param(
             title, given, id=f"our {title}", marks=[pytest.mark.slow] if title in slow else []

@@ -215,11 +215,7 @@ ScriptStep = (
 
 
 class FakeBackend(Backend):
-    """A model that plays scripts: one for each answer, the last one repeatedly.
-
-    A text, a reasoning delta and a queue position are yielded, an event is waited for, an error is
-    raised. `prompts` are the requests.
-    """
+    """A model that plays a script for each answer, and the last one again; events are awaited."""
 
     def __init__(self, *scripts: Sequence[ScriptStep]) -> None:
         self.prompts: list[Prompt] = []

@@ -9,11 +9,7 @@ Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Gate:
-    """Listens on a port of loopback and passes everything on.
-
-    Args:
-        connect: opens a connection to the server.
-    """
+    """Passes everything on between a port of loopback and what `connect` opens."""
 
     def __init__(self, connect: Callable[[], Awaitable[Streams]]) -> None:
         self._connect = connect

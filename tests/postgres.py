@@ -68,11 +68,7 @@ def frozen_postgres(data: Path) -> Iterator[None]:
 
 
 async def create_postgres_database(folder: str, *, with_tables: bool = True) -> str:
-    """Create a database without rows on the server of a socket folder; return its URL.
-
-    Its tables are copied from a database that was migrated once, which takes a tenth of the time.
-    Where there are many, the oldest that nobody is connected to is dropped.
-    """
+    """Create a database without rows, a copy of one with all tables; return its URL."""
     name, created = f"t{uuid.uuid4().hex}", _databases[folder]
     if len(created) >= _KEPT_DATABASES:
         await _execute(folder, f"DROP DATABASE {created.popleft()}")
@@ -115,11 +111,7 @@ async def run_postgres_program(name: str, *options: str) -> bytes:
 
 @contextlib.asynccontextmanager
 async def counting_round_trips(folder: str, counts: Counter[str]) -> AsyncIterator[str]:
-    """Stand between clients and a server; gives the folder of another socket.
-
-    Counts statements that are executed as `round_trips`; preparing one, once for each connection,
-    is not counted.
-    """
+    """Yield the folder of a socket before a server that counts executed statements."""
     server = str(next(Path(folder).glob(".s.PGSQL.*[0-9]")))  # noqa: ASYNC240
     writers: list[asyncio.StreamWriter] = []
 

@@ -29,10 +29,7 @@ def base_names(definition: ast.ClassDef) -> set[str]:
 
 
 def single_protocols(classes: list[ast.ClassDef]) -> int:
-    """Count the protocols that exactly one class names as its base.
-
-    A protocol that classes meet by shape alone is not counted.
-    """
+    """Count the protocols that exactly one class names as its base."""
     protocols = {each.name for each in classes if "Protocol" in base_names(each)}
     implementations = Counter(
         name for each in classes if each.name not in protocols for name in base_names(each)

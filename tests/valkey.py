@@ -21,11 +21,7 @@ _SOCKET = "valkey.sock"
 
 @contextlib.asynccontextmanager
 async def run_valkey(folder: Path) -> AsyncIterator[str]:
-    """Run Valkey until the block ends, and restart it when it exits; yield its URL.
-
-    Args:
-        folder: for its log. The socket is elsewhere, as a folder of pytest may have a long path.
-    """
+    """Run Valkey until the block ends, and restart it when it exits; yield its URL."""
     async with _run(get_binary_path(), folder) as url:
         yield url
 

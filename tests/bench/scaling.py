@@ -45,14 +45,7 @@ async def measure_rate(
     workers: Sequence[ServiceProcess],
     at_once: int,
 ) -> float:
-    """Let workers answer; prints what it costs, and returns the answers a second.
-
-    Args:
-        platforms: where people ask.
-        processes: those that run already, by role.
-        workers: started for this, and stopped at the end.
-        at_once: how many conversations each of them takes.
-    """
+    """Let workers answer beside these processes; print the costs, return answers a second."""
     for worker in workers:
         await worker.start_and_wait()
     processes = {"workers": [worker.process.pid for worker in workers], **processes}

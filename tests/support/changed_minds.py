@@ -20,11 +20,7 @@ class _Newest:
 
 @dataclass(slots=True)
 class ChangedMinds:
-    """Edits newest questions and presses buttons of newest answers; notes what may follow.
-
-    Telegram keeps edits and presses for a bot that is down, so that each must be followed. Discord
-    does not: there an edit or a press may be lost while it is killed, never half followed.
-    """
+    """Edits newest questions and presses buttons of newest answers; notes what may follow."""
 
     platforms: LoopbackPlatforms
     rng: random.Random

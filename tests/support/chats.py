@@ -94,10 +94,7 @@ class Conversation(ABC):
     async def press(
         self, label: str, who: int = 0, *, message: Any = None, seconds_later: float = 0
     ) -> Any:
-        """Press a button of a message of the bot, the newest by default.
-
-        Returns what `private_reply` reads.
-        """
+        """Press a button of a message, the newest by default; `private_reply` reads the result."""
 
     def tell(self, text: str, who: int = 0) -> Any:
         return self.say(self.mention + text, who)
@@ -151,12 +148,7 @@ class Conversation(ABC):
     async def shows(
         self, *expected: str | Question | Sequence[Question], labels: Sequence[str] | None = None
     ) -> None:
-        """Wait until the bot's messages are these texts or answers.
-
-        Args:
-            expected: all of them, oldest first; one answer to several questions is a list of these.
-            labels: of the buttons under the newest.
-        """
+        """Wait until the bot's messages are these, one list for several questions in one answer."""
         texts = [
             one
             if isinstance(one, str)
@@ -485,10 +477,7 @@ class LoopbackPlatforms:
         return PostedMessage(name, by_bot, text, tuple(self._earlier.get((name, number), ())))
 
     def new_texts(self) -> Iterator[tuple[float, str]]:
-        """Yield the bot's calls that showed a text since the last time: their moments and texts.
-
-        Moments are those at which they arrived, in Unix seconds.
-        """
+        """Yield the Unix times and texts of the bot's new calls that showed a text."""
         logs = (self.telegram.log, self.discord.log)
         calls = self._unfinished
         for number, log in enumerate(logs):

@@ -143,13 +143,7 @@ class LimitEnforcer:
     def judge(
         self, scopes: Mapping[str, list[Window]], call: str = "", *, is_counted: bool = True
     ) -> Refusal | None:
-        """Count a call; return why it is refused, None: it is taken.
-
-        Args:
-            scopes: with the windows of those that are not known yet.
-            call: what it is, for the report.
-            is_counted: whether it can be one too many; else it is refused with others only.
-        """
+        """Count a call if it `is_counted`; return why it is refused, None: it is taken."""
         now = self.now()
         for scope, windows in scopes.items():
             self._windows.setdefault(scope, windows)

@@ -44,10 +44,7 @@ _LONG_ANSWERS = (700, 1300)  # words: two and three messages on Discord
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """How many questions are sent and how often the bot is killed; the seed decides the rest.
-
-    On a slow machine kills take longer; questions are sent until the last one.
-    """
+    """How many questions and kills there are at least; the seed decides the rest."""
 
     seed: int
     questions: int
@@ -169,15 +166,7 @@ async def run_under_kills(
     disturb: Disturbance | None = None,
     over: asyncio.Event | None = None,
 ) -> LoadResult:
-    """Ask and kill as planned, wait until nothing changes any more, and check the answers.
-
-    Args:
-        services: each is killed and started again independently of the others.
-        platforms: where they answer.
-        plan: what happens.
-        disturb: disturbs what they share until it is cancelled.
-        over: questions are sent until it is set, too.
-    """
+    """Ask and kill as planned, at least until `over`, while `disturb` runs; check the answers."""
     rng = random.Random(plan.seed)
     outcome = LoadResult(plan)
     began = time.monotonic()
@@ -345,14 +334,7 @@ async def wait_until_settled(
     *,
     early: bool = True,
 ) -> None:
-    """Wait until every answer is right or nothing changed for this long, and 2 s more.
-
-    Args:
-        platforms: the chats.
-        seconds: without any change.
-        changes: what people did besides asking.
-        early: whether right answers are enough.
-    """
+    """Wait until every answer is right, if `early`, or nothing changed for so long; 2 s more."""
     before, changed_at = None, time.monotonic()
     while time.monotonic() < changed_at + seconds:
         messages = list(platforms.messages())
@@ -366,10 +348,7 @@ async def wait_until_settled(
 
 
 async def disturb_valkey(url: str, rng: random.Random) -> None:
-    """Kill, freeze or wipe this process's Valkey every few seconds until cancelled.
-
-    Whoever runs it starts it again.
-    """
+    """Kill, freeze or wipe this process's Valkey, which is started again, until cancelled."""
     while True:
         await asyncio.sleep(rng.uniform(4, 12))
         server = find_valkey()

@@ -139,11 +139,7 @@ class ModelServer:
 
 
 def unanswered_questions(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the questions after the last answer; if there is none, the last question.
-
-    Messages of a role that follow each other may arrive as one, and an answer of another character
-    is a user's message as well.
-    """
+    """Return the questions after the last answer, whoever gave it; if none, the last question."""
     last = ""
     since: list[str] = []
     for one in messages:

@@ -56,10 +56,7 @@ TESTER = each_answered("tester", "You are a tester.")
 
 
 class ServiceProcess:
-    """One installation of the bot; its data stay when it is killed and started again.
-
-    With a launcher a start takes a tenth of the CPU time.
-    """
+    """One installation of the bot; its data stay. A launcher makes starts ten times cheaper."""
 
     def __init__(
         self,
@@ -110,10 +107,7 @@ class ServiceProcess:
         (self.presets / "tester.json").write_text(preset)
 
     async def run_with(self, preset: str = TESTER, **settings: str) -> None:
-        """Let it run with this preset and these settings; it is started again if it must be.
-
-        Further starts have the same settings.
-        """
+        """Let it run with this preset and these settings from now on, started again if needed."""
         if self.is_running and self._configuration == (preset, settings):
             return
         await self.kill()
@@ -135,12 +129,7 @@ class ServiceProcess:
         return self._process is not None and self._process.returncode is None
 
     async def start(self, *, under: Sequence[str] = (), **settings: str) -> None:
-        """Start it as `python -m bot run`, without waiting until it is ready.
-
-        Args:
-            under: a command that runs commands, like `nice`; the launcher is not used then.
-            settings: added to its environment.
-        """
+        """Start it, `under` another command without the launcher; do not wait until it is ready."""
         if self._launcher is not None and not under:
             await self.start_with_crash_point("never", 1, **settings)
             return
@@ -165,10 +154,7 @@ class ServiceProcess:
         *options: str,
         **settings: str,
     ) -> None:
-        """Start it so that it kills itself at the given pass of a point of `crash_points`.
-
-        `options` are more options of that program; the settings are added to its environment.
-        """
+        """Start it so that it kills itself at the given pass of a point of `crash_points`."""
         assert self._launcher is not None
         self._remember_log_length()
         self._process = await self._launcher.launch(
@@ -270,10 +256,7 @@ class ServiceProcess:
         return await self.wait_for_exit()
 
     async def wait_for_exit(self, seconds: float = _PATIENCE_SECONDS) -> int:
-        """Wait for its exit, and return the exit code.
-
-        If it does not exit, its tasks' stacks are logged and the test fails.
-        """
+        """Return its exit code; if it does not exit, log its tasks' stacks and fail."""
         if not await self.exits_within(seconds):
             self.process.send_signal(signal.SIGUSR1)
             await asyncio.sleep(1)

@@ -71,10 +71,7 @@ class Installer:
 
     @contextlib.asynccontextmanager
     async def shape(self, database_url: str | None, *roles: str) -> AsyncIterator[Shape]:
-        """Install a process for each role, to be disturbed.
-
-        Without roles: one process; with a database three, two of them on Telegram.
-        """
+        """Install a process for each role; without roles one, or three with a database."""
         is_alike, several = not roles, database_url is not None
         roles = roles or ("all",) * (3 if several else 1)
         names = [f"{role}-{number}" for number, role in enumerate(roles)]

@@ -95,10 +95,7 @@ class CheckResult:
 def check_transcripts(
     messages: Iterable[PostedMessage], changes: PeoplesChanges | None = None
 ) -> CheckResult:
-    """Check every conversation; its messages must be given in their order.
-
-    A question that was edited has one answer, to what it said at some time.
-    """
+    """Check every conversation, in its order; an edited question has one answer, to any text."""
     result = CheckResult()
     for conversation, said in groupby(
         sorted(messages, key=lambda post: post.conversation), lambda post: post.conversation
