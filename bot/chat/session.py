@@ -407,8 +407,6 @@ class AttachedText:
     """As the model reads it; may be empty."""
     text: str
     is_cut: bool
-    guessed_encoding: str = ""
-    """As people know it; empty where it is certain."""
 
 
 @value_class

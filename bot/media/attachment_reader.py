@@ -24,7 +24,7 @@ from bot.chat.session import (
 )
 from bot.errors import PlatformError, TroupeError
 from bot.media.fetching import FetchFailed, FetchRefused
-from bot.media.text_decoding import DecodedText, decode_text, find_guessable_text
+from bot.media.text_decoding import decode_text
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import Text, translatable
 
@@ -39,6 +39,7 @@ _TOO_MANY = translatable("I read at most 10 files at once")
 _UNREACHABLE = translatable("it could not be downloaded")
 _DAMAGED = translatable("it is damaged, or too large when unpacked")
 _UNKNOWN_KIND = translatable("I read pictures, text files and PDFs only")
+_OTHER_ENCODING = translatable("please save it in UTF-8")
 _EMPTY = translatable("there is no text in it")
 _NOT_PUBLIC = translatable("I may not fetch from its address")
 _PICTURE_ADDRESS = re.compile(
@@ -52,7 +53,7 @@ Fetch: TypeAlias = Callable[[str, int], Awaitable[bytes]]
 """Returns the file at an address up to a number of bytes; raises `FetchFailed`."""
 
 _Get: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
-Conversion: TypeAlias = Literal["picture", "pdf", "text"]
+Conversion: TypeAlias = Literal["picture", "pdf"]
 _CONVERSION_SECONDS = 20.0  # of wall clock; the child limits its CPU time itself
 _slots = asyncio.Semaphore(2)
 
@@ -151,28 +152,15 @@ class _Reading:
             data = await convert("pdf", data)
         elif item.kind is MediaKind.IMAGE:
             return _DAMAGED
-        decoded = decode_text(data, MAX_TEXT_BYTES) or await _guess_text(data)
-        if decoded is None:
-            return _UNKNOWN_KIND
-        if not decoded.text.strip():
+        text = decode_text(data, MAX_TEXT_BYTES)
+        if text is None:
+            return _UNKNOWN_KIND if b"\0" in data else _OTHER_ENCODING
+        if not text.strip():
             return _EMPTY
         is_cut = len(data) > MAX_TEXT_BYTES
-        safe, name = mask_pasted_tokens(make_storable(decoded.text)), clean_file_name(item.name)
-        self.texts.append(AttachedText(name, safe, is_cut, decoded.guessed_encoding))
+        safe, name = mask_pasted_tokens(make_storable(text)), clean_file_name(item.name)
+        self.texts.append(AttachedText(name, safe, is_cut))
         return None
-
-
-async def _guess_text(data: bytes) -> DecodedText | None:
-    """Return the text of a file in an encoding that its bytes suggest, if any."""
-    given = find_guessable_text(data, MAX_TEXT_BYTES)
-    if given is None:
-        return None
-    try:
-        encoding, _, text = (await convert("text", given)).decode().partition("\n")
-    except Unconvertible as error:
-        _log.info("encoding_not_guessed", reason=str(error))
-        return None
-    return DecodedText(text, encoding)
 
 
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
@@ -183,10 +171,7 @@ class Unconvertible(TroupeError):
 
 
 async def convert(kind: Conversion, data: bytes) -> bytes:
-    """Return a picture as a JPEG, or the text of a PDF or a text file in UTF-8.
-
-    The first line for a text file names its probable encoding. Raises `Unconvertible`.
-    """
+    """Return a picture as a JPEG, or the text of a PDF in UTF-8; raises `Unconvertible`."""
     async with _slots:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-s", "-m", "bot.media.conversion_child", kind),

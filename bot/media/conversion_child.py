@@ -1,20 +1,16 @@
-"""The child process that decodes one picture, PDF or text file from a stranger, with limits.
+"""The child process that decodes one picture or PDF from a stranger, with limits.
 
 It reads the file from stdin and writes a JPEG, or the text, to stdout. What it cannot
 read ends it with `UNREADABLE`; the kernel ends it when it takes too much memory or CPU time.
 """
 
-import codecs
 import io
 import resource
 import sys
 from collections.abc import Callable, Mapping
 
-from charset_normalizer import from_bytes
 from PIL import Image, ImageOps, WebPImagePlugin
 from pypdf import PdfReader
-
-from bot.media.text_decoding import is_readable
 
 UNREADABLE = 3
 MAX_TEXT_CHARS = 100 * 1024
@@ -26,17 +22,6 @@ _JPEG_QUALITY = 85
 _MAX_PAGES = 100
 _MAX_FILES_OF_LIBRARIES = 64
 _PDF_END = b"\nstartxref\n0\n%%EOF\n"
-_ENCODING_NAMES: Mapping[str, str] = {
-    "cp1251": "Windows-1251",
-    "koi8_r": "KOI8-R",
-    "cp1250": "Windows-1250",
-    "cp1253": "Windows-1253",
-    "cp932": "Shift-JIS",
-    "euc_jp": "EUC-JP",
-    "gb18030": "GB 18030",
-    "big5": "Big5",
-    "cp949": "EUC-KR",
-}
 _FORMATS = ("PNG", "JPEG", "GIF", WebPImagePlugin.WebPImageFile.format, "BMP")
 
 
@@ -44,8 +29,7 @@ def main() -> None:
     kind = sys.argv[1]
     convert = CONVERSIONS[kind]
     Image.preinit()  # no file can be opened later
-    # The libraries of the others import modules as a file needs them; decoders of pictures are
-    # native code.
+    # pypdf imports modules as a file needs them; decoders of pictures are native code.
     set_resource_limits(max_open_files=3 if kind == "picture" else _MAX_FILES_OF_LIBRARIES)
     try:
         converted = convert(sys.stdin.buffer.read())
@@ -105,25 +89,7 @@ def pdf_text(data: bytes) -> bytes:
     return "\n\n".join(pages)[: MAX_TEXT_CHARS + 1].encode(errors="replace")
 
 
-def guessed_text(data: bytes) -> bytes:
-    """Return the name of the encoding that a text file most likely has, and its text in UTF-8.
-
-    The name is the first line.
-    """
-    best = from_bytes(data, cp_isolation=list(_ENCODING_NAMES)).best()
-    if best is None:
-        raise ValueError("no encoding fits")
-    text, _ = codecs.getdecoder(best.encoding)(data)
-    if not is_readable(text):
-        raise ValueError("it has control characters")
-    return f"{_ENCODING_NAMES[best.encoding]}\n{text}".encode()
-
-
-CONVERSIONS: Mapping[str, Callable[[bytes], bytes]] = {
-    "picture": to_jpeg,
-    "pdf": pdf_text,
-    "text": guessed_text,
-}
+CONVERSIONS: Mapping[str, Callable[[bytes], bytes]] = {"picture": to_jpeg, "pdf": pdf_text}
 
 
 if __name__ == "__main__":

@@ -252,7 +252,7 @@ def is_unreadable(said: Said, files: AttachedFiles) -> bool:
 
 
 def explain_files(files: AttachedFiles) -> Text | None:
-    """Say which files could not be read or only in part, and whose encoding was guessed."""
+    """Say which files could not be read or only in part."""
     sentences = [explain_unread(files.unread)] if files.unread else []
     sentences += [
         translatable(
@@ -262,15 +262,6 @@ def explain_files(files: AttachedFiles) -> Text | None:
         )
         for one in files.texts
         if one.is_cut
-    ]
-    sentences += [
-        translatable(
-            "ℹ I read {name} as {encoding}. If its letters were wrong, please send it in UTF-8.",
-            name=one.name or translatable("the file"),
-            encoding=one.guessed_encoding,
-        )
-        for one in files.texts
-        if one.guessed_encoding
     ]
     return joined(sentences) if sentences else None
 

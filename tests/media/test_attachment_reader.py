@@ -116,7 +116,7 @@ async def test_text_of_a_pdf_is_read() -> None:
     ("data", "why"),
     [
         (b"PK\3\4\0\0", "I read pictures, text files and PDFs only"),
-        (b"\xff\xfe\xfa\xfb\xfc", "I read pictures, text files and PDFs only"),
+        ("明日の会議".encode("cp932"), "please save it in UTF-8"),
         (b"  \n", "there is no text in it"),
         (b"%PDF-1.4 nothing follows", "it is damaged, or too large when unpacked"),
         (b"\x89PNG\r\n\x1a\n" + bytes(99), "it is damaged, or too large when unpacked"),

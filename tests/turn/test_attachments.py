@@ -2,26 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select
+from sqlalchemy import update
 from typing_extensions import override
-
-from bot.chat.command import ButtonAction, ButtonData
-from bot.chat.incoming import (
-    Address,
-    Edited,
-    Incoming,
-    MediaItem,
-    MediaKind,
-    Pressed,
-    Quote,
-    Said,
-    WakeReason,
-)
+from bot.chat.command import ButtonAction
+from bot.chat.command import ButtonData
+from bot.chat.incoming import Address
+from bot.chat.incoming import Edited
+from bot.chat.incoming import Incoming
+from bot.chat.incoming import MediaItem
+from bot.chat.incoming import MediaKind
+from bot.chat.incoming import Pressed
+from bot.chat.incoming import Quote
+from bot.chat.incoming import Said
+from bot.chat.incoming import WakeReason
 from bot.chat.prompt import Prompt
-from bot.chat.session import Turn, with_kept_files
-from bot.errors import BackendUnavailable, PlatformError
+from bot.chat.session import Turn
+from bot.chat.session import with_kept_files
+from bot.errors import BackendUnavailable
+from bot.errors import PlatformError
 from bot.media.voice_messages import VoiceMessages
 from bot.replying.generate import StopFlag
 from bot.runtime.in_process import InProcessRateLimits
@@ -30,10 +30,19 @@ from bot.storage.receipts import Receipts
 from bot.storage.tables import turn
 from bot.turn.limits.rate_limits import AnswerLimits
 from bot.turn.message_groups import user_turn
-from tests.fakes import FakeBackend, FakeClock, FakeSurface
+from tests.fakes import FakeBackend
+from tests.fakes import FakeClock
+from tests.fakes import FakeSurface
 from tests.media.file_samples import picture
-from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import CHAT, FILES, SeeingFakeBackend, Setup, download
+from tests.samples import ALICE
+from tests.samples import BOB
+from tests.samples import make_incoming
+from tests.turn.setup import CHAT
+from tests.turn.setup import FILES
+from tests.turn.setup import SeeingFakeBackend
+from tests.turn.setup import Setup
+from tests.turn.setup import download
+
 
 PICTURE = MediaItem(MediaKind.IMAGE, "cat.png", None, "cat")
 NOTES = MediaItem(MediaKind.FILE, "notes.txt", None, "notes")
@@ -68,19 +77,6 @@ async def test_model_that_does_not_see_gets_the_description(database: Database) 
     )
     blind = "I cannot look at pictures here. Please tell me in words what it is about."
     assert setup.texts == [f"Hm.\n\n{blind}"]
-
-
-async def test_guessed_encoding_of_a_file_is_told_behind_the_answer(database: Database) -> None:
-    words = "Привет! Завтра мы встречаемся у входа в парк в семь вечера."
-    FILES["russian"] = words.encode("cp1251")
-    letter = MediaItem(MediaKind.FILE, "letter.txt", None, "russian")
-    setup = Setup(database, ["At seven."], download=download)
-    await setup.say(replace(make_incoming("when?"), attachments=(letter,)))
-    assert f"> {words}\n" in newest(setup.backend.prompts[0])
-    assert setup.texts == [
-        "At seven.\n\nℹ I read letter.txt as Windows-1251. "
-        "If its letters were wrong, please send it in UTF-8."
-    ]
 
 
 async def test_what_cannot_be_read_is_told_once_despite_an_edit(database: Database) -> None:

@@ -21,32 +21,20 @@ class SessionStarted:
 
 
 @value_class
-class CommandReceived:
-    """A native command."""
-
-    interaction: discord.Interaction
-
-    deferred: asyncio.Future[bool]
-    """Whether it could be acknowledged; set when that is known."""
-
-
-@value_class
 class SessionResumed:
     """Missed events were replayed; from here on they are new."""
 
 
 @value_class
-class ReceivedEvent:
-    """An event in a channel or a server."""
+class CommandReceived:
+    """A native command."""
 
-    incoming: Incoming | None
-    """None: only the message counts as read."""
-    message: tuple[int, int, int] | None = None
-    """The new message, if it is one: its channel, its id and its guild (0: none)."""
+    interaction: discord.Interaction
+    deferred: asyncio.Future[bool]
+    """Whether it could be acknowledged; set when that is known."""
 
 
-SessionEvent = SessionStarted | SessionResumed
-GatewayEvent = ReceivedEvent | CommandReceived | SessionEvent
+GatewayEvent = Incoming | CommandReceived | SessionStarted | SessionResumed
 
 
 class EventQueue:
@@ -56,19 +44,14 @@ class EventQueue:
         self._events: deque[GatewayEvent] = deque()
         self._is_due = asyncio.Event()
 
-    def put(self, event: GatewayEvent) -> None:
-        self._events.append(event)
-        self._is_due.set()
-
-    def put_quietly(self, event: GatewayEvent) -> None:
-        """Queue an event that nobody waits for: it is taken with the next one, or after a while."""
-        self._events.append(event)
+    def put(self, event: GatewayEvent | None) -> None:
+        """Queue an event, unless it means nothing to the bot."""
+        if event is not None:
+            self._events.append(event)
+            self._is_due.set()
 
     async def take(self, seconds: float) -> list[GatewayEvent]:
-        """Wait for an event; take all, up to and including the start of a session.
-
-        After a timeout, only quiet events are taken, if any.
-        """
+        """Wait for an event; take all, up to and including the start of a session."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._is_due.wait()

@@ -10,7 +10,7 @@ from discord import InteractionResponseType as ResponseType
 from discord.utils import MISSING, utcnow
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Pressed
+from bot.chat.incoming import Pressed, Said
 from bot.errors import OutcomeUnknown, PlatformError, Unreachable
 from bot.platforms.discord.commands import (
     MAX_FORM_CHARS,
@@ -26,7 +26,6 @@ from bot.platforms.discord.events import (
     CommandReceived,
     EventQueue,
     GatewayEvent,
-    ReceivedEvent,
     SessionResumed,
     SessionStarted,
 )
@@ -110,18 +109,12 @@ class Gateway(ShardClient):
         self._connected = False
 
     def on_message(self, message: discord.Message) -> None:
-        event = self.read_message(message)
-        if message.author.bot:  # nobody answers it, but the channel was read so far
-            self._events.put_quietly(event)
-        else:
-            self._events.put(event)
+        self._events.put(self.read_message(message))
 
-    def read_message(self, message: discord.Message) -> ReceivedEvent:
+    def read_message(self, message: discord.Message) -> Said | None:
         """Convert a new message, or one that was missed."""
         bot_id = self._context.bot_id
-        said = skip_unreadable("MESSAGE", lambda: message_to_said(message, self._bot, bot_id))
-        guild_id = message.guild.id if message.guild else 0
-        return ReceivedEvent(said, (message.channel.id, message.id, guild_id))
+        return skip_unreadable("MESSAGE", lambda: message_to_said(message, self._bot, bot_id))
 
     def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
         message = change.message
@@ -137,8 +130,7 @@ class Gateway(ShardClient):
         edited = skip_unreadable(
             "EDIT", lambda: edit_to_incoming(message, self._bot, self._context.bot_id, thread)
         )
-        if edited is not None:
-            self._events.put(ReceivedEvent(edited))
+        self._events.put(edited)
 
     def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
         self._put_deletion(deletion.channel_id, deletion.guild_id, {deletion.message_id})
@@ -155,13 +147,11 @@ class Gateway(ShardClient):
             channel = guild.get_channel_or_thread(place) if guild else None
             deleted = ids if place == channel_id else {place}
             self._events.put(
-                ReceivedEvent(
-                    deletion_to_incoming(place, deleted, channel, guild, self._context.bot_id)
-                )
+                deletion_to_incoming(place, deleted, channel, guild, self._context.bot_id)
             )
 
     def on_guild_join(self, guild: discord.Guild) -> None:
-        self._events.put(ReceivedEvent(guild_to_joined(guild, self._context.bot_id)))
+        self._events.put(guild_to_joined(guild, self._context.bot_id))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
         """Queue the arrival in a server; after an outage Discord describes old ones as well."""
@@ -259,7 +249,7 @@ class Gateway(ShardClient):
         # The message of any other button is edited, which Discord refuses before this.
         if not is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
-        self._events.put(ReceivedEvent(pressed))
+        self._events.put(pressed)
         if is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -11,12 +11,11 @@ import discord
 import structlog
 from discord.utils import snowflake_time, time_snowflake
 
-from bot.chat.incoming import Incoming, source_name
+from bot.chat.incoming import Incoming, Said, source_name
 from bot.errors import Refused, StoreError
 from bot.platforms.discord.events import (
     CommandReceived,
     GatewayEvent,
-    SessionEvent,
     SessionResumed,
     SessionStarted,
 )
@@ -100,38 +99,24 @@ class MessageReceiver:
         Messages from before `oldest_question`, in Unix seconds, are too late for an answer.
         """
         incomings: list[Incoming] = []
-        received: list[tuple[int, int, int]] = []
-        kept: set[int] = set()
         for event in events:
-            if isinstance(event, SessionEvent):
-                self._note_session(event)
-                continue
-            if isinstance(event, CommandReceived):
-                incoming: Incoming | None = await self._to_incoming_command(event)
-            else:
-                incoming = event.incoming
-                if event.message is not None:
-                    received.append(event.message)
-                    if incoming is not None:
-                        kept.add(event.message[0])
-            if incoming is not None:
-                oldest = self._oldest_question() if self._is_replaying else oldest_question
-                incomings.append(mark_late(incoming, oldest))
-        due = self._cursors.due(received, kept)
-        session = self._session_to_store()
-        if not incomings and not session:
-            self._cursors.postpone(due)
-            return
-        await self._store_incomings(incomings, self._cursors.to_stored_names(due) | session)
-        self._cursors.mark_stored(due)
-
-    def _note_session(self, event: SessionEvent) -> None:
-        match event:
-            case SessionResumed():
-                self._is_replaying = False
-            case SessionStarted():
-                self._is_replaying = False
-                self._session = None  # until everything that was missed is stored
+            match event:
+                case SessionResumed():
+                    self._is_replaying = False
+                    continue
+                case SessionStarted():
+                    self._is_replaying = False
+                    self._session = None  # until everything that was missed is stored
+                    continue
+                case CommandReceived():
+                    incoming = await self._to_incoming_command(event)
+                case _:
+                    incoming = event
+            oldest = self._oldest_question() if self._is_replaying else oldest_question
+            incomings.append(mark_late(incoming, oldest))
+        cursors = self._cursors.advance(incomings) | self._session_to_store()
+        if incomings or cursors:
+            await self._store_incomings(incomings, cursors)
 
     @property
     def _has_progress(self) -> bool:
@@ -194,11 +179,11 @@ class MessageReceiver:
             while has_more:
                 page = await self._read_page(channel, after)
                 parsed = (self._gateway.parse_message(each) for each in page)
-                missed = [self._gateway.read_message(each) for each in parsed if each is not None]
+                read = [self._gateway.read_message(each) for each in parsed if each is not None]
+                missed = [one for one in read if one is not None]
                 await self._store_events(missed, self._oldest_question())
-                ids = [number for each in page if (number := _snowflake(each.get("id")))]
-                after = max(ids, default=after)
-                has_more = len(page) == _PAGE_SIZE and bool(ids)
+                after = max((int(each["id"]) for each in page), default=after)
+                has_more = len(page) == _PAGE_SIZE
         del missing[channel]
 
     async def _read_page(self, channel: int, after: int) -> Sequence[dict[str, Any]]:
@@ -255,15 +240,11 @@ class MessageReceiver:
         return command_to_incoming(event.interaction, self._context, deferred=deferred)
 
 
-def _snowflake(given: object) -> int | None:
-    return int(given) if isinstance(given, str) and given.isascii() and given.isdigit() else None
-
-
 class ChannelCursors:
     """The stored cursors, and those to store with the next messages.
 
-    The cursor of a channel is the newest message up to which everything is stored. It names its
-    guild, since the newest message of one shard says nothing about the channels of another.
+    The cursor of a channel is its newest stored message. It names its guild, since the newest
+    message of one shard says nothing about the channels of another.
 
     Args:
         bot_id: what the addresses of the bot carry.
@@ -277,8 +258,6 @@ class ChannelCursors:
         self._marks = f"{self.prefix}{shard.name} "
         self.session_name = f"{self._marks}session"
         self._stored: dict[int, int] = {}
-        self._guilds: dict[int, int] = {}
-        self._pending: dict[int, int] = {}
         self._frozen: set[int] = set()
         self._connected: int | None = None  # the last session start without gaps
         self._catching_up = 0  # during a catch-up: since when messages may be missing
@@ -299,7 +278,7 @@ class ChannelCursors:
         self._stored.clear()
         for channel, message, guild in read_cursors(rows, self._read_row):
             if self._shard.has_guild(guild):
-                self._stored[channel], self._guilds[channel] = message, guild
+                self._stored[channel] = message
         names = [f"{self._marks}{one}" for one in ("connected", "catching_up")]
         connected, catching_up = (read_number(stored, name) for name in names)
         self._connected = self._connected if connected is None else connected
@@ -340,40 +319,15 @@ class ChannelCursors:
         """Keep these cursors until the next `load`: messages are missing there."""
         self._frozen.update(channels)
 
-    def due(self, received: Iterable[tuple[int, int, int]], kept: Set[int]) -> dict[int, int]:
-        """Return the cursors to store with a batch of messages.
-
-        A channel without stored messages has none: a server full of bots costs no rows.
-
-        Args:
-            received: channel, id and guild (0: none) of every message.
-            kept: the channels of those that will be stored.
-        """
-        due = dict(self._pending)
-        for channel, message, guild in received:
-            if channel in kept or channel in self._stored:
-                due[channel] = max(message, due.get(channel, 0))
-                self._guilds[channel] = guild
-        return {
-            channel: message
-            for channel, message in due.items()
-            if channel not in self._frozen and message > self._stored.get(channel, 0)
-        }
-
-    def postpone(self, due: Mapping[int, int]) -> None:
-        """Store these cursors with the next batch."""
-        self._pending.update(due)
-
-    def mark_stored(self, due: Mapping[int, int]) -> None:
-        """Note that these cursors are stored."""
-        for channel, message in due.items():
-            self._stored[channel] = message
-            if self._pending.get(channel, 0) <= message:
-                self._pending.pop(channel, None)
-
-    def to_stored_names(self, due: Mapping[int, int]) -> dict[str, str]:
-        """Return cursors by the names that they are stored under."""
-        return {
-            f"{self._channels}{channel}": f"{message} {self._guilds.get(channel, 0)}"
-            for channel, message in due.items()
-        }
+    def advance(self, incomings: Iterable[Incoming]) -> dict[str, str]:
+        """Move the cursors behind these messages; return what to store with them."""
+        moved: dict[str, str] = {}
+        for said in incomings:
+            if not isinstance(said, Said) or said.message_id is None:
+                continue
+            channel, message = int(said.address.chat), int(said.message_id)
+            if channel not in self._frozen and message > self._stored.get(channel, 0):
+                self._stored[channel] = message
+                guilds = [scope.rpartition(":")[2] for scope in said.scopes if ":guild:" in scope]
+                moved[f"{self._channels}{channel}"] = f"{message} {guilds[0] if guilds else 0}"
+        return moved

@@ -80,14 +80,7 @@ _BY_CODE: Mapping[int, type[Refused]] = {
 def translate_refusal(
     status: int, code: int, text: str, retry_after: str | None = None
 ) -> PlatformError:
-    """Return the error that a response means.
-
-    Args:
-        status: the HTTP status.
-        code: Discord's own code, 0 if there is none.
-        text: Discord's words.
-        retry_after: the header of that name.
-    """
+    """Return the error that a response means; `code` is Discord's own, 0 if there is none."""
     answer = f"Discord answered {status} ({code}): {text}"
     if code in _BY_CODE:
         return _BY_CODE[code](answer)
@@ -129,10 +122,12 @@ class RestClient:
 
     def __init__(self, token: BotToken[DiscordSettings]) -> None:
         self._token = token
-        self._used_token = token.read()
-        self._http = _connect(token.settings.api_base, self._used_token)
-        self._retired: list[HttpClient] = []
-        """Connections with replaced tokens that requests may still use."""
+        self._http = HttpClient(
+            token.settings.api_base.rstrip("/"),
+            {"User-Agent": _USER_AGENT},
+            connect_seconds=_CONNECT_SECONDS,
+            uses_proxy=False,
+        )
         self._limits = BucketLimits()
         self._user: BotUser | None = None
 
@@ -155,7 +150,6 @@ class RestClient:
         if file is not None and isinstance(body, dict):
             # Without the list, an edit that is repeated would attach it twice.
             body = {**body, "attachments": [{"id": 0, "filename": file.name}]}
-        token = self._use_newest_token()
         path = endpoint.path.format(*ids)
         if query:
             path += f"?{urlencode(query)}"
@@ -163,12 +157,14 @@ class RestClient:
         resource = ":".join(ids[: endpoint.resource_ids])
         deadline = asyncio.get_running_loop().time() + _REQUEST_SECONDS
         request = _RestRequest(endpoint, path, body, file, key, resource, deadline)
+        token = self._newest_token()
         try:
-            return await self._send(request)
+            return await self._send(request, token)
         except TokenRejected:
-            if self._use_newest_token(at_once=True) == token:  # another call may have read it
+            newer = self._newest_token(at_once=True)
+            if newer == token:
                 raise
-            return await self._send(request)
+            return await self._send(request, newer)
 
     async def bot_user(self) -> "BotUser":
         """Return whose token it is; raises `PlatformError`."""
@@ -177,26 +173,20 @@ class RestClient:
         return self._user
 
     async def close(self) -> None:
-        for each in (self._http, *self._retired):
-            await each.close()
+        await self._http.close()
 
-    def _use_newest_token(self, *, at_once: bool = False) -> str:
-        """Return the newest token, and use it from now on; raises if it is malformed."""
+    def _newest_token(self, *, at_once: bool = False) -> str:
         token = self._token.read(at_once=at_once)
-        if token != self._used_token:
-            self._retired.append(self._http)
-            self._http = _connect(self._token.settings.api_base, token)
-            self._used_token = token
         if not token:
             raise PlatformFatal("Discord needs a bot token; set TROUPE_DISCORD__TOKEN")
         if not _TOKEN.fullmatch(token):
             raise TokenRejected(BOT_REJECTED)
         return token
 
-    async def _send(self, request: "_RestRequest") -> bytes:
+    async def _send(self, request: "_RestRequest", token: str) -> bytes:
         while True:
             bucket = await self._wait_for_turn(request)
-            response, content = await self._exchange(request)
+            response, content = await self._exchange(request, token)
             now = asyncio.get_running_loop().time()
             self._limits.update(bucket, request.key, request.resource, response.headers, now)
             if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
@@ -210,9 +200,14 @@ class RestClient:
                 code = 0 if response.status == HTTPStatus.TOO_MANY_REQUESTS else refusal.code
                 retry_after = response.headers.get("retry-after")
                 raise translate_refusal(response.status, code, refusal.text, retry_after)
-            self._note_rate_limit(bucket, refusal.retry_after, now, is_global=refusal.is_global)
+            seconds, is_global = refusal.retry_after, refusal.is_global
+            _log.warning("discord_rate_limit", seconds=seconds, everywhere=is_global)
+            if is_global:
+                self._limits.block_all(now + seconds)
+            else:
+                bucket.block(now + seconds)
             if not request.endpoint.waits:
-                raise RateLimited(refusal.retry_after, "bot" if refusal.is_global else "route")
+                raise RateLimited(seconds, "bot" if is_global else "route")
 
     async def _wait_for_turn(self, request: "_RestRequest") -> RateLimitBucket:
         """Wait until Discord accepts this request; raise `RateLimited` if that takes too long."""
@@ -231,8 +226,7 @@ class RestClient:
                 return bucket
             await asyncio.sleep(wait)
 
-    async def _exchange(self, request: "_RestRequest") -> tuple[HttpResponse, bytes]:
-        """Send a request once and read the response."""
+    async def _exchange(self, request: "_RestRequest", token: str) -> tuple[HttpResponse, bytes]:
         content_type, content = _encode(request.endpoint.method, request.body, request.file)
         try:
             async with await self._http.request(
@@ -241,6 +235,7 @@ class RestClient:
                 content,
                 request.deadline,
                 content_type=content_type,
+                headers={"Authorization": f"Bot {token}"},
             ) as response:
                 return response, await response.read_all(request.deadline, _MAX_RESPONSE_BYTES)
         except ConnectionFailed as error:
@@ -256,15 +251,6 @@ class RestClient:
                     "{name} did not answer within {seconds} s", name="Discord", seconds=seconds
                 )
             ) from None
-
-    def _note_rate_limit(
-        self, bucket: RateLimitBucket, seconds: float, now: float, *, is_global: bool
-    ) -> None:
-        if is_global:
-            self._limits.block_all(now + seconds)
-        else:
-            bucket.block(now + seconds)
-        _log.warning("discord_rate_limit", seconds=seconds, everywhere=is_global)
 
 
 class WithId(msgspec.Struct):
@@ -304,9 +290,8 @@ class _RestRequest:
     body: object
     file: Attachment | None
     key: str
-    """The endpoint."""
     resource: str
-    """The ids that identify the rate limit."""
+    """With the key, what identifies the rate limit."""
     deadline: float
 
 
@@ -336,7 +321,6 @@ def _read_refusal(content: bytes) -> _Refusal:
 def _encode(
     method: str, body: object, file: Attachment | None
 ) -> tuple[str | None, bytes | FormData | None]:
-    """Return the content type and the content of a request."""
     if file is not None:
         form = FormData(quote_fields=False)
         payload = msgspec.json.encode(body).decode()  # bytes would become a file
@@ -348,13 +332,3 @@ def _encode(
     if body is None:
         return None, b"" if method == "POST" else None
     return _JSON, msgspec.json.encode(body)
-
-
-def _connect(api_base: str, token: str) -> HttpClient:
-    headers = {"Authorization": f"Bot {token}", "User-Agent": _USER_AGENT}
-    return HttpClient(
-        api_base.rstrip("/"),
-        headers if _TOKEN.fullmatch(token) else {},
-        connect_seconds=_CONNECT_SECONDS,
-        uses_proxy=False,
-    )
