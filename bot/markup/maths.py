@@ -60,8 +60,6 @@ def set_maths(tex: str) -> str:
 
 
 class _Writer:
-    """Reads the tokens of a formula from left to right."""
-
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
         self._at = 0
@@ -101,19 +99,14 @@ class _Writer:
                 return _raise(self._argument(depth), _SUPERSCRIPTS, "^")
             case "_":
                 return _raise(self._argument(depth), _SUBSCRIPTS, "_")
-            case "&":
-                return " "
-            case "~":
+            case "&" | "~":
                 return " "
             case "\\\\":
                 return "\n"
+            case _ if token.startswith(("\\begin", "\\end")):
+                return "\n"
             case _:
-                return self._write_command(token, depth)
-
-    def _write_command(self, token: str, depth: int) -> str:
-        if token.startswith(("\\begin", "\\end")):
-            return "\n"
-        return self._command(token, depth) if token.startswith("\\") else token
+                return self._command(token, depth) if token.startswith("\\") else token
 
     def _command(self, token: str, depth: int) -> str:
         name = token[1:].rstrip("*")

@@ -36,10 +36,8 @@ def find_formula(text: str, position: int, end: int) -> tuple[str, int] | None:
 
 
 def _parse_maths(state: StateInline, silent: bool) -> bool:
-    """Read a formula within a line."""
-    if state.src[state.pos] not in "$\\":
-        return False
-    found = find_formula(state.src, state.pos, state.posMax)
+    is_start = state.src[state.pos] in "$\\"
+    found = find_formula(state.src, state.pos, state.posMax) if is_start else None
     if found is None:
         return False
     tex, end = found

@@ -84,7 +84,8 @@ def style_markdown(source: str, *, has_links: bool = True) -> StyledText:
     if not has_markup(source):
         return StyledText(source)
     writer = _TextWriter(source.split("\n"), has_links=has_links)
-    writer.write_blocks(parse_markdown(source))
+    for token in parse_markdown(source):
+        writer.write_block(token)
     return writer.finish() or StyledText(source)
 
 
@@ -97,8 +98,6 @@ class _OpenSpan:
 
 @dataclass(slots=True)
 class _OpenList:
-    """A list that is being written."""
-
     bullet: str | None
     """None: its items are numbered."""
     marker: str = ""
@@ -112,8 +111,6 @@ class _TableCells:
 
 
 class _TextWriter:
-    """Writes the tokens of a text in order."""
-
     def __init__(self, lines: Sequence[str], *, has_links: bool) -> None:
         self._lines = lines  # of the source
         self._has_links = has_links
@@ -147,11 +144,7 @@ class _TextWriter:
 
     # --- blocks ------------------------------------------------------------------------------
 
-    def write_blocks(self, tokens: Sequence[Token]) -> None:
-        for token in tokens:
-            self._write_block(token)
-
-    def _write_block(self, token: Token) -> None:
+    def write_block(self, token: Token) -> None:
         match token.type:
             case "paragraph_open" | "heading_open" | "fence" | "hr" | "maths_block" | "table_open":
                 self._begin_block(token)
@@ -168,8 +161,10 @@ class _TextWriter:
                     self._write_inline(child, is_first=at == 0)
             case _ if "list" in token.type:
                 self._write_list(token)
+            case _ if self._table is not None:
+                self._write_table(token, self._table)
             case _:
-                self._write_table(token)
+                pass
 
     def _begin_content(self, token: Token) -> None:
         """Write a block of one token, or begin a block of several."""
@@ -204,15 +199,15 @@ class _TextWriter:
             case _:
                 pass
 
-    def _write_table(self, token: Token) -> None:
+    def _write_table(self, token: Token, table: _TableCells) -> None:
         """Collect the cells of a table and write it at its end."""
         match token.type:
-            case "tr_open" if self._table is not None:
-                self._table.rows.append([])
-            case "th_open" if self._table is not None:
-                self._table.alignments.append(_alignment(token))
-            case "table_close" if self._table is not None:
-                table, self._table = self._table, None
+            case "tr_open":
+                table.rows.append([])
+            case "th_open":
+                table.alignments.append(_alignment(token))
+            case "table_close":
+                self._table = None
                 self._write_styled(set_table(table.rows, table.alignments), Style.CODE_BLOCK)
             case _:
                 pass
@@ -289,10 +284,8 @@ class _TextWriter:
         self._open.append(_OpenSpan(style, self._length, detail))
 
     def _end(self) -> None:
-        self._close(self._open.pop())
-
-    def _close(self, span: _OpenSpan) -> None:
-        """Record a span that ends here, unless a surrounding one has its style."""
+        """End the innermost span; it counts unless a surrounding one has its style."""
+        span = self._open.pop()
         outer = {one.style for one in self._open}
         if span.start < self._length and span.style not in outer:
             self._spans.append(StyledSpan(span.style, span.start, self._length, span.detail))
@@ -343,9 +336,8 @@ def _alignment(token: Token) -> Alignment:
 
 
 def _cell_text(token: Token) -> str:
-    """Return the text of a cell without styles: the table is a code block."""
-    pieces = []
-    for child in token.children or []:
-        is_maths = child.type == "maths"
-        pieces.append(set_maths(child.content) if is_maths else child.content)
-    return " ".join("".join(pieces).replace("\n", " ").split())
+    pieces = [
+        set_maths(child.content) if child.type == "maths" else child.content
+        for child in token.children or []
+    ]
+    return " ".join("".join(pieces).split())

@@ -22,11 +22,9 @@ def display_width(text: str) -> int:
 
 
 def set_table(rows: Sequence[Sequence[str]], alignments: Sequence[Alignment]) -> str:
-    """Return a table; one that is too wide becomes a list.
+    """Return a table of cells without line breaks; one that is too wide becomes a list.
 
-    Args:
-        rows: the cells without line breaks, the head first; rows may be of different length.
-        alignments: of the columns.
+    The head is the first row. Rows may be of different length.
     """
     columns = max(map(len, rows), default=0)
     filled = [[*row, *[""] * (columns - len(row))] for row in rows]
@@ -45,14 +43,10 @@ def _set_list(rows: Sequence[Sequence[str]]) -> str:
     head, *body = rows
     if not body:
         return "\n".join(filter(None, head))
-    paragraphs = [
-        "\n".join(
-            f"{name}: {cell}" if name else cell
-            for name, cell in zip(head, row, strict=True)
-            if cell
-        )
-        for row in body
-    ]
+    named = [[(name, cell) for name, cell in zip(head, row, strict=True) if cell] for row in body]
+    paragraphs = (
+        "\n".join(f"{name}: {cell}" if name else cell for name, cell in row) for row in named
+    )
     return "\n\n".join(filter(None, paragraphs))
 
 

@@ -74,7 +74,10 @@ class AttachmentReader:
         Without `with_images`, pictures are not downloaded: nobody would see them.
         """
         own = (*said.earlier_files, *said.repeated_files, *said.attachments)
-        linked = self._linked_pictures(said) if with_images else ()
+        linked: list[MediaItem] = []
+        if with_images and self._fetch is not None and "://" in said.text:
+            addresses = dict.fromkeys(_PICTURE_ADDRESS.findall(said.text))
+            linked = [MediaItem(MediaKind.IMAGE, one, source=one) for one in addresses]
         if not own and not linked and not (said.quote and said.quote.attachments):
             return NO_FILES
         reading = _Reading(partial(self._download, said.address), with_images=with_images)
@@ -86,13 +89,6 @@ class AttachmentReader:
         if said.quote:
             await reading.read(said.quote.attachments, deadline)
         return AttachedFiles(tuple(reading.images), tuple(reading.texts), unread)
-
-    def _linked_pictures(self, said: Said) -> Sequence[MediaItem]:
-        """Return the pictures linked in a message, if links are fetched."""
-        if self._fetch is None or "://" not in said.text:
-            return ()
-        addresses = dict.fromkeys(_PICTURE_ADDRESS.findall(said.text))
-        return [MediaItem(MediaKind.IMAGE, one, source=one) for one in addresses]
 
 
 class _Reading:
@@ -114,9 +110,7 @@ class _Reading:
             is_hidden = item.kind is MediaKind.IMAGE and not self._with_images
             if item.kind not in READABLE or is_hidden or not item.source:
                 self.unread.append(UnreadFile(item, None))
-                continue
-            why = await self._read_one(item, deadline, get or self._download)
-            if why is not None:
+            elif why := await self._read_one(item, deadline, get or self._download):
                 self.unread.append(UnreadFile(item, why))
 
     async def _read_one(self, item: MediaItem, deadline: float, get: _Get) -> Text | None:

@@ -73,22 +73,14 @@ class PublicFetcher:
         self._ports = ports
 
     async def fetch(self, address: str, max_bytes: int) -> bytes:
-        """Return a file, or its first `max_bytes`.
-
-        Raises:
-            FetchRefused: the URL or its redirect target is not public.
-            FetchFailed: the file is missing, or took too long.
-        """
+        """Return a file, or its first `max_bytes`; raises `FetchFailed`."""
         deadline = asyncio.get_running_loop().time() + self._seconds
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._follow(address, max_bytes, deadline)
-        except AddressRefused as error:
+        except (AddressRefused, FetchRefused) as error:
             _log.warning("ssrf_blocked", reason=str(error))
             raise FetchRefused(str(error)) from error
-        except FetchRefused as error:
-            _log.warning("ssrf_blocked", reason=str(error))
-            raise
         except TimeoutError:
             raise FetchFailed(f"it took more than {self._seconds:g} s") from None
         except ConnectionFailed as error:

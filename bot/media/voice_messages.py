@@ -61,7 +61,6 @@ class VoiceMessages:
         return None
 
     async def _listen(self, backend: Backend, said: Said, item: MediaItem) -> str:
-        """Return the words of a voice message; empty if there are none."""
         if item.size is not None and item.size > _MAX_BYTES:
             return ""
         try:

@@ -10,12 +10,7 @@ _HEADERS = {"Connection": "close"}
 
 
 async def download_file(url: str, max_bytes: int, seconds: float) -> bytes:
-    """Return a file, at most its first `max_bytes`.
-
-    Raises:
-        ConnectionFailed: there is no response, or it has no file.
-        TimeoutError: it took too long.
-    """
+    """Return a file, or its first `max_bytes`; raises `ConnectionFailed` or `TimeoutError`."""
     client = HttpClient(url, _HEADERS, connect_seconds=_CONNECT_SECONDS, uses_proxy=False)
     deadline = asyncio.get_running_loop().time() + seconds
     try:

@@ -28,7 +28,6 @@ def register(spec: PlatformSpec) -> None:
 
 
 def platform_specs() -> Sequence[PlatformSpec]:
-    """Return every registered platform."""
     return tuple(_SPECS.values())
 
 

@@ -42,35 +42,22 @@ class PlatformSpec:
 
     kind: str
     """The name in settings, addresses and user ids: TROUPE_DISCORD__TOKEN, discord:123."""
-
     factory: str
-    """The class of the platform, or a function that makes one, as "module:name".
-
-    It is called with its settings and a `PlatformContext`, and imported only when the platform is
-    started: a vendor's library takes up to a second.
-    """
+    """What makes it from its settings and a `PlatformContext`, as "module:name"; imported when the
+    platform is started: a vendor's library takes up to a second."""
 
     settings: type[PlatformSettings] | None = None
-    """The model of its group of settings; None if there is nothing to set."""
-
     account_setup: str | None = None
     """The subclass of `AccountSetup`, called with the settings; None for bots without a token."""
-
     limits: str | None = None
     """The limits of its channels, as "module:name"; None: web channels cannot imitate it."""
-
     user_id_pattern: str = "[1-9][0-9]*"
     """A regular expression for the id of a person on this platform, as in TROUPE_ADMINS."""
-
     commands: Sequence[CommandSpec] = ()
     """The commands that it runs itself; /help lists them."""
-
     uses_terminal: bool = False
-    """Whether the chat is in the terminal that Troupe was started from.
-
-    Such a platform runs for `troupe chat`, and for `troupe run` if no other one is configured.
-    Logs and notices then go to a file.
-    """
+    """Whether the chat is in the terminal that Troupe was started from: `troupe chat`, and
+    `troupe run` if no other platform is configured. Logs and notices then go to a file."""
 
     is_companion: bool = False
     """Whether it runs wherever the console is served, and ends with the other platforms."""
@@ -123,56 +110,37 @@ class PlatformContext:
     """What the service offers to a platform."""
 
     commands: Sequence[CommandSpec] = ()
-    """The commands that people can use here."""
-
     command_names: Collection[str] = ()
     """Their names, and those of commands that no menu lists."""
-
     message_commands: Sequence[MessageCommandSpec] = ()
     """The commands in the menu of a message, where the platform has such menus."""
-
     text_to_edit: Callable[[Said], Awaitable[EditableText]] = _edit_nothing
     """Return the text of the message that a command was called on, to be changed in a form."""
-
     press_form: Callable[[Pressed], Awaitable[EditableText | None]] = _do_nothing
     """Return the form that a press opens, where the platform has forms; None: it opens none. What
     is entered comes back as another press with it as its value."""
-
     complete_preset: Callable[[str], Sequence[str]] = lambda _typed: ()
     """Return the names of presets that fit what was typed so far."""
-
     wait_until_idle: Callable[[], Awaitable[None]] = _do_nothing
     """Wait until every received message was answered and every answer was sent."""
-
     press_refusal: Callable[[Pressed], Awaitable[str | None]] = _do_nothing
     """Return a private notice instead of storing the press; None: store it."""
-
     limits_of: Callable[[str], Limits | None] = lambda _kind: None
     """Return the limits of another platform's channels; None: it is not known."""
-
     web_channels: WebChannels | None = None
-    """The channels of the web platform; None where it does not run."""
-
     clock: Clock = field(default_factory=SystemClock)
-
     cursors: Intake | None = None
     """Where it keeps cursors, also in a process that receives nothing; None: nowhere."""
-
     data_dir: Path | None = None
     """Where it may keep files of its own; None: nowhere."""
-
     chat: str = ""
     """The chat that a terminal opens; empty: the usual one."""
-
     locale: str | None = None
     """The locale of the person who started the service, such as "zh_CN.UTF-8"."""
-
     answerable_seconds: float = 300
     """The age up to which missed messages are answered."""
-
     take_lease: TakeLease | None = None
     """None: there is no other process."""
-
     bot_id: str = ""
     """Part of its addresses; empty for the platform's first bot on this database."""
 
@@ -208,12 +176,7 @@ class AccountSetup(Protocol):
     """Where people get a token, as the end of a sentence."""
 
     async def inspect(self) -> BotAccount:
-        """Return whose token it is.
-
-        Raises:
-            PlatformFatal: the token is malformed or not accepted.
-            PlatformError: the platform cannot be reached or does not answer.
-        """
+        """Return whose token it is; `PlatformFatal`: it is malformed or not accepted."""
 
     def request_code(self, account: BotAccount, code: str) -> CodeRequest:
         """Say how the first admin sends the code."""
@@ -221,10 +184,7 @@ class AccountSetup(Protocol):
     async def wait_for_code(self, code: str) -> str:
         """Wait until somebody sends the code to the bot; return the id of that person.
 
-        Other messages are left for the service.
-
-        Raises:
-            PlatformError: the bot cannot receive messages; the text says why.
+        Other messages are left for the service. `PlatformError`: why the bot cannot receive any.
         """
 
     async def close(self) -> None: ...

@@ -28,7 +28,6 @@ class BotTokenSettings(PlatformSettings):
 
     @model_validator(mode="after")
     def _read_token_file(self) -> Self:
-        """Read the token from its file, so that it is masked."""
         self.token = take_from_file(self.token, self.token_file, "token")
         return self
 
@@ -40,8 +39,7 @@ class BotToken(Generic[SettingsT]):
     """The current token."""
 
     def __init__(self, settings: SettingsT, clock: Clock) -> None:
-        self.settings = settings
-        """The settings with the current token."""
+        self.settings = settings  # with the current token
         self._clock = clock
         file = settings.token_file
         self._file = None if file is None else SecretFile(file, clock)
@@ -57,12 +55,8 @@ class BotToken(Generic[SettingsT]):
 
     async def wait_for_retry(self, rejected: str, error: TokenRejected) -> None:
         """Log a rejected token; wait until it changes or 30 seconds have passed."""
-        is_setting = self._file is None
-        _log.error(
-            "token_rejected",
-            reason=str(error),
-            retry="every 30 s; restart Troupe to change a setting" if is_setting else "every 30 s",
-        )
+        hint = "; restart Troupe to change a setting" if self._file is None else ""
+        _log.error("token_rejected", reason=str(error), retry=f"every 30 s{hint}")
         until = self._clock.monotonic() + _RETRY_SECONDS
         while self.read() == rejected and self._clock.monotonic() < until:
             await self._clock.sleep(LOOK_EVERY_SECONDS)

@@ -58,23 +58,22 @@ def to_incoming(
 ) -> Incoming | None:
     """Convert a change of a message; None if it means nothing.
 
-    Changes up to `known_revision` were read before. The message `replied_to` is the one it replies
-    to.
+    Changes up to `known_revision` were read before.
     """
-    author = message.author
+    author, address, key = message.author, channel.address, inbox_key(channel.id, message)
     if author is None or message.is_note:
         return None
     if message.press is not None:
-        return to_pressed(channel, message, author)
+        return _to_pressed(channel, message, author)
     is_new = message.position > known_revision
-    if is_new and message.is_copied:
+    if is_new and (message.is_copied or message.is_deleted):
         return None
     if message.is_deleted:
-        return None if is_new else to_deleted(channel, message)
+        return Deleted(address, f"{key}:deleted", (message.id,), message.at, (address.lane,))
     said = to_said(channel, message, author, replied_to)
     if is_new:
         return said
-    return Edited(f"{said.external_key}:{message.revision}", said, message.edited_at or message.at)
+    return Edited(f"{key}:{message.revision}", said, message.edited_at or message.at)
 
 
 def to_said(
@@ -85,13 +84,23 @@ def to_said(
     A channel with one person is a private chat. With several, a message has to address the bot as
     on Discord: by a mention, a reply, a name or a command.
     """
-    text, is_mentioned = message.text, False
-    if found := _BOT_MENTION.search(text):
-        is_mentioned = True
-        if found.start() == 0 and found.end() < len(text):
-            text = text[found.end() :]
+    text, mention = message.text, _BOT_MENTION.search(message.text)
+    if mention is not None and mention.start() == 0 and mention.end() < len(text):
+        text = text[mention.end() :]
     is_alone = len(channel.people) == 1
     address = channel.address
+    is_reply_to_us = replied_to is not None and replied_to.author is None
+    quote = None
+    if replied_to is not None:
+        quote = Quote(replied_to.author, replied_to.id, replied_to.text, is_ours=is_reply_to_us)
+    if text.startswith("/"):
+        wake: WakeReason | None = WakeReason.COMMAND
+    elif is_alone:
+        wake = WakeReason.DM
+    elif mention is not None:
+        wake = WakeReason.MENTION
+    else:
+        wake = WakeReason.REPLY if is_reply_to_us else None
     return Said(
         address=address,
         external_key=inbox_key(channel.id, message),
@@ -99,10 +108,10 @@ def to_said(
         author=author,
         text=text,
         at=message.at,
-        wake=_wake_reason(text, replied_to, is_alone=is_alone, is_mentioned=is_mentioned),
+        wake=wake,
         scopes=(address.lane,),
         author_is_admin=True,  # only the operator has the console
-        quote=None if replied_to is None else _quote(replied_to),
+        quote=quote,
         mentions=_mentions(text, channel.people, author),
         locale=channel.locale,
         is_private=is_alone,
@@ -110,45 +119,19 @@ def to_said(
     )
 
 
-def to_deleted(channel: WebChannel, message: WebMessage) -> Deleted:
-    address = channel.address
-    key = f"{inbox_key(channel.id, message)}:deleted"
-    return Deleted(address, key, (message.id,), message.at, (address.lane,))
-
-
-def to_pressed(channel: WebChannel, message: WebMessage, author: Person) -> Pressed:
-    address = channel.address
+def _to_pressed(channel: WebChannel, message: WebMessage, author: Person) -> Pressed:
     return Pressed(
-        address,
+        channel.address,
         inbox_key(channel.id, message),
         message.reply_to,
         author,
         message.press or "",
         message.at,
-        (address.lane,),
+        (channel.address.lane,),
         message.values,
         author_is_admin=True,
         locale=channel.locale,
     )
-
-
-def _wake_reason(
-    text: str, replied_to: WebMessage | None, *, is_alone: bool, is_mentioned: bool
-) -> WakeReason | None:
-    if text.startswith("/"):
-        return WakeReason.COMMAND
-    if is_alone:
-        return WakeReason.DM
-    if is_mentioned:
-        return WakeReason.MENTION
-    if replied_to is not None and replied_to.author is None:
-        return WakeReason.REPLY
-    return None
-
-
-def _quote(message: WebMessage) -> Quote:
-    is_ours = message.author is None
-    return Quote(message.author, message.id, message.text, is_ours=is_ours)
 
 
 def _mentions(text: str, people: Sequence[Person], author: Person) -> tuple[str, ...]:
@@ -220,17 +203,17 @@ class WebSurface(Surface):
         interaction: str | None = None,
     ) -> None:
         found = await self._channels.find(address.chat, message_id)
-        if found is None:
-            raise MessageNotFound(f"no message {message_id}")
-        edited = replace(
-            found,
-            text=content.text,
-            face=content.face,
-            buttons=content.buttons,
-            menus=content.menus,
-        )
-        if edited != found and not await self._channels.replace(address.chat, edited):
-            raise MessageNotFound(f"no message {message_id}")
+        if found is not None:
+            edited = replace(
+                found,
+                text=content.text,
+                face=content.face,
+                buttons=content.buttons,
+                menus=content.menus,
+            )
+            if edited == found or await self._channels.replace(address.chat, edited):
+                return
+        raise MessageNotFound(f"no message {message_id}")
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
@@ -249,10 +232,7 @@ class WebSurface(Surface):
 
 
 class WebPlatform(LocalPlatform, SilenceExplainer):
-    """Reads the changes of each channel after its cursor, which is stored with them.
-
-    So each message is received once, whichever process stored it.
-    """
+    """Reads the changes of each channel after its cursor, which is stored with them."""
 
     kind = WEB_PLATFORM
     account = "the playground of the console"
@@ -263,8 +243,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
         self._channels = context.web_channels
         self._context = context
         self._surface = WebSurface(self._channels, context.clock, context.limits_of)
-        self._read_to: dict[str, int] = {}
-        """By channel: the revision up to which its changes were read."""
+        self._read_to: dict[str, int] = {}  # by channel: up to which revision
         self._is_changed = asyncio.Event()
 
     @property
@@ -293,7 +272,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
 
     @override
     async def explain_silence(self, said: Said, explanation: str) -> None:
-        note = self._note(f"{said.message_id}:note", explanation)
+        note = self._note(said.message_id, explanation)
         await self._channels.add(said.address.chat, [replace(note, reply_to=said.message_id)])
 
     async def _read_changes(self, channel: WebChannel, intake: Intake) -> None:
@@ -308,10 +287,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
                 continue
             if event is not None:
                 events.append(event)
-        if not changes:
-            self._read_to[channel.id] = channel.revision
-            return
-        newest = changes[-1].revision
+        newest = changes[-1].revision if changes else channel.revision
         if events:
             await intake.receive(events, {f"{_CURSORS}{channel.id}": str(newest)})
         self._read_to[channel.id] = newest
@@ -326,9 +302,9 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
     async def _is_refused(self, channel: WebChannel, message: WebMessage, press: Pressed) -> bool:
         refusal = await self._context.press_refusal(press)
         if refusal is not None:
-            await self._channels.add(channel.id, [self._note(f"{message.id}:note", refusal)])
+            await self._channels.add(channel.id, [self._note(message.id, refusal)])
         return refusal is not None
 
-    def _note(self, note_id: str, text: str) -> WebMessage:
+    def _note(self, about: str | None, text: str) -> WebMessage:
         now = datetime.fromtimestamp(self._context.clock.now(), UTC)
-        return WebMessage(note_id, None, text, now, is_note=True)
+        return WebMessage(f"{about}:note", None, text, now, is_note=True)

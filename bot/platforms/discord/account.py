@@ -17,7 +17,6 @@ from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import IdentifyLimits, Shard
 from bot.platforms.spec import AccountSetup, BotAccount, CodeRequest
 from bot.platforms.tokens import BotToken
-from bot.ports import Clock
 from bot.runtime.clock import SystemClock
 from bot.texts.text import translatable
 
@@ -43,12 +42,10 @@ _MESSAGE_CONTENT_OFF = translatable(
     " developer portal"
 )
 _MESSAGE_CONTENT_ON = translatable("Message Content Intent is on")
-
-
+# The Message Content Intent; small bots have a flag of their own.
 _HAS_CONTENT = discord.ApplicationFlags(
     gateway_message_content=True, gateway_message_content_limited=True
 ).value
-"""Whether the Message Content Intent is on; small bots have a flag of their own."""
 
 
 class DiscordAccount(AccountSetup):
@@ -96,7 +93,11 @@ class DiscordAccount(AccountSetup):
 
     @override
     async def wait_for_code(self, code: str) -> str:
-        async with _CodeReceiver(code, self._settings, self._rest, self._clock) as receiver:
+        limits = IdentifyLimits(self._rest, None, "", self._clock)
+        async with _CodeReceiver(
+            self._settings, self._rest, _INTENTS, Shard(), limits, self._clock
+        ) as receiver:
+            receiver.code = code
             await receiver.login(self._token.read())
             try:
                 await receiver.stay_connected(None)
@@ -127,13 +128,8 @@ class _CodeReceived(Exception):
 class _CodeReceiver(ShardClient):
     """Receives messages until somebody sends the code, which is raised."""
 
-    def __init__(
-        self, code: str, settings: DiscordSettings, rest: RestClient, clock: Clock
-    ) -> None:
-        limits = IdentifyLimits(rest, None, "", clock)
-        super().__init__(settings, rest, _INTENTS, Shard(), limits, clock)
-        self._code = code
+    code = ""
 
     def on_message(self, message: discord.Message) -> None:
-        if self._code in message.content.split() and not message.author.bot:
+        if self.code in message.content.split() and not message.author.bot:
             raise _CodeReceived(message)

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from collections.abc import Set
 
 import msgspec
 import structlog
@@ -64,19 +63,14 @@ class ChannelWebhooks:
         self._rest = rest
         self._found = BoundedDict[str, ChannelWebhook](_MAX_REMEMBERED)
         self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
-        self._ids: set[str] = set()
-        self._lock = asyncio.Lock()  # so that a channel gets one webhook
-
-    @property
-    def ids(self) -> Set[str]:
+        self.ids: set[str] = set()
         """The ids of all webhooks that were found."""
-        return self._ids
+        self._lock = asyncio.Lock()  # so that a channel gets one webhook
 
     async def find(self, channel: str) -> ChannelWebhook | None:
         """Return the webhook of a channel or thread; None: the bot speaks itself.
 
-        Raises:
-            PlatformError: it is not known whether there is one.
+        A `PlatformError` means that it is not known whether there is one.
         """
         found = self._found.get(channel)
         if found is not None or self._refused_until.get(channel, 0.0) > time.monotonic():
@@ -98,15 +92,14 @@ class ChannelWebhooks:
             found = None
         if found is None:
             self._refused_until[channel] = time.monotonic() + _REFUSED_SECONDS
-            return
-        self._found[channel] = found
-        self._ids.add(found.id)
+        else:
+            self._found[channel] = found
 
     async def _find_or_make(self, channel: str) -> ChannelWebhook | None:
         place = decode_response(await self._rest.call(_CHANNEL, channel), _Channel)
         if place.type in _DIRECT_MESSAGES:
             return None
-        is_thread = place.type in _THREADS and place.parent_id is not None
+        is_thread = place.type in _THREADS
         home = place.parent_id if is_thread and place.parent_id else channel
         bot_id = (await self._rest.bot_user()).id
         listed = decode_response(await self._rest.call(_LIST, home), list[_Webhook])
@@ -114,7 +107,7 @@ class ChannelWebhooks:
         if not ours:
             body = {"name": WEBHOOK_NAME}
             ours = [decode_response(await self._rest.call(_CREATE, home, body=body), _Webhook)]
-        self._ids.update(one.id for one in ours)
+        self.ids.update(one.id for one in ours)
         oldest = min(ours, key=lambda one: int(one.id))
         if oldest.token is None:
             return None
@@ -149,7 +142,7 @@ class _Webhook(msgspec.Struct):
     user: WithId | None = None
 
     def is_made_by(self, bot_id: str) -> bool:
-        """Return whether the bot made it, so that it may have buttons."""
+        """Return whether the bot can speak through it, with buttons."""
         by_bot = self.user is not None and self.user.id == bot_id
         return self.type == _INCOMING and self.token is not None and by_bot
 
@@ -165,8 +158,7 @@ class AnswerThreads:
     async def open(self, channel: str, thread: MessageThread) -> str | None:
         """Return the id of the thread, opened if needed; None: it may not be opened.
 
-        Raises:
-            PlatformError: it is not known whether the thread exists.
+        A `PlatformError` means that it is not known whether the thread exists.
         """
         if thread.message_id in self._opened:
             return thread.message_id

@@ -43,14 +43,9 @@ def to_payload(spec: CommandSpec) -> dict[str, Any]:
 
 def to_message_payload(spec: MessageCommandSpec) -> dict[str, Any]:
     """Return a command of the message menu, as `to_payload` does."""
-    names = {
-        locale: translate(looked_up(spec.name), language)
-        for language, locales in LOCALES.items()
-        for locale in locales
-    }
     return {
         "name": spec.name,
-        "name_localizations": names,
+        "name_localizations": _translations(spec.name),
         "type": _MESSAGE_COMMAND,
         "contexts": [_IN_A_GUILD, _IN_A_DM],
     }
@@ -58,10 +53,9 @@ def to_message_payload(spec: MessageCommandSpec) -> dict[str, Any]:
 
 def commands_differ(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> bool:
     """Compare our commands with Discord's, ignoring fields that Discord adds."""
-    known = {(command["type"], command["name"]): command for command in theirs}
-    if {(command["type"], command["name"]) for command in ours} != set(known):
-        return True
-    return any(not _matches(known[command["type"], command["name"]], command) for command in ours)
+    known = {(one["type"], one["name"]): one for one in theirs}
+    offered = {(one["type"], one["name"]): one for one in ours}
+    return known.keys() != offered.keys() or not _matches(known, offered)
 
 
 def data_of(interaction: discord.Interaction) -> Mapping[str, Any]:
@@ -85,10 +79,8 @@ def form_target_id(spec: MessageCommandSpec, interaction: discord.Interaction) -
 
 def is_form_of_menu(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]) -> bool:
     """Return whether a form was sent that belongs to a button instead of a command."""
-    if interaction.type is not discord.InteractionType.modal_submit:
-        return False
-    command, _ = form_target(interaction)
-    return command not in {spec.command for spec in specs}
+    is_form = interaction.type is discord.InteractionType.modal_submit
+    return is_form and form_target(interaction)[0] not in {spec.command for spec in specs}
 
 
 def form_data(form_id: str, form: EditableText) -> dict[str, Any]:
@@ -115,8 +107,7 @@ def form_target(interaction: discord.Interaction) -> tuple[str, str]:
 def command_text(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec] = ()) -> str:
     """Return a command as a person would type it: "/preset use nova"."""
     if interaction.type is discord.InteractionType.modal_submit:
-        command, _ = form_target(interaction)
-        return f"/{command} {form_value(interaction)}"
+        return f"/{form_target(interaction)[0]} {form_value(interaction)}"
     if (spec := message_command(interaction, specs)) is not None:
         return f"/{spec.command}"
     name, action, options = _parts(interaction)
@@ -138,12 +129,13 @@ def has_public_response(interaction: discord.Interaction, specs: Sequence[Comman
     if not is_command or interaction.guild_id is None:
         return False
     name, action, _ = _parts(interaction)
-    called = next((one for one in specs if one.name == name), None)
-    if called is not None and action:
-        called = next((one for one in called.actions if one.name == action), None)
-    if called is None or not called.changes_channel:
-        return False
-    return manages_guild(interaction) or not called.needs_admin
+    called = [one for one in specs if one.name == name]
+    if action:
+        called = [one for spec in called for one in spec.actions if one.name == action]
+    return any(
+        one.changes_channel and (manages_guild(interaction) or not one.needs_admin)
+        for one in called
+    )
 
 
 def suggestions(interaction: discord.Interaction, complete: CompletePreset) -> list[str]:
@@ -175,15 +167,22 @@ def _describe_option(option: CommandOption) -> dict[str, Any]:
 
 
 def _describe_in_words(summary: str) -> dict[str, Any]:
-    """Return the description in English and in other languages."""
     translated = {
         locale: text[:_MAX_SUMMARY_CHARS]
-        for language, locales in LOCALES.items()
-        if (text := translate(looked_up(summary), language)) != summary
-        for locale in locales
+        for locale, text in _translations(summary).items()
+        if text != summary
     }
     described: dict[str, Any] = {"description": summary[:_MAX_SUMMARY_CHARS]}
     return {**described, "description_localizations": translated} if translated else described
+
+
+def _translations(text: str) -> dict[str, str]:
+    """Return a text by each of Discord's locales."""
+    return {
+        locale: translate(looked_up(text), language)
+        for language, locales in LOCALES.items()
+        for locale in locales
+    }
 
 
 def _matches(theirs: object, ours: object) -> bool:

@@ -6,7 +6,7 @@ received, stored or not, and ends a session when it closes.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import aiohttp
@@ -44,11 +44,6 @@ _HELD = frozenset({"message", "raw_message_edit", "raw_message_delete", "raw_bul
 _CONNECTION_ERRORS = (OSError, aiohttp.ClientError, discord.ConnectionClosed)
 _CHANNEL = RestEndpoint("GET", "/channels/{}")
 _MESSAGES = RestEndpoint("GET", "/channels/{}/messages")
-_GUILD_PARTS: Sequence[tuple[RestEndpoint, type[Any]]] = (
-    (RestEndpoint("GET", "/guilds/{}"), dict[str, Any]),
-    (RestEndpoint("GET", "/guilds/{}/channels"), list[dict[str, Any]]),
-    (RestEndpoint("GET", "/guilds/{}/threads/active"), dict[str, Any]),
-)
 
 
 class ShardClient(DiscordClient):
@@ -77,8 +72,7 @@ class ShardClient(DiscordClient):
     async def stay_connected(self, session: GatewaySession | None) -> None:
         """Resume the session, if there is one, and receive until closed.
 
-        Raises:
-            PlatformError: the first connection failed, or Discord has ended it for good.
+        A `PlatformError`: the first connection failed, or Discord has ended it for good.
         """
         failures = 0
         while not self.is_closed():
@@ -126,7 +120,7 @@ class ShardClient(DiscordClient):
         Without its parent channel a message in a thread could not be placed.
         """
         guild = _guild_id(args[0]) if event in _HELD else 0
-        if not guild or (guild not in self._held and self._is_known(guild)):
+        if not guild or (guild not in self._held and self.get_guild(guild) is not None):
             super().take_event(event, *args)
             return
         if guild not in self._held:
@@ -184,16 +178,8 @@ class ShardClient(DiscordClient):
             self.parse(RawEvent("THREAD_CREATE", channel), _ignore)
         return {"guild_id": channel["guild_id"]} if "guild_id" in channel else {}
 
-    def _is_known(self, guild_id: int) -> bool:
-        return self.get_guild(guild_id) is not None
-
     async def until_answered(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a request until Discord answers it.
-
-        Raises:
-            Refused: Discord refuses it.
-            PlatformFatal: no retry helps.
-        """
+        """Repeat a request until Discord answers; raises `Refused` or `PlatformFatal`."""
         while True:
             try:
                 return await request()
@@ -205,20 +191,19 @@ class ShardClient(DiscordClient):
                 await self._clock.sleep(_ASK_AGAIN_SECONDS)
 
     async def _load_guild(self, guild_id: int) -> None:
-        """Fetch a guild and its channels, unless Discord refuses."""
 
-        async def fetch() -> list[Any]:
-            return [
-                decode_response(await self._rest.call(endpoint, str(guild_id)), type_)
-                for endpoint, type_ in _GUILD_PARTS
-            ]
+        async def fetch(path: str, returns: type[T]) -> T:
+            endpoint = RestEndpoint("GET", f"/guilds/{{}}{path}")
+            return decode_response(await self._rest.call(endpoint, str(guild_id)), returns)
 
         try:
-            guild, channels, threads = await self.until_answered(fetch)
+            guild = await self.until_answered(lambda: fetch("", dict[str, Any]))
+            channels = await self.until_answered(lambda: fetch("/channels", list[Any]))
+            threads = await self.until_answered(lambda: fetch("/threads/active", dict[str, Any]))
         except (Refused, PlatformFatal) as error:
             _log.warning("discord_guild_not_loaded", guild=guild_id, reason=str(error))
             return
-        if not self._is_known(guild_id):
+        if self.get_guild(guild_id) is None:
             described = {**guild, "channels": channels, "threads": threads["threads"]}
             self.parse(RawEvent("GUILD_CREATE", described), _ignore)
 

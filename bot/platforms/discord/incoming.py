@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import discord
 from discord.abc import Snowflake
@@ -101,62 +102,65 @@ def deletion_to_incoming(
     address = Address("discord", str(channel_id), bot_id=bot_id)
     ordered = sorted(message_ids)
     return Deleted(
-        address=address,
-        external_key=f"d{channel_id}:{ordered[0]}-{ordered[-1]}-{len(ordered)}",
-        message_ids=tuple(map(str, ordered)),
-        at=discord.utils.utcnow(),
-        scopes=_scopes(address, channel, guild),
+        address,
+        f"d{channel_id}:{ordered[0]}-{ordered[-1]}-{len(ordered)}",
+        tuple(map(str, ordered)),
+        discord.utils.utcnow(),
+        _scopes(address, channel, guild),
     )
 
 
 def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pressed:
     """Convert a press, a choice from a menu, or the input of a button's form."""
-    address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
     data = data_of(interaction)
     message = interaction.message
     values = tuple(map(str, data.get("values", ())))
     if interaction.type is discord.InteractionType.modal_submit:
         values = (form_value(interaction),)
     return Pressed(
-        address=address,
-        external_key=f"i{interaction.id}",
         message_id=str(message.id) if message else None,
         shown_at=message.created_at if message else None,
-        author=_to_person(interaction.user),
         data=str(data.get("custom_id", "")),
-        at=interaction.created_at,
-        scopes=_scopes(address, interaction.channel, interaction.guild),
         values=values,
-        author_is_admin=_is_command_from_admin(interaction),
-        is_private=interaction.guild_id is None,
         interaction=f"{interaction.application_id}:{interaction.token}",
-        locale=str(interaction.locale),
-        in_thread=isinstance(interaction.channel, discord.Thread),
-        thread_title=_title(interaction.channel, interaction.client.user),
+        **_origin(interaction, bot_id),
     )
+
+
+def _origin(interaction: discord.Interaction, bot_id: str) -> dict[str, Any]:
+    """Return where an interaction comes from, as the fields of its event."""
+    address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
+    is_private = interaction.guild_id is None
+    # A group direct message has no admins.
+    is_admin = interaction.context.dm_channel if is_private else manages_guild(interaction)
+    return {
+        "address": address,
+        "external_key": f"i{interaction.id}",
+        "author": _to_person(interaction.user),
+        "at": interaction.created_at,
+        "scopes": _scopes(address, interaction.channel, interaction.guild),
+        "author_is_admin": is_admin,
+        "is_private": is_private,
+        "locale": str(interaction.locale),
+        "in_thread": isinstance(interaction.channel, discord.Thread),
+        "thread_title": _title(interaction.channel, interaction.client.user),
+    }
 
 
 def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
     """Convert the arrival in a server; None without a channel to greet in."""
     channels = [guild.system_channel, *guild.text_channels]
-    channel = next((one for one in channels if one and _may_send(one, guild)), None)
+    sending = discord.Permissions(view_channel=True, send_messages=True)
+    channel = next(
+        (one for one in channels if one and one.permissions_for(guild.me) >= sending), None
+    )
     if channel is None:
         return None
     address = Address("discord", str(channel.id), bot_id=bot_id)
     arrived = guild.me.joined_at or discord.utils.utcnow()
-    return Joined(
-        address=address,
-        external_key=f"join:{guild.id}:{arrived.timestamp():.0f}",
-        author=None,
-        at=arrived,
-        scopes=_scopes(address, channel, guild),
-        locale=_locale(guild),
-    )
-
-
-def _may_send(channel: discord.TextChannel, guild: discord.Guild) -> bool:
-    may = channel.permissions_for(guild.me)
-    return may.view_channel and may.send_messages
+    key = f"join:{guild.id}:{arrived.timestamp():.0f}"
+    scopes = _scopes(address, channel, guild)
+    return Joined(address, key, None, arrived, scopes, locale=_locale(guild))
 
 
 def _locale(guild: discord.Guild | None) -> str | None:
@@ -171,24 +175,14 @@ def command_to_incoming(
     A command on a message replies to it. One that was not deferred in time is answered by a plain
     message.
     """
-    address = Address("discord", str(interaction.channel_id), bot_id=context.bot_id)
     return Said(
-        address=address,
-        external_key=f"i{interaction.id}",
         message_id=None,
-        author=_to_person(interaction.user),
         text=command_text(interaction, context.message_commands),
-        at=interaction.created_at,
         wake=WakeReason.COMMAND,
-        scopes=_scopes(address, interaction.channel, interaction.guild),
-        author_is_admin=_is_command_from_admin(interaction),
-        is_private=interaction.guild_id is None,
         quote=_target(interaction),
-        in_thread=isinstance(interaction.channel, discord.Thread),
-        thread_title=_title(interaction.channel, interaction.client.user),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
         has_public_response=has_public_response(interaction, context.commands),
-        locale=str(interaction.locale),
+        **_origin(interaction, context.bot_id),
     )
 
 
@@ -205,16 +199,6 @@ def _target(interaction: discord.Interaction) -> Quote | None:
     name = author.get("global_name") or author["username"]
     person = Person(f"discord:{author['id']}", name)
     return Quote(person, str(resolved["id"]), resolved.get("content", ""))
-
-
-def _is_command_from_admin(interaction: discord.Interaction) -> bool:
-    """Return whether the author is alone with the bot or manages the server.
-
-    A group direct message has no admins.
-    """
-    if interaction.guild_id is None:
-        return interaction.context.dm_channel
-    return manages_guild(interaction)
 
 
 def _is_private(message: discord.Message) -> bool:
@@ -286,12 +270,8 @@ def _mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
 
 # --- attachments -----------------------------------------------------------------------------
 
-_KINDS_OF_CONTENT = {
-    "image": MediaKind.IMAGE,
-    "video": MediaKind.VIDEO,
-    "audio": MediaKind.AUDIO,
-}
-_UNREADABLE_FORWARD = [MediaItem(MediaKind.FORWARD)]
+_KINDS = {"image": MediaKind.IMAGE, "video": MediaKind.VIDEO, "audio": MediaKind.AUDIO}
+"""By the main type of a file's content."""
 _PREVIEWS = frozenset({"article", "gifv", "image", "link", "video"})
 """The types of the embeds that Discord makes from addresses in the content."""
 _COMPONENT_TEXTS = ("content", "label", "placeholder", "description", "name", "url")
@@ -301,7 +281,8 @@ _COMPONENT_PARTS = ("children", "items", "options")
 def _attachments(message: discord.Message) -> tuple[MediaItem, ...]:
     items = _files_of(message)
     for snapshot in message.message_snapshots:
-        items += _files_of(snapshot) or ([] if _snapshot_text(snapshot) else _UNREADABLE_FORWARD)
+        text = _joined(_content_texts(snapshot, snapshot.content))
+        items += _files_of(snapshot) or ([] if text else [MediaItem(MediaKind.FORWARD)])
     return tuple(items)
 
 
@@ -315,13 +296,9 @@ def _files_of(message: discord.Message | discord.MessageSnapshot) -> list[MediaI
 
 def _forwarded_text(message: discord.Message) -> str:
     """Return forwarded messages as quotes; Discord does not tell who wrote them."""
-    texts = [_resolve_references(_snapshot_text(one), message) for one in message.message_snapshots]
-    quotes = ["\n".join(f"> {line}" for line in one.splitlines()) for one in texts if one]
-    return "\n".join(f"[forwarded message]\n{one}" for one in quotes)
-
-
-def _snapshot_text(snapshot: discord.MessageSnapshot) -> str:
-    return _joined(_content_texts(snapshot, snapshot.content))
+    shown = [_joined(_content_texts(one, one.content)) for one in message.message_snapshots]
+    lines = [_resolve_references(one, message).splitlines() for one in shown if one]
+    return "\n".join("\n> ".join(["[forwarded message]", *one]) for one in lines)
 
 
 def _whole_text(message: discord.Message, content: str) -> str:
@@ -385,7 +362,7 @@ def _file_kind(file: discord.Attachment) -> MediaKind:
     if file.is_voice_message():
         return MediaKind.VOICE
     main_type = (file.content_type or "").partition("/")[0]
-    return _KINDS_OF_CONTENT.get(main_type, MediaKind.FILE)
+    return _KINDS.get(main_type, MediaKind.FILE)
 
 
 # --- wake reasons and references -------------------------------------------------------------
@@ -409,20 +386,16 @@ def _is_mentioned(message: discord.Message, bot: Snowflake) -> bool:
     Discord's list omits mentions in code, but has the author of the message that is replied to; so
     both have to agree.
     """
-    in_text = _ids_in_text(message.content)
-    if not in_text:
+    if "<" not in message.content:
         return False
-    listed = {user.id for user in message.mentions} | {role.id for role in message.role_mentions}
+    in_text = {int(found["id"]) for found in _REFERENCE.finditer(message.content)}
+    listed = {one.id for one in (*message.mentions, *message.role_mentions)}
     return bool(_mention_ids(message, bot) & in_text & listed)
 
 
 def _mention_ids(message: discord.Message, bot: Snowflake) -> set[int]:
     role = message.guild.self_role if message.guild else None
     return {bot.id, role.id} if role else {bot.id}
-
-
-def _ids_in_text(content: str) -> set[int]:
-    return {int(found["id"]) for found in _REFERENCE.finditer(content)} if "<" in content else set()
 
 
 def _strip_mention(message: discord.Message, bot: Snowflake) -> str:

@@ -72,8 +72,8 @@ class DiscordClient(discord.Client):
             max_messages=None,
             guild_ready_timeout=_GUILD_READY_TIMEOUT_SECONDS,
             enable_debug_events=True,  # for `on_socket_raw_receive`
-            shard_id=None if shard.is_alone else shard.number,
-            shard_count=None if shard.is_alone else shard.count,
+            shard_id=None if shard.count == 1 else shard.number,
+            shard_count=None if shard.count == 1 else shard.count,
         )
         self.http = _RestHttp(rest, self)
         self.last_received = ""
@@ -118,13 +118,7 @@ class DiscordClient(discord.Client):
     async def open_socket(self, session: GatewaySession | None, address: str | None) -> None:
         """Connect, then RESUME the session or, without one, IDENTIFY.
 
-        Args:
-            session: the session to resume.
-            address: of the gateway; None: discord.py's.
-
-        Raises:
-            ReconnectWebSocket: the connection has ended.
-            Exception: it failed.
+        Without an address, discord.py's is used. Raises `ReconnectWebSocket` or any other error.
         """
         self.ws = await DiscordWebSocket.from_client(
             self,
@@ -138,9 +132,7 @@ class DiscordClient(discord.Client):
     async def receive(self) -> bool:
         """Receive and parse one gateway message; return whether it was an event.
 
-        Raises:
-            ReconnectWebSocket: the connection has ended; `resume` tells whether to resume.
-            Exception: it failed.
+        Raises `ReconnectWebSocket`, which tells whether to resume, or any other error.
         """
         before = self.sequence
         try:

@@ -75,20 +75,17 @@ def _code_block(text: str) -> list[str]:
 
 def _with_backticks(token: Token, lines: Sequence[str]) -> list[str]:
     """Return a code block in backticks, the only fence that Discord knows."""
-    if not token.markup.startswith("~") or "```" in token.content:
-        return list(lines)
-    ends = {0, len(lines) - 1}
-    return [
-        _FENCE_RUN.sub("```", line, count=1) if at in ends else line
-        for at, line in enumerate(lines)
-    ]
+    written = list(lines)
+    if token.markup.startswith("~") and "```" not in token.content:
+        for at in {0, len(lines) - 1}:
+            written[at] = _FENCE_RUN.sub("```", lines[at], count=1)
+    return written
 
 
 def _bold_heading(found: re.Match[str]) -> str:
     text = found["text"]
-    return (
-        f"{found['before']}{text}" if "**" in text or not text else f"{found['before']}**{text}**"
-    )
+    bold = text if "**" in text or not text else f"**{text}**"
+    return f"{found['before']}{bold}"
 
 
 def _write_text(text: str) -> str:

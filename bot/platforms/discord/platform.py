@@ -120,7 +120,6 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
                 await self._token.wait_for_retry(token, error)
 
     async def _receive_shard(self, shard: str, intake: Intake, token: str) -> None:
-        """Receive until the connection ends."""
         which, bot = Shard.from_name(shard), await self._bot()
         async with Gateway(
             self._settings, self._rest, self._context, bot, which, self._identify_limits
@@ -260,7 +259,6 @@ def _first_error(error: BaseException) -> BaseException:
 
 
 def _end_reason(ended: asyncio.Task[None]) -> BaseException:
-    """Return why the connection ended."""
     error = None if ended.cancelled() else ended.exception()
     if error is None:
         return Unreachable(translatable("the connection to Discord has ended"))

@@ -83,7 +83,6 @@ class BucketLimits:
         self._blocked_until = -math.inf
 
     def __len__(self) -> int:
-        """Return how many buckets are remembered."""
         return len(self._buckets)
 
     def bucket(self, endpoint: str, resource: str, now: float) -> RateLimitBucket:

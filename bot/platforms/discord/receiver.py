@@ -60,11 +60,7 @@ class MessageReceiver:
         """Why messages cannot be stored at the moment."""
 
     async def run(self) -> None:
-        """Run until cancelled.
-
-        Raises:
-            PlatformFatal: Discord does not accept this bot any more.
-        """
+        """Run until cancelled; `PlatformFatal`: Discord does not accept this bot any more."""
         while True:
             events = await self._gateway.events(_SECONDS_BETWEEN_SESSIONS)
             if events and isinstance(events[-1], SessionStarted):
@@ -144,7 +140,6 @@ class MessageReceiver:
     async def _retry_while_store_fails(
         self, call: Callable[[], Awaitable[StoreResult]]
     ) -> StoreResult:
-        """Repeat a call to the store until it succeeds."""
         while True:
             try:
                 result = await call()
@@ -245,10 +240,6 @@ class ChannelCursors:
 
     The cursor of a channel is its newest stored message. It names its guild, since the newest
     message of one shard says nothing about the channels of another.
-
-    Args:
-        bot_id: what the addresses of the bot carry.
-        shard: whose channels these are.
     """
 
     def __init__(self, bot_id: str, shard: Shard) -> None:

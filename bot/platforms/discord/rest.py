@@ -139,13 +139,9 @@ class RestClient:
         file: Attachment | None = None,
         query: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Send a request and return the body of the response.
+        """Send a request and return the body of the response; raises `PlatformError`.
 
         It is repeated after a short rate limit, and with a token that has just been replaced.
-        Values for the path are in `ids`; the body is JSON.
-
-        Raises:
-            PlatformError: it failed.
         """
         if file is not None and isinstance(body, dict):
             # Without the list, an edit that is repeated would attach it twice.

@@ -49,11 +49,6 @@ class Shard:
         number, _, count = name.partition("/")
         return cls(int(number), int(count))
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether it is the bot's only shard."""
-        return self.count == 1
-
     def has_guild(self, guild_id: int) -> bool:
         """Return whether a guild's events arrive on this shard; 0 stands for direct messages."""
         return (guild_id >> 22) % self.count == self.number
@@ -111,14 +106,7 @@ def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
 
 
 class IdentifyLimits:
-    """Lets one IDENTIFY happen at a time, of all processes that share the leases.
-
-    Args:
-        rest: tells the budget that is left.
-        take_lease: keeps the pace among processes; None: there is only this one.
-        bot: part of the names of leases.
-        clock: time.
-    """
+    """Lets one IDENTIFY happen at a time, of all processes that share the leases."""
 
     def __init__(
         self, rest: RestClient, take_lease: TakeLease | None, bot: str, clock: Clock
@@ -132,11 +120,7 @@ class IdentifyLimits:
 
     @asynccontextmanager
     async def turn(self, shard_number: int) -> AsyncIterator[str]:
-        """Wait until a shard may IDENTIFY, which the block does; yield the address.
-
-        Raises:
-            PlatformError: Discord does not tell how many IDENTIFYs are left.
-        """
+        """Wait until a shard may IDENTIFY, which the block does; yield the gateway's address."""
         gateway = await self._wait_for_budget()
         bucket = shard_number % max(1, gateway.session_start_limit.max_concurrency)
         role = f"identify {self._bot} {bucket}"

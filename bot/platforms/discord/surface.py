@@ -257,7 +257,6 @@ class DiscordSurface(Surface, BucketSurface):
         return await self._webhooks.find(address.chat)
 
     async def _speak(self, webhook: ChannelWebhook, message: OutgoingMessage) -> str:
-        """Send a message by a webhook and return its id."""
         content = message.content
         fields = webhook_fields(content.face) if content.face is not None else {}
         try:
@@ -295,20 +294,16 @@ class DiscordSurface(Surface, BucketSurface):
     async def _page(self, address: Address, after: str | None) -> list["_FoundMessage"]:
         """Return the messages after this one, oldest first; without one, the newest."""
         query = {"limit": str(_PAGE_SIZE)} | ({"after": after} if after else {})
-        return decode_response(
-            await self._rest.call(_FIND, address.chat, query=query), list[_FoundMessage]
-        )[::-1]
+        found = await self._rest.call(_FIND, address.chat, query=query)
+        return decode_response(found, list[_FoundMessage])[::-1]
 
     async def _respond(
         self, interaction: str, content: MessageContent, file: Attachment | None = None
     ) -> str:
         """Edit the deferred response of a command or the message of a press; may be repeated.
 
-        Raises:
-            ContentRefused: another form of it may pass.
-            ResponseRefused: the token has expired, as it does after 15 minutes.
-            Refused: the same, for a file that nobody else in the channel may see.
-            PlatformError: it failed.
+        `ResponseRefused`: its token has expired, as it does after 15 minutes. A file, which nobody
+        else in the channel may see, is `Refused` then.
         """
         application, _, token = interaction.partition(":")
         body = _render_own(content)
@@ -324,8 +319,6 @@ class DiscordSurface(Surface, BucketSurface):
 
 
 class _FoundMessage(msgspec.Struct):
-    """A message in the history of a channel."""
-
     id: str
     content: str
     author: WithId
@@ -351,7 +344,6 @@ def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) ->
 
 
 def _render_own(content: MessageContent) -> dict[str, Any]:
-    """Return the fields of a message that the bot sends itself."""
     return _render(content, content.named_text)
 
 

@@ -3,25 +3,14 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
-from aiogram import Bot
+from aiogram import Bot, exceptions
 from aiogram.client.session.base import BaseSession
-from aiogram.exceptions import (
-    AiogramError,
-    ClientDecodeError,
-    TelegramAPIError,
-    TelegramConflictError,
-    TelegramEntityTooLarge,
-    TelegramMigrateToChat,
-    TelegramRetryAfter,
-    TelegramServerError,
-    TelegramUnauthorizedError,
-)
 from aiogram.methods import GetFile, Response, SendDocument, TelegramMethod
 from aiogram.methods.base import TelegramType
 from aiogram.types import InputFile
@@ -42,7 +31,7 @@ from bot.errors import (
     Unreachable,
 )
 from bot.platforms.file_download import download_file
-from bot.platforms.telegram.model_building import response_type
+from bot.platforms.telegram.model_building import build_response_type
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.tokens import BotToken
 from bot.ports import Clock
@@ -56,7 +45,7 @@ CALL_SECONDS = 10
 _DOWNLOAD_SECONDS = 20.0
 _DEFAULT_RETRY_SECONDS = 5.0
 # A proxy's page in another encoding fails before aiogram wraps the error.
-_CALL_ERRORS = (AiogramError, UnicodeDecodeError, ConnectionFailed, TimeoutError)
+_CALL_ERRORS = (exceptions.AiogramError, UnicodeDecodeError, ConnectionFailed, TimeoutError)
 # The Bot API's own words for status 500; a "Bad Gateway" comes from a proxy.
 _INTERNAL_ERROR = "Internal Server Error"
 _CONTENT_REASONS = (
@@ -97,27 +86,22 @@ class PollingConflict(Unreachable):
     """Another process polls with this token, or a webhook is set."""
 
 
-_REFUSALS: Sequence[tuple[type[Refused], Sequence[str]]] = (
-    (NotModified, ("message is not modified",)),
-    (
-        ReplyNotFound,
-        ("message to be replied not found", "reply message not found", "reply_message_id"),
-    ),
-    (
-        MessageNotFound,
-        ("message to edit not found", "message to delete not found", "message_id_invalid"),
-    ),
-    (
-        NotEditable,
-        (
-            "message can't be edited",
-            "no text in the message to edit",
-            "no caption in the message to edit",
-        ),
-    ),
-    (NoSuchMember, ("participant_id_invalid", "user not found", "member not found")),
-)
-"""By Telegram's words in lower case; the first match counts."""
+_REFUSALS: Mapping[str, type[Refused]] = {
+    "message is not modified": NotModified,
+    "message to be replied not found": ReplyNotFound,
+    "reply message not found": ReplyNotFound,
+    "reply_message_id": ReplyNotFound,
+    "message to edit not found": MessageNotFound,
+    "message to delete not found": MessageNotFound,
+    "message_id_invalid": MessageNotFound,
+    "message can't be edited": NotEditable,
+    "no text in the message to edit": NotEditable,
+    "no caption in the message to edit": NotEditable,
+    "participant_id_invalid": NoSuchMember,
+    "user not found": NoSuchMember,
+    "member not found": NoSuchMember,
+}
+"""By a part of Telegram's words in lower case; the first match counts."""
 
 
 class BotApi:
@@ -137,12 +121,7 @@ class BotApi:
         return self._bot.token
 
     async def call(self, method: TelegramMethod[Result], seconds: int = CALL_SECONDS) -> Result:
-        """Call a method.
-
-        Raises:
-            ChatMoved: nothing happened; the chat has another id now.
-            PlatformError: see `translate`.
-        """
+        """Call a method; raises a `PlatformError`, among them `ChatMoved`: nothing happened."""
         try:
             return await self._with_newest_token(lambda bot: bot(method, request_timeout=seconds))
         except _CALL_ERRORS as error:
@@ -182,7 +161,7 @@ class BotApi:
         bot = self._newest_bot()
         try:
             return await request(bot)
-        except TelegramUnauthorizedError:
+        except exceptions.TelegramUnauthorizedError:
             newer = self._newest_bot(at_once=True)  # perhaps another call has read it
             if newer is bot:
                 raise
@@ -216,26 +195,26 @@ def token_refused() -> TokenRejected:
 def translate(error: Exception) -> PlatformError:
     """Return the error for a failed call; of its text, only Telegram's description is kept."""
     match error:
-        case TelegramRetryAfter():
+        case exceptions.TelegramRetryAfter():
             return RateLimited(error.retry_after)
-        case TelegramMigrateToChat():
+        case exceptions.TelegramMigrateToChat():
             return ChatMoved(error.migrate_to_chat_id)
-        case TelegramUnauthorizedError():
+        case exceptions.TelegramUnauthorizedError():
             return token_refused()
-        case TelegramEntityTooLarge():
+        case exceptions.TelegramEntityTooLarge():
             return Refused("Telegram refuses the request: it is too large")
         case ConnectionFailed():
             return _translate_lost(error)
         case TimeoutError():
             return OutcomeUnknown("Telegram did not answer in time")
-        case TelegramServerError():
+        case exceptions.TelegramServerError():
             message = f"Telegram has an internal error: {error.message}"
             return OutcomeUnknown(message, is_over=error.message == _INTERNAL_ERROR)
-        case TelegramConflictError():
+        case exceptions.TelegramConflictError():
             return PollingConflict(
                 "another process polls with this bot's token; stop it, or use another bot"
             )
-        case TelegramAPIError():
+        case exceptions.TelegramAPIError():
             return _translate_refusal(error.message)
         case _:  # ClientDecodeError, UnicodeDecodeError
             return OutcomeUnknown("Telegram's response cannot be read (an error page of a proxy?)")
@@ -254,8 +233,8 @@ def _translate_lost(error: ConnectionFailed) -> PlatformError:
 def _translate_refusal(description: str) -> PlatformError:
     lowered = description.lower()
     text = translatable("Telegram refuses: {refusal}", refusal=description)
-    for refusal, reasons in _REFUSALS:
-        if any(reason in lowered for reason in reasons):
+    for reason, refusal in _REFUSALS.items():
+        if reason in lowered:
             return refusal(text)
     if lowered.startswith("too many requests"):
         return RateLimited(_DEFAULT_RETRY_SECONDS)
@@ -264,24 +243,18 @@ def _translate_refusal(description: str) -> PlatformError:
 
 
 class JsonSession(BaseSession):
-    """Sends every call as JSON, except uploads.
-
-    aiogram makes a generic type for each kind of response, which takes milliseconds, and pydantic
-    caches it weakly; so `_response_types` keeps them.
-    """
+    """Sends every call as JSON, except uploads."""
 
     def __init__(self, base_url: str) -> None:
         super().__init__(json_loads=msgspec.json.decode)
         self._client = HttpClient(base_url, {}, connect_seconds=_CONNECT_SECONDS, uses_proxy=False)
-        self._response_types: dict[Any, type[Response[Any]]] = {}
 
     @override
     async def make_request(
         self, bot: Bot, method: TelegramMethod[TelegramType], timeout: int | None = None
     ) -> TelegramType:
         """Call a method; may raise `ConnectionFailed` or `TimeoutError`."""
-        if method.__returning__ not in self._response_types:
-            self._response_types[method.__returning__] = response_type(method.__returning__)
+        build_response_type(method.__returning__)
         name = method.__api_method__
         # unset fields have aiogram's defaults, which we do not use
         body = (
@@ -310,17 +283,7 @@ class JsonSession(BaseSession):
     ) -> msgspec.Raw:
         """Call a method without typed arguments and result, which cost more than the request.
 
-        Args:
-            bot: whose token is used.
-            name: the method.
-            fields: JSON values and aiogram's types; None is not sent.
-            seconds: the timeout.
-
-        Raises:
-            AiogramError: Telegram refuses, or its response cannot be read.
-            UnicodeDecodeError: its response cannot be read.
-            ConnectionFailed: there is no response.
-            TimeoutError: it did not arrive in time.
+        Fields are JSON values and aiogram's types; None is not sent. May raise `_CALL_ERRORS`.
         """
         given = {key: value for key, value in fields.items() if value is not None}
         body = msgspec.json.encode(given, enc_hook=_to_plain)
@@ -340,10 +303,10 @@ class JsonSession(BaseSession):
         """Treat an error without a description as unreadable: it is not Telegram's."""
         try:
             return super().check_response(bot, method, status_code, content)
-        except (TelegramAPIError, TypeError) as error:  # aiogram searches the description
-            if isinstance(error, TelegramAPIError) and error.message:
+        except (exceptions.TelegramAPIError, TypeError) as error:  # it searches the description
+            if isinstance(error, exceptions.TelegramAPIError) and error.message:
                 raise
-            raise ClientDecodeError("no description", error, content) from error
+            raise exceptions.ClientDecodeError("no description", error, content) from error
 
     @override
     async def close(self) -> None:
@@ -388,11 +351,8 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
     """Decode JSON; lone surrogates, which UTF-8 cannot have, become `?`.
 
-    Otherwise one such text would make all updates of its batch unreadable, again and again.
-
-    Raises:
-        msgspec.DecodeError: it is not JSON, or not of this type.
-        UnicodeDecodeError: it is not UTF-8.
+    Otherwise one such text would make all updates of its batch unreadable, again and again. Raises
+    `msgspec.DecodeError` or `UnicodeDecodeError`.
     """
     try:
         return decode(content)

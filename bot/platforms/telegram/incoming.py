@@ -11,6 +11,7 @@ from aiogram.types import (
     CallbackQuery,
     Chat,
     ChatMemberUpdated,
+    MaybeInaccessibleMessageUnion,
     Message,
     MessageEntity,
     MessageOriginChannel,
@@ -53,28 +54,22 @@ _ADDED_FIELDS = {"persistent_id": "", "allows_revoting": False, "members_only": 
 _PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
 _ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
 _MEDIA_KINDS: Mapping[str, MediaKind] = {
+    **dict.fromkeys((ContentType.PHOTO, ContentType.LIVE_PHOTO), MediaKind.IMAGE),
+    **dict.fromkeys((ContentType.VIDEO, ContentType.VIDEO_NOTE), MediaKind.VIDEO),
+    **dict.fromkeys((ContentType.STICKER, ContentType.DICE), MediaKind.STICKER),
+    **dict.fromkeys((ContentType.LOCATION, ContentType.VENUE), MediaKind.LOCATION),
     ContentType.ANIMATION: MediaKind.ANIMATION,
     ContentType.AUDIO: MediaKind.AUDIO,
     ContentType.CONTACT: MediaKind.CONTACT,
-    ContentType.DICE: MediaKind.STICKER,
     ContentType.DOCUMENT: MediaKind.FILE,
-    ContentType.GAME: MediaKind.OTHER,
-    ContentType.LIVE_PHOTO: MediaKind.IMAGE,
-    ContentType.LOCATION: MediaKind.LOCATION,
-    ContentType.PAID_MEDIA: MediaKind.OTHER,
-    ContentType.PHOTO: MediaKind.IMAGE,
-    ContentType.STICKER: MediaKind.STICKER,
-    ContentType.STORY: MediaKind.OTHER,
-    ContentType.VENUE: MediaKind.LOCATION,
-    ContentType.VIDEO: MediaKind.VIDEO,
-    ContentType.VIDEO_NOTE: MediaKind.VIDEO,
     ContentType.VOICE: MediaKind.VOICE,
     **dict.fromkeys(
         (
-            *(ContentType.CHAT_SHARED, ContentType.CHECKLIST, ContentType.GIFT),
+            *(ContentType.CHAT_SHARED, ContentType.CHECKLIST, ContentType.GAME, ContentType.GIFT),
             *(ContentType.GIVEAWAY, ContentType.GIVEAWAY_WINNERS, ContentType.INVOICE),
-            *(ContentType.PASSPORT_DATA, ContentType.RICH_MESSAGE, ContentType.UNIQUE_GIFT),
-            *(ContentType.USERS_SHARED, ContentType.WEB_APP_DATA),
+            *(ContentType.PAID_MEDIA, ContentType.PASSPORT_DATA, ContentType.RICH_MESSAGE),
+            *(ContentType.STORY, ContentType.UNIQUE_GIFT, ContentType.USERS_SHARED),
+            ContentType.WEB_APP_DATA,
         ),
         MediaKind.OTHER,
     ),
@@ -136,14 +131,19 @@ def _invalid_path(raw: dict[str, Any], error: ErrorDetails) -> tuple[str | int, 
     return tuple(path)
 
 
+def _value_at(raw: dict[str, Any], path: Iterable[str | int]) -> Any:
+    value: Any = raw
+    for key in path:
+        value = value[key]
+    return value
+
+
 def _fill_in(raw: dict[str, Any], error: ErrorDetails) -> bool:
     """Add a field that only newer servers send; return False if that is not the problem."""
     name = error["loc"][-1]
     if error["type"] != "missing" or name not in _ADDED_FIELDS:
         return False
-    holder: Any = raw
-    for key in _invalid_path(raw, error):
-        holder = holder[key]
+    holder = _value_at(raw, _invalid_path(raw, error))
     if not isinstance(holder, dict) or name in holder:
         return False
     holder[name] = _ADDED_FIELDS[name]
@@ -152,9 +152,7 @@ def _fill_in(raw: dict[str, Any], error: ErrorDetails) -> bool:
 
 def _drop(raw: dict[str, Any], path: Sequence[str | int]) -> None:
     *parents, last = path
-    holder: Any = raw
-    for key in parents:
-        holder = holder[key]
+    holder = _value_at(raw, parents)
     if last == "forward_origin":  # it stays a forward, which calls nobody
         holder[last] = {"type": "hidden_user", "sender_user_name": "", "date": 0}
     else:
@@ -168,8 +166,7 @@ def read_update(
     try:
         return to_incoming(update, bot, bot_id, commands)
     except _CONVERSION_ERRORS as error:
-        # The error may quote what people wrote.
-        reason = type(error).__name__
+        reason = type(error).__name__  # the text may quote what people wrote
         _log.error("telegram_update_skipped", update_id=update.update_id, reason=reason)
         return None
 
@@ -253,16 +250,14 @@ def _to_pressed(query: CallbackQuery, bot_id: str) -> Pressed | None:
     message = query.message
     if message is None or query.data is None:
         return None
-    topic = message.message_thread_id if isinstance(message, Message) else None
-    is_topic = isinstance(message, Message) and message.is_topic_message
-    address = Address("telegram", str(message.chat.id), str(topic) if is_topic else None, bot_id)
+    address = _to_address(message, bot_id)
     data, values = read_callback_data(query.data)
     return Pressed(
         address=address,
         external_key=f"{PRESS_KEY_PREFIX}{query.id}",
         message_id=str(message.message_id),
         shown_at=message.date if isinstance(message, Message) else None,
-        author=_user_to_person(query.from_user),
+        author=_person(query.from_user),
         data=data,
         at=datetime.now(UTC),  # Telegram does not say
         scopes=scopes_of(address),
@@ -283,18 +278,19 @@ def _to_joined(change: ChatMemberUpdated, bot_id: str) -> Joined | None:
     return Joined(
         address=address,
         external_key=f"join:{change.chat.id}:{int(change.date.timestamp())}",
-        author=_user_to_person(change.from_user),
+        author=_person(change.from_user),
         at=change.date,
         scopes=scopes_of(address),
         locale=change.from_user.language_code,
     )
 
 
-def _to_address(message: Message, bot_id: str) -> Address:
+def _to_address(message: MaybeInaccessibleMessageUnion, bot_id: str) -> Address:
     # Replies in ordinary groups have a thread id, too, but only topics have histories.
-    topic = message.message_thread_id if message.is_topic_message else None
-    thread = None if topic is None else str(topic)
-    return Address("telegram", str(message.chat.id), thread, bot_id)
+    topic = None
+    if isinstance(message, Message) and message.is_topic_message:
+        topic = str(message.message_thread_id)
+    return Address("telegram", str(message.chat.id), topic, bot_id)
 
 
 def scopes_of(address: Address) -> tuple[str, ...]:
@@ -309,17 +305,13 @@ def _to_person(message: Message) -> Person | None:
     (136817688); they are identified by the chat that they write as.
     """
     if message.sender_chat is not None:
-        return _chat_to_person(message.sender_chat)
+        return _person(message.sender_chat)
     user = message.from_user
-    return None if user is None or user.is_bot else _user_to_person(user)
+    return None if user is None or user.is_bot else _person(user)
 
 
-def _user_to_person(user: User) -> Person:
-    return Person(f"telegram:{user.id}", user.full_name)
-
-
-def _chat_to_person(chat: Chat) -> Person:
-    return Person(f"telegram:{chat.id}", chat.full_name)
+def _person(author: User | Chat) -> Person:
+    return Person(f"telegram:{author.id}", author.full_name)
 
 
 def _is_admin(message: Message) -> bool | None:
@@ -345,7 +337,7 @@ def _quote(message: Message, bot: User) -> Quote | None:
     if answered is None:
         return None if part is None else Quote(None, None, part)
     user = answered.from_user
-    author = _to_person(answered) or (_user_to_person(user) if user else None)
+    author = _to_person(answered) or (_person(user) if user else None)
     return Quote(
         author,
         str(answered.message_id),
@@ -449,9 +441,12 @@ def _covered_text(entity: MessageEntity, content: str) -> str:
 
     Telegram counts UTF-16 units, and aiogram's `extract_from` fails at half a character.
     """
-    units = content.encode("utf-16-le", "surrogatepass")
-    begin, end = 2 * max(0, entity.offset), 2 * max(0, entity.offset + entity.length)
-    return units[begin:end].decode("utf-16-le", "replace")
+    begin, end = _byte_range(entity)
+    return content.encode("utf-16-le", "surrogatepass")[begin:end].decode("utf-16-le", "replace")
+
+
+def _byte_range(entity: MessageEntity) -> tuple[int, int]:
+    return 2 * max(0, entity.offset), 2 * max(0, entity.offset + entity.length)
 
 
 def _is_bot_username(name: str, bot: User) -> bool:
@@ -470,15 +465,12 @@ def text_of(message: Message) -> str:
 def with_addresses(text: str, entities: Sequence[MessageEntity] | None) -> str:
     """Insert addresses that only the formatting links to."""
     links = [one for one in entities or () if one.type == MessageEntityType.TEXT_LINK and one.url]
-    if not links:
-        return text
-    units = text.encode("utf-16-le", "surrogatepass")  # in which Telegram counts
+    units = text.encode("utf-16-le", "surrogatepass") if links else b""
     for link in sorted(links, key=lambda one: one.offset, reverse=True):
-        start, end = 2 * max(0, link.offset), 2 * max(0, link.offset + link.length)
-        label = units[start:end].decode("utf-16-le", "replace")
-        if label.strip() != link.url:
+        if _covered_text(link, text).strip() != link.url:
+            _, end = _byte_range(link)
             units = units[:end] + f" ({link.url})".encode("utf-16-le") + units[end:]
-    return units.decode("utf-16-le", "replace")
+    return units.decode("utf-16-le", "replace") if links else text
 
 
 def _poll_text(poll: Poll) -> str:
@@ -491,13 +483,10 @@ def _poll_text(poll: Poll) -> str:
 
 def attachments_of(message: Message) -> tuple[MediaItem, ...]:
     """Return the attachments of a message; none for service messages."""
-    content_type = message.content_type
-    kind = _MEDIA_KINDS.get(content_type)
-    if content_type == ContentType.UNKNOWN and message.chat.type == ChatType.PRIVATE:
+    kind = _MEDIA_KINDS.get(message.content_type)
+    if message.content_type == ContentType.UNKNOWN and message.chat.type == ChatType.PRIVATE:
         kind = MediaKind.OTHER  # newer than our library
-    if kind is None:
-        return ()
-    return (_describe(message, kind),)
+    return () if kind is None else (_describe(message, kind),)
 
 
 def _describe(message: Message, kind: MediaKind) -> MediaItem:

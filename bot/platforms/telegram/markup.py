@@ -17,26 +17,17 @@ from bot.platforms.telegram.limits import plain_text
 _MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
 _MAX_ENTITIES = 100  # Telegram drops what is above
 # What a message with too many keeps: first what hides, then what can be tapped.
-_KEPT_FIRST = (
-    Style.SPOILER,
-    Style.CODE_BLOCK,
-    Style.LINK,
-    Style.QUOTE,
-    Style.CODE,
-    Style.BOLD,
-    Style.STRIKETHROUGH,
-    Style.ITALIC,
-)
 _TYPES: Mapping[Style, MessageEntityType] = {
-    Style.BOLD: MessageEntityType.BOLD,
-    Style.ITALIC: MessageEntityType.ITALIC,
-    Style.STRIKETHROUGH: MessageEntityType.STRIKETHROUGH,
     Style.SPOILER: MessageEntityType.SPOILER,
-    Style.CODE: MessageEntityType.CODE,
     Style.CODE_BLOCK: MessageEntityType.PRE,
-    Style.QUOTE: MessageEntityType.BLOCKQUOTE,
     Style.LINK: MessageEntityType.TEXT_LINK,
+    Style.QUOTE: MessageEntityType.BLOCKQUOTE,
+    Style.CODE: MessageEntityType.CODE,
+    Style.BOLD: MessageEntityType.BOLD,
+    Style.STRIKETHROUGH: MessageEntityType.STRIKETHROUGH,
+    Style.ITALIC: MessageEntityType.ITALIC,
 }
+_IMPORTANCE = list(_TYPES)
 _CODE = frozenset({Style.CODE, Style.CODE_BLOCK})
 _LANGUAGE = re.compile(r"[\w+#.-]{1,32}")
 _VALUE = "="
@@ -64,13 +55,18 @@ def _limited(styled: StyledText, max_spans: int) -> StyledText:
     """Return a text with fewer spans, in which still nobody is mentioned."""
     if len(styled.spans) <= max_spans:
         return styled
-    by_importance = sorted(styled.spans, key=lambda one: _KEPT_FIRST.index(one.style))
+    by_importance = sorted(styled.spans, key=lambda one: _IMPORTANCE.index(one.style))
     kept = sorted(by_importance[:max_spans], key=lambda one: (one.start, -one.end))
     code = {at for one in kept if one.style in _CODE for at in range(one.start, one.end)}
     text = _MENTION.sub(
-        lambda found: found[0] if found.start() in code else f"\uff20{found[0][1:]}", styled.text
+        lambda found: found[0] if found.start() in code else _unlinked(found), styled.text
     )
     return StyledText(text, tuple(kept))
+
+
+def _unlinked(mention: re.Match[str]) -> str:
+    """Return a mention with a wide @, which notifies nobody."""
+    return f"\uff20{mention[0][1:]}"
 
 
 def with_folded(
@@ -82,16 +78,18 @@ def with_folded(
     """
     text, entities = render_markdown(source, _MAX_ENTITIES - 1, has_links=has_links)
     above = f"{text.rstrip()}\n\n" if text.strip() else ""
-    below = _MENTION.sub(lambda found: f"\uff20{found[0][1:]}", folded)
+    below = _MENTION.sub(_unlinked, folded)
     fold = MessageEntity(
-        type=MessageEntityType.EXPANDABLE_BLOCKQUOTE, offset=_units(above), length=_units(below)
+        type=MessageEntityType.EXPANDABLE_BLOCKQUOTE,
+        offset=_offsets(above)[-1],
+        length=_offsets(below)[-1],
     )
     return above + below, [*(entities or []), fold]
 
 
 def render_plain(source: str) -> str:
     """Return the text of a message without entities; it notifies nobody."""
-    return _MENTION.sub(lambda found: f"\uff20{found[0][1:]}", plain_text(source))
+    return _MENTION.sub(_unlinked, plain_text(source))
 
 
 def _without_mentions(styled: StyledText) -> StyledText:
@@ -136,10 +134,6 @@ def _to_entity(span: StyledSpan, offset: Sequence[int]) -> MessageEntity:
         url=span.detail if span.style is Style.LINK else None,
         language=language[0] if language else None,
     )
-
-
-def _units(text: str) -> int:
-    return len(text.encode("utf-16-le")) // 2
 
 
 def _offsets(text: str) -> Sequence[int]:

@@ -7,6 +7,7 @@ the CPU of the import. The service uses some twenty of them.
 Importing this module is enough; it must come before any other import of aiogram.
 """
 
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -34,8 +35,9 @@ for _module in (types, methods):
             _model.__pydantic_parent_namespace__ = _names
 
 
-def response_type(returning: Any) -> type[methods.Response[Any]]:
-    """Return the response type of a method; pydantic alone would not find its names."""
+@cache
+def build_response_type(returning: Any) -> type[methods.Response[Any]]:
+    """Build the response type of a method once; pydantic alone would not find its names."""
     made: type[methods.Response[Any]] = methods.Response[returning]
     made.__pydantic_parent_namespace__ = _names
     made.model_rebuild()

@@ -1,9 +1,9 @@
 """Groups that became supergroups: their conversations continue under their first id.
 
 Telegram gives a supergroup another chat id than the group had, and counts its messages from 1
-again. Addresses keep the first id, so that everything that is stored of the group (history, preset,
-settings, what waits to be sent) holds for the supergroup; only requests use the id of now. The ids
-of its messages are kept with a number added, so that none of them is one of the group's.
+again. Addresses keep the first id, so that history, settings and what waits to be sent hold for the
+supergroup; only requests use the current id. A number is added to the ids of its messages, so that
+none of them is one of the group's.
 
 See https://core.telegram.org/bots/api#message (migrate_to_chat_id) and #responseparameters.
 """
@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import structlog
-from aiogram.types import Message, Update
+from aiogram.types import Update
 
 from bot.chat.incoming import (
     Address,
@@ -27,7 +27,6 @@ from bot.chat.incoming import (
     source_name,
 )
 from bot.errors import StoreError
-from bot.platforms.receiving import read_cursors
 from bot.platforms.telegram.api import ChatMoved
 from bot.platforms.telegram.incoming import scopes_of
 from bot.ports import Intake
@@ -76,12 +75,8 @@ class MovedChats:
     async def load(self, store: Intake) -> None:
         """Read stored moves, also of other processes; may raise `StoreError`."""
         self._store = store
-        moves = read_cursors(
-            await store.cursors(self._prefix),
-            lambda name, first: (int(first), int(name.removeprefix(self._prefix))),
-        )
-        for first, now in moves:
-            self._keep(first, now)
+        for name, first in (await store.cursors(self._prefix)).items():
+            self._keep(int(first), int(name.removeprefix(self._prefix)))
         self._is_loaded = True
 
     async def look_up(self, incomings: Iterable[Incoming], store: Intake) -> None:
@@ -97,8 +92,10 @@ class MovedChats:
         cursors: dict[str, str] = {}
         for update in updates:
             message = update.message
-            if message is not None and (move := _move_of(message)) is not None:
-                cursors |= self._note(*move)
+            if message is not None and message.migrate_to_chat_id is not None:
+                cursors |= self._note(message.chat.id, message.migrate_to_chat_id)
+            elif message is not None and message.migrate_from_chat_id is not None:
+                cursors |= self._note(message.migrate_from_chat_id, message.chat.id)
         return cursors
 
     def to_first(self, incomings: Iterable[Incoming]) -> list[Incoming]:
@@ -170,15 +167,6 @@ class MovedChats:
     def _keep(self, first: int, now: int) -> None:
         self._first[now] = first
         self._now[first] = now
-
-
-def _move_of(message: Message) -> tuple[int, int] | None:
-    """Return the former and the new id of a group if a message tells of its move."""
-    if message.migrate_to_chat_id is not None:
-        return message.chat.id, message.migrate_to_chat_id
-    if message.migrate_from_chat_id is not None:
-        return message.migrate_from_chat_id, message.chat.id
-    return None
 
 
 def _at_first(said: Said, address: Address) -> Said:

@@ -241,47 +241,44 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self, incomings: Sequence[Incoming], cursors: Mapping[str, str], store: StoreMessages
     ) -> None:
         """Store messages and presses that are not refused, then acknowledge the presses."""
-        refusals = await self._refusals(incomings)
+        presses = [one for one in incomings if isinstance(one, Pressed)]
+        refusals: dict[str, str | None] = {}
+        if presses:
+            async with asyncio.TaskGroup() as group:  # each may have to wait for Telegram
+                for one in presses:
+                    group.create_task(self._check(one, refusals))
         kept = [one for one in incomings if refusals.get(one.external_key) is None]
         if kept or cursors:
             await store(kept, cursors)
-        self._acknowledge_all(refusals)
-
-    def _acknowledge_all(self, refusals: Mapping[str, str | None]) -> None:
         for key, words in refusals.items():
-            task = asyncio.create_task(self._acknowledge(key, words))
-            self._acknowledging.add(task)
-            task.add_done_callback(self._acknowledging.discard)
+            self._acknowledge(key.removeprefix(PRESS_KEY_PREFIX), words)
 
-    async def _refusals(self, incomings: Sequence[Incoming]) -> dict[str, str | None]:
-        """Return for each press the notice that refuses it; None: it is stored."""
-        presses = [one for one in incomings if isinstance(one, Pressed)]
-        refusals: dict[str, str | None] = {}
-        if not presses:
-            return refusals
+    async def _check(self, pressed: Pressed, refusals: dict[str, str | None]) -> None:
+        """Note the notice that refuses a press; None: it is stored."""
+        refusals[pressed.external_key] = await self._context.press_refusal(pressed)
 
-        async def check(pressed: Pressed) -> None:
-            refusals[pressed.external_key] = await self._context.press_refusal(pressed)
+    def _acknowledge(self, query_id: str, words: str | None = None) -> None:
+        """Acknowledge a press soon, with words for this person alone if there are any."""
 
-        async with asyncio.TaskGroup() as group:  # each may have to wait for Telegram
-            for one in presses:
-                group.create_task(check(one))
-        return refusals
+        async def acknowledge() -> None:
+            acknowledgement = AnswerCallbackQuery(callback_query_id=query_id)
+            if words is not None:
+                acknowledgement.text, acknowledgement.show_alert = words[:_MAX_ALERT_CHARS], True
+            try:
+                await self._api.call(acknowledgement)
+            except PlatformError as error:
+                _log.info("telegram_press_not_acknowledged", reason=str(error))
 
-    async def _acknowledge(self, key: str, words: str | None) -> None:
-        """Acknowledge a press, with words for this person alone if there are any."""
-        query_id = key.removeprefix(PRESS_KEY_PREFIX)
-        acknowledgement = AnswerCallbackQuery(callback_query_id=query_id)
-        if words is not None:
-            acknowledgement.text, acknowledgement.show_alert = words[:_MAX_ALERT_CHARS], True
-        try:
-            await self._api.call(acknowledgement)
-        except PlatformError as error:
-            _log.info("telegram_press_not_acknowledged", reason=str(error))
+        task = asyncio.create_task(acknowledge())
+        self._acknowledging.add(task)
+        task.add_done_callback(self._acknowledging.discard)
 
     async def _get_updates(self, offset: int | None) -> list[dict[str, Any]]:
         """Poll once; updates stay unparsed, as an invalid one must not hide the others."""
-        timeout = self._poll_timeout_seconds()
+        # After a failure, notice soon that it is over. In a conflict that would only cut the other
+        # poller off.
+        is_short = self._connection_error is not None and not self._has_conflict
+        timeout = 0 if is_short else self._poll_seconds
         fields = {"offset": offset, "timeout": timeout, "allowed_updates": UPDATE_TYPES}
         seconds = self._poll_seconds + CALL_SECONDS
         began = self._clock.monotonic()
@@ -290,13 +287,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         decoded = decode_result(updates, list[dict[str, Any]])
         return [one for one in decoded if isinstance(one.get("update_id"), int)]
 
-    def _poll_timeout_seconds(self) -> int:
-        """Return the timeout of a poll: 0 after a failure, to notice soon that it is over.
-
-        In a conflict that would only cut the other poller off.
-        """
-        return self._poll_seconds if self._connection_error is None or self._has_conflict else 0
-
     def _to_incomings(self, updates: Sequence[Update], bot: User) -> list[Incoming]:
         incomings = []
         for update in updates:
@@ -304,7 +294,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             if incoming is not None:
                 incomings.append(incoming)
             elif update.callback_query is not None:  # its message is too old
-                self._acknowledge_all({f"{PRESS_KEY_PREFIX}{update.callback_query.id}": None})
+                self._acknowledge(update.callback_query.id)
         return incomings
 
     async def _store_messages(
@@ -354,31 +344,25 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 _log.warning("telegram_disconnected", reason=reason)
         self._connection_error, self._has_conflict = reason, has_conflict
 
-    # --- files -------------------------------------------------------------------------------
+    # --- people and files --------------------------------------------------------------------
 
     @override
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
         return await self._api.download(item.source, max_bytes)
 
-    # --- people ------------------------------------------------------------------------------
-
     @override
     async def private_chat(self, person: str) -> Address:
         return Address("telegram", person.removeprefix("telegram:"), bot_id=self._bot_id)
-
-    # --- permissions -------------------------------------------------------------------------
 
     @override
     async def is_admin(self, incoming: Request) -> bool:
         if incoming.author_is_admin is not None:
             return incoming.author_is_admin
-        user = int(incoming.author.id.removeprefix("telegram:"))
+        fields = {"user_id": int(incoming.author.id.removeprefix("telegram:"))}
         try:
             member = await self._chats.in_chat(
                 incoming.address,
-                lambda chat: self._api.send(
-                    "getChatMember", {"chat_id": chat.chat, "user_id": user}
-                ),
+                lambda chat: self._api.send("getChatMember", {"chat_id": chat.chat, **fields}),
             )
         except NoSuchMember:
             return False
@@ -392,7 +376,6 @@ def offset_cursor(bot_id: str) -> str:
 
 
 def _pause_seconds(error: TroupeError, tries: int) -> float:
-    """Return the pause after a failure; it grows with their number."""
     if isinstance(error, RateLimited):
         return error.retry_after_seconds
     has_conflict = isinstance(error, PollingConflict)

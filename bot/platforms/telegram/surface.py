@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from aiogram.enums import MessageEntityType
-from aiogram.methods import DeleteMessage, EditMessageCaption, SendDocument
+from aiogram.methods import DeleteMessage, SendDocument
 from aiogram.types import BufferedInputFile, MessageEntity
 from typing_extensions import override
 
@@ -92,7 +92,8 @@ class TelegramSurface(Surface, DraftingSurface):
             return (await self._api.call(upload)).message_id
         if message.content.prompt is not None:
             to = {**to, "reply_markup": to_forced_reply(message.content.prompt)}
-        return _message_id(await self._send_text("sendMessage", message.content, to))
+        sent = await self._send_text("sendMessage", message.content, to)
+        return decode_result(sent, _SentMessage).message_id
 
     @override
     async def edit(
@@ -140,13 +141,10 @@ class TelegramSurface(Surface, DraftingSurface):
         Bots cannot list messages, but Telegram answers an edit differently for our messages, those
         of others and missing ones. A chat's messages are sent in order, so the search starts after
         the newest known one. In groups ids count up by one, so a gap ends it; in private chats,
-        which share one sequence, only the number of probes does (docs/sources.md#telegram).
+        which share one sequence, only the number of probes does (docs/sources.md#telegram). Where
+        Telegram asks to wait, the next search continues after the last message of somebody else.
 
-        Telegram counts probes as edits and may ask to wait. The next search continues after the
-        last message of somebody else; else it would stop at the same place again in a lively group.
-
-        With `duplicate_of`, another copy of a known message is looked for: behind it, then before
-        it.
+        With `duplicate_of`, another copy of a known message is looked for, behind it and before it.
         """
         return await self._chats.in_chat(
             message.address, lambda chat: self._find(message, chat, search)
@@ -210,7 +208,9 @@ class TelegramSurface(Surface, DraftingSurface):
             if message.file is None:
                 await self._edit(chat, message_id, message.content)
             else:
-                await self._api.call(_to_caption_edit(chat, message_id, message.content))
+                to = {"chat_id": chat, "message_id": message_id}
+                caption = _render_caption(message.content)
+                await self._api.send("editMessageCaption", {**to, **caption})
         except NotModified:
             return _ProbeResult.OURS
         except NotEditable:
@@ -238,7 +238,6 @@ class TelegramSurface(Surface, DraftingSurface):
 
 
 def _render(content: MessageContent, *, has_links: bool = True) -> dict[str, Any]:
-    """Return the fields of a message."""
     text, entities = _render_text(content, has_links=has_links)
     return {
         "text": text,
@@ -263,10 +262,6 @@ def _existing(chat: CurrentChat, message_id: str) -> int:
     return known
 
 
-def _to_caption_edit(chat: int, message_id: int, content: MessageContent) -> EditMessageCaption:
-    return EditMessageCaption(chat_id=chat, message_id=message_id, **_render_caption(content))
-
-
 def _render_caption(content: MessageContent) -> dict[str, Any]:
     """Return the fields of a caption; Telegram takes at most 1,024 characters there."""
     text, entities = _render_text(content)
@@ -289,7 +284,3 @@ def _render_text(
 
 class _SentMessage(msgspec.Struct):
     message_id: int
-
-
-def _message_id(sent: msgspec.Raw) -> int:
-    return decode_result(sent, _SentMessage).message_id

@@ -35,13 +35,7 @@ MAX_KEPT = 100  # messages whose nonce or text is kept
 
 
 class LocalChat:
-    """Turns lines into messages of the current person.
-
-    Args:
-        chat: the conversation; empty: the usual one. Settings of others end with the run.
-        locale: the language of the person, such as "zh_CN.UTF-8".
-        is_fresh: whether the conversation lasts for this run only.
-    """
+    """Turns lines into messages of the current person; a fresh chat lasts for this run only."""
 
     def __init__(
         self, chat: str = "", locale: str | None = None, *, is_fresh: bool = False
@@ -53,8 +47,8 @@ class LocalChat:
         self.address = Address("terminal", chat or "local")
         self.person = to_person(_login_name())
         self.language = language_of(locale)
-        """The language of the terminal's own texts."""
         self._locale = locale
+        # Settings of a chat with a name end with the run.
         self._scope = f"{self.address.lane}:{self.run}" if chat else self.address.lane
         self._lines = 0
 
@@ -89,11 +83,11 @@ class LocalChat:
 
     def rename(self, name: str) -> str:
         """Change who writes; return a sentence that says who it is now."""
-        if not name.strip():
+        if name.strip():
+            self.person = to_person(name.strip())
+            told = translatable("Your name is now {name}.", name=self.person.name)
+        else:
             told = translatable("Your name is {name}; /as NAME changes it.", name=self.person.name)
-            return translate(told, self.language)
-        self.person = to_person(name.strip())
-        told = translatable("Your name is now {name}.", name=self.person.name)
         return translate(told, self.language)
 
 
@@ -141,8 +135,7 @@ class PrintingSurface(Surface):
         return None
 
     @abc.abstractmethod
-    def _print_message(self, message_id: str, message: OutgoingMessage) -> None:
-        """Print a new message, and its file."""
+    def _print_message(self, message_id: str, message: OutgoingMessage) -> None: ...
 
 
 def printed_file(file: Attachment, language: str) -> str:

@@ -43,13 +43,9 @@ def make(_settings: None, context: PlatformContext) -> Platform:
 
 
 class TerminalPlatform(LocalPlatform):
-    """Reads lines until the end of input, and ends once they are answered.
+    """Reads lines until the end of input, and ends once they are answered and printed.
 
-    Args:
-        wait_until_idle: waits until all lines were answered and printed.
-        source: a file descriptor; by default standard input, if open.
-        screen: where to print; by default standard output.
-        chat: the conversation; by default the usual one.
+    `source` is a file descriptor; by default it reads standard input.
     """
 
     kind = "terminal"
@@ -89,13 +85,12 @@ class TerminalPlatform(LocalPlatform):
 
     async def _handle_line(self, line: str, intake: Intake) -> None:
         word, _, rest = line.strip().partition(" ")
-        if word != "/as":
-            if word:
-                await intake.receive([self._chat.to_said(line)], {})
-            return
-        told = self._chat.rename(rest)
-        if not rest.strip():
-            self._surface.note(told)
+        if word == "/as":
+            told = self._chat.rename(rest)
+            if not rest.strip():
+                self._surface.note(told)
+        elif word:
+            await intake.receive([self._chat.to_said(line)], {})
 
 
 class TerminalSurface(PrintingSurface):
@@ -119,13 +114,11 @@ class TerminalSurface(PrintingSurface):
     ) -> None:
         text = content.text
         shown = self._shown.get(message_id)
-        if shown == text:
-            return
-        newest = next(reversed(self._shown), None)
-        if shown is not None and message_id == newest and text.startswith(shown):
+        is_newest = message_id == next(reversed(self._shown), None)
+        if shown is not None and is_newest and text.startswith(shown):
             self._write(text[len(shown) :])
             self._shown[message_id] = text
-        else:  # its printed text changed, or an earlier run printed it
+        elif shown != text:  # its printed text changed, or an earlier run printed it
             self._print_whole(message_id, text)
 
     @override
@@ -133,12 +126,11 @@ class TerminalSurface(PrintingSurface):
         """Do nothing: printed text stays."""
 
     def note(self, text: str) -> None:
-        """Print a notice."""
         self.end_line()
         self._write(f"{text}\n")
 
     def end_line(self) -> None:
-        """Start a new line, unless the last one was ended."""
+        """End the last line, unless it was ended."""
         if self._mid_line:
             self._write("\n")
 
@@ -171,7 +163,7 @@ class TerminalSurface(PrintingSurface):
 async def read_lines(source: int | None) -> AsyncIterator[str]:
     """Yield lines from a file descriptor; bytes that are not UTF-8 become U+FFFD.
 
-    A thread reads them, since neither files nor all terminals can be polled. It is a daemon without
+    A thread reads them: neither files nor all terminals can be polled. It is a daemon without
     Python's buffers, so it never delays the end of the process.
     """
     if source is None:

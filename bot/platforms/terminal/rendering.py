@@ -80,8 +80,7 @@ class _ChatMarkdown(Markdown):
 class TextRenderer:
     """Renders texts without control characters to lines with color codes.
 
-    Args:
-        columns: returns the width of the terminal.
+    `columns` returns the width of the terminal.
     """
 
     def __init__(self, columns: Callable[[], int]) -> None:

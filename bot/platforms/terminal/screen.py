@@ -89,12 +89,7 @@ class CommandCompleter(Completer):
 class ChatScreen:
     """Reads lines at a prompt and shows rendered texts above it.
 
-    Args:
-        history: the lines of earlier chats.
-        completer: completes commands.
-        on_line: takes each line that was entered.
-        on_stop: stops the answer.
-        language: of the screen's own texts.
+    `on_line` takes each line that was entered, `on_stop` stops the answer.
     """
 
     def __init__(
@@ -109,7 +104,7 @@ class ChatScreen:
         output: Output | None = None,
     ) -> None:
         self.name = ""
-        """The person's name, shown at the prompt."""
+        """Shown at the prompt."""
         self._on_line = on_line
         self._on_stop = on_stop
         self._language = language
@@ -165,14 +160,12 @@ class ChatScreen:
         self._session.app.invalidate()
 
     def show_waiting(self, lines: Sequence[str]) -> None:
-        """Show lines that wait to be answered."""
+        """Show lines that wait to be answered, from the next refresh on."""
         self._waiting = lines
-        self._session.app.invalidate()
 
     def set_busy(self, busy: bool) -> None:
         """Start or stop the spinner."""
         self._busy_since = time.monotonic() if busy else None
-        self._session.app.invalidate()
 
     def forget_lines(self, file: Path | None) -> None:
         """Delete the history of what was entered."""

@@ -37,6 +37,7 @@ _WELCOME = translatable(
     "Write a message. /help lists the commands, /as NAME changes your name, /quit ends. "
     "Alt-Enter begins a new line, Tab completes a command, Ctrl-C stops an answer."
 )
+_NOTICE, _QUESTION = "dim", "green"  # styles
 _LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
 
 
@@ -81,7 +82,7 @@ class ScreenPlatform(LocalPlatform):
     @override
     async def run(self, intake: Intake) -> None:
         try:
-            self._surface.note(f"{translate(_WELCOME, self._chat.language)}\n")
+            self._surface.print_plain(f"{translate(_WELCOME, self._chat.language)}\n", _NOTICE)
             await self._chat_until_end(intake)
         except Refused:  # the terminal was closed for good
             return
@@ -111,7 +112,6 @@ class ScreenPlatform(LocalPlatform):
             self._surface.end_message()
 
     def _enter(self, line: str) -> None:
-        """Take a line from the prompt."""
         if self._is_busy and line.strip() == "/stop":
             self._stop_requested.set()
             return
@@ -133,10 +133,10 @@ class ScreenPlatform(LocalPlatform):
             self._line_entered.clear()
 
     async def _handle_line(self, line: str, intake: Intake) -> None:
-        self._surface.print_question(self._chat.person.name, line)
+        self._surface.print_plain(f"{self._chat.person.name}> {line}", _QUESTION)
         word, _, rest = line.strip().partition(" ")
         if word == "/as":
-            self._surface.note(self._chat.rename(rest))
+            self._surface.print_plain(self._chat.rename(rest), _NOTICE)
             self._screen.name = self._chat.person.name
             return
         await intake.receive([self._chat.to_said(line)], {})
@@ -145,7 +145,6 @@ class ScreenPlatform(LocalPlatform):
             self._screen.forget_lines(self._history_file)
 
     async def _show_answers(self) -> None:
-        """Show answers until there is nothing left to answer."""
         self._is_busy = True
         self._screen.set_busy(True)
         try:
@@ -209,22 +208,13 @@ class ScreenSurface(PrintingSurface):
         self._screen.show_growing(())
         self._print(self._renderer.answer(strip_control_characters(text)) + "\n")
 
-    def note(self, text: str) -> None:
-        """Print a notice."""
-        self._print_plain(text, "dim")
-
-    def print_question(self, name: str, text: str) -> None:
-        """Print what a person has entered."""
-        self._print_plain(f"{name}> {text}", "green")
-
     @override
     def _print_message(self, message_id: str, message: OutgoingMessage) -> None:
         self._grow(message_id, message.text)
         if message.file is not None:
-            self._print_plain(printed_file(message.file, self._language))
+            self.print_plain(printed_file(message.file, self._language))
 
     def _grow(self, message_id: str, text: str) -> None:
-        """Show the current state of a message, below the complete ones."""
         if message_id != self._growing:
             self.end_message()
         self._growing, self._texts[message_id] = message_id, text
@@ -235,7 +225,8 @@ class ScreenSurface(PrintingSurface):
             shown = self._renderer.answer(shown)
         self._screen.show_growing(shown.split("\n"))
 
-    def _print_plain(self, text: str, style: str = "") -> None:
+    def print_plain(self, text: str, style: str = "") -> None:
+        """Print a text that is not Markdown, below the newest message."""
         self.end_message()
         self._print(self._renderer.plain(strip_control_characters(text), style))
 
