@@ -74,8 +74,8 @@ async def platforms(enforcer: LimitEnforcer) -> AsyncIterator[LoopbackPlatforms]
         wire.enforcer = enforcer
         return wire
 
-    def make_telegram(port: int) -> LimitedTelegram:
-        wire = LimitedTelegram(port=port)
+    def make_telegram() -> LimitedTelegram:
+        wire = LimitedTelegram()
         wire.enforcer = enforcer
         return wire
 

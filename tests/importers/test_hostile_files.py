@@ -84,7 +84,7 @@ MORE_FILES: Mapping[str, Callable[[], bytes]] = {
 }
 ELSEWHERE = {
     "Telegram file > 20 MB": (
-        "tests/media/test_attachment_reader.py::test_file_that_is_said_to_be_too_large_is_not_downloaded"
+        "tests/media/test_attachment_reader.py::test_picture_that_is_too_large_or_seen_by_nobody_is_not_downloaded"
     ),
     "100 attachments in one message": (
         "tests/media/test_attachment_reader.py::test_at_most_ten_files_are_read"

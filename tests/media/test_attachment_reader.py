@@ -85,11 +85,14 @@ async def test_several_files_are_read_in_order_and_bad_ones_named() -> None:
     assert reasons(found) == ["it could not be downloaded"]
 
 
-async def test_picture_that_nobody_sees_is_not_downloaded() -> None:
+async def test_picture_that_is_too_large_or_seen_by_nobody_is_not_downloaded() -> None:
     files = Files({"a": picture()})
-    said = replace(SAID, attachments=(image("a"),))
-    found = await AttachmentReader(files.download).read(said, with_images=False)
-    assert (files.asked, found.images, [one.why for one in found.unread]) == ([], (), [None])
+    reader = AttachmentReader(files.download)
+    large = replace(SAID, attachments=(replace(image("a"), size=20 * 2**20),))
+    assert reasons(await reader.read(large, with_images=True)) == ["it is larger than 10 MiB"]
+    unseen = await reader.read(replace(SAID, attachments=(image("a"),)), with_images=False)
+    assert [one.why for one in unseen.unread] == [None]
+    assert files.asked == []
 
 
 async def test_picture_of_the_quoted_message_is_read() -> None:
@@ -98,17 +101,12 @@ async def test_picture_of_the_quoted_message_is_read() -> None:
     assert found.unread == ()  # nobody asked about it
 
 
-@pytest.mark.parametrize("end", [b"", b"%%EOF\n"])
-async def test_pdf_without_its_table_of_objects_is_read(end: bytes) -> None:
+@pytest.mark.parametrize("end", [None, b"", b"%%EOF\n"])
+async def test_pdf_is_read_also_without_its_table_of_objects(end: bytes | None) -> None:
     whole = pdf("Dear Nora")
-    objects, _, _ = whole.partition(b"xref\n")
-    cut = objects + b"trailer << /Root 1 0 R >>\n" + end
-    found = await read(file("p", "letter.pdf"), p=cut)
-    assert [one.text.strip() for one in found.texts] == ["Dear Nora"]
-
-
-async def test_text_of_a_pdf_is_read() -> None:
-    found = await read(file("p", "letter.pdf"), p=pdf("Dear Nora"))
+    if end is not None:
+        whole = whole.partition(b"xref\n")[0] + b"trailer << /Root 1 0 R >>\n" + end
+    found = await read(file("p", "letter.pdf"), p=whole)
     assert [one.text.strip() for one in found.texts] == ["Dear Nora"]
 
 
@@ -156,14 +154,6 @@ async def test_token_in_a_file_is_masked() -> None:
 async def test_at_most_ten_files_are_read() -> None:
     found = await read(*[file(f"t{number}") for number in range(12)])
     assert reasons(found)[-2:] == ["I read at most 10 files at once"] * 2
-
-
-async def test_file_that_is_said_to_be_too_large_is_not_downloaded() -> None:
-    files = Files({})
-    item = replace(image("a"), size=20 * 2**20)
-    said = replace(SAID, attachments=(item,))
-    found = await AttachmentReader(files.download).read(said, with_images=True)
-    assert (files.asked, reasons(found)) == ([], ["it is larger than 10 MiB"])
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("attachments", dict.fromkeys(MORE_FILES)))
@@ -238,10 +228,9 @@ async def test_address_of_anything_else_is_not_asked(text: str) -> None:
     assert web.asked == []
 
 
-async def test_address_is_asked_only_where_that_is_on_and_the_model_sees() -> None:
-    web, text = Web(cat=picture()), "https://a.example/cat.png"
-    await read_text(web, text, with_images=False)
-    await AttachmentReader(Files({}).download).read(make_incoming(text), with_images=True)
+async def test_address_is_asked_only_if_the_model_sees() -> None:
+    web = Web(cat=picture())
+    await read_text(web, "https://a.example/cat.png", with_images=False)
     assert web.asked == []
 
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,29 +93,7 @@ def replying(status: str, headers: Mapping[str, str], body: bytes = b"") -> Repl
 
 # --- addresses ---------------------------------------------------------------------------------
 
-OURS = {
-    "loopback of another number": "http://127.9.9.9/",
-    "mapped in hexadecimal": "http://[::ffff:7f00:1]/",
-    "compatible": "http://[::127.0.0.1]/",
-    "NAT64": "http://[64:ff9b::7f00:1]/",
-    "6to4": "http://[2002:7f00:1::]/",
-    "Teredo": "http://[2001:0:7f00:1::1]/",
-    "unique local": "http://[fd00::1]/",
-    "link-local with a scope": "http://[fe80::1%25lo]/",
-    "multicast": "http://224.0.0.1/",
-    "broadcast": "http://255.255.255.255/",
-    "metadata": "http://169.254.169.254/latest/meta-data/",
-    "private": "http://10.0.0.1/",
-    "decimal": "http://2130706433/",
-    "dot at the end": "http://localhost./",
-    "upper case": "HTTP://LOCALHOST/",
-    "backslashes": "http:\\\\127.0.0.1\\",
-    "tab in the scheme": "ht\ttp://127.0.0.1/",
-    "line break": "http://127.0.0.1/\r\nHost: x",
-    "two at signs": "http://a@b@127.0.0.1/",
-    "soft hyphen": "http://127.0.0\u00ad.1/",
-    "ideographic dot": "http://127。0。0。1/",
-}
+OURS = json.loads(Path(__file__).with_name("addresses.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("ssrf", OURS))

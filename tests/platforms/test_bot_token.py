@@ -1,6 +1,7 @@
-"""The token of a bot in a file: read at the start, and again when the file is replaced."""
+"""The token of a bot: whose it is, and a file with it, which may be replaced."""
 
 import asyncio
+import base64
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from bot.errors import SettingsError, TokenRejected
+from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.tokens import BotToken
 from bot.settings import read_settings
@@ -86,22 +88,19 @@ async def test_replaced_file_is_read_after_five_seconds_or_at_once(
     assert "new-token" not in SecretMasker(()).mask(f"the token is {_NEW}-12")
 
 
-async def test_token_of_another_bot_is_not_used(
-    file: Path, token: BotToken[TelegramSettings], clock: FakeClock
+@pytest.mark.parametrize(
+    ("content", "events"),
+    [("654321:another-bot", ["token_of_another_bot_ignored"]), ("", [])],
+    ids=["another bot's", "just being replaced"],
+)
+async def test_file_without_a_token_of_this_bot_changes_nothing(
+    file: Path, token: BotToken[TelegramSettings], clock: FakeClock, content: str, events: list[str]
 ) -> None:
-    write(file, "654321:another-bot")
+    write(file, content)
     await clock.advance(5)
     with capture_logs() as logs:
         assert token.read() == _OLD
-    assert [one["event"] for one in logs] == ["token_of_another_bot_ignored"]
-
-
-async def test_file_that_is_just_being_replaced_changes_nothing(
-    file: Path, token: BotToken[TelegramSettings], clock: FakeClock
-) -> None:
-    write(file, "")
-    await clock.advance(5)
-    assert token.read() == _OLD
+    assert [one["event"] for one in logs] == events
 
 
 async def test_rejected_token_is_waited_for_until_it_changes_or_time_has_passed(
@@ -119,3 +118,22 @@ async def test_rejected_token_is_waited_for_until_it_changes_or_time_has_passed(
     write(file, f"{_NEW}-1")
     await clock.advance(5)
     assert waiting.done()
+
+
+@pytest.mark.parametrize(
+    ("token", "account"), [(None, ""), ("123456789:AAH", "123456789"), ("nonsense", "")]
+)
+def test_telegram_account_is_the_number_of_the_token(token: str | None, account: str) -> None:
+    secret = None if token is None else SecretStr(token)
+    assert TelegramSettings(token=secret).bot_account == account
+
+
+def test_discord_account_is_in_the_first_part_of_the_token() -> None:
+    first = base64.b64encode(b"1131141114411144411").decode().rstrip("=")
+    assert DiscordSettings(token=SecretStr(f"{first}.Gx.y")).bot_account == "1131141114411144411"
+
+
+@pytest.mark.parametrize("token", [None, "wrong-token", "bm9uc2Vuc2U.a.b", "\u00e4.b", "/w==.b"])
+def test_unreadable_discord_token_names_no_account(token: str | None) -> None:
+    secret = None if token is None else SecretStr(token)
+    assert DiscordSettings(token=secret).bot_account == ""

@@ -10,12 +10,13 @@ import pytest
 from pydantic import SecretStr
 from typing_extensions import override
 
-from bot.chat.incoming import Address, Person, Request, Said, WakeReason
+from bot.chat.incoming import Address, Person, Said, WakeReason
 from bot.cli.check import check_everything
 from bot.errors import SettingsError
 from bot.platforms import registry
+from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
-from bot.ports import Intake, Platform, Surface
+from bot.ports import Intake, Surface
 from bot.service.run import running
 from bot.settings import collect_secrets, find_unknown_variables, read_settings
 from tests.fakes import FakeSurface
@@ -34,8 +35,10 @@ class ToySettings(PlatformSettings):
         return self.token is not None
 
 
-class ToyPlatform(Platform):
+class ToyPlatform(LocalPlatform):
     """Receives one message, and ends when it is answered."""
+
+    kind, account, is_operators = "toy", "a toy", False
 
     def __init__(self, settings: ToySettings, context: PlatformContext) -> None:
         self._settings = settings
@@ -43,45 +46,15 @@ class ToyPlatform(Platform):
 
     @property
     @override
-    def name(self) -> str:
-        return "toy"
-
-    @property
-    @override
     def surface(self) -> Surface:
         return SURFACE
 
-    @property
-    @override
-    def connection_error(self) -> str | None:
-        return None
-
     @override
     async def run(self, intake: Intake) -> None:
-        message = Said(
-            address=CHANNEL,
-            external_key="1",
-            message_id="1",
-            author=Person("toy:7", "Ada"),
-            text=self._settings.greeting,
-            at=datetime.now(UTC),
-            wake=WakeReason.DM,
-            scopes=(CHANNEL.lane,),
-        )
-        await intake.receive([message], {})
+        ada, lane = Person("toy:7", "Ada"), (CHANNEL.lane,)
+        text, now = self._settings.greeting, datetime.now(UTC)
+        await intake.receive([Said(CHANNEL, "1", "1", ada, text, now, WakeReason.DM, lane)], {})
         await self._context.wait_until_idle()
-
-    @override
-    async def check(self) -> str:
-        return "a toy"
-
-    @override
-    async def close(self) -> None:
-        """Nothing is held open."""
-
-    @override
-    async def is_admin(self, incoming: Request) -> bool:
-        return False
 
 
 TOY = PlatformSpec(kind="toy", settings=ToySettings, factory=f"{__name__}:ToyPlatform")

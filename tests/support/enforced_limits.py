@@ -12,15 +12,19 @@ import asyncio
 import math
 import time
 import zlib
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
-
+from collections import defaultdict
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+from typing import Protocol
 from typing_extensions import override
-
 from tests.rigs.simwire import SimWire
-from tests.rigs.tgwire import Err, TgWire
+from tests.rigs.tgwire import Err
+from tests.rigs.tgwire import TgWire
+
 
 IN_FLIGHT_SECONDS = 0.5
 """How long after a refusal calls may arrive that had left before, on a busy machine."""
@@ -233,7 +237,7 @@ class LimitedTelegram(TgWire):  # type: ignore[misc] # rigs have no types
 
     @override
     async def _call(self, spec: Any, p: Any, up: Any) -> Any:
-        chat, name = p.get("chat_id"), spec["name"].lower()
+        chat, name = p.get("chat_id"), spec.__api_method__.lower()
         if chat is not None and not name.startswith(_READS):
             is_counted = not name.startswith(_UNCOUNTED)
             refusal = self.enforcer.judge(telegram_scopes(str(chat)), name, is_counted=is_counted)

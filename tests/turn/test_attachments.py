@@ -2,26 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+
 import pytest
-from sqlalchemy import select
-from sqlalchemy import update
+from sqlalchemy import select, update
 from typing_extensions import override
-from bot.chat.command import ButtonAction
-from bot.chat.command import ButtonData
-from bot.chat.incoming import Address
-from bot.chat.incoming import Edited
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import MediaItem
-from bot.chat.incoming import MediaKind
-from bot.chat.incoming import Pressed
-from bot.chat.incoming import Quote
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
+
+from bot.chat.command import ButtonAction, ButtonData
+from bot.chat.incoming import (
+    Address,
+    Edited,
+    Incoming,
+    MediaItem,
+    MediaKind,
+    Pressed,
+    Quote,
+    Said,
+    WakeReason,
+)
 from bot.chat.prompt import Prompt
-from bot.chat.session import Turn
-from bot.chat.session import with_kept_files
-from bot.errors import BackendUnavailable
-from bot.errors import PlatformError
+from bot.chat.session import Turn, with_kept_files
+from bot.errors import BackendUnavailable, PlatformError
 from bot.media.voice_messages import VoiceMessages
 from bot.replying.generate import StopFlag
 from bot.runtime.in_process import InProcessRateLimits
@@ -30,19 +30,10 @@ from bot.storage.receipts import Receipts
 from bot.storage.tables import turn
 from bot.turn.limits.rate_limits import AnswerLimits
 from bot.turn.message_groups import user_turn
-from tests.fakes import FakeBackend
-from tests.fakes import FakeClock
-from tests.fakes import FakeSurface
+from tests.fakes import FakeBackend, FakeClock, FakeSurface
 from tests.media.file_samples import picture
-from tests.samples import ALICE
-from tests.samples import BOB
-from tests.samples import make_incoming
-from tests.turn.setup import CHAT
-from tests.turn.setup import FILES
-from tests.turn.setup import SeeingFakeBackend
-from tests.turn.setup import Setup
-from tests.turn.setup import download
-
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.setup import CHAT, FILES, SeeingFakeBackend, Setup, download
 
 PICTURE = MediaItem(MediaKind.IMAGE, "cat.png", None, "cat")
 NOTES = MediaItem(MediaKind.FILE, "notes.txt", None, "notes")

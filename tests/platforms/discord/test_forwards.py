@@ -1,5 +1,7 @@
 """Discord messages without a plain text: forwards, embeds, components and polls."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,70 +65,14 @@ async def test_quoted_forward_has_its_text(cache: CachedGuild) -> None:
     assert incoming.quote.text == "[forwarded message]\n> It is so."
 
 
-EMBED = {
-    "type": "rich",
-    "author": {"name": "Station"},
-    "title": "News",
-    "url": "https://a.example",
-    "description": "Rain.",
-    "fields": [{"name": "Wind", "value": "north", "inline": True}],
-    "footer": {"text": "at noon"},
-}
-EMBED_TEXT = "Station\nNews (https://a.example)\nRain.\nWind: north\nat noon"
-PREVIEW = {"type": "article", "title": "A page", "url": "https://b.example"}
-MEDIA = {"url": "https://a.example/cat.png"}
-COMPONENTS = [
-    {
-        "type": 17,
-        "components": [
-            {"type": 10, "content": "# Menu"},
-            {
-                "type": 9,
-                "components": [{"type": 10, "content": "Soup"}],
-                "accessory": {"type": 11, "media": MEDIA, "description": "a bowl"},
-            },
-            {"type": 12, "items": [{"media": MEDIA, "description": "a cat"}]},
-            {"type": 14},
-            {"type": 13, "file": MEDIA, "name": "menu.pdf", "size": 3},
-            {"type": 99, "content": "unknown"},
-            {
-                "type": 1,
-                "components": [
-                    {"type": 2, "style": 1, "label": "Order", "custom_id": "x"},
-                    {"type": 2, "style": 5, "label": "Site", "url": "https://a.example"},
-                ],
-            },
-        ],
-    },
-    {
-        "type": 1,
-        "components": [
-            {
-                "type": 3,
-                "custom_id": "y",
-                "placeholder": "Size",
-                "options": [{"label": "Large", "value": "l", "description": "for two"}],
-            }
-        ],
-    },
-]
-COMPONENTS_TEXT = (
-    "# Menu\nSoup\na bowl\na cat\nmenu.pdf\nOrder\nSite – https://a.example\nSize\nLarge – for two"
-)
-BUTTONS = [{"type": 1, "components": [{"type": 2, "style": 1, "label": "Go", "custom_id": "x"}]}]
-OPTIONS = [
-    {"answer_id": number, "poll_media": {"text": text}} for number, text in ((1, "yes"), (2, "no"))
-]
-POLL = {"question": {"text": "Tea?"}, "answers": OPTIONS, "allow_multiselect": False}
-OPEN = {**POLL, "layout_type": 1, "expiry": "2026-01-02T00:00:00+00:00"}
-COUNTS = [{"id": 1, "count": 3, "me_voted": False}, {"id": 2, "count": 1, "me_voted": False}]
-CLOSED = {**OPEN, "results": {"is_finalized": True, "answer_counts": COUNTS}}
-
+DATA = json.loads(Path(__file__).with_name("shown_by_bots.json").read_text("utf-8"))
+EMBED, PREVIEW, BUTTONS = DATA["embed"]["given"], DATA["preview"], DATA["buttons"]
+EMBED_TEXT, COMPONENTS = DATA["embed"]["text"], DATA["components"]
 SHOWN: list[tuple[dict[str, Any], str]] = [
     ({"embeds": [EMBED]}, EMBED_TEXT),
     ({"content": "Hi", "embeds": [EMBED, PREVIEW], "components": BUTTONS}, f"Hi\n{EMBED_TEXT}"),
     ({"embeds": [EMBED], "components": BUTTONS}, f"{EMBED_TEXT}\nGo"),
-    ({"components": COMPONENTS, "flags": 1 << 15}, COMPONENTS_TEXT),
+    ({"components": COMPONENTS["given"], "flags": 1 << 15}, COMPONENTS["text"]),
 ]
 
 
@@ -156,16 +102,9 @@ async def test_preview_of_a_link_is_no_text_of_its_author(cache: CachedGuild) ->
     assert incoming.text == "look at https://a.example"
 
 
-@pytest.mark.parametrize(
-    ("poll", "text"),
-    [
-        (OPEN, "[poll] Tea?\n- yes\n- no"),
-        (CLOSED, "[closed poll] Tea?\n- yes: 3\n- no: 1"),
-    ],
-)
-async def test_poll_is_read_with_its_options(
-    cache: CachedGuild, poll: dict[str, Any], text: str
-) -> None:
+@pytest.mark.parametrize("shown", DATA["polls"])
+async def test_poll_is_read_with_its_options(cache: CachedGuild, shown: dict[str, Any]) -> None:
+    poll, text = shown["given"], shown["text"]
     private = cache.receive("", where=None, poll=poll)
     assert private is not None
     assert (private.text, private.attachments) == (text, ())

@@ -1,12 +1,13 @@
 """Conversion of Discord's messages and commands to `Said`."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import discord
 import pytest
 
 from bot.chat.incoming import Address, MediaItem, MediaKind, Person, Quote, Said, WakeReason
-from bot.platforms.discord.events import ReceivedEvent
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import (
     command_to_incoming,
@@ -25,18 +26,9 @@ from tests.waiting import PATIENCE_SECONDS
 BOT, ROLE, ALICE, BOB, GUILD, CHANNEL, THREAD, MESSAGE = 1, 2, 10, 11, 20, 30, 31, 900 << 22
 
 
-def user(number: int, name: str, **more: Any) -> Any:
-    return {
-        "id": str(number),
-        "username": name.lower(),
-        "global_name": name,
-        "discriminator": "0",
-        "avatar": None,
-        **more,
-    }
-
-
-PEOPLE = {BOT: user(BOT, "Nova", bot=True), ALICE: user(ALICE, "Alice"), BOB: user(BOB, "鲍勃")}
+DATA = json.loads(Path(__file__).with_name("objects.json").read_text("utf-8"))
+"""Discord's objects: a guild with a channel and a thread, people, messages, and commands."""
+PEOPLE = {int(one["id"]): one for one in DATA["people"]}
 
 
 class CachedGuild:
@@ -46,42 +38,9 @@ class CachedGuild:
         client = discord.Client(intents=discord.Intents.default())
         self.state: Any = client._connection
         self.state.user = self.bot = discord.ClientUser(state=self.state, data=PEOPLE[BOT])
-        everyone = {"id": str(GUILD), "name": "@everyone", "permissions": "0", "position": 0}
-        ours = {"id": str(ROLE), "name": "Nova", "permissions": "0", "position": 1}
-        for role in (everyone, ours):
-            role |= {"color": 0, "colors": {"primary_color": 0}, "hoist": False, "managed": True}
-            role |= {"mentionable": True, "flags": 0}
-        ours["tags"] = {"bot_id": str(BOT)}
-        channel = {"id": str(CHANNEL), "type": 0, "name": "general", "position": 0}
-        thread = {
-            "id": str(THREAD),
-            "type": 11,
-            "name": "plans",
-            "parent_id": str(CHANNEL),
-            "guild_id": str(GUILD),
-            "owner_id": str(ALICE),
-            "message_count": 1,
-            "member_count": 1,
-            "thread_metadata": {
-                "archived": False,
-                "auto_archive_duration": 60,
-                "archive_timestamp": "2026-01-01T00:00:00+00:00",
-                "locked": False,
-            },
-        }
-        guild: Any = {
-            "id": str(GUILD),
-            "name": "Guild",
-            "roles": [everyone, ours],
-            "channels": [channel],
-            "threads": [thread],
-            "members": [],
-            "emojis": [],
-            "features": [],
-        }
-        self.guild = discord.Guild(data=guild, state=self.state)
+        self.guild = discord.Guild(data=DATA["guild"], state=self.state)
         self.state._add_guild(self.guild)
-        direct: Any = {"id": "40", "type": 1, "recipients": [PEOPLE[ALICE]]}
+        direct = DATA["direct"]
         self.direct = discord.DMChannel(me=self.bot, state=self.state, data=direct)
 
     def receive(
@@ -103,43 +62,20 @@ class CachedGuild:
 
     def command(self, *, permissions: str | None = None, **more: Any) -> Any:
         """Return `/new` from Alice; with `permissions` she is a member of the guild."""
-        member = {"user": PEOPLE[ALICE], "roles": [], "joined_at": None, "deaf": False}
         whose = {"user": PEOPLE[ALICE]}
         if permissions is not None:
-            whose = {"member": {**member, "mute": False, "flags": 0, "permissions": permissions}}
-        data: Any = {
-            "id": str(MESSAGE),
-            "application_id": "8",
-            "type": 2,
-            "token": "t",
-            "version": 1,
-            "data": {"id": "9", "name": "new", "type": 1},
-            "channel_id": "40",
-            "channel": {"id": "40", "type": 1, "recipients": [PEOPLE[ALICE]]},
-            "attachment_size_limit": 0,
-            **whose,
-            **more,
-        }
+            whose = {"member": {**DATA["member"], "permissions": permissions}}
+        data: Any = {**DATA["command"], **whose, **more}
         return discord.Interaction(data=data, state=self.state)
 
 
 def message_data(content: str, author: int, *, mentions: tuple[int, ...] = (), **more: Any) -> Any:
     return {
-        "id": str(MESSAGE),
-        "channel_id": str(CHANNEL),
+        **DATA["message"],
         "author": PEOPLE[author],
         "content": content,
-        "timestamp": "2026-01-01T00:00:00+00:00",
-        "edited_timestamp": None,
-        "type": 0,
-        "tts": False,
-        "pinned": False,
-        "mention_everyone": False,
         "mentions": [PEOPLE[number] for number in mentions if number != ROLE],
         "mention_roles": [str(ROLE)] if ROLE in mentions else [],
-        "attachments": [],
-        "embeds": [],
-        "components": [],
         **more,
     }
 
@@ -232,13 +168,14 @@ async def test_command_without_user_or_channel_is_ignored(
     cache: CachedGuild, given: dict[str, Any]
 ) -> None:
     gateway = make_gateway()
+    gateway.on_ready()
 
     await gateway.respond(cache.command(**given), None)
+    gateway.on_guild_available(cache.guild)  # which tells nothing of the bot: no arrival
     gateway.on_message(cache.message("hello"))
 
     [event] = await gateway.events(PATIENCE_SECONDS)
-    assert isinstance(event, ReceivedEvent)
-    assert event.message is not None
+    assert isinstance(event, Said)
 
 
 async def test_message_in_a_guild_does_not_wake(cache: CachedGuild) -> None:
@@ -246,7 +183,10 @@ async def test_message_in_a_guild_does_not_wake(cache: CachedGuild) -> None:
     assert (incoming.wake, incoming.author_is_admin) == (None, None)
     assert incoming.scopes == ("discord:30", "discord:guild:20")
     assert incoming.message_id == incoming.external_key == str(MESSAGE)
-    assert (incoming.author.id, incoming.author.name) == ("discord:10", "Alice")
+    assert incoming.author == Person("discord:10", "Alice")
+    in_thread = cache.said("hello", where=THREAD)
+    assert in_thread.address == Address("discord", str(THREAD))
+    assert in_thread.scopes == ("discord:31", "discord:30", "discord:guild:20")
 
 
 async def test_thread_has_its_title_unless_the_bot_has_opened_it(cache: CachedGuild) -> None:
@@ -262,12 +202,6 @@ async def test_thread_has_its_title_unless_the_bot_has_opened_it(cache: CachedGu
         command = command_to_incoming(called, PlatformContext(), deferred=True)
         for asked in (command, press_to_incoming(called)):
             assert (asked.in_thread, asked.thread_title) == (True, title)
-
-
-async def test_thread_has_its_own_address_and_the_scope_of_its_channel(cache: CachedGuild) -> None:
-    incoming = cache.said("hello", where=THREAD)
-    assert incoming.address == Address("discord", str(THREAD))
-    assert incoming.scopes == ("discord:31", "discord:30", "discord:guild:20")
 
 
 @pytest.mark.parametrize(
@@ -312,8 +246,10 @@ async def test_reply_to_the_bot_wakes_with_or_without_a_ping(
 
 
 async def test_reply_with_a_mention_is_a_mention_with_a_quote(cache: CachedGuild) -> None:
-    incoming = cache.said("<@1> is it so?", mentions=(BOT, BOB), **reply_to(BOB, "It is so."))
+    text = "<@1> is it so, <@11> <@&5> <#30>?"
+    incoming = cache.said(text, mentions=(BOT, BOB), **reply_to(BOB, "It is so."))
     assert incoming.wake is WakeReason.MENTION
+    assert incoming.mentions == ("discord:11", "discord:&5")
     assert incoming.quote is not None
     assert (incoming.quote.text, incoming.quote.is_ours) == ("It is so.", False)
 
@@ -338,22 +274,15 @@ async def test_messages_without_author_or_content_are_dropped(
 
 
 async def test_message_without_text_keeps_its_attachments(cache: CachedGuild) -> None:
-    files = [
-        {"id": "1", "filename": "cat.png", "size": 9, "url": "u1", "proxy_url": "p"}
-        | {"content_type": "image/png"},
-        {"id": "2", "filename": "notes.txt", "size": 8, "url": "u2", "proxy_url": "p"},
-    ]
+    notes = {"id": "2", "filename": "notes.txt", "size": 8, "url": "u2", "proxy_url": "p"}
+    cat = {**notes, "filename": "cat.png", "size": 9, "url": "u1", "content_type": "image/png"}
+    files = [cat, notes]
     incoming = cache.said("", attachments=files)
     assert incoming.text == ""
     assert incoming.attachments == (
         MediaItem(MediaKind.IMAGE, "cat.png", 9, "u1"),
         MediaItem(MediaKind.FILE, "notes.txt", 8, "u2"),
     )
-
-
-async def test_mentions_of_others_are_kept(cache: CachedGuild) -> None:
-    incoming = cache.said("<@1> <@11> <@&5> <#30>", mentions=(BOT, BOB))
-    assert incoming.mentions == ("discord:11", "discord:&5")
 
 
 async def test_each_edit_is_an_event_of_its_own(cache: CachedGuild) -> None:
@@ -365,19 +294,5 @@ async def test_each_edit_is_an_event_of_its_own(cache: CachedGuild) -> None:
     assert second is not None
     assert (first.said.text, first.said.external_key) == ("new", str(MESSAGE))
     assert len({first.external_key, second.external_key, str(MESSAGE)}) == 3
-
-
-async def test_preview_of_a_link_is_no_edit(cache: CachedGuild) -> None:
-    assert edit_to_incoming(cache.message("https://x.example"), cache.bot) is None
-
-
-async def test_server_that_tells_nothing_of_the_bot_is_no_arrival_and_no_error(
-    cache: CachedGuild,
-) -> None:
-    gateway = make_gateway()
-    gateway.on_ready()
-    gateway.on_guild_available(cache.guild)
-    gateway.on_message(cache.message("hello"))
-    [event] = await gateway.events(PATIENCE_SECONDS)
-    assert isinstance(event, ReceivedEvent)
-    assert event.message is not None
+    preview = cache.message("https://x.example")
+    assert edit_to_incoming(preview, cache.bot) is None, "the preview of a link is none"

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bot.chat.incoming import Deleted, Edited, Said, WakeReason
-from bot.errors import PlatformError, PlatformFatal, Refused, Unreachable
+from bot.errors import PlatformError, Unreachable
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.internals import skip_unreadable
 from bot.platforms.discord.platform import DiscordPlatform
@@ -305,17 +305,6 @@ def test_skipped_event_quotes_nobody_in_the_log() -> None:
     assert [entry["reason"] for entry in logs] == ["ValueError", "KeyError('author')"]
 
 
-async def test_page_of_unreadable_messages_does_not_end_the_catch_up(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
-    await receive_first(server, platform, intake)
-    for text in ["odd"] * 120 + ["missed"]:
-        server.say(text)
-    make_odd(server, {"author": None})
-    async with catching_up(server, intake):
-        await wait_until(lambda: "missed" in intake.texts)
-
-
 async def test_no_message_is_lost_while_the_store_fails(
     server: Server, platform: DiscordPlatform, intake: FakeIntake
 ) -> None:
@@ -365,14 +354,6 @@ async def say_during_backfill(server: Server) -> None:
     await wait_until(lambda: any("/messages" in entry["path"] for entry in server.wire.log[asked:]))
     await asyncio.sleep(0.2)
     server.say("live")
-
-
-async def test_missing_intent_is_fatal(
-    platform: DiscordPlatform, wire: SimWire, intake: FakeIntake
-) -> None:
-    wire.gw_faults["refuse_identify"] = 4014
-    with pytest.raises(PlatformFatal, match="Message Content Intent"):
-        await platform.run(intake)
 
 
 async def test_unreachable_gateway_ends_the_run_and_can_be_retried(
@@ -512,14 +493,3 @@ async def test_messages_of_people_before_one_are_read(
     deletions = [one for one in intake.events if isinstance(one, Deleted)]
     deleted = [(one.address.chat, one.message_ids) for one in deletions]
     assert deleted == [(str(one), (str(by_bot.id),)) for one in (server.channel.id, thread.id)]
-
-
-async def test_channel_without_the_right_to_read_is_refused(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake, wire: SimWire
-) -> None:
-    async with running(platform, intake):
-        server.say("a question")
-        await wait_until(lambda: intake.received)
-        wire.fault("GET", "/channels/*/messages", status=403, code=50001)
-        with pytest.raises(Refused):
-            await platform.read_before(intake.received[0], 50)

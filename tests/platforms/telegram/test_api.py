@@ -1,106 +1,76 @@
 """Translation of the Bot API's errors, without the token in them."""
 
 import pytest
-from aiogram.exceptions import (
-    ClientDecodeError,
-    TelegramAPIError,
-    TelegramBadRequest,
-    TelegramConflictError,
-    TelegramEntityTooLarge,
-    TelegramForbiddenError,
-    TelegramMigrateToChat,
-    TelegramNotFound,
-    TelegramRetryAfter,
-    TelegramServerError,
-    TelegramUnauthorizedError,
-)
+from aiogram import exceptions
 from aiogram.methods import GetMe
 from pydantic import SecretStr
 
-from bot.errors import (
-    ContentRefused,
-    MessageNotFound,
-    OutcomeUnknown,
-    PlatformError,
-    RateLimited,
-    Refused,
-    SettingsError,
-    TokenRejected,
-    Unreachable,
-)
-from bot.platforms.telegram.api import (
-    BotApi,
-    ChatMoved,
-    NotEditable,
-    NotModified,
-    PollingConflict,
-    ReplyNotFound,
-    translate,
-)
+from bot import errors
+from bot.platforms.telegram import api
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.runtime.clock import SystemClock
 from bot.runtime.http_client import ConnectionFailed, InvalidAddress
 
+_REFUSALS = {
+    "Bad Request: CHAT_WRITE_FORBIDDEN": errors.Refused,
+    "Bad Request: not enough rights to send text": errors.Refused,
+    "Bad Request: TOPIC_CLOSED": errors.Refused,
+    "Bad Request: chat not found": errors.Refused,
+    "Bad Request: message to edit not found": errors.MessageNotFound,
+    "Bad Request: message to delete not found": errors.MessageNotFound,
+    "Bad Request: MESSAGE_ID_INVALID": errors.MessageNotFound,
+    "Bad Request: message can't be edited": api.NotEditable,
+    "Bad Request: message is not modified: s": api.NotModified,
+    "Bad Request: message to be replied not found": api.ReplyNotFound,
+    "Bad Request: REPLY_MESSAGE_ID_INVALID": api.ReplyNotFound,
+    "Bad Request: MESSAGE_TOO_LONG": errors.ContentRefused,
+    "Bad Request: ENTITY_BOUNDS_INVALID": errors.ContentRefused,
+    "Too Many Requests": errors.RateLimited,
+}
+_FAILURES = {
+    exceptions.TelegramUnauthorizedError(GetMe(), "Unauthorized"): errors.TokenRejected,
+    exceptions.TelegramForbiddenError(GetMe(), "Forbidden: bot was kicked"): errors.Refused,
+    exceptions.TelegramNotFound(GetMe(), "Not Found"): errors.Refused,
+    exceptions.TelegramEntityTooLarge(GetMe(), "Request Entity Too Large"): errors.Refused,
+    exceptions.TelegramMigrateToChat(GetMe(), "upgraded", -1005): api.ChatMoved,
+    exceptions.TelegramServerError(GetMe(), "Bad Gateway"): errors.OutcomeUnknown,
+    exceptions.TelegramConflictError(GetMe(), "Conflict: terminated"): api.PollingConflict,
+    exceptions.ClientDecodeError("Failed", ValueError(), "<html>"): errors.OutcomeUnknown,
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"): errors.OutcomeUnknown,
+    ConnectionFailed("no connection to api.example:443", sent=False): errors.Unreachable,
+    InvalidAddress(): errors.Unreachable,
+    ConnectionFailed("reset"): errors.OutcomeUnknown,
+    TimeoutError(): errors.OutcomeUnknown,
+}
 
-@pytest.mark.parametrize(
-    ("error", "meaning"),
-    [
-        (TelegramUnauthorizedError(GetMe(), "Unauthorized"), TokenRejected),
-        (TelegramForbiddenError(GetMe(), "Forbidden: bot was blocked by the user"), Refused),
-        (TelegramForbiddenError(GetMe(), "Forbidden: bot was kicked from the group chat"), Refused),
-        (TelegramBadRequest(GetMe(), "Bad Request: CHAT_WRITE_FORBIDDEN"), Refused),
-        (TelegramBadRequest(GetMe(), "Bad Request: not enough rights to send text"), Refused),
-        (TelegramBadRequest(GetMe(), "Bad Request: TOPIC_CLOSED"), Refused),
-        (TelegramNotFound(GetMe(), "Not Found"), Refused),
-        (TelegramBadRequest(GetMe(), "Bad Request: chat not found"), Refused),
-        (TelegramEntityTooLarge(GetMe(), "Request Entity Too Large"), Refused),
-        (TelegramBadRequest(GetMe(), "Bad Request: message to edit not found"), MessageNotFound),
-        (TelegramBadRequest(GetMe(), "Bad Request: message to delete not found"), MessageNotFound),
-        (TelegramBadRequest(GetMe(), "Bad Request: message can't be edited"), NotEditable),
-        (TelegramBadRequest(GetMe(), "Bad Request: message is not modified: s"), NotModified),
-        (TelegramBadRequest(GetMe(), "Bad Request: MESSAGE_ID_INVALID"), MessageNotFound),
-        (
-            TelegramBadRequest(GetMe(), "Bad Request: message to be replied not found"),
-            ReplyNotFound,
-        ),
-        (TelegramBadRequest(GetMe(), "Bad Request: REPLY_MESSAGE_ID_INVALID"), ReplyNotFound),
-        (TelegramBadRequest(GetMe(), "Bad Request: MESSAGE_TOO_LONG"), ContentRefused),
-        (TelegramBadRequest(GetMe(), "Bad Request: ENTITY_BOUNDS_INVALID"), ContentRefused),
-        (TelegramMigrateToChat(GetMe(), "upgraded", -1005), ChatMoved),
-        (TelegramServerError(GetMe(), "Bad Gateway"), OutcomeUnknown),
-        (TelegramConflictError(GetMe(), "Conflict: terminated"), PollingConflict),
-        (TelegramAPIError(GetMe(), "Too Many Requests"), RateLimited),
-        (ClientDecodeError("Failed to decode", ValueError(), "<html>"), OutcomeUnknown),
-        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), OutcomeUnknown),
-        (ConnectionFailed("no connection to api.example:443", sent=False), Unreachable),
-        (InvalidAddress(), Unreachable),
-        (ConnectionFailed("reset"), OutcomeUnknown),
-        (TimeoutError(), OutcomeUnknown),
-    ],
-    ids=lambda value: value if isinstance(value, str) else None,
-)
-def test_api_errors_are_translated(error: Exception, meaning: type[PlatformError]) -> None:
-    assert type(translate(error)) is meaning
+
+@pytest.mark.parametrize("words", _REFUSALS)
+def test_refusals_are_told_apart_by_their_words(words: str) -> None:
+    error = exceptions.TelegramAPIError(GetMe(), words)
+    assert type(api.translate(error)) is _REFUSALS[words]
+
+
+@pytest.mark.parametrize("error", _FAILURES, ids=lambda error: type(error).__name__)
+def test_failures_are_translated(error: Exception) -> None:
+    assert type(api.translate(error)) is _FAILURES[error]
 
 
 def test_only_an_internal_error_of_the_bot_api_ends_a_request() -> None:
-    over = translate(TelegramServerError(GetMe(), "Internal Server Error"))
-    assert isinstance(over, OutcomeUnknown)
+    over = api.translate(exceptions.TelegramServerError(GetMe(), "Internal Server Error"))
+    assert isinstance(over, errors.OutcomeUnknown)
     assert over.is_over
-    for error in (TelegramServerError(GetMe(), "Bad Gateway"), ConnectionFailed("reset")):
-        unknown = translate(error)
-        assert isinstance(unknown, OutcomeUnknown)
-        assert not unknown.is_over
+    unknown = [exceptions.TelegramServerError(GetMe(), "Bad Gateway"), ConnectionFailed("reset")]
+    assert not any(getattr(api.translate(error), "is_over", True) for error in unknown)
 
 
 def test_flood_control_error_has_retry_after() -> None:
-    translated = translate(TelegramRetryAfter(GetMe(), "Too Many Requests", 7))
-    assert isinstance(translated, RateLimited)
-    assert translated.retry_after_seconds == 7
+    limited = api.translate(exceptions.TelegramRetryAfter(GetMe(), "Too Many Requests", 7))
+    assert isinstance(limited, errors.RateLimited)
+    assert limited.retry_after_seconds == 7
 
 
 @pytest.mark.parametrize("token", [None, SecretStr("canary"), SecretStr("12 canary:x")])
 async def test_missing_or_malformed_token_is_a_settings_error(token: SecretStr | None) -> None:
-    with pytest.raises(SettingsError, match="TROUPE_TELEGRAM__TOKEN") as caught:
-        BotApi(TelegramSettings(token=token), SystemClock())
+    with pytest.raises(errors.SettingsError, match="TROUPE_TELEGRAM__TOKEN") as caught:
+        api.BotApi(TelegramSettings(token=token), SystemClock())
     assert "canary" not in str(caught.value)

@@ -106,32 +106,6 @@ async def test_call_is_answered_while_the_server_stands_still_and_stored_once(
             stored = "webhook_call_stored_late"
             await wait_until(lambda: [one["event"] for one in logs].count(stored) >= 2)
 
-    assert await store.states() == ["new"]
+    assert await store.states() == ["new"], "a repetition is recognised by its key"
     assert await store.conversations() == 1
     assert set(store.woken) == {"telegram:5"}
-
-
-async def test_late_commit_after_the_answer_is_not_answered_twice(rig: Rig, store: Store) -> None:
-    """The row that a call stored late is answered before the platform calls again."""
-    async with called(rig, store) as address:
-        with frozen_postgres(store.folder):
-            assert (await call(address))[0] == HTTPStatus.SERVICE_UNAVAILABLE
-        await wait_until(lambda: len(store.woken) > 0)
-        done = inbox.update().values(state="done", payload=None)
-        await store.database.write(lambda c: c.execute(done))
-        await call_until_stored(address)
-
-    assert await store.states() == ["done"], "the repetition is recognised by its key"
-
-
-async def test_call_that_is_lost_with_its_connection_is_stored_by_the_next_one(
-    rig: Rig, store: Store
-) -> None:
-    """The process that was called ends before the server goes on."""
-    with frozen_postgres(store.folder):
-        async with called(rig, store) as address:
-            assert (await call(address))[0] == HTTPStatus.SERVICE_UNAVAILABLE
-    async with called(rig, store) as address:
-        await call_until_stored(address)
-
-    assert await store.states() == ["new"]

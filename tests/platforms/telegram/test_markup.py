@@ -163,10 +163,3 @@ def test_text_without_mentions_has_no_entities() -> None:
 def test_mention_with_code_in_the_middle_is_none() -> None:
     text, _ = render_markdown("@`h`ere and @he`re` but `@here`")
     assert text == "\uff20here and \uff20here but @here"
-
-
-def test_mention_entities_stop_at_the_limit() -> None:
-    _, marks = render_markdown("@name " * 120)
-    assert marks is not None
-    assert len(marks) == 100
-    assert all(isinstance(mark, MessageEntity) for mark in marks)

@@ -34,6 +34,7 @@ from tests.support.surfaces import find
 pytestmark = pytest.mark.service
 
 ALICE, BOB, GROUP, FORUM = 5, 6, -100, -200
+FILE = Attachment("prompt-1.txt", "You are Nora.")
 PRIVATE_CHAT = Address("telegram", str(ALICE))
 GROUP_CHAT = Address("telegram", str(GROUP))
 
@@ -106,8 +107,8 @@ async def test_hostile_markup_is_sent_as_it_reads(rig: Rig, surface: Surface) ->
 # --- requests --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", [None, Attachment("prompt-1.txt", "You are Nora.")])
-async def test_buttons_stand_in_their_rows(
+@pytest.mark.parametrize("file", [None, FILE])
+async def test_buttons_stand_in_their_rows_until_an_edit_without_them(
     rig: Rig, surface: Surface, file: Attachment | None
 ) -> None:
     content = MessageContent("hi", buttons=(Button("Stop", "stop"), Button("2/3", "next", row=1)))
@@ -120,13 +121,9 @@ async def test_buttons_stand_in_their_rows(
         [{"text": "2/3", "callback_data": "next"}],
     ]
     assert await surface.find(message, MessageSearch(None, set())) == sent
-
-
-async def test_edit_without_buttons_removes_them(rig: Rig, surface: Surface) -> None:
-    content = MessageContent("hi", buttons=(Button("Stop", "stop"),))
-    sent = await surface.send(OutgoingMessage(PRIVATE_CHAT, content, nonce="n"))
-    await surface.edit(PRIVATE_CHAT, sent, MessageContent("hi"))
-    assert "reply_markup" not in rig.telegram.msgs[ALICE][int(sent)]
+    if file is None:
+        await surface.edit(PRIVATE_CHAT, sent, MessageContent("hi"))
+        assert "reply_markup" not in rig.telegram.msgs[ALICE][int(sent)]
 
 
 async def test_message_is_sent_plain_without_preview_as_a_reply(rig: Rig, surface: Surface) -> None:
@@ -168,11 +165,9 @@ async def test_message_is_sent_to_its_topic(rig: Rig, surface: Surface) -> None:
 
 
 async def test_file_is_sent_with_a_caption_as_a_reply(rig: Rig, surface: Surface) -> None:
-    file = Attachment("prompt-1.txt", "You are Nora.")
+    content = MessageContent("for @alice")
     sent = await surface.send(
-        OutgoingMessage(
-            GROUP_CHAT, MessageContent("for @alice"), nonce="n", reply_to="1", file=file
-        )
+        OutgoingMessage(GROUP_CHAT, content, nonce="n", reply_to="1", file=FILE)
     )
 
     (call,) = rig.calls("sendDocument")
@@ -198,11 +193,8 @@ async def test_edit_and_delete_may_be_repeated(rig: Rig, surface: Surface) -> No
     for _ in range(2):
         await surface.delete(PRIVATE_CHAT, sent)
     assert rig.telegram.texts(ALICE) == []
-
-
-async def test_edit_of_a_deleted_message_raises_message_not_found(surface: Surface) -> None:
     with pytest.raises(MessageNotFound):
-        await surface.edit(PRIVATE_CHAT, "99", MessageContent("text"))
+        await surface.edit(PRIVATE_CHAT, sent, MessageContent("text"))
 
 
 async def test_group_that_became_a_supergroup_is_followed(rig: Rig, surface: Surface) -> None:
@@ -220,12 +212,6 @@ async def test_group_that_became_a_supergroup_is_followed(rig: Rig, surface: Sur
     with pytest.raises(MessageNotFound):
         await surface.edit(GROUP_CHAT, before, MessageContent("never"))
     assert rig.telegram.texts(GROUP) == ["before"]
-
-
-def test_limits_differ_by_the_kind_of_chat(rig: Rig) -> None:
-    surface = rig.bot().surface
-    assert surface.limits(PRIVATE_CHAT).seconds_between_edits == 1.2
-    assert surface.limits(GROUP_CHAT).seconds_between_edits == 3.5
 
 
 # --- errors -----------------------------------------------------------------------------------
@@ -313,35 +299,31 @@ async def test_find_skips_messages_of_others_and_known_ones(rig: Rig, surface: S
 
 
 @pytest.mark.parametrize(
-    ("at", "tries"), [(PRIVATE_CHAT, 64), (GROUP_CHAT, 8)], ids=["private", "group"]
+    ("at", "chatter", "tries"),
+    [(PRIVATE_CHAT, 0, 64), (GROUP_CHAT, 0, 8), (GROUP_CHAT, 80, 64)],
+    ids=["private", "group", "lively group"],
 )
-async def test_find_returns_none_for_a_message_that_never_arrived(
-    rig: Rig, surface: Surface, at: Address, tries: int
+async def test_find_probes_a_bounded_number_of_ids(
+    rig: Rig, surface: Surface, at: Address, chatter: int, tries: int
 ) -> None:
+    for _ in range(chatter):
+        rig.telegram.say(BOB, "chatter", chat=GROUP)
     assert await find(surface, at, "…", after="1", known=set()) is None
     assert len(rig.calls("editMessageText")) == tries
 
 
 async def test_find_returns_a_file_among_texts(rig: Rig, surface: Surface) -> None:
-    file = Attachment("prompt-1.txt", "You are Nora.")
     await send(surface, "of a version before", GROUP_CHAT)
     rig.telegram.fault("sendDocument", drop=True, after=True)
     with pytest.raises(OutcomeUnknown):
         await surface.send(
-            OutgoingMessage(GROUP_CHAT, MessageContent("for @alice"), nonce="n", file=file)
+            OutgoingMessage(GROUP_CHAT, MessageContent("for @alice"), nonce="n", file=FILE)
         )
 
-    found = await find(surface, GROUP_CHAT, "for @alice", file, after="1", known=set())
+    found = await find(surface, GROUP_CHAT, "for @alice", FILE, after="1", known=set())
 
     assert found == "3"
     assert rig.telegram.texts(GROUP) == ["of a version before", "for @alice"]
-
-
-async def test_find_probes_a_bounded_number_of_ids(rig: Rig, surface: Surface) -> None:
-    for _ in range(80):
-        rig.telegram.say(BOB, "chatter", chat=GROUP)
-    assert await find(surface, GROUP_CHAT, "…", after="1", known=set()) is None
-    assert len(rig.calls("editMessageText")) == 64
 
 
 class LivelyGroup(BotApi):
@@ -381,24 +363,14 @@ async def test_find_goes_on_where_telegram_asked_it_to_wait(
     assert group.probed == [*range(2, last + 1)]
 
 
-async def test_find_without_after_starts_at_the_newest_known_id(rig: Rig, surface: Surface) -> None:
-    first = await send(surface, "…")
-    lost = await send(surface, "…")
+async def test_find_starts_at_the_newest_known_message(rig: Rig, surface: Surface) -> None:
+    first, lost = await send(surface, "…"), await send(surface, "…")
     assert await find(surface, PRIVATE_CHAT, "…", after=None, known={first}) == lost
-
-
-async def test_find_ignores_messages_older_than_the_newest_known(
-    rig: Rig, surface: Surface
-) -> None:
     await send(surface, "…", GROUP_CHAT)
-    known = await send(surface, "…", GROUP_CHAT)
-    assert await find(surface, GROUP_CHAT, "…", after="1", known={known}) is None
-
-
-async def test_messages_before_the_newest_known_are_not_probed(rig: Rig, surface: Surface) -> None:
     for _ in range(80):
         rig.telegram.say(BOB, "chatter", chat=GROUP)
     known = await send(surface, "…", GROUP_CHAT)
+    assert await find(surface, GROUP_CHAT, "…", after="1", known={known}) is None
     lost = await send(surface, "…", GROUP_CHAT)
     assert await find(surface, GROUP_CHAT, "…", after="1", known={known}) == lost
 

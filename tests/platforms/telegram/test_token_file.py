@@ -53,20 +53,6 @@ async def test_revoked_token_stops_nothing_until_its_file_has_the_new_one(
         assert await bot.check()
 
 
-async def test_token_that_is_replaced_before_it_is_revoked_is_used_for_the_next_calls(
-    rig: Rig, file: Path
-) -> None:
-    async with rig.running(token=None, token_file=file) as bot:
-        rig.telegram.say(1, "before")
-        await rig.wait_for_texts("before")
-        write(file, _NEW)
-        rig.telegram.token = _NEW
-        assert await bot.check()
-        rig.telegram.say(1, "after")
-        await rig.wait_for_texts("before", "after")
-        assert bot.connection_error is None
-
-
 _SECRET, _NEW_SECRET = "a-secret-of-telegram_1", "a-secret-of-telegram_2"
 _HEADER = "X-Telegram-Bot-Api-Secret-Token"
 
@@ -120,18 +106,6 @@ async def test_process_on_standby_takes_calls_with_the_secret_of_a_replaced_toke
     await wait_until(lambda: bot.admits_call({_HEADER: after}))
     assert not bot.admits_call({_HEADER: before})
     await bot.close()
-
-
-async def test_token_that_is_refused_at_the_start_is_replaced_in_its_file(
-    rig: Rig, file: Path
-) -> None:
-    write(file, _NEW)
-    async with rig.running(token=None, token_file=file) as bot:
-        await rig.telegram.wait(lambda: "token" in (bot.connection_error or ""))
-        write(file, rig.telegram.token)
-        rig.telegram.say(1, "hello")
-        await rig.wait_for_texts("hello")
-        assert bot.connection_error is None
 
 
 @pytest.mark.parametrize("is_refused_at_start", [True, False])

@@ -84,22 +84,6 @@ async def test_telegram_calls_and_the_message_is_stored(rig: Rig) -> None:
     assert not rig.calls("getUpdates")
 
 
-async def test_unknown_variant_in_a_call_does_not_lose_the_message(rig: Rig) -> None:
-    media = {"star_count": 1, "paid_media": [{"type": "hologram"}]}
-    async with called(rig):
-        rig.telegram.say(1, "hello", paid_media=media)
-        await rig.wait_for_texts("hello")
-
-
-async def test_polling_removes_the_webhook(rig: Rig) -> None:
-    async with called(rig):
-        await rig.telegram.wait(lambda: rig.telegram.wh)
-    async with rig.running():
-        rig.telegram.say(1, "hello again")
-        await rig.wait_for_texts("hello again")
-    assert rig.telegram.wh is None
-
-
 async def test_telegram_calls_again_until_the_message_is_stored(rig: Rig) -> None:
     rig.intake.failures = math.inf
     async with called(rig):
@@ -129,13 +113,6 @@ async def test_process_on_standby_takes_calls(rig: Rig) -> None:
     async with called(rig, is_standby=True) as address:
         assert (await call(address, json.dumps(GOOD).encode()))[0] == HTTPStatus.OK
     assert rig.intake.texts == ["hello"]
-
-
-async def test_text_with_half_a_character_is_stored(rig: Rig) -> None:
-    body = json.dumps(GOOD).replace("hello", "half \\ud83d")
-    async with called(rig, is_standby=True) as address:
-        assert (await call(address, body.encode()))[0] == HTTPStatus.OK
-    assert rig.intake.texts == ["half ?"]
 
 
 async def test_call_that_cannot_be_stored_says_when_to_call_again(rig: Rig) -> None:

@@ -1,44 +1,16 @@
 """Answers as a terminal shows them."""
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 
 from bot.platforms.terminal.rendering import TextRenderer
 
-TEXT = """\
-[Nora]
-# The harbour
-
-*She smiles.* "Hello **there**," she says, and looks out over the wide sea for a long time.
-A second line.
-
-1. one, in a line that is longer than sixty columns and has to be wrapped
-2. two
-   - nested <b>html</b>
-
-```python
-def f(x):
-    '''doc'''
-
-    return x
-```
-After [a link](http://x.y) and `code`.
-
-| a | b |
-|---|---|
-| 1 | 二 |
-
-> hello 你好，世界。今天天气很好，我们去公园散步吧，然后一起吃饭，再去看电影，好不好？
-
-    indented
-
-~~~
-not closed
-"""
+FOLDER = Path(__file__).parent
+TEXT = (FOLDER / "answer_source.txt").read_text("utf-8")
 COLORS = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -47,40 +19,7 @@ def whole(text: str, columns: int = 60) -> str:
 
 
 def test_markdown_is_rendered_for_a_terminal() -> None:
-    assert whole(TEXT) == snapshot("""\
-Nora
-The harbour
-
-She smiles. "Hello there," she says, and looks out over the
-wide sea for a long time.
-A second line.
-
- 1 one, in a line that is longer than sixty columns and has
-   to be wrapped
- 2 two
-    • nested <b>html</b>
-
-def f(x):
-    '''doc'''
-
-    return x
-
-After a link (http://x.y) and code.
-
-
- a  b \n\
- ─────
- 1  二
-
-
-▌ hello \n\
-▌ 你好，世界。今天天气很好，我们去公园散步吧，然后一起吃
-▌ 饭，再去看电影，好不好？
-
-indented
-
-not closed\
-""")
+    assert whole(TEXT) == (FOLDER / "answer_shown.txt").read_text("utf-8").removesuffix("\n")
 
 
 @pytest.mark.parametrize("columns", [20, 60, 80])

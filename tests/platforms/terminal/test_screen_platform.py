@@ -313,26 +313,15 @@ async def test_nothing_controls_the_terminal(service: FakeService, terminal: Ter
             assert sequence not in terminal.raw
 
 
-async def test_message_that_is_sent_again_is_printed_once(
+async def test_message_is_printed_once_and_again_when_it_changed(
     service: FakeService, terminal: Terminal
 ) -> None:
     async with chatting(service, terminal):
         terminal.enter("story")
         await terminal.shows("Once upon a time.", "alice>")
-        sent = await service.send("Again.", "n1")
-        assert await service.send("Again.", "n1") == sent
-        await service.edit(sent, "Again.")
-        await service.edit(sent, "Again.\n\nMore.")
-        await terminal.shows("Once upon a time.", "Again.", "More.", "alice>")
-
-
-async def test_printed_text_that_changed_is_printed_again(
-    service: FakeService, terminal: Terminal
-) -> None:
-    async with chatting(service, terminal):
-        terminal.enter("story")
-        await terminal.shows("Once upon a time.", "alice>")
-        sent = await service.send("One.\n\nTwo.\n\nThree.\n", "n1")
+        sent = await service.send("One.\n\nTwo.", "n1")
+        assert await service.send("One.\n\nTwo.", "n1") == sent
+        await service.edit(sent, "One.\n\nTwo.\n\nThree.\n")
         await service.send("Four.", "n2")
         await service.edit(sent, "ONE.\n\nTwo.")
         await terminal.shows("One.", "Two.", "Three.", "Four.", "ONE.", "Two.", "alice>")

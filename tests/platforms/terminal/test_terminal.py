@@ -76,12 +76,19 @@ def surface() -> tuple[TerminalSurface, io.StringIO]:
 # --- input -----------------------------------------------------------------------------------
 
 
-async def test_piped_line_is_answered_before_the_end() -> None:
-    assert await FakeService().run(piped(b"hello\n")) == "You said hello.\n"
-
-
-async def test_last_line_without_a_line_break_is_read() -> None:
-    assert await FakeService().run(piped(b"one\r\n\n  \ntwo")) == "You said one.\nYou said two.\n"
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (b"hello\n", "You said hello.\n"),
+        (b"one\r\n\n  \ntwo", "You said one.\nYou said two.\n"),
+        (b"/preset use nova\n/quit\nnever read\n", "You said /preset use nova.\n"),
+    ],
+)
+async def test_piped_lines_are_answered_before_the_end(given: bytes, shown: str) -> None:
+    service = FakeService()
+    assert await service.run(piped(given)) == shown
+    is_command = service.received[0].wake is WakeReason.COMMAND
+    assert is_command == given.startswith(b"/")
 
 
 async def test_files_and_closed_input_are_read_to_the_end(
@@ -109,23 +116,11 @@ async def test_as_command_changes_the_author() -> None:
     assert shown.splitlines()[0] == "Your name is 王小明; /as NAME changes it."
 
 
-async def test_commands_are_received_and_quit_ends() -> None:
-    service = FakeService()
-
-    await service.run(piped(b"/preset use nova\n/quit\nnever read\n"))
-
-    assert [(one.text, one.wake) for one in service.received] == [
-        ("/preset use nova", WakeReason.COMMAND)
-    ]
-
-
 async def test_external_keys_differ_between_runs() -> None:
     service = FakeService()
-
-    await service.run(piped(b"hello\nhello\n"))
-    await service.run(piped(b"hello\n"))
-
-    assert len({one.external_key for one in service.received}) == 3
+    for _ in range(2):
+        await service.run(piped(b"hello\nhello\n"))
+    assert len({one.external_key for one in service.received}) == 4
 
 
 async def test_long_lines_and_invalid_bytes_are_read(tmp_path: Path) -> None:
@@ -141,44 +136,25 @@ async def test_long_lines_and_invalid_bytes_are_read(tmp_path: Path) -> None:
 # --- output ----------------------------------------------------------------------------------
 
 
-async def test_edit_prints_only_what_it_adds() -> None:
+async def test_edit_prints_what_it_adds_or_the_changed_message() -> None:
     surface_, screen = surface()
-    message = await send(surface_, "Once", "n1")
-
-    await surface_.edit(CHANNEL, message, MessageContent("Once upon"))
-    await surface_.edit(CHANNEL, message, MessageContent("Once upon"))
-    await surface_.edit(CHANNEL, message, MessageContent("Once upon a time."))
-
+    first = await send(surface_, "Once", "n1")
+    assert await send(surface_, "Once", "n1") == first, "the same nonce"
+    for text in ("Once upon", "Once upon", "Once upon a time."):
+        await surface_.edit(CHANNEL, first, MessageContent(text))
     assert screen.getvalue() == "Once upon a time."
 
-
-async def test_edit_of_printed_text_prints_the_message_again() -> None:
-    surface_, screen = surface()
-    first = await send(surface_, "Wrong", "n1")
-
-    await surface_.edit(CHANNEL, first, MessageContent("Right"))
+    await surface_.edit(CHANNEL, first, MessageContent("Never"))
     await send(surface_, "Next", "n2")
-    await surface_.edit(CHANNEL, first, MessageContent("Right"))
+    await surface_.edit(CHANNEL, first, MessageContent("Never"))
     await surface_.edit(CHANNEL, "of-an-earlier-run:1", MessageContent("Old"))
     surface_.end_line()
-
-    assert screen.getvalue() == "Wrong\nRight\nNext\nOld\n"
-
-
-async def test_same_nonce_prints_once() -> None:
-    surface_, screen = surface()
-
-    first = await send(surface_, "Hello", "n1")
-
-    assert await send(surface_, "Hello", "n1") == first
-    assert screen.getvalue() == "Hello"
+    assert screen.getvalue() == "Once upon a time.\nNever\nNext\nOld\n"
 
 
 async def test_control_characters_are_removed() -> None:
     surface_, screen = surface()
-
     await send(surface_, "\x1b]0;title\x07\x1b[2Jred\ttab\r\nline\x9b1m", "n1")
-
     assert screen.getvalue() == "]0;title[2Jred\ttab\nline1m"
 
 

@@ -75,22 +75,6 @@ async def test_message_is_answered_and_a_restart_loses_nothing(tmp_path: Path) -
         await again.wait_for_texts("hello", "hello", "more", "more")
 
 
-async def test_message_that_was_stored_while_nothing_ran_is_answered_once(tmp_path: Path) -> None:
-    settings = write_settings(tmp_path, [NORA])
-    async with serving(settings) as service:
-        channel = await open_channel(service)
-        store = service.container.web_channels
-    async with serving(settings) as service:
-        channel.store = service.container.web_channels
-        await channel.say("one")
-        await channel.wait_for_texts("one", "one")
-    assert store is not channel.store
-    async with serving(settings) as service:
-        channel.store = service.container.web_channels
-        await channel.say("two")
-        await channel.wait_for_texts("one", "one", "two", "two")
-
-
 async def test_edit_is_answered_again_in_the_same_message(tmp_path: Path) -> None:
     async with serving(write_settings(tmp_path, [NORA])) as service:
         channel = await open_channel(service)
