@@ -27,6 +27,7 @@ from bot.chat.incoming import (
     source_name,
 )
 from bot.errors import StoreError
+from bot.platforms.receiving import read_cursors
 from bot.platforms.telegram.api import ChatMoved
 from bot.platforms.telegram.incoming import scopes_of
 from bot.ports import Intake
@@ -75,8 +76,12 @@ class MovedChats:
     async def load(self, store: Intake) -> None:
         """Read stored moves, also of other processes; may raise `StoreError`."""
         self._store = store
-        for name, first in (await store.cursors(self._prefix)).items():
-            self._keep(int(first), int(name.removeprefix(self._prefix)))
+        moves = read_cursors(
+            await store.cursors(self._prefix),
+            lambda name, first: (int(first), int(name.removeprefix(self._prefix))),
+        )
+        for first, now in moves:
+            self._keep(first, now)
         self._is_loaded = True
 
     async def look_up(self, incomings: Iterable[Incoming], store: Intake) -> None:
