@@ -5,32 +5,45 @@ import heapq
 import itertools
 import struct
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-
+from collections.abc import AsyncGenerator
+from collections.abc import Callable
+from collections.abc import Sequence
 from typing_extensions import override
-
 from bot.chat.incoming import Address
 from bot.chat.operation import ModelHealth
-from bot.chat.outgoing import Attachment, Limits, MessageContent, MessageSearch, OutgoingMessage
-from bot.chat.prompt import (
-    Delta,
-    Finish,
-    FinishReason,
-    GenerationEvent,
-    Prompt,
-    PromptDescription,
-    QueuePosition,
-    RateLimitWait,
-    ReasoningDelta,
-    TemplateChoice,
-)
+from bot.chat.outgoing import Attachment
+from bot.chat.outgoing import Limits
+from bot.chat.outgoing import MessageContent
+from bot.chat.outgoing import MessageSearch
+from bot.chat.outgoing import OutgoingMessage
+from bot.chat.prompt import Delta
+from bot.chat.prompt import Finish
+from bot.chat.prompt import FinishReason
+from bot.chat.prompt import GenerationEvent
+from bot.chat.prompt import Prompt
+from bot.chat.prompt import PromptDescription
+from bot.chat.prompt import QueuePosition
+from bot.chat.prompt import RateLimitWait
+from bot.chat.prompt import ReasoningDelta
+from bot.chat.prompt import TemplateChoice
 from bot.chat.story import PackedVector
-from bot.errors import EmbeddingError, MessageNotFound, OutcomeUnknown, PlatformError
+from bot.errors import EmbeddingError
+from bot.errors import MessageNotFound
+from bot.errors import OutcomeUnknown
+from bot.errors import PlatformError
 from bot.platforms.local_platform import LocalPlatform
-from bot.ports import Backend, Clock, Embedder, Intake, Surface, TextTokenCounter
+from bot.ports import Backend
+from bot.ports import Clock
+from bot.ports import Embedder
+from bot.ports import Intake
+from bot.ports import Surface
+from bot.ports import TextTokenCounter
 from bot.prompting.fit import estimate_message_tokens
 from bot.prompting.text.tokens import counter_for_model
 from bot.runtime.in_process import InProcessSignals
+from bot.errors import Refused
+from bot.ports import PrivateChats
+
 
 CHAT = Address("discord", "1")
 LIMITS = Limits(
@@ -99,8 +112,9 @@ class FakeSurface(Surface):
         self.calls: list[tuple[str, str]] = []  # ("edit", "the text"), ...
         self.gate: asyncio.Event | None = None  # if set, calls wait for it
         self.responses_to_lose = 0  # so many sends arrive but raise OutcomeUnknown
-        self.nonces: list[str] = []  # of every send
-        self.replied_to: list[str | None] = []  # by every send
+        self.sent: list[OutgoingMessage] = []  # of every send that was tried
+        self.shown: dict[str, MessageContent] = {}  # by message id
+        self.edits, self.unchanged_edits = 0, 0  # that took effect; of these, without a change
         self.contents: list[MessageContent] = []  # of every send and edit
         self.interactions: list[str] = []  # of edits that have one
         self.threads: dict[str, str] = {}  # by message id, the one that its thread is opened from
@@ -118,14 +132,14 @@ class FakeSurface(Surface):
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
-        self.nonces.append(message.nonce)
-        self.replied_to.append(message.reply_to)
+        self.sent.append(message)
         self.contents.append(message.content)
         await self._record("send", message.text)
         if self._limits.can_repeat_sends and message.nonce in self._by_nonce:
             return self._by_nonce[message.nonce]
         message_id = self._by_nonce[message.nonce] = str(next(self._ids))
         self.messages[message_id] = message.text
+        self.shown[message_id] = message.content
         if message.file is not None:
             self.files[message_id] = message.file
         if message.thread is not None:
@@ -152,6 +166,9 @@ class FakeSurface(Surface):
         if message_id not in self.messages:
             raise MessageNotFound(f"no message {message_id}")
         self.messages[message_id] = text
+        self.edits += 1
+        self.unchanged_edits += self.shown.get(message_id) == content
+        self.shown[message_id] = content
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
@@ -184,6 +201,20 @@ class FakeSurface(Surface):
             await self.gate.wait()
         if self._errors.get(call):
             raise self._errors[call].popleft()
+
+
+class FakePrivateChats(PrivateChats):
+    """Opens a chat with each person, or with nobody."""
+
+    def __init__(self, *, refuses: bool = False) -> None:
+        self._refuses = refuses
+
+    @override
+    async def private_chat(self, person: str) -> Address:
+        if self._refuses:
+            raise Refused("nobody")
+        platform, _, number = person.partition(":")
+        return Address(platform, f"dm-{number}")
 
 
 class FakePlatform(LocalPlatform):

@@ -4,22 +4,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from typing_extensions import override
 
 from bot.chat.command import Command
-from bot.chat.incoming import Address, Person, Request, Said
-from bot.chat.outgoing import OutgoingMessage
+from bot.chat.incoming import Person, Request, Said
 from bot.commands.admin_notes import AdminNotes
 from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.request import CommandRequest
 from bot.errors import PlatformError, Refused, Unreachable, UserError
-from bot.ports import PrivateChats
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import PresetResolver
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
 from bot.texts.text import translatable
-from tests.fakes import FakeClock, FakeSurface
+from tests.fakes import FakeClock, FakePrivateChats, FakeSurface
 from tests.samples import make_incoming
 
 NOTE = translatable("⚠ A model fails.")
@@ -30,31 +27,9 @@ def said(chat: str, scopes: Sequence[str] | None = None) -> Said:
     return replace(incoming, scopes=tuple(scopes or (f"telegram:{chat}", "guild:1")))
 
 
-class RecordingSurface(FakeSurface):
-    """Also remembers where messages were sent."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent: list[OutgoingMessage] = []
-
-    @override
-    async def send(self, message: OutgoingMessage) -> str:
-        message_id = await super().send(message)
-        self.sent.append(message)
-        return message_id
-
-
-class FakePrivateChats(PrivateChats):
-    """A platform where each person is written to in a chat of their own."""
-
-    @override
-    async def private_chat(self, person: str) -> Address:
-        return Address("telegram", f"dm-{person.removeprefix('telegram:')}")
-
-
 class Notes:
     def __init__(self, database: Database, operators: Sequence[str] = ()) -> None:
-        self.surface = RecordingSurface()
+        self.surface = FakeSurface()
         settings = SqlChatSettings(database, FakeClock())
         surfaces, chats = {"telegram": self.surface}, {"telegram": FakePrivateChats()}
         self.clock = FakeClock()

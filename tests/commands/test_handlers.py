@@ -82,6 +82,8 @@ ARGUMENTS = {
     "preset who": "hi",
 }
 HERE = replace(make_incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:1"))
+BY = HERE.author.id
+CHANNEL, SERVER = HERE.scopes[0], HERE.scopes[-1]
 
 
 class Setup(TurnSetup):
@@ -104,8 +106,8 @@ class Setup(TurnSetup):
             raise self.platform_error
         return self.admin
 
-    async def use(self, scope: str, name: str) -> None:
-        await self.resolver.set_active(scope, [self.resolver.find(name)], "telegram:1")
+    async def use(self, scope: str, *names: str) -> None:
+        await self.resolver.set_active(scope, [*map(self.resolver.find, names)], "telegram:1")
 
     async def run_command(self, line: str) -> CommandResult:
         command = parse(line)
@@ -301,35 +303,39 @@ async def test_help_shows_the_fields_of_a_form(setup: Setup) -> None:
     )
 
 
-async def test_new_takes_the_number_of_a_greeting(setup: Setup) -> None:
-    await setup.run_command("/preset use fox")
-
-    assert (await setup.run_command("/new 2")).greeting == "Ho, Alice."
-    assert (await setup.run_command("/new")).greeting == "Hi, Alice."
-    with pytest.raises(UserError, match="Give its number"):
-        await setup.run_command("/new two")
-    for wrong in ("/new 3", "/new 0"):
-        with pytest.raises(UserError, match=r"^fox has 2 greetings\. Choose one: /new 1 to /new 2"):
-            await setup.run_command(wrong)
-
-
-async def test_several_characters_are_greeted_by_greetings_for_groups(setup: Setup) -> None:
-    await setup.run_command("/preset use crowd")
-    assert (await setup.run_command("/new")).greeting == "Alone."
-
-    await setup.run_command("/preset add nova")
-
-    assert (await setup.run_command("/new 2")).greeting == "All of you."
-    assert (await setup.run_command("/new")).greeting == "Everybody!"
+@pytest.mark.parametrize(
+    ("active", "line", "greeting"),
+    [
+        (["fox"], "/new 2", "Ho, Alice."),
+        (["fox"], "/new", "Hi, Alice."),
+        (["crowd"], "/new", "Alone."),
+        (["crowd", "nova"], "/new 2", "All of you."),
+        (["nova"], "/new 1", "Hi, Nova here."),
+    ],
+)
+async def test_new_takes_the_number_of_a_greeting(
+    setup: Setup, active: list[str], line: str, greeting: str
+) -> None:
+    await setup.use(CHANNEL, *active)
+    assert (await setup.run_command(line)).greeting == greeting
 
 
-async def test_new_says_how_many_greetings_there_are(setup: Setup) -> None:
-    with pytest.raises(UserError, match=r"^assistant has no greeting"):
-        await setup.run_command("/new 1")
-    await setup.run_command("/preset use nova")
-    with pytest.raises(UserError, match=r"^nova has only one greeting"):
-        await setup.run_command("/new 2")
-    assert (await setup.run_command("/new 1")).greeting == "Hi, Nova here."
+@pytest.mark.parametrize(
+    ("active", "line", "problem"),
+    [
+        ("fox", "/new two", "Give its number"),
+        ("fox", "/new 3", r"^fox has 2 greetings\. Choose one: /new 1 to /new 2"),
+        ("fox", "/new 0", r"^fox has 2 greetings\. Choose one: /new 1 to /new 2"),
+        ("assistant", "/new 1", "^assistant has no greeting"),
+        ("nova", "/new 2", "^nova has only one greeting"),
+    ],
+)
+async def test_new_says_how_many_greetings_there_are(
+    setup: Setup, active: str, line: str, problem: str
+) -> None:
+    await setup.use(CHANNEL, active)
+    with pytest.raises(UserError, match=problem):
+        await setup.run_command(line)
 
 
 async def test_admins_of_the_service_are_admins_everywhere(setup: Setup) -> None:
@@ -419,10 +425,6 @@ async def test_prompts_are_for_operators(database: Database, is_private: bool) -
     assert "instructions" not in (await setup.run_command("/preset show nova")).text
     with pytest.raises(UserError, match="Only the operators"):
         await setup.run_command("/context prompt")
-
-
-BY = HERE.author.id
-CHANNEL, SERVER = HERE.scopes[0], HERE.scopes[-1]
 
 
 async def test_each_setting_is_noted_with_what_it_replaced(setup: Setup) -> None:

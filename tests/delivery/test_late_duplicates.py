@@ -122,23 +122,6 @@ async def test_two_copies_are_deleted_where_two_sends_are_accepted_late(database
     assert chat.texts == ["a"]
 
 
-async def test_copy_is_found_where_the_second_response_was_lost_too(database: Database) -> None:
-    chat = Chat(database)
-    chat.surface.fail_next("send", _LOST)
-    await chat.delivery.queue("a")
-    async with chat.searching():
-        await chat.delivery.work()
-        await chat.delivery.clock.advance(10)
-        chat.surface.responses_to_lose = 1
-        await chat.delivery.work()  # arrives
-        chat.surface.accept("a")
-        await chat.delivery.clock.advance(10)
-        await chat.delivery.work()
-        assert await chat.delivery.states() == [OutboxState.SENT]
-        await chat.search()
-    assert chat.texts == ["a"]
-
-
 async def test_nothing_is_deleted_where_nothing_was_accepted_late(database: Database) -> None:
     chat = Chat(database)
     async with chat.searching():

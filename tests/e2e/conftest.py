@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tests.postgres import create_postgres_database
 from tests.support.chats import Conversation, LoopbackPlatforms, running_platforms
 from tests.support.child_launcher import ChildLauncher, running_launcher
 from tests.support.model_server import ModelServer
 from tests.support.service_process import ServiceProcess
+from tests.support.shapes import Installer
 
 
 @pytest.fixture
@@ -85,6 +87,26 @@ async def installed(
     new = ServiceProcess(tmp_path, platforms, model, launcher)
     yield new
     await new.kill()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def database_url(postgres_folder: str) -> str:
+    """An empty PostgreSQL database."""
+    return await create_postgres_database(postgres_folder)
+
+
+@pytest.fixture
+def installer(
+    platforms: LoopbackPlatforms, model: ModelServer, launcher: ChildLauncher, tmp_path: Path
+) -> Installer:
+    """Installs several processes of this test's own."""
+    return Installer(platforms, model, launcher, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def reads_all_messages(platforms: LoopbackPlatforms) -> None:
+    """The bot receives all messages and edits of groups on Telegram: privacy mode is off."""
+    platforms.telegram.me["can_read_all_group_messages"] = True
 
 
 @pytest.fixture

@@ -1,9 +1,5 @@
 """Answers on the wires: long ones, stopped ones, several at once, and those that are not given."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import pytest
 
 from tests.support.chats import (
@@ -11,7 +7,6 @@ from tests.support.chats import (
     Conversation,
     DiscordChat,
     LoopbackPlatforms,
-    Question,
     TelegramChat,
 )
 from tests.support.features import GROUPS, ON_THE_WIRES, PRIVATE, at
@@ -22,8 +17,6 @@ from tests.waiting import wait_until
 pytestmark = ON_THE_WIRES
 
 LONG = 1300  # words: more than one message on both platforms
-gathering = pytest.mark.runs_with(preset_json("tester", system="You are a tester."))
-"""With the default rules for messages during an answer."""
 in_threads = pytest.mark.runs_with(preset_json("tester", busy="queue", long_answer="thread"))
 with_thoughts = pytest.mark.runs_with(preset_json("tester", busy="queue", thoughts="folded"))
 one_at_a_time = pytest.mark.runs_with(TESTER, TROUPE_LIMITS__CONVERSATIONS_AT_ONCE="1")
@@ -85,28 +78,6 @@ async def test_thoughts_are_folded_under_answers(where: Conversation, model: Mod
 
 
 # --- messages during an answer -------------------------------------------------------------------
-
-
-def ten_people(where: Conversation) -> list[Callable[[str], Any]]:
-    """Return what ten people, each with an account of their own, write there with."""
-    if where.is_telegram:
-        wire = where.platforms.telegram
-        return [partial(wire.say, 200 + number, chat=where.chat) for number in range(10)]
-    on_discord, guild = where.platforms.discord, where.platforms.guild
-    people = [on_discord.member(guild, f"person-{number}") for number in range(10)]
-    return [partial(on_discord.say, person, where.chat) for person in people]
-
-
-@gathering
-@at(*GROUPS)
-async def test_ten_people_at_once_get_one_answer(where: Conversation, model: ModelServer) -> None:
-    model.answers_all = True
-    first = await where.ask_and_wait()
-    model.chunk_delays = (3 / model.chunk_count,)
-    questions = [Question(f"aa{number:02}", 12, None) for number in range(10)]
-    for question, say in zip(questions, ten_people(where), strict=True):
-        say(f"{where.mention}please {question.token}")
-    await where.shows(first, questions)
 
 
 # --- long answers --------------------------------------------------------------------------------

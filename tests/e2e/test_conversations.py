@@ -14,15 +14,9 @@ from tests.support.service_process import TESTER, ServiceProcess, preset_json
 from tests.support.transcripts import expected_answer
 from tests.waiting import wait_until
 
-pytestmark = ON_THE_WIRES
+pytestmark = [*ON_THE_WIRES, pytest.mark.usefixtures("reads_all_messages")]
 
 GREETING = "Well met, all."
-
-
-@pytest.fixture(scope="module", autouse=True)
-def reads_all_messages(platforms: LoopbackPlatforms) -> None:
-    """The bot receives all messages of groups on Telegram: privacy mode is off."""
-    platforms.telegram.me["can_read_all_group_messages"] = True
 
 
 # --- what wakes it -------------------------------------------------------------------------------

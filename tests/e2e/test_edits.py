@@ -9,13 +9,7 @@ from tests.support.service_process import ServiceProcess
 from tests.support.transcripts import expected_answer
 from tests.waiting import wait_until
 
-pytestmark = ON_THE_WIRES
-
-
-@pytest.fixture(scope="module", autouse=True)
-def reads_all_messages(platforms: LoopbackPlatforms) -> None:
-    """Bots with privacy mode receive no edit that does not mention them."""
-    platforms.telegram.me["can_read_all_group_messages"] = True
+pytestmark = [*ON_THE_WIRES, pytest.mark.usefixtures("reads_all_messages")]
 
 
 @at(*EVERYWHERE)

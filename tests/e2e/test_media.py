@@ -16,17 +16,13 @@ from tests.support.transcripts import expected_answer
 
 pytestmark = [
     *ON_THE_WIRES,
+    pytest.mark.usefixtures("reads_all_messages"),
     pytest.mark.runs_with(
         TESTER,
         TROUPE_PROVIDERS__TEST__SEES="images",
         TROUPE_PROVIDERS__TEST__TRANSCRIPTION_MODEL="whisper-1",
     ),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def reads_all_messages(platforms: LoopbackPlatforms) -> None:
-    platforms.telegram.me["can_read_all_group_messages"] = True
 
 
 def send(where: Conversation, text: str, *files: tuple[str, bytes]) -> None:

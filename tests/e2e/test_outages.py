@@ -10,15 +10,13 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from tests.postgres import create_postgres_database
 from tests.support.chats import LoopbackPlatforms
-from tests.support.child_launcher import ChildLauncher
 from tests.support.kill_load import LoadPlan, percentile, run_under_kills, spread
+from tests.support.model_server import ModelServer
 from tests.support.shapes import (
     Installer,
     answering_model,
@@ -50,16 +48,9 @@ async def platforms() -> AsyncIterator[LoopbackPlatforms]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def installer(
-    platforms: LoopbackPlatforms, launcher: ChildLauncher, tmp_path: Path
-) -> AsyncIterator[Installer]:
-    async with answering_model() as model:
-        yield Installer(platforms, model, launcher, tmp_path)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def database_url(postgres_folder: str) -> str:
-    return await create_postgres_database(postgres_folder)
+async def model() -> AsyncIterator[ModelServer]:
+    async with answering_model() as answering:
+        yield answering
 
 
 async def test_processes_that_stood_still_write_nothing_stale(

@@ -4,17 +4,13 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from http import HTTPStatus
-from pathlib import Path
 
 import aiohttp
 import pytest
 import pytest_asyncio
 
-from tests.postgres import create_postgres_database
 from tests.support.chats import Conversation, LoopbackPlatforms, running_platforms
-from tests.support.child_launcher import ChildLauncher
 from tests.support.features import ON_THE_WIRES
-from tests.support.model_server import ModelServer
 from tests.support.service_process import ServiceProcess
 from tests.support.shapes import Installer
 from tests.support.transcripts import check_transcripts
@@ -29,19 +25,6 @@ _SECOND_TOKEN = "987654321:AAH-" + "y" * 31
 async def platforms() -> AsyncIterator[LoopbackPlatforms]:
     async with running_platforms() as both:
         yield both
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def database_url(postgres_folder: str) -> str:
-    return await create_postgres_database(postgres_folder)
-
-
-@pytest.fixture
-def installer(
-    platforms: LoopbackPlatforms, model: ModelServer, launcher: ChildLauncher, tmp_path: Path
-) -> Installer:
-    model.reset()
-    return Installer(platforms, model, launcher, tmp_path)
 
 
 async def start_in_turn(services: list[ServiceProcess]) -> None:

@@ -215,20 +215,6 @@ async def test_message_is_opened_with_the_first_words_where_no_send_can_be_repea
     assert setup.surface.calls == [("send", ENOUGH)]
 
 
-async def test_long_answer_opens_the_next_part_and_keeps_the_first() -> None:
-    setup = Setup(replace(TELEGRAM, max_units=100))
-
-    async with setup.live() as live:
-        for number in range(50):
-            live.feed(f"word{number:02} ")
-            await setup.clock.advance(0.5)
-
-        assert live.opened == [0, 1, 2, 3]
-        assert (
-            setup.texts[:3] == split(" ".join(f"word{n:02}" for n in range(50)), TELEGRAM_100)[:3]
-        )
-
-
 TELEGRAM_100 = replace(TELEGRAM, max_units=100)
 
 
@@ -252,6 +238,8 @@ async def test_part_that_is_full_is_not_edited_while_the_next_one_grows() -> Non
 
     edited = [text for call, text in setup.surface.calls if call == "edit"]
     full, growing = setup.texts
+    assert live.opened == [0, 1]
+    assert full == split("a word " * 24, TELEGRAM_100)[0]
     assert edited.count(full) <= 1
     assert edited.count(growing) == 1
     assert len(edited) > 4
@@ -331,41 +319,33 @@ async def test_block_does_not_wait_for_a_message_that_is_not_sent() -> None:
     assert setup.texts == []
 
 
-async def test_rate_limit_slows_edits_down_without_stopping_them() -> None:
-    setup = Setup()
-    setup.surface.fail_next("edit", *[RateLimited(5)] * 4)
-
+async def feed_for_a_while(setup: Setup) -> LiveReply:
     async with setup.live() as live:
         for _ in range(100):
             live.feed("word ")
             await setup.clock.advance(0.5)
+        return live
 
-        assert len(setup.texts[0]) > 400
-        assert setup.edits() < 25
+
+async def test_rate_limit_slows_edits_down_without_stopping_them() -> None:
+    setup = Setup()
+    setup.surface.fail_next("edit", *[RateLimited(5)] * 4)
+    await feed_for_a_while(setup)
+    assert len(setup.texts[0]) > 400
+    assert setup.edits() < 25
 
 
 async def test_three_failures_in_a_row_end_live_updates_only() -> None:
     setup = Setup()
     setup.surface.fail_next("edit", Unreachable("no"), Refused("no"), Unreachable("no"))
-
-    async with setup.live() as live:
-        for _ in range(100):
-            live.feed("word ")
-            await setup.clock.advance(0.5)
-
+    await feed_for_a_while(setup)
     assert setup.edits() == 3
 
 
 async def test_store_error_ends_live_updates_only() -> None:
     setup = Setup()
     setup.outbox.error = StoreError("the disk is full")
-
-    async with setup.live() as live:
-        for _ in range(100):
-            live.feed("word ")
-            await setup.clock.advance(0.5)
-
-    assert live.opened == []
+    assert (await feed_for_a_while(setup)).opened == []
 
 
 async def test_feed_raises_fenced() -> None:

@@ -39,21 +39,26 @@ def outcome(
     return type(decided(text, wake, *presets, dice=dice))
 
 
-@pytest.mark.parametrize("wake", [WakeReason.DM, WakeReason.MENTION, WakeReason.REPLY])
-def test_message_to_the_bot_is_answered(wake: WakeReason) -> None:
-    assert outcome("hello", wake, preset()) is Answer
-
-
-def test_message_to_others_is_ignored_or_observed() -> None:
-    assert outcome("hello", None, preset()) is Ignore
-    assert outcome("hello", None, preset(context="all")) is Observe
-
-
-def test_preset_wakes_by_words_always_or_by_chance() -> None:
-    assert outcome("Hey NORA!", None, preset(wake={"words": ["nora"]})) is Answer
-    assert outcome("hello", None, preset(wake={"always": True})) is Answer
-    assert outcome("hello", None, preset(wake={"chance": 0.6}), dice=0.5) is Answer
-    assert outcome("hello", None, preset(wake={"chance": 0.4}), dice=0.5) is Ignore
+@pytest.mark.parametrize(
+    ("text", "wake", "given", "expected"),
+    [
+        ("hello", WakeReason.DM, {}, Answer),
+        ("hello", WakeReason.MENTION, {}, Answer),
+        ("hello", WakeReason.REPLY, {}, Answer),
+        ("hello", WakeReason.REPLY, {"wake": {"reply": False}}, Ignore),
+        ("  ", WakeReason.DM, {}, Ignore),
+        ("hello", None, {}, Ignore),
+        ("hello", None, {"context": "all"}, Observe),
+        ("Hey NORA!", None, {"wake": {"words": ["nora"]}}, Answer),
+        ("hello", None, {"wake": {"always": True}}, Answer),
+        ("hello", None, {"wake": {"chance": 0.6}}, Answer),
+        ("hello", None, {"wake": {"chance": 0.4}}, Ignore),
+    ],
+)
+def test_message_is_answered_if_it_addresses_the_bot_or_a_preset_wants_it(
+    text: str, wake: WakeReason | None, given: dict[str, object], expected: type[Decision]
+) -> None:
+    assert outcome(text, wake, preset(**given), dice=0.5) is expected
 
 
 @pytest.mark.parametrize(
@@ -160,17 +165,9 @@ def test_thread_in_which_it_has_answered_needs_no_mention(
     assert type(decided_on(message, one, recent=recent)) is expected
 
 
-def test_preset_can_refuse_to_wake_by_reply() -> None:
-    assert outcome("hello", WakeReason.REPLY, preset(wake={"reply": False})) is Ignore
-
-
 def test_command_that_is_not_addressed_to_the_bot_is_ignored() -> None:
     assert outcome("/new", None, preset()) is Ignore
     assert decided("/new", WakeReason.COMMAND, preset()) == Command("new")
-
-
-def test_blank_message_is_ignored() -> None:
-    assert outcome("  ", WakeReason.DM, preset()) is Ignore
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -54,35 +55,28 @@ def chosen(candidates: Sequence[SpeakerCandidate]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "names"),
+    ("text", "given", "names"),
     [
-        ("Phil, what do you say?", ["marlowe"]),
-        ("NORA!", ["nora"]),
-        ("philip marlowe and nora, come in", ["marlowe", "nora"]),
-        ("兰亭你好", ["兰亭"]),
-        ("你好兰亭，nora在吗", ["兰亭", "nora"]),
+        ("Phil, what do you say?", {"dice": 0.0}, ["marlowe"]),
+        ("NORA!", {"dice": 0.0}, ["nora"]),
+        ("philip marlowe and nora, come in", {"dice": 0.0}, ["marlowe", "nora"]),
+        ("兰亭你好", {"dice": 0.0}, ["兰亭"]),
+        ("你好兰亭，nora在吗", {"dice": 0.0}, ["兰亭", "nora"]),
+        ("so nora said", {"wake": None}, ["nora"]),
+        ("the noradrenaline of philately", {"wake": None}, []),
+        ("hello all", {"dice": 0.4}, ["nora", "marlowe"]),
     ],
 )
-def test_called_characters_answer_in_the_order_of_the_calls(text: str, names: list[str]) -> None:
-    assert chosen(asked(text, dice=0.0)) == names
-
-
-def test_name_within_a_word_calls_nobody() -> None:
-    assert chosen(asked("the noradrenaline of philately", wake=None)) == []
-
-
-def test_name_calls_a_character_even_without_a_mention() -> None:
-    assert chosen(asked("so nora said", wake=None)) == ["nora"]
+def test_called_characters_answer_in_that_order_and_others_by_chance(
+    text: str, given: dict[str, Any], names: list[str]
+) -> None:
+    assert chosen(asked(text, **given)) == names
 
 
 @pytest.mark.parametrize("quote", ["**Philip Marlowe**\nRain again.", "Rain again, of course."])
 def test_character_that_is_replied_to_answers(quote: str) -> None:
     recent = [said("marlowe", "Rain again, of course."), said("nora")]
     assert chosen(asked("why?", wake=WakeReason.REPLY, quote=quote, recent=recent)) == ["marlowe"]
-
-
-def test_characters_that_are_not_called_answer_by_chance() -> None:
-    assert chosen(asked("hello all", dice=0.4)) == ["nora", "marlowe"]
 
 
 def test_addressed_message_is_always_answered_rather_by_the_last_speaker() -> None:

@@ -1,15 +1,13 @@
 """Messages that come while an answer is being made."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 from bot.chat.incoming import Incoming, Person, Said, WakeReason
 from tests.fakes import LIMITS
 from tests.samples import ALICE, make_incoming
-from tests.turn.setup import Setup, running_worker, working
-from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
+from tests.turn.setup import Setup, pass_time_until, working
 
 LIMITS_OF_CHATS = replace(LIMITS, answers_each_message=False)
 
@@ -22,25 +20,6 @@ def asked(
 ) -> Said:
     """Return a message of a group, or of a private chat."""
     return make_incoming(text or f"q{number}", key=f"5:{number}", author=author, wake=wake)
-
-
-@asynccontextmanager
-async def answering(setup: Setup, first: Said) -> AsyncIterator[asyncio.Task[None]]:
-    """Ask in an idle channel; the block runs once the model was asked."""
-    before = len(setup.backend.prompts)
-    await setup.receive(first)
-    deciding = asyncio.create_task(setup.stops.run())
-    async with running_worker(setup) as worker:
-        await wait_until(lambda: len(setup.backend.prompts) > before)
-        yield worker
-    deciding.cancel()
-
-
-async def pass_time_until(setup: Setup, condition: Callable[[], bool]) -> None:
-    """Let time pass, as long as the database takes, until the condition is true."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():
-            await advance_in_steps(setup.clock, 1)
 
 
 async def end(setup: Setup, worker: asyncio.Task[None]) -> None:

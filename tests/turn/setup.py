@@ -23,6 +23,7 @@ from bot.ports import Backend, ConversationMemory, Delivery, ToolServer
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import PresetResolver
 from bot.runtime.in_process import InProcessSignals
+from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
 from bot.service.options import RunOptions
 from bot.service.resources import Models, Resources
@@ -30,6 +31,7 @@ from bot.settings import DeliverySettings, LimitSettings, Settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
+from bot.storage.forgetting import Tombstone
 from bot.storage.outbox import SenderIdentity
 from bot.storage.tables import conversation, inbox
 from bot.templates.renderer import Renderer
@@ -84,6 +86,12 @@ class FakePrompts:
     """Writes an exact prompt as one short line."""
 
     write, mask = staticmethod(format_receipt), staticmethod(mask_secret)
+
+
+class FolderlessContainer(Container):
+    @override
+    def _record_tombstone(self, tombstone: Tombstone) -> None:
+        """Keep nothing beside the database."""
 
 
 class FakeMemory(ConversationMemory):
@@ -151,7 +159,7 @@ class Setup(Delivery):
         )
         resources = Resources(database, {}, self.signals, chat_settings, self.resolver, models)
         specs = [PlatformSpec(kind=kind, factory="") for kind in ("telegram", "discord")]
-        container = Container(chosen, resources, specs, print, RunOptions(), self.clock)
+        container = FolderlessContainer(chosen, resources, specs, print, RunOptions(), self.clock)
         platforms = {one.kind: FakePlatform(one.kind, self.surface) for one in specs}
         replaced = {
             "owner": owner,
@@ -162,7 +170,6 @@ class Setup(Delivery):
             "exact_prompts": FakePrompts(),
             "_delivery": self,
             "_announce_sent": lambda *_: None,
-            "_record_tombstone": lambda _: None,
         }
         vars(container).update(replaced | parts)
         self.conversations = container.conversations = FullDiskConversations(
@@ -277,15 +284,13 @@ class Setup(Delivery):
 
 @asynccontextmanager
 async def running_worker(setup: Setup) -> AsyncIterator[asyncio.Task[None]]:
-    """Process the conversation in a task beside the block."""
+    """Process the conversation in a task beside the block; /stop of others is decided."""
     task = asyncio.create_task(setup.work())
-    leases = asyncio.create_task(setup.worker.keep_leases())
+    beside = [asyncio.create_task(one) for one in (setup.worker.keep_leases(), setup.stops.run())]
     try:
         yield task
     finally:
-        task.cancel()
-        leases.cancel()
-        await asyncio.wait([task])
+        await cancel_and_wait([task, *beside])
 
 
 @asynccontextmanager
@@ -296,6 +301,30 @@ async def working(setup: Setup, *said: str | Incoming) -> AsyncIterator[asyncio.
         yield worker
 
 
+@asynccontextmanager
+async def answering(setup: Setup, *said: str | Incoming) -> AsyncIterator[asyncio.Task[None]]:
+    """Receive messages, and process them; the block runs once the model was asked."""
+    before = len(setup.backend.prompts)
+    async with working(setup, *said) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) > before)
+        yield worker
+
+
+async def pass_time_until(setup: Setup, condition: Callable[[], object]) -> None:
+    """Let time pass, as long as the database takes, until the condition is true."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():
+            await advance_in_steps(setup.clock, 1)
+
+
+async def stop_while_answering(setup: Setup, said: str | Said, *stops: Incoming) -> None:
+    """Ask a question, and send the commands or presses once its answer has begun."""
+    async with answering(setup, said) as worker:
+        await advance_in_steps(setup.clock, 2)
+        await setup.receive(*stops)
+        await worker
+
+
 async def texts_before(
     setup: Setup,
     go_on: asyncio.Event,
@@ -304,13 +333,10 @@ async def texts_before(
     is_streamed: bool = True,
 ) -> list[str]:
     """Process a message; return what the channel shows before `go_on` lets the model finish."""
-    await setup.receive(said)
-    async with running_worker(setup) as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
+    async with answering(setup, said) as worker:
         await advance_in_steps(setup.clock, 3)
-        async with asyncio.timeout(PATIENCE_SECONDS):  # the database may be slow
-            while is_streamed and not set(setup.texts) - {"…"}:
-                await advance_in_steps(setup.clock, 1)
+        if is_streamed:
+            await pass_time_until(setup, lambda: set(setup.texts) - {"…"})
         before = setup.texts
         go_on.set()
         await worker

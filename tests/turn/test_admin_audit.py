@@ -14,8 +14,7 @@ from bot.storage.database import Database
 from bot.storage.tables import audit
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import Setup, pressed, running_worker
-from tests.waiting import advance_in_steps, wait_until
+from tests.turn.setup import Setup, pressed, stop_while_answering
 
 ADMIN = ALICE
 """On the fake platform everybody is an admin but Bob."""
@@ -100,27 +99,15 @@ async def test_stop_by_an_admin_is_noted_once(database: Database, form: str, by:
         if form == "/stop"
         else (replace(press(ButtonAction.STOP, key=f"{number}"), author=by) for number in (1, 2))
     )
-    await stop_while_answering(setup, first, again)
+    await stop_while_answering(setup, question(BOB), first, again)
     assert await actions(setup) == (["stop answer"] if by == ADMIN else [])
 
 
 async def test_answer_is_stopped_also_where_that_cannot_be_noted(database: Database) -> None:
     setup = Setup(database, ["Once", asyncio.Event()])
     await database.write(lambda connection: connection.execute(DropTable(audit)).rowcount)
-    await stop_while_answering(setup, command("/stop"))
+    await stop_while_answering(setup, question(BOB), command("/stop"))
     assert setup.texts[-1] == "Stopped. /retry answers again."
-
-
-async def stop_while_answering(setup: Setup, *stops: Request) -> None:
-    """Stop an answer to Bob's question once it has begun."""
-    await setup.receive(question(BOB))
-    deciding = asyncio.create_task(setup.stops.run())
-    async with running_worker(setup) as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
-        await advance_in_steps(setup.clock, 2)
-        await setup.receive(*stops)
-        await worker
-    deciding.cancel()
 
 
 async def say(setup: Setup, event: Request, *, platform: str = "telegram") -> None:

@@ -1,33 +1,23 @@
 """An answer by another model is told once in an outage, where a server's admins want it."""
 
-from typing_extensions import override
-
-from bot.chat.incoming import Address, address_of
 from bot.commands.admin_notes import AdminNotes
 from bot.errors import BackendUnavailable
-from bot.ports import PrivateChats
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
 from bot.turn.limits.rate_limits import RareNotices
 from bot.turn.limits.refusals import FallbackNotes
-from tests.fakes import FakeBackend, FakeClock, FakeSurface
+from tests.fakes import FakeBackend, FakeClock, FakePrivateChats, FakeSurface
 from tests.samples import make_incoming
 from tests.turn.setup import Setup
-
-
-class TelegramPrivateChats(PrivateChats):
-    @override
-    async def private_chat(self, person: str) -> Address:
-        return address_of(person)
 
 
 async def test_operators_are_told_once_in_an_outage(database: Database) -> None:
     clock, surface = FakeClock(), FakeSurface()
     settings = SqlChatSettings(database, clock)
     notes = AdminNotes(
-        settings, {"telegram": surface}, {"telegram": TelegramPrivateChats()}, ["telegram:7"]
+        settings, {"telegram": surface}, {"telegram": FakePrivateChats()}, ["telegram:7"]
     )
     away = BackendUnavailable("away", notice="The key is wrong.")
     backend = FakeBackend([away], [away], [away], ["Own."], [away])

@@ -18,13 +18,11 @@ from tests.turn.busy_channel import (
     LIMITS_OF_CHATS,
     MENTION,
     answer_all,
-    answering,
     asked,
     contents,
     end,
-    pass_time_until,
 )
-from tests.turn.setup import CHAT, Setup, running_worker, working
+from tests.turn.setup import CHAT, Setup, answering, pass_time_until, running_worker, working
 from tests.waiting import advance_in_steps, wait_until
 
 FIRST_WORDS = "These words are long enough for a first message. "
@@ -176,12 +174,10 @@ async def test_answer_covers_at_most_so_many_and_counts_the_rest(database: Datab
 async def test_everybody_who_asked_may_stop_the_answer(database: Database) -> None:
     setup = make_setup(database, FakeBackend([FIRST_WORDS, asyncio.Event()]))
     await setup.receive(asked(1), asked(2, BOB), asked(3))
-    deciding = asyncio.create_task(setup.stops.run())
     async with running_worker(setup) as worker:
         await pass_time_until(setup, lambda: len(setup.texts) == 1)
         await setup.receive(asked(4, BOB, WakeReason.COMMAND, "/stop"))
         await end(setup, worker)
-    deciding.cancel()
     assert setup.texts[0] == f"{FIRST_WORDS.strip()}\n\n⚠ (stopped)"
     history = [text for _, text in await setup.history()]
     assert history == ["q1", "q2", "q3", FIRST_WORDS.strip()]

@@ -8,17 +8,15 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import func, select
-from typing_extensions import override
 
-from bot.chat.incoming import Address, Deleted, Edited, Incoming, Person, Quote, Said, WakeReason
-from bot.chat.outgoing import MessageContent, OutgoingMessage
+from bot.chat.incoming import Deleted, Edited, Incoming, Person, Quote, Said, WakeReason
 from bot.errors import BackendUnavailable, OutcomeUnknown
 from bot.storage.database import Database
 from bot.storage.tables import receipt, turn
 from tests.fakes import LIMITS, FakeBackend, FakeSurface
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.busy_channel import end
-from tests.turn.setup import WITHOUT_NONCES, Setup, running_worker, working
+from tests.turn.setup import WITHOUT_NONCES, Setup, answering, running_worker, working
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 CHAT = make_incoming().address
@@ -328,8 +326,7 @@ async def test_question_deleted_while_it_waits_is_not_answered(database: Databas
     go_on = asyncio.Event()
     backend = FakeBackend(["One", go_on], ["Two."])
     setup = Setup(database, backend=backend, preset={"busy": "queue"})
-    async with working(setup, said("first", "5:1")) as worker:
-        await wait_until(lambda: len(backend.prompts) == 1)
+    async with answering(setup, said("first", "5:1")) as worker:
         await setup.receive(said("my secret", "5:2"), said("third", "5:3"), deletion("2"))
         go_on.set()
         await worker
@@ -367,41 +364,11 @@ PARTS = ["x" * 30, "y" * 30, "z" * 30]
 LONG = "\n\n".join(PARTS)
 
 
-class WatchedSurface(FakeSurface):
-    """Counts the edits of each message, and those that change nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(replace(LIMITS, max_units=40))
-        self.shown: dict[str, MessageContent] = {}
-        self.unchanged = 0
-        self.edits = 0
-
-    @override
-    async def send(self, message: OutgoingMessage) -> str:
-        message_id = await super().send(message)
-        self.shown[message_id] = message.content
-        return message_id
-
-    @override
-    async def edit(
-        self,
-        address: Address,
-        message_id: str,
-        content: MessageContent,
-        *,
-        interaction: str | None = None,
-    ) -> None:
-        await super().edit(address, message_id, content, interaction=interaction)
-        self.edits += 1
-        self.unchanged += self.shown[message_id] == content
-        self.shown[message_id] = content
-
-
 async def answer(
-    database: Database, *script: str | asyncio.Event, surface: WatchedSurface | None = None
-) -> WatchedSurface:
+    database: Database, *script: str | asyncio.Event, surface: FakeSurface | None = None
+) -> FakeSurface:
     """Have an answer written; an event is set when what precedes it has been shown."""
-    surface = surface or WatchedSurface()
+    surface = surface or FakeSurface(replace(LIMITS, max_units=40))
     setup = Setup(database, script, surface=surface)
     async with working(setup, "hello") as worker:
         for gate in (one for one in script if isinstance(one, asyncio.Event)):
@@ -426,13 +393,13 @@ async def test_part_is_edited_in_the_end_only_if_it_grew_behind_its_last_edit(
     for begin, cut in itertools.pairwise((0, *cuts, len(LONG))):
         script += [LONG[begin:cut], asyncio.Event()]
     surface = await answer(database, *(script if ends_shown else script[:-1]))
-    assert (surface.edits, surface.unchanged) == (edits, 0)
+    assert (surface.edits, surface.unchanged_edits) == (edits, 0)
 
 
 async def test_edit_whose_outcome_is_unknown_is_repeated_in_the_end(database: Database) -> None:
-    surface = WatchedSurface()
+    surface = FakeSurface(replace(LIMITS, max_units=40))
     surface.fail_next("edit", *[OutcomeUnknown("cut off")] * 3)  # then live edits end
     await answer(
         database, LONG[:10], asyncio.Event(), PARTS[0][10:], asyncio.Event(), surface=surface
     )
-    assert (surface.edits, surface.unchanged) == (1, 0)
+    assert (surface.edits, surface.unchanged_edits) == (1, 0)

@@ -11,7 +11,7 @@ from bot.turn.claims import LEASE_SECONDS
 from tests.fakes import LIMITS
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.busy_channel import answer_all, end
-from tests.turn.setup import CHAT, FILES, SeeingFakeBackend, Setup, download, working
+from tests.turn.setup import CHAT, FILES, SeeingFakeBackend, Setup, answering, download, working
 from tests.waiting import wait_until
 
 SMALL = replace(LIMITS, max_units=200, unit="utf16")
@@ -57,7 +57,7 @@ async def test_answer_to_an_album_replies_to_the_picture_with_its_words(
         for at, what in enumerate(captions, 1)
     ]
     await answer_all(setup, *pictures)
-    assert setup.surface.replied_to == [replied_to]
+    assert [one.reply_to for one in setup.surface.sent] == [replied_to]
 
 
 async def test_album_during_an_answer_stays_together(database: Database) -> None:
@@ -65,8 +65,7 @@ async def test_album_during_an_answer_stays_together(database: Database) -> None
     backend = SeeingFakeBackend([go_on, "First."], ["Two cats."])
     limits = replace(LIMITS, answers_each_message=False)
     setup = Setup(database, backend=backend, download=download, limits=limits)
-    async with working(setup, text(1, "hello")) as worker:
-        await wait_until(lambda: len(backend.prompts) == 1)
+    async with answering(setup, text(1, "hello")) as worker:
         await setup.clock.advance(2)
         asked = picture_of(2, "what are they?", wake=WakeReason.MENTION)
         await setup.receive(asked, text(3, "hm", BOB), picture_of(4))

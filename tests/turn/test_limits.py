@@ -21,8 +21,8 @@ from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits
 from bot.turn.limits.slots import ProviderSlots
 from tests.fakes import FakeBackend, FakeClock, ScriptStep, run_ready_tasks
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.busy_channel import answering, end, pass_time_until
-from tests.turn.setup import Setup, pressed, working
+from tests.turn.busy_channel import end
+from tests.turn.setup import Setup, answering, pass_time_until, pressed, working
 from tests.waiting import advance_in_steps, wait_until
 
 SLOWED = (

@@ -11,8 +11,8 @@ from bot.chat.outgoing import Limits
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
-from tests.turn.setup import Setup, pressed, working
-from tests.waiting import PATIENCE_SECONDS, advance_in_steps
+from tests.turn.setup import Setup, pass_time_until, pressed, working
+from tests.waiting import advance_in_steps
 
 SHORT = replace(LIMITS, max_units=60, can_repeat_sends=False)
 LONG = f"{'x' * 30}\n\n{'y' * 40}"
@@ -41,9 +41,7 @@ async def test_growing_answer_shows_its_beginning_until_the_file_comes(database:
     go_on = asyncio.Event()
     setup = make_setup(database, [LONG, go_on, " And more."])
     async with working(setup, "hello") as worker:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not setup.texts:
-                await advance_in_steps(setup.clock, 1)
+        await pass_time_until(setup, lambda: setup.texts)
         assert (setup.texts, files(setup)) == ([BEGINNING], [])
         await advance_in_steps(setup.clock, 5)
         assert setup.texts == [BEGINNING]
@@ -57,9 +55,7 @@ async def test_growing_answer_shows_its_beginning_until_the_file_comes(database:
 async def test_answer_after_a_crash_has_the_file_once(database: Database) -> None:
     first = make_setup(database, [LONG, asyncio.Event()])
     async with working(first, "hello"):
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not first.texts:
-                await advance_in_steps(first.clock, 1)
+        await pass_time_until(first, lambda: first.texts)
     second = Setup(
         database,
         [LONG],
@@ -132,9 +128,7 @@ async def test_no_thread_is_opened_there(database: Database, said: Said) -> None
 
 async def show(setup: Setup, messages: int) -> None:
     """Let time pass until so many messages of the growing answer are shown."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while len(setup.texts) < messages:
-            await advance_in_steps(setup.clock, 1)
+    await pass_time_until(setup, lambda: len(setup.texts) >= messages)
 
 
 async def test_growing_answer_goes_on_in_its_thread(database: Database) -> None:

@@ -15,13 +15,12 @@ from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
 from bot.storage.operation import Pauses
 from bot.turn.limits.refusals import REFUSED_SECONDS
-from tests.fakes import FakeBackend, FakeClock, FakeSurface, ScriptStep
+from tests.fakes import FakeBackend, FakeClock, FakePrivateChats, FakeSurface, ScriptStep
 from tests.samples import make_incoming
-from tests.turn.busy_channel import answering, contents, end, pass_time_until
-from tests.turn.setup import CHAT, Setup, pressed, working
-from tests.turn.test_admin_notes import TelegramPrivateChats
+from tests.turn.busy_channel import contents, end
+from tests.turn.setup import CHAT, Setup, answering, pass_time_until, pressed
 from tests.turn.test_several_characters import NILS
-from tests.waiting import advance_in_steps, wait_until
+from tests.waiting import advance_in_steps
 
 NOTICE = (
     "⏸ I am paused and answer nobody at the moment. I remember what you write; please ask again"
@@ -91,8 +90,7 @@ async def test_answer_in_progress_is_finished(database: Database) -> None:
     go_on = asyncio.Event()
     backend = FakeBackend(["the", go_on, " first"])
     setup = PausedSetup(database, backend=backend, preset={"busy": "queue"})
-    async with working(setup, question("first", "5:1")) as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
+    async with answering(setup, question("first", "5:1")) as worker:
         await setup.receive(question("second", "5:2"))
         await setup.pause()
         go_on.set()
@@ -114,48 +112,6 @@ async def test_only_who_addresses_a_paused_bot_is_told(database: Database) -> No
     assert setup.texts == ["here I am", NOTICE]
 
 
-async def test_commands_work_during_a_pause(database: Database) -> None:
-    setup = PausedSetup(database, backend=FakeBackend(["one"]))
-    await setup.say(question("the first", "5:1"))
-    await setup.pause()
-    await setup.say(question("waits", "5:2"), question("/forget", "5:3", WakeReason.COMMAND))
-    assert setup.texts[-1].startswith("Deleted for good: 3 messages")
-    assert await setup.history() == []
-
-
-async def test_buttons_work_during_a_pause(database: Database) -> None:
-    setup = PausedSetup(database, backend=FakeBackend(["one"]))
-    await setup.say(question("mine", "5:1"))
-    await setup.pause()
-    await setup.say(question("/forget me", "5:2", WakeReason.COMMAND))
-    await setup.say(pressed(ButtonAction.FORGET, "telegram:5:2/0"))
-    assert await setup.history() == []
-
-
-async def test_deletions_and_edits_change_the_history_during_a_pause(database: Database) -> None:
-    setup = PausedSetup(database, backend=FakeBackend(["one"]))
-    await setup.say(question("the question", "5:1"))
-    await setup.pause()
-    gone, kept = question("a mistake", "5:2"), question("a typo", "5:3")
-    await setup.say(gone, kept)
-    await setup.say(Deleted(gone.address, "5:2:gone", ("2",), gone.at, gone.scopes))
-    await setup.say(Edited("5:3:e1", replace(kept, text="no typo"), kept.at))
-    assert await setup.history() == [
-        ("user", "the question"),
-        ("assistant", "one"),
-        ("user", "no typo"),
-    ]
-
-
-async def test_question_is_not_asked_again_during_a_pause(database: Database) -> None:
-    setup = PausedSetup(database, backend=FakeBackend(["one"]))
-    await setup.say(question("the question", "5:1"))
-    await setup.pause()
-    await setup.say(question("/retry", "5:2", WakeReason.COMMAND))
-    assert setup.texts == ["one", NOTICE]
-    assert await setup.history() == [("user", "the question"), ("assistant", "one")]
-
-
 FIRST_WORDS = "These are the first words of an answer. "
 
 
@@ -163,12 +119,32 @@ def make_setup(database: Database, *scripts: Sequence[ScriptStep]) -> tuple[Setu
     """Return a worker whose platform refuses the next message, and what the operator reads."""
     clock, notes = FakeClock(), FakeSurface()
     settings = SqlChatSettings(database, clock)
-    chats = {"telegram": TelegramPrivateChats()}
+    chats = {"telegram": FakePrivateChats()}
     admin_notes = AdminNotes(settings, {"telegram": notes}, chats, ["telegram:7"])
     backend = FakeBackend(*scripts)
     setup = Setup(database, backend=backend, clock=clock, admin_notes=admin_notes)
     setup.surface.fail_next("send", Refused("not enough rights to send text messages"))
     return setup, notes
+
+
+async def test_commands_buttons_edits_and_deletions_work_during_a_pause(
+    database: Database,
+) -> None:
+    setup = PausedSetup(database, backend=FakeBackend(["one"]))
+    await setup.say(question("the question", "5:1"))
+    await setup.pause()
+    await setup.say(question("/retry", "5:2", WakeReason.COMMAND))
+    assert setup.texts == ["one", NOTICE], "nothing is asked again"
+    gone, kept = question("a mistake", "5:3"), question("a typo", "5:4")
+    await setup.say(gone, kept)
+    await setup.say(Deleted(gone.address, "5:3:gone", ("3",), gone.at, gone.scopes))
+    await setup.say(Edited("5:4:e1", replace(kept, text="no typo"), kept.at))
+    assert [text for _, text in await setup.history()] == ["the question", "one", "no typo"]
+    await setup.say(question("/forget me", "5:5", WakeReason.COMMAND))
+    await setup.say(pressed(ButtonAction.FORGET, "telegram:5:5/0"))
+    assert await setup.history() == []
+    await setup.say(question("waits", "5:6"), question("/forget", "5:7", WakeReason.COMMAND))
+    assert setup.texts[-1].startswith("Deleted for good: 1 message")
 
 
 async def test_answer_ends_when_its_first_message_is_refused(database: Database) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction, Command
-from bot.chat.incoming import Address, Incoming, Person, Quote, Request, Said, WakeReason
+from bot.chat.incoming import Incoming, Person, Quote, Request, Said, WakeReason
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt, ReasoningDelta
 from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.privacy import PrivacyHandlers, PrivateCommands
@@ -22,7 +22,6 @@ from bot.commands.request import CommandRequest
 from bot.errors import Refused
 from bot.markup.styled_text import style_markdown
 from bot.platforms.discord.markup import to_dialect
-from bot.ports import PrivateChats
 from bot.prompting.speakers import clean_name
 from bot.prompting.text.confusables import skeleton
 from bot.storage.chat_settings import SqlChatSettings
@@ -31,11 +30,10 @@ from bot.storage.forgetting import PersonalData
 from bot.storage.receipts import Receipts
 from bot.storage.tables import story, story_revision
 from tests.attacks import with_ours
-from tests.fakes import FakeBackend
+from tests.fakes import FakeBackend, FakePrivateChats
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.turn.counted_service import RunningParts, running_parts
-from tests.turn.setup import CHAT, Setup, pressed, working
-from tests.waiting import wait_until
+from tests.turn.setup import CHAT, Setup, answering, pressed
 
 
 def said(text: str, key: str, author: Person = ALICE, chat: str = "5") -> Said:
@@ -116,21 +114,8 @@ async def nobody_is_admin(_request: Request) -> bool:
     return False
 
 
-class Private(PrivateChats):
-    """Opens a private chat with everybody, or with nobody."""
-
-    def __init__(self, chat: str | None) -> None:
-        self._chat = chat
-
-    @override
-    async def private_chat(self, person: str) -> Address:
-        if self._chat is None:
-            raise Refused("nobody")
-        return Address("telegram", self._chat)
-
-
-@pytest.mark.parametrize("private", ["77", None])
-async def test_native_export_goes_to_private_chats(database: Database, private: str | None) -> None:
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_native_export_goes_to_private_chats(database: Database, *, refuses: bool) -> None:
     setup = Setup(database, ["one"])
     await setup.say(said("mine", "5:1"))
     received: list[Incoming] = []
@@ -138,7 +123,7 @@ async def test_native_export_goes_to_private_chats(database: Database, private: 
     async def receive(events: Sequence[Incoming]) -> None:
         received.extend(events)
 
-    commands = PrivateCommands({"telegram": Private(private)}, receive)
+    commands = PrivateCommands({"telegram": FakePrivateChats(refuses=refuses)}, receive)
     anonymous = AnonymousAdmins(SqlChatSettings(database, setup.clock))
     admins = AdminCheck((), nobody_is_admin, setup.clock, anonymous)
     data = PersonalData(database, setup.clock)
@@ -147,12 +132,16 @@ async def test_native_export_goes_to_private_chats(database: Database, private: 
     active = await setup.resolver.resolve(native.scopes)
     request = CommandRequest(Command("export"), native, active, (), native.at)
     result = await handlers.export(request)
-    if private is None:
+    if refuses:
         assert result.file is not None
         return
     [repeated] = received
     assert isinstance(repeated, Said)
-    assert (repeated.address.chat, repeated.interaction, repeated.is_private) == ("77", None, True)
+    assert (repeated.address.chat, repeated.interaction, repeated.is_private) == (
+        "dm-1",
+        None,
+        True,
+    )
     assert (result.file, str(result.text).partition(".")[0]) == (
         None,
         "I am sending you the file in a private chat",
@@ -262,7 +251,8 @@ def holders_of(backwards: str) -> list[str]:
 def forget_calls(service: RunningParts) -> None:
     """Clear what the chat and its calls show: that is the platform's, not ours."""
     surface = service.surface
-    for kept in (surface.messages, surface.calls, surface.contents):
+    shown = (surface.messages, surface.shown, surface.contents)
+    for kept in (*shown, surface.calls, surface.sent):
         kept.clear()
 
 
@@ -321,8 +311,7 @@ async def forget_waits_for_the_running_turn(setup: Setup, folder: Path) -> None:
     go_on = asyncio.Event()
     setup.backend = FakeBackend([f"{CANARY} ", go_on, LONG])
     setup = Setup(setup.database, backend=setup.backend)
-    async with working(setup, f"say {LONG}") as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
+    async with answering(setup, f"say {LONG}") as worker:
         await setup.receive("/forget")
         go_on.set()
         await worker

@@ -15,8 +15,8 @@ from bot.intake import with_storable_text
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import FIRST, Setup, pressed, running_worker
-from tests.waiting import advance_in_steps, wait_until
+from tests.turn.setup import FIRST, Setup, answering, pressed
+from tests.waiting import advance_in_steps
 
 CAROL = Person("telegram:3", "Carol")
 AWAY = BackendUnavailable("refused", notice="The model is away.")
@@ -178,10 +178,7 @@ async def test_failed_retry_keeps_the_old_answer(database: Database, again: str 
 
 async def test_stop_ends_the_answer_that_it_stands_under(database: Database) -> None:
     setup = Setup(database, ["Once upon", asyncio.Event()], ["Two."])
-    await setup.receive("a story")
-    deciding = asyncio.create_task(setup.stops.run())
-    async with running_worker(setup) as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
+    async with answering(setup, "a story") as worker:
         await advance_in_steps(setup.clock, 2)
         words = "Only the person who asked the question, or an admin, can use this button."
         assert await setup.buttons.refusal(pressed(ButtonAction.STOP, by=BOB)) == words
@@ -191,7 +188,6 @@ async def test_stop_ends_the_answer_that_it_stands_under(database: Database) -> 
         assert not worker.done()
         await setup.receive(pressed(ButtonAction.STOP))
         await worker
-    deciding.cancel()
     assert setup.texts == ["Once upon\n\n⚠ (stopped)"]
     assert setup.backend.closed_early == 1
     refusal = await setup.buttons.refusal(pressed(ButtonAction.STOP))

@@ -12,8 +12,17 @@ from bot.errors import BackendUnavailable, RateLimited
 from bot.storage.database import Database
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import WITHOUT_NONCES, Setup, pressed, running_worker, working
-from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
+from tests.turn.setup import (
+    WITHOUT_NONCES,
+    Setup,
+    answering,
+    pass_time_until,
+    pressed,
+    running_worker,
+    stop_while_answering,
+    working,
+)
+from tests.waiting import wait_until
 
 CAROL = Person("telegram:3", "Carol")
 STOP_OF_OTHERS = "⚠ Only the person who asked the question, or an admin, can stop the answer."
@@ -24,28 +33,8 @@ def said(text: str, author: Person = ALICE, key: str = "5:90") -> Said:
     return make_incoming(text, key=key, author=author, wake=wake)
 
 
-async def stop_while_answering(setup: Setup, *stops: Said) -> None:
-    """Ask a question, and send the commands once its answer has begun."""
-    deciding = asyncio.create_task(setup.stops.run())
-    async with running_worker(setup) as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
-        await advance_in_steps(setup.clock, 2)
-        await setup.receive(*stops)
-        await worker
-    deciding.cancel()
-
-
 def asked(setup: Setup) -> Sequence[str]:
     return [message.content for message in setup.backend.prompts[-1].messages]
-
-
-async def test_stop_ends_the_answer_and_keeps_what_was_shown(database: Database) -> None:
-    setup = Setup(database, ["Once upon", asyncio.Event()])
-    await setup.receive("a story")
-    await stop_while_answering(setup, said("/stop"))
-    assert setup.texts == ["Once upon\n\n⚠ (stopped)", "Stopped. /retry answers again."]
-    assert await setup.history() == [("user", "a story"), ("assistant", "Once upon")]
-    assert setup.backend.closed_early == 1
 
 
 @pytest.mark.parametrize("stops", [1, 2])
@@ -55,9 +44,7 @@ async def test_stop_after_a_restart_keeps_the_message(database: Database, stops:
     setup = Setup(database, backend=backend)
     async with working(setup, "a story"):  # the process ends while it writes
         await wait_until(lambda: len(backend.prompts) == 1)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not setup.texts:
-                await advance_in_steps(setup.clock, 1)
+        await pass_time_until(setup, lambda: setup.texts)
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(backend.prompts) == 2)
         for number in range(stops):  # the platform sends a press again
@@ -76,11 +63,8 @@ async def test_no_message_of_several_vanishes_by_a_stop_after_a_restart(database
     long, waiting = " ".join(map(str, range(900))), asyncio.Event()
     backend = FakeBackend([long, waiting], [waiting], [long])
     setup = Setup(database, backend=backend)
-    async with working(setup, "count"):
-        await wait_until(lambda: len(backend.prompts) == 1)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(setup.texts) < 2:
-                await advance_in_steps(setup.clock, 1)
+    async with answering(setup, "count"):
+        await pass_time_until(setup, lambda: len(setup.texts) >= 2)
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(backend.prompts) == 2)
         await setup.receive(said("/stop"))
@@ -111,8 +95,7 @@ async def test_late_signal_of_a_stop_leaves_the_next_answer_alone(database: Data
     go_on = asyncio.Event()
     setup = Setup(database, ["Once", go_on, " upon."])
     await setup.say(stop := said("/stop"))
-    async with working(setup, said("a story", key="5:91")) as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
+    async with answering(setup, said("a story", key="5:91")) as worker:
         setup.stops.announce([stop])
         go_on.set()
         await worker
@@ -123,8 +106,8 @@ async def test_late_signal_of_a_stop_leaves_the_next_answer_alone(database: Data
 async def test_stop_counts_that_waits_at_a_start(database: Database, is_button: bool) -> None:
     backend = FakeBackend([asyncio.Event()])
     setup = Setup(database, backend=backend, limits=WITHOUT_NONCES)
-    async with working(setup, "a story"):
-        await wait_until(lambda: len(backend.prompts) == 1)
+    async with answering(setup, "a story"):
+        pass  # the process ends
     data = ButtonData(ButtonAction.STOP, "telegram:5:1/0").encode()
     asked = said("/stop")
     press = Pressed(asked.address, "cb1", "900", ALICE, data, asked.at, asked.scopes)
@@ -136,8 +119,7 @@ async def test_stop_counts_that_waits_at_a_start(database: Database, is_button: 
 async def test_no_character_speaks_after_a_stop(database: Database) -> None:
     setup = Setup(database, ["I think", asyncio.Event()], ["Me too."], others=[{"name": "luna"}])
     await setup.say("/preset add luna")
-    await setup.receive("nora and luna, hello")
-    await stop_while_answering(setup, said("/stop"))
+    await stop_while_answering(setup, "nora and luna, hello", said("/stop"))
     assert len(setup.backend.prompts) == 1
     assert [role for role, _ in await setup.history()] == ["user", "assistant"]
 
@@ -161,14 +143,11 @@ async def test_others_cannot_stop_an_answer_and_are_told_at_once(
     go_on = asyncio.Event()
     setup = Setup(database, ["Once", go_on, " upon."])
     setup.platform_error = error
-    async with working(setup, "a story") as worker:
-        deciding = asyncio.create_task(setup.stops.run())
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
+    async with answering(setup, "a story") as worker:
         await setup.receive(said("/stop", author))
         await wait_until(lambda: notice in setup.texts)
         go_on.set()
         await worker
-        deciding.cancel()
     assert sorted(setup.texts) == ["Once upon.", notice]
     assert [text for _, text in setup.surface.calls].count(notice) == 1
 
@@ -227,8 +206,7 @@ async def test_retry_that_failed_is_tried_again_without_asking_twice(database: D
 
 async def test_retry_answers_a_question_that_was_stopped(database: Database) -> None:
     setup = Setup(database, [asyncio.Event()], ["Here it is."])
-    await setup.receive("a story")
-    await stop_while_answering(setup, said("/stop"), said("/retry", key="5:91"))
+    await stop_while_answering(setup, "a story", said("/stop"), said("/retry", key="5:91"))
     assert setup.texts[-1] == "Here it is."
     assert await setup.history() == [("user", "a story"), ("assistant", "Here it is.")]
 

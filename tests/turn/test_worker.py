@@ -28,7 +28,7 @@ from bot.turn.signals import ArrivalSignals, MissedSignals
 from tests.fakes import FakeBackend, FakeClock, run_ready_tasks
 from tests.samples import make_incoming
 from tests.turn.busy_channel import LIMITS_OF_CHATS, end
-from tests.turn.setup import CHAT, Setup, working
+from tests.turn.setup import CHAT, Setup, answering
 from tests.waiting import advance_in_steps, wait_until
 
 
@@ -89,8 +89,7 @@ async def test_message_that_crashed_too_often_is_set_aside(database: Database) -
 async def test_fenced_worker_drops_its_answer(database: Database) -> None:
     go_on = asyncio.Event()
     setup = Setup(database, [go_on, "Too late."])
-    async with working(setup, "hello") as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
+    async with answering(setup, "hello") as worker:
         await setup.take_over()
         go_on.set()
         await worker
@@ -102,8 +101,7 @@ async def test_fenced_worker_drops_its_answer(database: Database) -> None:
 async def test_lost_lease_stops_the_model(database: Database) -> None:
     never = asyncio.Event()
     setup = Setup(database, ["Once ", never])
-    async with working(setup, "hello") as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
+    async with answering(setup, "hello") as worker:
         await setup.take_over()
         await advance_in_steps(setup.clock, 6)
         await wait_until(worker.done)
@@ -125,8 +123,7 @@ async def test_full_disk_does_not_count_as_a_crash(database: Database) -> None:
 async def test_stopping_worker_starts_no_further_message(database: Database) -> None:
     go_on = asyncio.Event()
     setup = Setup(database, [go_on, "one"], ["two"])
-    async with working(setup, "a", "b") as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
+    async with answering(setup, "a", "b") as worker:
         setup.worker.stop_after_current()
         go_on.set()
         await worker
@@ -191,8 +188,7 @@ class DeafSetup(Setup):
 
 async def test_stop_without_its_signal_ends_the_answer(database: Database) -> None:
     setup = DeafSetup(database, backend=FakeBackend(["Once upon", asyncio.Event()]))
-    async with working(setup, "a story") as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
+    async with answering(setup, "a story") as worker:
         await advance_in_steps(setup.clock, 2)
         await setup.store(said("/stop", "5:90"))
         await setup.missed.look()
@@ -204,8 +200,7 @@ async def test_message_without_its_signal_interrupts_the_answer(database: Databa
     preset = {"context": "all", "busy": {"mode": "interrupt", "quiet_seconds": 0}}
     backend = FakeBackend(["Once upon", asyncio.Event()], ["Both."])
     setup = DeafSetup(database, backend=backend, limits=LIMITS_OF_CHATS, preset=preset)
-    async with working(setup, said("first", "5:1")) as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
+    async with answering(setup, said("first", "5:1")) as worker:
         await setup.store(said("second", "5:2"))
         await setup.missed.look()
         await end(setup, worker)
@@ -218,8 +213,7 @@ async def test_only_what_is_not_being_answered_counts_and_once(database: Databas
     arrivals = ArrivalSignals(InProcessSignals())
     missed = MissedSignals(setup.inbox, setup.stops, arrivals, setup.clock)
     noted: list[str] = []
-    async with working(setup, "a story") as worker:
-        await wait_until(lambda: len(setup.backend.prompts) == 1)
+    async with answering(setup, "a story") as worker:
         unsubscribe = arrivals.subscribe(CHAT, lambda: noted.append("arrival"))
         await missed.look()
         assert noted == []
