@@ -6,32 +6,22 @@ What a chat shows is read from its server, as everybody sees it.
 import itertools
 import logging
 import random
-from abc import ABC
-from abc import abstractmethod
-from collections.abc import AsyncIterator
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from contextlib import asynccontextmanager
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
-from typing import TypeVar
+from typing import Any, TypeVar
+
 import discord
 import pytest
-from simcord.builders import ChannelHandle
-from simcord.builders import UserHandle
-from simcord.results import EPHEMERAL_FLAG
-from simcord.results import ResponseMessage
+from simcord.builders import ChannelHandle, UserHandle
+from simcord.results import EPHEMERAL_FLAG, ResponseMessage
 from typing_extensions import override
+
 from tests.rigs.simwire import SimWire
 from tests.rigs.tgwire import TgWire
-from tests.support.transcripts import PostedMessage
-from tests.support.transcripts import expected_answer
-from tests.waiting import PATIENCE_SECONDS
-from tests.waiting import wait_until
-
+from tests.support.transcripts import PostedMessage, expected_answer
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 TELEGRAM_PEOPLE = (1, 2)
 TELEGRAM_ADMIN = 3
