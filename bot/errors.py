@@ -46,7 +46,7 @@ ReplyNotFound                                                       platforms/te
 WebhookNotFound, ChannelNotFound, ThreadExists, AlreadyAcknowledged platforms/discord/rest
 UnknownRole, UnsupportedCapability                                  templates/lmdeploy.py
 JsonSyntaxError                                                     prompting/text/jsonc.py
-PlacedPresetError                                                   prompting/lorebook/files.py
+PlacedPresetError                                                   prompting/presets/preset.py
 ConnectionFailed, InvalidAddress, AddressRefused                    runtime/http_client.py
 ChildFailed                                                         runtime/subprocesses.py
 Unconvertible                                                       media/attachment_reader.py
@@ -56,7 +56,7 @@ ToolFailed                                                          tools.py
 
 from typing import Literal, Self, TypeAlias
 
-from bot.texts.text import translatable
+from bot.texts.text import text_of, translatable
 
 RefusedScope: TypeAlias = Literal["route", "chat", "bot"]
 """What calls are refused for: one kind of call in a chat, the chat, or all chats of the bot."""
@@ -69,6 +69,10 @@ class TroupeError(Exception):
     def translatable(cls, pattern: str, **values: object) -> Self:
         """Return an error whose text people read in their language."""
         return cls(translatable(pattern, **values))
+
+    def within(self, place: object) -> Self:
+        """Return the error with the file or key that it is about in front."""
+        return self.translatable("{file}: {problem}", file=place, problem=text_of(self))
 
 
 class SettingsError(TroupeError):

@@ -19,28 +19,17 @@ Json = dict[str, object]
 MAX_FILE_BYTES = 10 * 2**20
 
 
-def load_json(data: bytes, source: str) -> Json:
-    """Parse a JSON object.
-
-    Raises:
-        PresetError: the data is not a JSON object, or cannot be stored again; the text is one line.
-    """
+def _load_json(data: bytes) -> Json:
     try:
         value = read_strict_json(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise PresetError.translatable(
-            "{source}: the card's text is not UTF-8; export it again", source=source
-        ) from None
+        raise PresetError.translatable("the card's text is not UTF-8; export it again") from None
     except JsonSyntaxError as error:
         raise PresetError.translatable(
-            "{source}: the card is not valid JSON ({problem}); export it again",
-            source=source,
-            problem=error.problem,
+            "the card is not valid JSON ({problem}); export it again", problem=error.problem
         ) from None
     if not isinstance(value, dict):
-        raise PresetError.translatable(
-            "{source}: the card is not a JSON object {{...}}; export it again", source=source
-        )
+        raise PresetError.translatable("the card is not a JSON object {{...}}; export it again")
     return value
 
 
@@ -50,20 +39,17 @@ def dump_json(content: Json, *, indent: int | None = None) -> bytes:
 
 
 _V1_TEXTS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
-_TEXTS = (
-    *(*_V1_TEXTS, "nickname", "creator_notes", "system_prompt", "post_history_instructions"),
-    *("creator", "character_version"),
+_V2_TEXTS = (
+    *("creator_notes", "system_prompt", "post_history_instructions", "creator"),
+    "character_version",
 )
+_TEXTS = (*_V1_TEXTS, *_V2_TEXTS, "nickname")
 _LISTS = ("alternate_greetings", "group_only_greetings", "tags")
 _MAX_NAME_CHARS = 1000
 _V2_DEFAULTS: Json = {
-    "creator_notes": "",
-    "system_prompt": "",
-    "post_history_instructions": "",
+    **dict.fromkeys(_V2_TEXTS, ""),
     "alternate_greetings": [],
     "tags": [],
-    "creator": "",
-    "character_version": "",
     "extensions": {},
 }
 
@@ -120,28 +106,29 @@ class Card:
 
 
 def read_card(data: bytes, source: str) -> Card:
-    """Read a card; the kind of file is detected by its first bytes.
+    """Read a card in any kind of file, which `source` names; raises `PresetError`."""
+    try:
+        return _read_card(data)
+    except PresetError as error:
+        raise error.within(source) from None
 
-    Raises:
-        PresetError: the file holds no card, or is damaged or too large; the text names `source`.
-    """
+
+def _read_card(data: bytes) -> Card:
     if len(data) > MAX_FILE_BYTES:
         limit = MAX_FILE_BYTES // 2**20
         raise PresetError.translatable(
-            "{source} is larger than {limit} MiB; shrink its images", source=source, limit=limit
+            "it is larger than {limit} MiB; shrink its images", limit=limit
         )
     if data.startswith(png.SIGNATURE):
-        image, v2, v3 = png.read_png(data, source)
-        older = load_json(v2, source) if v2 and v3 else None
-        return _card(load_json(v3 or v2, source), source, image=image, older=older)
+        image, v2, v3 = png.read_png(data)
+        older = _load_json(v2) if v2 and v3 else None
+        return _card(_load_json(v3 or v2), image=image, older=older)
     if data.startswith(b"PK\x03\x04"):
-        text, assets = charx.read_charx(data, source)
-        return _card(load_json(text, source), source, assets=assets)
+        text, assets = charx.read_charx(data)
+        return _card(_load_json(text), assets=assets)
     if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        return _card(load_json(data, source), source)
-    raise PresetError.translatable(
-        "{source} is not a character card (PNG, CHARX or a JSON object)", source=source
-    )
+        return _card(_load_json(data))
+    raise PresetError.translatable("it is not a character card (PNG, CHARX or a JSON object)")
 
 
 def write_card(card: Card, container: CardContainer) -> bytes:
@@ -162,23 +149,18 @@ def write_card(card: Card, container: CardContainer) -> bytes:
 
 def _card(
     content: Json,
-    source: str,
     *,
     image: bytes | None = None,
     older: Json | None = None,
     assets: Mapping[str, bytes] | None = None,
 ) -> Card:
-    spec, fields = _spec_and_fields(content, source)
-    read = JsonFields(fields, source)
+    spec, fields = _spec_and_fields(content)
+    read = JsonFields(fields)
     if not read.text("name").strip():
-        raise PresetError.translatable(
-            "{source}: the card has no name; give it one in the field `name`", source=source
-        )
+        raise PresetError.translatable("the card has no name; give it one in the field `name`")
     if max(len(read.text("name")), len(read.text("nickname"))) > _MAX_NAME_CHARS:
         raise PresetError.translatable(
-            "{source}: the name is longer than {limit} characters; shorten it",
-            source=source,
-            limit=_MAX_NAME_CHARS,
+            "the name is longer than {limit} characters; shorten it", limit=_MAX_NAME_CHARS
         )
     texts: dict[str, Any] = {name: read.text(name) for name in _TEXTS}
     texts |= {name: read.texts(name) for name in _LISTS}
@@ -201,22 +183,20 @@ def _book(value: object) -> Json | None:
     return value if isinstance(value, dict) else None
 
 
-def _spec_and_fields(content: Json, source: str) -> tuple[CardSpec, Json]:
+def _spec_and_fields(content: Json) -> tuple[CardSpec, Json]:
     kinds = {"chara_card_v2": CardSpec.V2, "chara_card_v3": CardSpec.V3}
     spec, fields = content.get("spec"), content.get("data")
     if isinstance(spec, str) and isinstance(fields, dict):
         if spec in kinds:
             return kinds[spec], fields
         raise PresetError.translatable(
-            "{source}: the card's spec {spec} is unknown; export it as"
-            " chara_card_v2 or chara_card_v3",
-            source=source,
+            "the card's spec {spec} is unknown; export it as chara_card_v2 or chara_card_v3",
             spec=repr(spec),
         )
     if "name" in content and any(key in content for key in ("first_mes", "description")):
         return CardSpec.V1, content
     raise PresetError.translatable(
-        "{source} is JSON, but not a character card: it has no `spec` with `data`", source=source
+        "it is JSON, but not a character card: it has no `spec` with `data`"
     )
 
 

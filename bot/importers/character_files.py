@@ -31,11 +31,7 @@ _HARUHI_BUDGET = {"max_input_tokens": 1600}  # what ChatHaruhi's characters were
 
 
 def read_character_folder(directory: Path) -> ReadPresets:
-    """Read every preset in a directory together with its character file.
-
-    Raises:
-        PresetError: the directory cannot be read, or is empty.
-    """
+    """Read every preset in a directory together with its character file; raises `PresetError`."""
     read = read_presets(directory, _describe_other)
     for file, name in read.names.items():
         if file in read.problems:
@@ -75,9 +71,7 @@ def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple
     try:
         keys, stories = read_character_file(preset.character, directory)
     except CharacterError as error:
-        raise PresetError.translatable(
-            "{file}: {problem}", file=source, problem=text_of(error)
-        ) from error
+        raise PresetError(text_of(error.within(source))) from error
     merged = validate_preset({**keys, **preset.model_dump(exclude_unset=True)}, source)
     if not merged.role_name:
         raise PresetError.translatable(
@@ -102,7 +96,7 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
         raise CharacterError.translatable(
             "it is outside {directory}; move it into that folder", directory=directory
         )
-    _find_reader(file)
+    _reader_of(file)
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -114,10 +108,16 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
 
 def read_character_content(file: Path, content: bytes) -> CharacterFile:
     """Read the content of a character file by its suffix; raises `CharacterError`."""
-    return _find_reader(file)(content, str(file))
+    read = _reader_of(file)
+    try:
+        data = read(content)
+    except (CharacterError, PresetError) as error:
+        raise CharacterError(text_of(error.within(file))) from error
+    # Nothing is similar to an empty story, and some services refuse to embed one.
+    return _as_file(replace(data, texts=tuple(text for text in data.texts if text.strip())))
 
 
-def _find_reader(file: Path) -> Callable[[bytes, str], CharacterFile]:
+def _reader_of(file: Path) -> Callable[[bytes], CharacterData]:
     reader = _READERS.get(file.suffix.lower())
     if reader is None:
         raise CharacterError.translatable(
@@ -128,29 +128,20 @@ def _find_reader(file: Path) -> Callable[[bytes, str], CharacterFile]:
     return reader
 
 
-def _read_haruhi(content: bytes, source: str) -> CharacterFile:
+def _read_haruhi(content: bytes) -> CharacterData:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CharacterError.translatable(
-            "{source} is not UTF-8; save it as UTF-8", source=source
-        ) from error
-    data = read_rows(read_jsonl(text), source)
-    if data.column == _VERSION_2_COLUMN:
-        data = with_default_placeholder(data)
-    # Nothing is similar to an empty story, and some services refuse to embed one.
-    return _as_file(replace(data, texts=tuple(text for text in data.texts if text.strip())))
-
-
-def _read_haruhi_zip(content: bytes, source: str) -> CharacterFile:
-    return _as_file(read_haruhi_zip(content, source))
+        raise CharacterError.translatable("it is not UTF-8; save it as UTF-8") from error
+    data = read_rows(read_jsonl(text))
+    return with_default_placeholder(data) if data.column == _VERSION_2_COLUMN else data
 
 
 def _as_file(data: CharacterData) -> CharacterFile:
     return {"persona": data.persona, **_HARUHI_BUDGET}, data.texts
 
 
-_READERS: Mapping[str, Callable[[bytes, str], CharacterFile]] = {
+_READERS: Mapping[str, Callable[[bytes], CharacterData]] = {
     ".jsonl": _read_haruhi,
-    ".zip": _read_haruhi_zip,
+    ".zip": read_haruhi_zip,
 }

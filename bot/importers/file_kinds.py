@@ -109,7 +109,6 @@ class FileKind(Enum):
     )
     YAML = (marked("a YAML file"), _NOTHING)
     JSON_LIST = (marked("a JSON list"), marked("a preset or a card is one JSON object: {{...}}"))
-    IMAGE_WORKFLOW = (marked("an image workflow of ComfyUI"), _NOTHING)
     CHAT_LOG = (marked("a chat log of SillyTavern"), _NOTHING)
     ARCHIVE = (marked("a zip archive"), marked("unpack it and give one of the files in it"))
     UNKNOWN = (
@@ -148,11 +147,7 @@ TEMPLATE_FILES: Final = frozenset({
 
 
 def check_file_kind(data: bytes, file: Path, accepted: Collection[FileKind]) -> FileKind:
-    """Return what a file is; an unknown one is left to the importer.
-
-    Raises:
-        UserError: the text says what the file is and which command takes it.
-    """
+    """Return what a file is; an unknown one is left to the importer; raises `UserError`."""
     kind = detect_file_kind(data)
     if kind is not FileKind.UNKNOWN and kind not in accepted:
         raise UserError(kind.describe(file))
@@ -193,8 +188,8 @@ def _detect_text(text: str) -> FileKind:
     stripped = text.lstrip()
     if stripped.startswith(("{", "[", "//", "/*")) and not stripped.startswith(("{{", "{%", "{#")):
         try:
-            return _detect_json(_read_any_json(text))
-        except (JsonSyntaxError, RecursionError):
+            return _detect_json(read_json(text).value)
+        except JsonSyntaxError:
             kinds = (_detect_json_lines(stripped), _guess_broken_json(stripped))
             known = [kind for kind in kinds if kind is not FileKind.UNKNOWN]
             if known:
@@ -214,14 +209,6 @@ def _detect_text(text: str) -> FileKind:
     return FileKind.YAML if len(keys) > 1 else FileKind.UNKNOWN
 
 
-def _read_any_json(text: str) -> object:
-    """Parse JSON at once where it is strict: comments and lines take a hundred times as long."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return read_json(text).value
-
-
 def _detect_json(value: object) -> FileKind:
     rows = value if isinstance(value, list) else [value]
     keys = [set(row) if isinstance(row, dict) else set() for row in rows]
@@ -229,8 +216,6 @@ def _detect_json(value: object) -> FileKind:
     if isinstance(value, list):
         return _kind_of_keys(shared, _LIST_KEYS) or FileKind.JSON_LIST
     if isinstance(value, dict) and value:
-        if all(isinstance(node, dict) and "class_type" in node for node in value.values()):
-            return FileKind.IMAGE_WORKFLOW
         if kind := _kind_of_keys(shared, _OBJECT_KEYS):
             return kind
         if len(shared & _SAMPLERS) >= 3:
@@ -270,12 +255,9 @@ def _guess_broken_json(text: str) -> FileKind:
 
 _OBJECT_KEYS: Final = (
     ("findRegex replaceString", FileKind.REGEX_SCRIPTS),
-    ("blur_strength", FileKind.INTERFACE),
     ("main_text_color", FileKind.INTERFACE),
     ("movingUIState", FileKind.INTERFACE),
-    ("quickReplySlots", FileKind.INTERFACE),
     ("qrList", FileKind.INTERFACE),
-    ("main_api user_avatar", FileKind.INTERFACE),
     ("spec data", FileKind.CARD_JSON),
     ("name first_mes", FileKind.CARD_JSON),
     ("name mes_example", FileKind.CARD_JSON),
@@ -306,7 +288,6 @@ _FEW_KEYS: Final = (
 )
 _LIST_KEYS: Final = (
     ("role", FileKind.MESSAGES),
-    ("filename type", FileKind.INTERFACE),
     ("findRegex replaceString", FileKind.REGEX_SCRIPTS),
     ("content key", FileKind.LOREBOOK),
     ("content keys", FileKind.LOREBOOK),

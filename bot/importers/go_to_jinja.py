@@ -1,11 +1,13 @@
 """Translate Ollama's Go templates to Jinja."""
 
+import ast
+import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 from bot.errors import TemplateError
@@ -14,27 +16,26 @@ from bot.texts.text import marked, translatable
 _SPACE = " \t\r\n"
 _OPEN = re.compile(r"\{\{(-(?=[ \t\r\n]))?")
 _CLOSE = re.compile(r"[ \t\r\n]*(?P<trim>(?<=[ \t\r\n])-)?\}\}")
-_COMMENT = re.compile(r"[ \t\r\n]?/\*(?P<body>.*?)\*/", re.DOTALL)
+_COMMENT = re.compile(r"[ \t\r\n]?/\*.*?\*/", re.DOTALL)
 _TOKEN = re.compile(
     r"""
       (?P<space>[ \t\r\n]+)
-    | (?P<string>"(?:\\.|[^"\\\n])*"|`[^`]*`)
+    | (?P<string>`[^`]*`
+        | "(?: [^"\\\r\n\0] | \\(?: [abfnrtv\\"] | x[0-9a-fA-F]{2} | u[0-9a-fA-F]{4} | [0-3][0-7]{2}
+                                     | U00(?: 0[0-9a-fA-F] | 10 )[0-9a-fA-F]{4} ) )*" )
     | (?P<number>[+-]?\.?\d[\w.]*)
-    | (?P<field>\.[^\W\d]\w*)
-    | (?P<variable>\$\w*)
+    | (?P<field>(?:\.[^\W\d]\w*)+)
+    | (?P<variable>\$\w*(?:\.[^\W\d]\w*)*)
+    | (?P<closing>\)(?:\.[^\W\d]\w*)*)
     | (?P<name>[^\W\d]\w*)
-    | (?P<operator>:=|[=|(),.])
+    | (?P<operator>:=|[=|(,.])
     """,
     re.VERBOSE,
 )
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{3}|.)", re.DOTALL)
-_ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _FORMAT_VERB = re.compile(r"%(.?)", re.DOTALL)
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-# The functions of Go and of ollama; any other name is a syntax error.
 _FUNCTIONS = frozenset(
-    {"and", "call", "html", "index", "js", "json", "len", "not", "or", "print", "printf", "println"}
-    | {"slice", "urlquery", "currentDate"}
+    {"and", "index", "json", "len", "not", "or", "print", "printf", "slice", "currentDate"}
     | _COMPARISONS.keys()
 )
 _UNKNOWN_TOKENS = {
@@ -47,40 +48,22 @@ _MAX_DEPTH = 100  # protects the stack
 _MAX_LOOPS = 4  # limits the run time; templates need two
 _MAX_NUMBER_CHARS = 70  # 64 binary digits, their sign and prefix
 
-# Type -> Go's field name -> our key and the type of its value. Lists and maps are written
-# `list of x` and `map of x`.
-_FIELDS: dict[str, dict[str, tuple[str, str]]] = {
+# Type -> Go's field name -> the type of its value. Lists and maps are written `list of x` and
+# `map of x`. Our keys are the names in snake case.
+_FIELDS: dict[str, dict[str, str]] = {
     "message": {
-        "Role": ("role", "text"),
-        "Content": ("content", "text"),
-        "Thinking": ("thinking", "text"),
-        "ToolName": ("tool_name", "text"),
-        "Images": ("images", "list of any"),
-        "ToolCalls": ("tool_calls", "list of call"),
+        **dict.fromkeys(("Role", "Content", "Thinking", "ToolName"), "text"),
+        "Images": "list of any",
+        "ToolCalls": "list of call",
     },
-    "call": {"ID": ("id", "text"), "Function": ("function", "called")},
-    "called": {
-        "Index": ("index", "number"),
-        "Name": ("name", "text"),
-        "Arguments": ("arguments", "object"),
-    },
-    "tool": {"Type": ("type", "text"), "Function": ("function", "declared")},
-    "declared": {
-        "Name": ("name", "text"),
-        "Description": ("description", "text"),
-        "Parameters": ("parameters", "schema"),
-    },
-    "schema": {
-        "Type": ("type", "text"),
-        "Required": ("required", "list of text"),
-        "Properties": ("properties", "map of property"),
-    },
-    "property": {
-        "Type": ("type", "text"),
-        "Description": ("description", "text"),
-        "Enum": ("enum", "list of text"),
-    },
+    "call": {"ID": "text", "Function": "called"},
+    "called": {"Index": "number", "Name": "text", "Arguments": "object"},
+    "tool": {"Type": "text", "Function": "declared"},
+    "declared": {"Name": "text", "Description": "text", "Parameters": "schema"},
+    "schema": {"Type": "text", "Required": "list of text", "Properties": "map of property"},
+    "property": {"Type": "text", "Description": "text", "Enum": "list of text"},
 }
+_WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 # What ollama prints as JSON, with the keys in their original order.
 _JSON_TYPES = frozenset({"tool", "list of tool", "declared"})
@@ -157,27 +140,22 @@ _TURN_ROOT = {
 
 
 def jinja_from_go(source: str) -> str:
-    """Translate a Go template.
-
-    Raises:
-        TemplateError: a syntax error with Go's text, or a construct that cannot be translated.
-    """
+    """Translate a Go template; raises `TemplateError`."""
     if len(source) > _MAX_CHARS:
         raise TemplateError.translatable(
             "the template is longer than {limit} characters; shorten it", limit=_MAX_CHARS
         )
-    # Only the end of the source tells which fields and assignments there are.
-    read = _Translator(source, _MESSAGES_ROOT)
-    read.translate()
-    used = {name.lower() for _, names in read.fields for name in names}
+    tokens = list(_tokenize(source))
+    used = {name.lower() for token in tokens for name in token.fields}
     has_turns = "messages" not in used
     if has_turns and "response" not in used:
-        source += "{{ .Response }}"
+        tokens = list(_tokenize(source + "{{ .Response }}"))
+    assigned = {name.text for name, operator in pairwise(tokens) if operator.text == "="}
     root = _TURN_ROOT if has_turns else _MESSAGES_ROOT
-    translator = _Translator(source, root, namespaced=read.assigned, indent=has_turns)
+    translator = _Translator(tokens, root, namespaced=assigned, indent=has_turns)
     translator.translate()
     prelude = [_AS_JSON_MACRO] if translator.prints_json else []
-    prelude += [_MERGE_MESSAGES, *(["{%- set var = namespace() %}"] if read.assigned else [])]
+    prelude += [_MERGE_MESSAGES, *(["{%- set var = namespace() %}"] if assigned else [])]
     turns = ([_LOOP_OVER_TURNS], ["{%- endfor %}"]) if has_turns else ([], [])
     return "\n".join([*prelude, *turns[0], *translator.lines, *turns[1]])
 
@@ -189,9 +167,15 @@ class _Token(NamedTuple):
     text: str
     line: int
 
+    @property
+    def fields(self) -> Sequence[str]:
+        """`.Function.Name` -> Function, Name; also behind a variable or a parenthesis."""
+        chained = self.kind in {"field", "variable", "closing"}
+        return self.text.split(".")[1:] if chained else ()
+
 
 def _tokenize(source: str) -> Iterator[_Token]:
-    """Yield all tokens; texts are trimmed beside `{{-` and `-}}`."""
+    """Yield all tokens but spaces; texts are trimmed beside `{{-` and `-}}`."""
     at, trims = 0, False
     while opening := _OPEN.search(source, at):
         text = source[at : opening.start()]
@@ -199,13 +183,16 @@ def _tokenize(source: str) -> Iterator[_Token]:
         yield _Token("text", text.rstrip(_SPACE) if opening[1] else text, _line(source, at))
         at = _after_comment(source, opening.end())
         if at == opening.end():
-            tokens = list(_action_tokens(source, at))
-            yield from (_Token("{{", "{{", _line(source, at)), *tokens)
-            at += sum(len(token.text) for token in tokens)
+            yield _Token("{{", "{{", _line(source, at))
+            while not _CLOSE.match(source, at):
+                token = _token(source, at)
+                at += len(token.text)
+                if token.kind != "space":
+                    yield token
             yield _Token("}}", "}}", _line(source, at))
         closing = _CLOSE.match(source, at)
         if closing is None:
-            raise _error(_line(source, at), marked("unclosed action"))
+            raise _error(_line(source, at), marked("comment ends before closing delimiter"))
         at, trims = closing.end(), closing["trim"] is not None
     yield _Token("text", source[at:].lstrip(_SPACE) if trims else source[at:], _line(source, at))
     yield _Token("eof", "", _line(source, len(source)))
@@ -214,25 +201,20 @@ def _tokenize(source: str) -> Iterator[_Token]:
 def _after_comment(source: str, at: int) -> int:
     """Return the end of the comment that begins here; if there is none, here."""
     if comment := _COMMENT.match(source, at):
-        if not _CLOSE.match(source, comment.end()):
-            line = _line(source, comment.end())
-            raise _error(line, marked("comment ends before closing delimiter"))
         return comment.end()
     if source.startswith(("/*", " /*"), at):
         raise _error(_line(source, at), marked("unclosed comment"))
     return at
 
 
-def _action_tokens(source: str, at: int) -> Iterator[_Token]:
-    while not _CLOSE.match(source, at):
-        found = _TOKEN.match(source, at)
-        if found is None or found.lastgroup is None:
-            character = source[at : at + 1]
-            problem = marked("unrecognized character in action: {character}")
-            problem = _UNKNOWN_TOKENS.get(character, problem)
-            raise _error(_line(source, at), problem, character=repr(character))
-        yield _Token(found.lastgroup, found[0], _line(source, at))
-        at = found.end()
+def _token(source: str, at: int) -> _Token:
+    found = _TOKEN.match(source, at)
+    if found is None or found.lastgroup is None:
+        character = source[at : at + 1]
+        problem = marked("unrecognized character in action: {character}")
+        problem = _UNKNOWN_TOKENS.get(character, problem)
+        raise _error(_line(source, at), problem, character=repr(character))
+    return _Token(found.lastgroup, found[0], _line(source, at))
 
 
 def _line(source: str, at: int) -> int:
@@ -244,13 +226,13 @@ class _Translator:
 
     def __init__(
         self,
-        source: str,
+        tokens: Sequence[_Token],
         root: Mapping[str, _Value],
         *,
-        namespaced: Collection[str] = (),
-        indent: int = 0,
+        namespaced: Collection[str],
+        indent: int,
     ) -> None:
-        self._tokens = [one for one in _tokenize(source) if one.text or one.kind != "text"]
+        self._tokens = [one for one in tokens if one.text or one.kind != "text"]
         self._position = 0
         self._root = root
         self._namespaced = namespaced  # what is assigned in a loop or a branch and read after it
@@ -261,9 +243,6 @@ class _Translator:
         self._taken: Counter[str] = Counter()
         self._is_cut = False
         self.lines: list[str] = []
-        self.fields: list[tuple[str | None, tuple[str, ...]]] = []
-        """Variable (None for the dot) and names; as in ollama without those of `(...).Name`."""
-        self.assigned: set[str] = set()
         self.prints_json = False
 
     def translate(self) -> None:
@@ -280,11 +259,11 @@ class _Translator:
         while True:
             token = self._next()
             if token.kind == "{{":
-                self._skip_space()
                 token = self._peek()
-                is_word = token.kind == "name" and token.text in {"end", "else"}
-                self._position += is_word
-            if token.kind == "eof" or (token.kind == "name" and token.text in {"end", "else"}):
+                if token.kind == "name" and token.text in {"end", "else"}:
+                    self._position += 1
+                    break
+            if token.kind == "eof":
                 break
             if self._is_cut and not was_cut and not is_guarded:
                 is_guarded = True
@@ -321,20 +300,16 @@ class _Translator:
                     raise self._error(marked("{{{{{word}}}}} outside {{{{range}}}}"), word=keyword)
                 self._expect("}}", keyword)
                 self._emit(f"{{%- {keyword} %}}")
-            case "template" | "block" | "define":
-                raise self._error(
-                    marked("{{{{{word}}}}} cannot be translated to Jinja"), word=keyword
-                )
             case _:
-                earlier = len(self.fields)
+                start = self._position
                 value, variables, declares = self._read_pipe("command")
                 if variables:
                     self._set(variables[0], value, declares=declares)
                 else:
                     self._emit(f"{{{{- {self._printed(value)} }}}}")
-                fields = self.fields[earlier:]
                 self._is_cut |= self._root is _TURN_ROOT and any(
-                    variable is None and "Response" in names for variable, names in fields
+                    token.kind == "field" and "Response" in token.fields
+                    for token in self._tokens[start : self._position]
                 )
 
     def _translate_condition(self, keyword: str, *, chained: bool = False) -> None:
@@ -384,7 +359,6 @@ class _Translator:
 
     def _translate_else(self, keyword: str, stop: _Token) -> None:
         if stop.text == "else":
-            self._skip_space()
             if self._peek().text == keyword != "range":
                 self._position += 1
                 self._translate_condition(keyword, chained=True)
@@ -442,37 +416,29 @@ class _Translator:
 
     def _read_variables(self, context: str) -> tuple[tuple[str, ...], bool]:
         """Read `$x :=`, `$x =` or, in a range, `$i, $x :=`, if one of these comes next."""
-        self._skip_space()
         start = self._position
         names: list[str] = []
         while self._peek().kind == "variable":
             names.append(self._next().text)
-            self._skip_space()
-            operator = self._peek().text
+            operator = self._next().text
             if operator in {":=", "="}:
-                self._position += 1
                 if operator == "=":
                     for name in names:
-                        self._check_variable(name)
-                    self.assigned.update(names)
+                        self._variable(name)
                 return tuple(names), operator == ":="
             if operator != "," or context != "range" or len(names) > 1:
                 break
-            self._position += 1
-            self._skip_space()
         self._position = start
         return (), False
 
     def _read_command(self, context: str, piped: Sequence[_Value]) -> _Value:
         """Read a value, or a function with its arguments."""
-        self._skip_space()
         first = self._peek()
         operands: list[_Value] = []
         is_call = first.kind == "name" and first.text in _FUNCTIONS
         self._position += is_call
-        while not (self._peek().kind in {"}}", "eof"} or self._peek().text in {"|", ")"}):
+        while not (self._peek().kind in {"}}", "closing", "eof"} or self._peek().text == "|"):
             operands.append(self._read_operand(context))
-            self._skip_space()
         if is_call:
             return self._call(first.text, [*operands, *piped])
         if not operands:
@@ -482,19 +448,18 @@ class _Translator:
         return operands[0]
 
     def _read_operand(self, context: str) -> _Value:
-        self._skip_space()
-        token = self._peek()
-        self._position += token.kind != "eof"
+        token = self._next()
         match token.kind, token.text:
             case "string", text:
-                return _Value(_quoted(_unquoted(text)), "text")
-            case "number", _:
-                return _Value(repr(self._number(token)), "number")
-            case "field", text:
-                return self._read_field(None, (text[1:], *self._read_names()))
-            case "variable", name:
-                self._check_variable(name)
-                return self._read_field(name, self._read_names())
+                is_raw = text.startswith("`")
+                value = text[1:-1].replace("\r", "") if is_raw else ast.literal_eval(text)
+                return _Value(_quoted(value), "text")
+            case "number", text:
+                return _Value(repr(self._number(text)), "number")
+            case "field", _:
+                return self._members(self._dot, token.fields)
+            case "variable", text:
+                return self._members(self._variable(text.partition(".")[0]), token.fields)
             case "name", name:
                 if name not in _FUNCTIONS | _LITERALS.keys():
                     raise self._error(marked('function "{name}" not defined'), name=name)
@@ -502,26 +467,10 @@ class _Translator:
             case "operator", ".":
                 return self._dot
             case "operator", "(":
-                return self._read_parentheses()
+                value, *_ = self._read_pipe("parenthesized pipeline", ")")
+                return self._members(value, self._tokens[self._position - 1].fields)
             case _:
                 raise self._unexpected(token, context)
-
-    def _read_parentheses(self) -> _Value:
-        earlier = len(self.fields)
-        value, *_ = self._read_pipe("parenthesized pipeline", ")")
-        if names := self._read_names():
-            del self.fields[earlier:]
-        return self._members(value, names)
-
-    def _read_names(self) -> tuple[str, ...]:
-        names: list[str] = []
-        while self._peek().kind == "field":
-            names.append(self._next().text[1:])
-        return tuple(names)
-
-    def _read_field(self, variable: str | None, names: tuple[str, ...]) -> _Value:
-        self.fields.append((variable, names))
-        return self._members(self._variables[variable] if variable else self._dot, names)
 
     def _members(self, value: _Value, names: Sequence[str]) -> _Value:
         for name in names:
@@ -537,8 +486,8 @@ class _Translator:
             case kind if kind.startswith("map of "):
                 return _Value(f"{value.source}[{_quoted(name)}]", _element_type(kind))
             case kind if name in _FIELDS.get(kind, {}):
-                key, value_type = _FIELDS[kind][name]
-                source = f"{value.source}.{key}"
+                value_type = _FIELDS[kind][name]
+                source = f"{value.source}.{_WORD_BORDER.sub('_', name).lower()}"
                 empty = {"list": "[]", "map": "{}"}.get(value_type.partition(" of ")[0])
                 return _Value(f"({source} or {empty})" if empty else source, value_type)
             case kind:
@@ -555,9 +504,8 @@ class _Translator:
                 return _Value(f"(not {sources[0]})", "bool")
             case "and" | "or", [_, *_]:
                 kinds = {value.type for value in given}
-                return _Value(
-                    _joined(f" {name} ", sources), kinds.pop() if len(kinds) == 1 else "any"
-                )
+                kind = kinds.pop() if len(kinds) == 1 else "any"
+                return _Value(_joined(f" {name} ", sources), kind)
             case "len", [_]:
                 return _Value(f"({sources[0]} | length)", "number")
             case "index", [container, _, *_]:
@@ -630,20 +578,18 @@ class _Translator:
         self.prints_json = True
         return _Value(f"as_json({value.source})", "text")
 
-    def _number(self, token: _Token) -> int | float:
-        text = token.text.replace("_", "")
-        if len(text) > _MAX_NUMBER_CHARS:
-            raise self._error(
-                marked('integer overflow: "{number}..."'), number=text[:_MAX_NUMBER_CHARS]
-            )
-        for kind in (partial(int, base=0), float):
-            with suppress(ValueError):
-                return kind(text)
-        raise self._error(marked('bad number syntax: "{token}"'), token=token.text)
+    def _number(self, text: str) -> int | float:
+        if len(text) <= _MAX_NUMBER_CHARS:
+            for kind in (partial(int, base=0), float):
+                with suppress(ValueError):
+                    return kind(text.replace("_", ""))
+        problem = marked('bad number syntax: "{token}"')
+        raise self._error(problem, token=text[:_MAX_NUMBER_CHARS])
 
-    def _check_variable(self, name: str) -> None:
+    def _variable(self, name: str) -> _Value:
         if name not in self._variables:
             raise self._error(marked('undefined variable "{variable}"'), variable=name)
+        return self._variables[name]
 
     def _enter(self) -> None:
         self._depth += 1
@@ -651,14 +597,9 @@ class _Translator:
             raise self._error(marked("nested deeper than {limit}"), limit=_MAX_DEPTH)
 
     def _expect(self, closing: str, context: str) -> None:
-        self._skip_space()
-        if self._peek().text != closing:
+        if not self._peek().text.startswith(closing):
             raise self._unexpected(self._peek(), context)
         self._position += 1
-
-    def _skip_space(self) -> None:
-        while self._peek().kind == "space":
-            self._position += 1
 
     def _peek(self) -> _Token:
         return self._tokens[self._position]
@@ -694,26 +635,9 @@ def _element_type(type_name: str) -> str:
     return type_name.partition(" of ")[2] or "any"
 
 
-def _unquoted(literal: str) -> str:
-    """Return the value of a Go string literal in double quotes or back quotes."""
-    if literal.startswith("`"):
-        return literal[1:-1].replace("\r", "")
-
-    def unescape(match: re.Match[str]) -> str:
-        code: str = match[1]
-        if code[0] in "xuU":
-            point = int(code[1:], 16)
-            return chr(point) if point <= sys.maxunicode else "\ufffd"
-        return chr(int(code, 8)) if len(code) == 3 else _ESCAPED.get(code, code)
-
-    return _ESCAPE.sub(unescape, literal[1:-1])
-
-
 def _quoted(text: str) -> str:
     """Return a Jinja string literal on one line."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    escaped = escaped.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-    return f'"{escaped}"'
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _joined(operator: str, sources: Sequence[str]) -> str:

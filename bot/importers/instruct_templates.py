@@ -5,12 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from string import Template
 
-from bot.errors import PresetError, TemplateError
-from bot.importers.string_template_extraction import extract_string_templates
-from bot.prompting.story_string import parse_story_string
+from bot.errors import PresetError
 from bot.prompting.text.jsonc import JsonFields
-from bot.templates import JinjaTemplate, StringTemplate
-from bot.texts.text import text_of
 
 Json = Mapping[str, object]
 
@@ -24,43 +20,33 @@ _SEQUENCES = (
 _MACRO = re.compile(r"\{\{([^\W\d]\w*)[^{}]*\}\}")
 _NAME_MACROS = {"name", "user", "char"}
 _TEXT_MACROS = {"newline": "\n", "noop": "", "trim": ""}
-_PROBES = tuple(
-    [{"role": role, "content": f"text {number}"} for number, role in enumerate(roles)]
-    for roles in (("assistant", "user"), ("user", "system", "user", "assistant", "user"))
-)
 _BEHAVIORS = {"none", "force", "always"}
 _MODES = {"none": "not_add", "force": "default", "always": "add"}
 
 
-def keys_of_instruct(data: Json, source: str) -> tuple[dict[str, object], list[str]]:
+def keys_of_instruct(data: Json) -> tuple[dict[str, object], list[str]]:
     """Return the keys of a preset that renders SillyTavern's prompts, and notes.
 
     Raises:
         PresetError: a sequence has a macro that has no value here; the text names it.
     """
-    read = JsonFields(data, source)
+    read = JsonFields(data)
     expands_macros = bool(data.get("macro", True))
     texts = {
-        key: _expand_texts(read.text(key), f"{source}: {key}") if expands_macros else read.text(key)
+        key: _expand_texts(read.text(key), key) if expands_macros else read.text(key)
         for key in _SEQUENCES
     }
     sequences = _InstructSequences(texts, data, expands_macros=expands_macros)
-    jinja = sequences.jinja
-    templates = None if sequences.has_names else _string_templates(JinjaTemplate(jinja))
     keys: dict[str, object] = {
         "system": read.text("system_prompt").strip() or None,
         "macros": True,
         "user_name_in_message": sequences.naming_mode,
         "stop_sequences": _stop_sequences(texts, data),
-        **({"template": jinja} if templates is None else {"parameters": templates}),
-        **({"names_in_template": True} if sequences.has_names else {}),
+        "template": sequences.jinja,
+        "names_in_template": sequences.has_names,
     }
-    notes = [f"converted to {'a Jinja template' if templates is None else 'string templates'}"]
-    if data.get("activation_regex"):
-        notes.append("activation_regex is left out: a preset names its model itself")
-    if data.get("last_system_sequence"):
-        notes.append("last_system_sequence is left out: only SillyTavern's own commands use it")
-    return keys, notes
+    ignored = [key for key in ("activation_regex", "last_system_sequence") if data.get(key)]
+    return keys, [f"{key} is left out" for key in ignored]
 
 
 # What SillyTavern writes, by the position of a message; `$` marks what the sequences fill in.
@@ -205,19 +191,6 @@ class _InstructSequences:
         return " ~ ".join(part for part in parts if part != '""')
 
 
-def _string_templates(template: JinjaTemplate) -> dict[str, str] | None:
-    """Return string templates that render every conversation the same; None if there are none."""
-    found, is_exact = extract_string_templates(template)
-    if not is_exact:
-        return None
-    strings = StringTemplate(**found)
-    is_equal = all(
-        template.render(probe, add_generation_prompt=True) == strings.render(probe)
-        for probe in _PROBES
-    )
-    return found if is_equal else None
-
-
 def _names_behavior(data: Json) -> str:
     """Return when names precede texts; older files have two flags for it."""
     behavior = data.get("names_behavior")
@@ -229,11 +202,7 @@ def _names_behavior(data: Json) -> str:
 
 
 def _expand_texts(text: str, where: str) -> str:
-    """Expand the macros that stand for fixed texts.
-
-    Raises:
-        PresetError: there is any other macro, except those for names.
-    """
+    """Expand the macros that stand for fixed texts; any other one is an error, except for names."""
 
     def expand(macro: re.Match[str]) -> str:
         name = macro[1].lower()
@@ -273,34 +242,23 @@ def _stop_sequences(texts: Mapping[str, str], data: Json) -> Sequence[str]:
 
 
 _CONTROL = re.compile(r"<[|/a-z]|\[/?(INST|SYSTEM)|<<", re.IGNORECASE)
-_OMITTED_TEXTS = ("chat_start", "example_separator")
 
 
-def keys_of_context(data: Json, source: str) -> tuple[dict[str, object], list[str]]:
-    """Return the keys of a preset with the template's `story_string`, and notes.
-
-    Raises:
-        PresetError: the `story_string` uses something that is not supported; the text names it.
-    """
-    read = JsonFields(data, source)
-    text, notes = _without_control_tokens(read.text("story_string"))
-    try:
-        parse_story_string(text)
-    except TemplateError as error:
-        raise PresetError.translatable(
-            "{file}: {problem}", file=source, problem=text_of(error)
-        ) from None
-    notes += [
+def keys_of_context(data: Json) -> tuple[dict[str, object], list[str]]:
+    """Return the keys of a preset with the template's `story_string`, and notes."""
+    read = JsonFields(data)
+    notes = [
         f"{key} is left out: a template has its own marks between messages"
-        for key in _OMITTED_TEXTS
+        for key in ("chat_start", "example_separator")
         if read.text(key).strip()
     ]
-    return {"story_string": text, "macros": True}, notes
+    story = _without_control_tokens(read.text("story_string"))
+    return {"story_string": story, "macros": True}, notes
 
 
-def keys_of_system_prompt(data: Json, source: str) -> tuple[dict[str, object], list[str]]:
+def keys_of_system_prompt(data: Json) -> tuple[dict[str, object], list[str]]:
     """Return the keys of a preset with this system prompt, and notes."""
-    read = JsonFields(data, source)
+    read = JsonFields(data)
     keys: dict[str, object] = {
         "system": read.text("content").strip() or None,
         "post_history_instructions": read.text("post_history").strip() or None,
@@ -309,57 +267,48 @@ def keys_of_system_prompt(data: Json, source: str) -> tuple[dict[str, object], l
     return keys, []
 
 
-def _without_control_tokens(text: str) -> tuple[str, list[str]]:
+def _without_control_tokens(text: str) -> str:
     """Remove control tokens around the story, which older files hold; the template writes them."""
-    first, last = text.find("{{"), text.rfind("}}")
+    first, last = text.find("{{"), text.rfind("}}") + 2
     if first < 0:
-        return text, []
-    head, tail = text[:first], text[last + 2 :]
-    kept = text
-    if _CONTROL.search(tail):
-        kept = kept[: last + 2]
-    if _CONTROL.search(head):
-        kept = kept[first:]
-    if kept == text:
-        return text, []
-    return kept, ["control tokens are left out: the model's template writes them"]
+        return text
+    head, story, tail = text[:first], text[first:last], text[last:]
+    head, tail = ("" if _CONTROL.search(part) else part for part in (head, tail))
+    return head + story + tail
 
 
-_DEFAULTS = {"user_start": "\n### Instruction:\n", "assistant_start": "\n### Response:\n"}
-_ROLES = ("system", "user", "assistant")
+_DEFAULT_STARTS = {
+    "system": "\n### Instruction:\n",
+    "user": "\n### Instruction:\n",
+    "assistant": "\n### Response:\n",
+}
 
 
-def keys_of_adapter(data: Mapping[str, object], source: str) -> tuple[dict[str, object], list[str]]:
+def keys_of_adapter(data: Json) -> tuple[dict[str, object], list[str]]:
     """Return the keys of a preset that renders koboldcpp's prompts, and notes.
 
     Missing texts have koboldcpp's defaults: those of Alpaca, also around a system message.
     """
-    read = JsonFields(data, source)
+    read = JsonFields(data)
     starts = {
-        role: read.text(f"{role}_start")
-        if data.get(f"{role}_start") is not None
-        else _DEFAULTS.get(f"{role}_start", _DEFAULTS["user_start"])
-        for role in _ROLES
+        role: default if data.get(f"{role}_start") is None else read.text(f"{role}_start")
+        for role, default in _DEFAULT_STARTS.items()
     }
-    ends = {role: read.text(f"{role}_end") for role in _ROLES}
+    ends = {role: read.text(f"{role}_end") for role in starts}
     opening = read.text("assistant_gen") or starts["assistant"]
     blocks = "".join(
         f"{{%- {'if' if role == 'system' else 'elif'} message.role == '{role}' -%}}"
-        f"{{{{- {json.dumps(starts[role])} ~ message.content ~ {json.dumps(ends[role])} -}}}}"
-        for role in _ROLES
+        + _print(_quoted(start), "message.content", _quoted(ends[role]))
+        for role, start in starts.items()
     )
     jinja = (
         f"{{%- for message in messages -%}}{blocks}{{%- endif -%}}{{%- endfor -%}}"
-        f"{{%- if add_generation_prompt -%}}{{{{- {json.dumps(opening)} -}}}}{{%- endif -%}}"
+        f"{{%- if add_generation_prompt -%}}{_print(_quoted(opening))}{{%- endif -%}}"
     )
-    templates, exact = extract_string_templates(JinjaTemplate(jinja))
-    ends_of_answers = (ends["assistant"], starts["user"])
-    stops = (each.strip().partition("\n")[0] for each in ends_of_answers)
+    stops = (each.strip().partition("\n")[0] for each in (ends["assistant"], starts["user"]))
     keys: dict[str, object] = {
         "stop_sequences": list(dict.fromkeys(each for each in stops if each)),
-        **({"parameters": templates} if exact else {"template": jinja}),
+        "template": jinja,
     }
-    notes = ["converted to string templates" if exact else "converted to a Jinja template"]
-    if read.text("tools_start") or read.text("tools_end"):
-        notes.append("the texts around tools are left out: no message of a chat has that role")
+    notes = ["the texts around tools are left out"] if read.text("tools_start") else []
     return keys, notes

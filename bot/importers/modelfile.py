@@ -72,11 +72,7 @@ class Modelfile:
 
 
 def parse_modelfile(text: str) -> Modelfile:
-    """Parse a Modelfile.
-
-    Raises:
-        PresetError: a syntax error with ollama's text, or there is no FROM.
-    """
+    """Parse a Modelfile; raises `PresetError`."""
     commands = list(_ModelfileParser(text.removeprefix("\ufeff")).parse())
     if not any(command.name == "model" for command in commands):
         raise PresetError.translatable("no FROM line")
@@ -172,31 +168,23 @@ def _quoted(text: str) -> str:
 _STRING_TEMPLATES = (*(f"{role}_template" for role in _ROLES), "end_template")
 
 # How ollama's api.Options reads each parameter.
-_SAMPLING: dict[str, type] = {
-    **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p", "tfs_z"), float),
+_SAMPLING: dict[str, type[int] | type[float]] = {
+    **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p"), float),
     **dict.fromkeys(("repeat_penalty", "presence_penalty", "frequency_penalty"), float),
     **dict.fromkeys(("mirostat_tau", "mirostat_eta"), float),
     **dict.fromkeys(("top_k", "seed", "repeat_last_n", "mirostat", "num_predict", "num_ctx"), int),
-    "penalize_newline": bool,
 }
-_ENGINE = frozenset(
+_OF_ENGINE = frozenset(
     {"f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_gpu", "num_keep"}
     | {"num_thread", "numa", "use_mlock", "use_mmap", "vocab_only", "num_gqa"}
-    | {"draft_num_predict"}
+    | {"draft_num_predict", "penalize_newline", "tfs_z"}
 )
-_REMOVED = frozenset({"penalize_newline", "tfs_z"})  # by llama.cpp; ollama ignores them
-_OMITTED_COMMANDS = {
-    "adapter": "merge the adapter into the GGUF",
-    "draft": "a draft model only speeds the engine up",
-    "license": "keep the Modelfile beside the model",
-    "parser": "it is a part of ollama's own code",
-    "renderer": "it is a part of ollama's own code",
-    "requires": "it is a version of ollama",
-}
-_COMMAND_OF = frozenset({"model", "template", "system", "message", "stop"}) | set(_OMITTED_COMMANDS)
+"""Parameters that configure ollama's engine, and two that it ignores by now."""
+
+_OMITTED = frozenset({"adapter", "draft", "license", "parser", "renderer", "requires"})
+_COMMAND_OF = _OMITTED | {"model", "template", "system", "message", "stop"}
 _USUAL_CONTEXT = 4096  # tokens, without `num_ctx`
 _ANSWER_FRACTION = 4  # of a context without `num_predict`: what stays free for the answer
-_BOOLS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
 
 
 def preset_from_modelfile(
@@ -236,26 +224,14 @@ def preset_from_modelfile(
 def import_notes(modelfile: Modelfile) -> list[str]:
     """List what the preset expresses differently than the Modelfile, or not at all."""
     names = {command.name for command in modelfile.commands}
-    reasons = [
-        *(
-            (name, f"PARAMETER {name}", "it configures the engine, not the preset")
-            for name in _ENGINE
-        ),
-        *((name, f"PARAMETER {name}", "no engine has it any more") for name in _REMOVED),
-    ]
-    notes = [
-        f"{title} is left out: {reason}" for name, title, reason in sorted(reasons) if name in names
-    ]
+    omitted = [name.upper() for name in sorted(names & _OMITTED)]
+    omitted += [f"PARAMETER {name}" for name in sorted(names & _OF_ENGINE)]
+    notes = [f"{', '.join(omitted)} left out: a preset has nothing like it"] if omitted else []
     if "num_ctx" in names:
         notes.append(
             "PARAMETER num_ctx became max_input_tokens, less what the answer may take; how much the"
             " engine holds is the provider's context_tokens"
         )
-    notes += [
-        f"{name.upper()} is left out: {reason}"
-        for name, reason in _OMITTED_COMMANDS.items()
-        if name in names
-    ]
     return notes
 
 
@@ -325,7 +301,7 @@ def _parameter(preset: Preset, key: str, value: object) -> ModelfileCommand:
             preset=repr(preset.name),
             key=repr(key),
         )
-    return ModelfileCommand(name, str(value).lower() if isinstance(value, bool) else str(value))
+    return ModelfileCommand(name, str(value))
 
 
 def _go_template(parameters: Mapping[str, Any]) -> str:
@@ -364,12 +340,10 @@ def _parameters(values: Mapping[str, str]) -> dict[str, Any]:
     """Parse the sampling parameters as ollama's api.Options does."""
     parameters: dict[str, Any] = {}
     for name, text in values.items():
-        if name in _REMOVED:
-            continue
         if name in _SAMPLING:
             parameters[name] = _number(name, text)
-        elif name not in _ENGINE | _COMMAND_OF:
-            near = difflib.get_close_matches(name, [*_SAMPLING, *_ENGINE, "stop"], n=1, cutoff=0.75)
+        elif name not in _OF_ENGINE | _COMMAND_OF:
+            near = difflib.get_close_matches(name, [*_SAMPLING, "stop"], n=1, cutoff=0.75)
             hint = translatable("; did you mean {name}?", name=repr(near[0])) if near else EMPTY
             raise PresetError.translatable(
                 "unknown parameter {name}{hint}", name=repr(name), hint=hint
@@ -395,11 +369,11 @@ def _token_budget(values: Mapping[str, str]) -> dict[str, int]:
     return {"max_input_tokens": max(1, context - answer)}
 
 
-def _number(name: str, text: str) -> float | bool:
+def _number(name: str, text: str) -> float:
     kind = _SAMPLING[name]
     try:
-        return _BOOLS[text.lower()] if kind is bool else kind(text)
-    except (ValueError, KeyError):
+        return kind(text)
+    except ValueError:
         raise PresetError.translatable(
             "PARAMETER {name}: invalid {kind} value {text}",
             name=name,

@@ -16,24 +16,19 @@ _KEYWORDS = (b"chara", b"ccv3")
 _MAX_CHUNKS = 10_000
 
 
-def read_png(data: bytes, source: str) -> tuple[bytes, bytes, bytes]:
-    """Return the image without its cards, and the cards as JSON: V1 or V2, and V3.
-
-    Raises:
-        PresetError: the PNG is damaged or holds no card.
-    """
+def read_png(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the image without its cards, and the cards as JSON: V1 or V2, and V3."""
     kept, cards = [SIGNATURE], dict.fromkeys(_KEYWORDS, b"")
-    for kind, body, raw in _chunks(data, source):
+    for kind, body, raw in _chunks(data):
         keyword, _, text = body.partition(b"\0")
         if kind == b"tEXt" and (name := keyword.lower()) in cards:
-            cards[name] = cards[name] or _decode(text, source)  # SillyTavern reads the first, too
+            cards[name] = cards[name] or _decode(text)  # SillyTavern reads the first, too
         else:
             kept.append(raw)
     if not any(cards.values()):
         raise PresetError.translatable(
-            "{source} is an image without a character card; programs that resize"
-            " or convert images remove it, so use the original file",
-            source=source,
+            "it is an image without a character card; programs that resize or convert images"
+            " remove it, so use the original file"
         )
     return b"".join(kept), cards[b"chara"], cards[b"ccv3"]
 
@@ -43,7 +38,7 @@ def write_png(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
     texts = [_chunk(b"tEXt", b"chara\0" + base64.b64encode(v2))]
     if v3 is not None:
         texts.append(_chunk(b"tEXt", b"ccv3\0" + base64.b64encode(v3)))
-    chunks = list(_chunks(image, "the card's image"))
+    chunks = list(_chunks(image))
     others = [
         raw
         for kind, body, raw in chunks[:-1]
@@ -60,7 +55,7 @@ def plain_image(width: int = 256, height: int = 384) -> bytes:
     return SIGNATURE + b"".join(_chunk(kind, data) for kind, data in body)
 
 
-def _chunks(data: bytes, source: str) -> Iterator[tuple[bytes, bytes, bytes]]:
+def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
     """Yield the type, the body and the raw bytes of each chunk up to IEND.
 
     Data after IEND (another file, appended) belongs to no chunk and is dropped.
@@ -70,33 +65,26 @@ def _chunks(data: bytes, source: str) -> Iterator[tuple[bytes, bytes, bytes]]:
         size, kind = struct.unpack(">I4s", data[position : position + 8].ljust(8, b"\xff"))
         end = position + 12 + size
         if end > len(data):
-            raise PresetError.translatable(
-                "{source}: the PNG ends too early; download it again", source=source
-            )
+            raise PresetError.translatable("the PNG ends too early; download it again")
         body = data[position + 8 : end - 4]
         (checksum,) = struct.unpack_from(">I", data, end - 4)
         if checksum != zlib.crc32(kind + body) or (count == 0 and kind != b"IHDR"):
-            raise PresetError.translatable(
-                "{source}: the PNG is damaged; download it again", source=source
-            )
+            raise PresetError.translatable("the PNG is damaged; download it again")
         yield kind, body, data[position:end]
         if kind == b"IEND":
             return
         position = end
     raise PresetError.translatable(
-        "{source}: the PNG has more than {limit} chunks; save the image again",
-        source=source,
-        limit=_MAX_CHUNKS,
+        "the PNG has more than {limit} chunks; save the image again", limit=_MAX_CHUNKS
     )
 
 
-def _decode(text: bytes, source: str) -> bytes:
+def _decode(text: bytes) -> bytes:
     try:
         return base64.b64decode(b"".join(text.split()), validate=True)
     except binascii.Error:
         raise PresetError.translatable(
-            "{source}: the card in the PNG is not base64; export it from its program again",
-            source=source,
+            "the card in the PNG is not base64; export it from its program again"
         ) from None
 
 

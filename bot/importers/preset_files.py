@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path, PureWindowsPath
 from typing import TypeAlias
 
@@ -21,7 +22,6 @@ from bot.prompting.presets.files import parse_preset, validate_preset
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
 from bot.templates.role_template import SAMPLING_KEYS
-from bot.texts.text import text_of
 from bot.value_class import value_class
 
 _Keys: TypeAlias = tuple[dict[str, object], list[str]]
@@ -66,35 +66,31 @@ def preset_from_text(
         TemplateError: a TEMPLATE cannot be translated.
     """
     source = str(file)
-    if text.lstrip().startswith(_JSON_STARTS):
-        found = _keys_from_other_program(text, source, provider)
-        if found is None:
-            return _from_own_json(text, source, name, provider, into)
-        keys, notes = found
+    is_json = text.lstrip().startswith(_JSON_STARTS)
+    found = _keys_from_other_program(text, source, provider) if is_json else None
+    if found is None:
         if into is not None:
-            preset = _add_keys(into, keys, source)
-        else:
-            own = {"name": name or _name_in(keys, file), "provider": provider or "local"}
-            preset = validate_preset({"model": DEFAULT_MODEL, **keys, **own}, source)
-        return ImportedPreset(preset, [*notes, *unsupported_features(preset)])
+            if is_json:
+                parse_preset(text, source)  # it may say what is wrong with it
+            raise PresetError.translatable(
+                "{file} makes a preset of its own; import it without --into", file=file
+            )
+        make = _from_own_json if is_json else _from_modelfile
+        return make(text, file, name, provider)
+    keys, notes = found
     if into is not None:
-        raise PresetError.translatable(
-            "{file} makes a preset of its own; import it without --into", file=file
-        )
-    return _from_modelfile(text, file, name, provider)
+        preset = _add_keys(into, keys, source)
+    else:
+        own = {"name": name or _name_in(keys, file), "provider": provider or "local"}
+        preset = validate_preset({"model": DEFAULT_MODEL, **keys, **own}, source)
+    return ImportedPreset(preset, [*notes, *unsupported_features(preset)])
 
 
-def _from_own_json(
-    text: str, source: str, name: str | None, provider: str | None, into: Preset | None
-) -> ImportedPreset:
-    preset = parse_preset(text, source)
-    if into is not None:
-        raise PresetError.translatable(
-            "{source} is a whole preset; import it without --into", source=source
-        )
+def _from_own_json(text: str, file: Path, name: str | None, provider: str | None) -> ImportedPreset:
+    preset = parse_preset(text, str(file))
     given = {"name": name or preset.name, "provider": provider or preset.provider}
     data = {**preset.model_dump(exclude_unset=True), **given}
-    return ImportedPreset(validate_preset(data, source), [])
+    return ImportedPreset(validate_preset(data, str(file)), [])
 
 
 def _from_modelfile(
@@ -120,9 +116,7 @@ def _from_modelfile(
             error=str(error),
         ) from None
     except PresetError as error:
-        raise PresetError.translatable(
-            "{file}: {problem}", file=file, problem=text_of(error)
-        ) from None
+        raise error.within(file) from None
     notes = [] if provider and provider != found_provider else model_notes
     return ImportedPreset(preset, [*notes, *import_notes(modelfile)])
 
@@ -138,19 +132,21 @@ def _keys_from_other_program(text: str, source: str, provider: str | None) -> _K
         data = {"entries": data}
     if not isinstance(data, dict):
         return None
+    convert = _CONVERTERS.get(kind)
     if kind is FileKind.CHAT_COMPLETION:
-        keys, notes = keys_of_chat_completion(data, source, provider)
-    elif kind in _CONVERTERS:
-        keys, notes = _CONVERTERS[kind](data, source)
-    else:
+        convert = partial(keys_of_chat_completion, provider=provider)
+    if convert is None:
         return None
+    try:
+        keys, notes = convert(data)
+    except PresetError as error:
+        raise error.within(source) from None
     own_name = data.get("name")
     return {**keys, **({"name": own_name} if isinstance(own_name, str) else {})}, notes
 
 
-def _keys_of_role_texts(data: Mapping[str, object], source: str) -> _Keys:
+def _keys_of_role_texts(data: Mapping[str, object]) -> _Keys:
     """Return the keys of a preset with LMDeploy's chat template."""
-    del source
     sampling = {
         key: value
         for key, value in data.items()
@@ -162,12 +158,11 @@ def _keys_of_role_texts(data: Mapping[str, object], source: str) -> _Keys:
     return keys | ({"name": name} if isinstance(name, str) else {}), []
 
 
-def _keys_of_lorebook(data: Mapping[str, object], source: str) -> _Keys:
-    del source
+def _keys_of_lorebook(data: Mapping[str, object]) -> _Keys:
     return {"lorebook": dict(data)}, []
 
 
-def _keys_of_master_export(data: Mapping[str, object], source: str) -> _Keys:
+def _keys_of_master_export(data: Mapping[str, object]) -> _Keys:
     """Return the keys of everything in an export of all settings of a chat."""
     parts: tuple[tuple[str, _Converter], ...] = (
         ("instruct", keys_of_instruct),
@@ -180,18 +175,19 @@ def _keys_of_master_export(data: Mapping[str, object], source: str) -> _Keys:
     for part, convert in parts:
         value = data.get(part)
         if isinstance(value, dict):
-            found, found_notes = convert(value, f"{source}: {part}")
+            found, found_notes = convert(value)
             keys = _merge_keys(keys, found)
             notes += found_notes
     return keys, notes
 
 
-_Converter: TypeAlias = Callable[[Mapping[str, object], str], _Keys]
+_Converter: TypeAlias = Callable[[Mapping[str, object]], _Keys]
 _CONVERTERS: Mapping[FileKind, _Converter] = {
     FileKind.INSTRUCT: keys_of_instruct,
     FileKind.CONTEXT: keys_of_context,
     FileKind.SYSTEM_PROMPT: keys_of_system_prompt,
     FileKind.SAMPLER: keys_of_sampler,
+    FileKind.CHAT_COMPLETION: keys_of_chat_completion,
     FileKind.MASTER_EXPORT: _keys_of_master_export,
     FileKind.KOBOLDCPP_ADAPTER: keys_of_adapter,
     FileKind.CHAT_TEMPLATE_JSON: _keys_of_role_texts,

@@ -30,37 +30,28 @@ _RANGES: Mapping[str, tuple[float, float, tuple[str, ...]]] = {
     ),
     "top_n_sigma": (0, 100, ("nsigma", "top_n_sigma")),
     "seed": (0, 2**63, ("seed",)),
+    "mirostat": (1, 2, ("mirostat_mode", "mirostat")),
+    # Without their first number these samplers are off, and the others have no effect.
+    "dry_multiplier": (1e-9, 1e3, ("dry_multiplier",)),
+    "xtc_probability": (1e-9, 1, ("xtc_probability",)),
 }  # fmt: skip
 """Our parameters: the range, and the names that they have there."""
 
-_WHOLE = frozenset({"top_k", "repeat_last_n", "seed"})
-_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("dry_multiplier", ("dry_base", "dry_allowed_length", "dry_penalty_last_n")),
-    ("xtc_probability", ("xtc_threshold",)),
-)
-"""Samplers that are off without their first number."""
-
-_UNSUPPORTED: Mapping[str, float] = {
-    "tfs": 1,
-    "tail_free_sampling": 1,
-    "top_a": 0,
-    "epsilon_cutoff": 0,
-    "eta_cutoff": 0,
-    "smoothing_factor": 0,
-    "no_repeat_ngram_size": 0,
-    "penalty_alpha": 0,
-    "skew": 0,
-    "math1_quad": 0,
-    "guidance_scale": 1,
+_WHOLE = frozenset({"top_k", "repeat_last_n", "seed", "mirostat"})
+_DETAILS: Mapping[str, tuple[str, ...]] = {
+    "mirostat": ("mirostat_tau", "mirostat_eta"),
+    "dry_multiplier": ("dry_base", "dry_allowed_length", "dry_penalty_last_n"),
+    "xtc_probability": ("xtc_threshold",),
 }
-"""Samplers that our engines lack, with the number that switches them off."""
-
-_ORDERS = ("order", "sampler_order", "sampler_priority", "samplers")
+"""Further numbers of the samplers that are on."""
 
 
-def keys_of_sampler(data: Json, source: str) -> tuple[dict[str, object], list[str]]:
-    """Return the keys of a preset with these parameters, and notes."""
-    read = JsonFields(data, source, lenient=True)
+def keys_of_sampler(data: Json) -> tuple[dict[str, object], list[str]]:
+    """Return the keys of a preset with these parameters, and notes.
+
+    What our engines lack, and the order of the samplers, is left out.
+    """
+    read = JsonFields(data)
     parameters: dict[str, object] = {}
     notes: list[str] = []
     for name, (low, high, theirs) in _RANGES.items():
@@ -69,65 +60,25 @@ def keys_of_sampler(data: Json, source: str) -> tuple[dict[str, object], list[st
             continue
         if low <= given <= high:
             parameters[name] = int(given) if name in _WHOLE else given
+            details = ((detail, read.number(detail)) for detail in _DETAILS.get(name, ()))
+            parameters |= {key: one for key, one in details if one is not None and one >= 0}
         elif given > 0:
             notes.append(f"{name} {given:g} is left out: it must be from {low:g} to {high:g}")
-    parameters |= _dynamic_temperature(read) | _sampler_groups(read) | _mirostat(read)
+    if "dry_multiplier" in parameters and (breakers := _texts(data.get("dry_sequence_breakers"))):
+        parameters["dry_sequence_breakers"] = list(breakers)
     if grammar := read.text("grammar_string").strip() or read.text("grammar").strip():
         parameters["grammar"] = grammar
-    omitted = [
-        name
-        for name, off in _UNSUPPORTED.items()
-        if (value := read.number(name)) is not None and value != off
-    ]
-    if omitted:
-        notes.append(f"{', '.join(omitted)} left out: no engine here has them")
-    if any(data.get(key) for key in _ORDERS):
-        notes.append("the order of the samplers is left out: the engine's own is used")
     return {"parameters": parameters, **_limits(read)}, notes
 
 
-def _dynamic_temperature(read: JsonFields) -> dict[str, object]:
-    low, high = read.number("min_temp"), read.number("max_temp")
-    if not (read.flag("dynatemp") and low is not None and high is not None and 0 <= low <= high):
-        return {}
-    exponent = read.number("dynatemp_exponent")
-    return {
-        "temperature": (low + high) / 2,
-        "dynatemp_range": (high - low) / 2,
-        **({} if exponent is None else {"dynatemp_exponent": exponent}),
-    }
-
-
-def _sampler_groups(read: JsonFields) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for switch, others in _GROUPS:
-        if not (amount := read.number(switch)) or amount < 0:
-            continue
-        found[switch] = amount
-        numbers = ((name, read.number(name)) for name in others)
-        found |= {name: value for name, value in numbers if value is not None and value >= 0}
-    breakers = read.values.get("dry_sequence_breakers")
-    if "dry_multiplier" in found and (texts := _texts(breakers)):
-        found["dry_sequence_breakers"] = texts
-    return found
-
-
-def _texts(value: object) -> list[str]:
+def _texts(value: object) -> Sequence[str]:
     """Return a list of texts that may be written as JSON."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
-            return []
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
-
-
-def _mirostat(read: JsonFields) -> dict[str, object]:
-    mode = read.number("mirostat_mode") or read.number("mirostat")
-    if mode not in {1, 2}:
-        return {}
-    others = {name: read.number(name) for name in ("mirostat_tau", "mirostat_eta")}
-    return {"mirostat": int(mode), **{key: one for key, one in others.items() if one is not None}}
+            return ()
+    return JsonFields({"list": value}).texts("list")
 
 
 def _limits(read: JsonFields) -> dict[str, object]:
@@ -135,17 +86,21 @@ def _limits(read: JsonFields) -> dict[str, object]:
     context, answer = read.integer("max_length"), read.integer("genamt")
     if answer is None:
         context, answer = read.integer("max_context"), context
+    return _token_limits(context, answer)
+
+
+def _token_limits(context: int | None, answer: int | None) -> dict[str, object]:
     keys: dict[str, object] = {}
-    if answer and answer > 0:
+    answer = max(0, answer or 0)
+    if answer:
         keys["max_output_tokens"] = answer
-    if context and context > (answer or 0):
+    if context and context > answer:
         keys["max_input_tokens"] = context - (answer or context // 4)
     return keys
 
 
-_PEOPLE, _CHARACTER = 1, 2  # their numbers in `placement`
+_OF_CHARACTER = 2  # the number of its messages in `placement`
 _MAX_SCRIPTS = 200
-_MAX_NAMED = 20
 _HIDDEN_HTML = re.compile(
     r"<(style|script|head)\b.*?(</\1\s*>|\Z)|<!--.*?(-->|\Z)", re.IGNORECASE | re.DOTALL
 )
@@ -163,64 +118,42 @@ _BARE_SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 
 
 def scripts_of(extensions: object) -> tuple[list[dict[str, object]], list[str]]:
-    """Return the scripts in the extensions of a card or preset, and notes on those left out.
-
-    A chat shows no HTML: of a replacement with tags only its text is kept.
-    """
-    given = extensions.get("regex_scripts") if isinstance(extensions, Mapping) else None
-    rows = [row for row in given if isinstance(row, Mapping)] if isinstance(given, list) else []
+    """Return the scripts in the extensions of a card or preset, and notes on those left out."""
     scripts: list[dict[str, object]] = []
     left_out: list[str] = []
-    plain: list[str] = []
-    for row in rows[:_MAX_SCRIPTS]:
-        read = JsonFields(row, "", lenient=True)
+    for row in JsonFields(extensions).list_of_objects("regex_scripts")[:_MAX_SCRIPTS]:
+        read = JsonFields(row)
         if read.flag("disabled"):
             continue
         name = " ".join(read.text("scriptName").split())[:40] or "?"
-        script = _script(row, name)
+        script = _script(read, name)
         try:
             RegexScript.model_validate(script)
         except ValidationError:
             left_out.append(name)
-            continue
-        if script["replace"] != read.text("replaceString"):
-            plain.append(name)
-        scripts.append(script)
-    left_out += ["…"] * (len(rows) > _MAX_SCRIPTS)
-    notes = _note("regular expression scripts that are not run", left_out)
-    return scripts, notes + _note("of the HTML of these scripts only the text is shown", plain)
+        else:
+            scripts.append(script)
+    names = ", ".join(dict.fromkeys(left_out))
+    return scripts, [f"regular expression scripts that are not run: {names}"] if names else []
 
 
-def _script(row: Json, name: str) -> dict[str, object]:
-    """Return a script; without `find` if it is of no use here."""
-    read = JsonFields(row, "", lenient=True)
-    value = row.get("placement")
-    places = value if isinstance(value, list) else []
-    trims = row.get("trimStrings")
-    trims = trims if isinstance(trims, list) else []
+def _script(read: JsonFields, name: str) -> dict[str, object]:
+    """Return a script; without `find` if it is of no use here.
+
+    A chat shows no HTML: of a replacement with tags only its text is kept.
+    """
+    places = read.values.get("placement")
     in_answer = read.flag("markdownOnly") or not read.flag("promptOnly")
-    in_answer = in_answer and _CHARACTER in places
-    # Without either flag a message is changed for good: an answer when it comes.
-    in_prompt = read.flag("promptOnly") or (_PEOPLE in places and not read.flag("markdownOnly"))
+    in_answer = in_answer and isinstance(places, list) and _OF_CHARACTER in places
     find, replace = read.text("findRegex"), read.text("replaceString")
     pattern, flags = found.groups() if (found := _LITERAL.fullmatch(find)) else (find, "")
     find = f"/{_BARE_SLASH.sub(lambda slash: slash[1] or chr(92) + '/', pattern)}/{flags}"
-    is_usable = (in_answer or in_prompt) and {_PEOPLE, _CHARACTER} & {*places}
     is_filled = not set(unknown_macros([replace])) - {"match"}
-    if not (is_usable and is_filled) or read.number("substituteRegex"):
+    is_for_older = (read.integer("minDepth") or 0) > 0
+    if not (in_answer and is_filled) or is_for_older or read.number("substituteRegex"):
         return {"name": name}
-    script: dict[str, object] = {
-        "name": name,
-        "find": find,
-        "replace": _without_html(replace) if in_answer else replace,
-        "trim": [text for text in trims if isinstance(text, str)],
-        "where": "both" if in_answer and in_prompt else "answer" if in_answer else "prompt",
-        "people": _PEOPLE in places,
-    }
-    depths = {"min_depth": read.integer("minDepth"), "max_depth": read.integer("maxDepth")}
-    return script | {
-        key: depth for key, depth in depths.items() if depth is not None and depth >= 0
-    }
+    trim = read.texts("trimStrings")
+    return {"name": name, "find": find, "replace": _without_html(replace), "trim": trim}
 
 
 def _without_html(text: str) -> str:
@@ -229,14 +162,6 @@ def _without_html(text: str) -> str:
     plain = _TAG.sub("", _HIDDEN_HTML.sub("", _FENCE.sub("", text)))
     lines = (line.strip() for line in plain.splitlines())
     return "\n".join(line for line in lines if line)
-
-
-def _note(title: str, names: Sequence[str]) -> list[str]:
-    if not names:
-        return []
-    unique = list(dict.fromkeys(names))
-    shown = ", ".join(unique[:_MAX_NAMED]) + (", …" if len(unique) > _MAX_NAMED else "")
-    return [f"{title}: {shown}"]
 
 
 _AT_DEPTH = 1  # the `injection_position` of prompts within the chat
@@ -268,55 +193,47 @@ _MODELS = {
 
 
 def keys_of_chat_completion(
-    data: Json, source: str, provider: str | None = None
+    data: Json, provider: str | None = None
 ) -> tuple[dict[str, object], list[str]]:
     """Return the keys of a preset with these prompts and parameters, and notes.
 
     The file's model is used if its service is the given provider.
     """
-    read = JsonFields(data, source, lenient=True)
-    keys, notes = keys_of_sampler(data, source)
-    if answer := read.integer("openai_max_tokens"):
-        keys["max_output_tokens"] = max(1, answer)
-    context = read.integer("openai_max_context")
-    if context and context > (answer or 0):
-        keys["max_input_tokens"] = context - (answer or context // 4)
+    read = JsonFields(data)
+    keys, notes = keys_of_sampler(data)
+    keys |= _token_limits(read.integer("openai_max_context"), read.integer("openai_max_tokens"))
     behavior = read.integer("names_behavior")
     keys["user_name_in_message"] = _NAMES_BEHAVIORS.get(behavior or 0, "default")
-    prompts = list(_ordered_prompts(data, read))
+    prompts = list(_ordered_prompts(read))
     service = read.text("chat_completion_source")
     if service == "claude" and read.text("assistant_prefill").strip():
         prompts.append({"role": "assistant", "content": read.text("assistant_prefill")})
     scripts, script_notes = scripts_of(data.get("extensions"))
     keys |= {"prompts": prompts, "macros": True, "regex_scripts": scripts}
-    notes += script_notes
-    own_provider, model_key = _MODELS.get(service, ("", ""))
-    model = read.text(model_key) if model_key else read.text("custom_model")
+    own_provider, model_key = _MODELS.get(service, ("", "custom_model"))
+    model = read.text(model_key)
     if model and provider == own_provider:
         keys["model"] = model
     elif service and model:
         of = f"--provider {own_provider}" if own_provider else "--provider and the key `model`"
         notes.append(f"the model {model} of {service} is left out: choose it with {of}")
-    return keys, notes
+    return keys, [*notes, *script_notes]
 
 
-def _ordered_prompts(data: Json, settings: JsonFields) -> Iterator[Json]:
+def _ordered_prompts(settings: JsonFields) -> Iterator[Json]:
     """Yield the enabled prompts in the order of the list for all characters, else the last one."""
-    known = {
-        str(each.get("identifier")): each
-        for each in _objects(data.get("prompts"))
-        if each.get("identifier")
-    }
-    lists = _objects(data.get("prompt_order"))
+    prompts = settings.list_of_objects("prompts")
+    known = {str(each["identifier"]): each for each in prompts if each.get("identifier")}
+    lists = settings.list_of_objects("prompt_order")
     lists = [each for each in lists if each.get("character_id") == _EVERYBODY] or lists
-    order = _objects(lists[-1].get("order")) if lists else []
+    order = JsonFields(lists[-1]).list_of_objects("order") if lists else []
     names = [str(each.get("identifier")) for each in order if each.get("enabled", True)]
     for name in names if order else known:
         triggers = known.get(name, {}).get("injection_trigger")
         if isinstance(triggers, list) and triggers and "normal" not in triggers:
             continue  # a prompt for swipes or continuations alone
         if name in known or name in _MARKERS:
-            prompt = _prompt(name, JsonFields(known.get(name, {}), name, lenient=True), settings)
+            prompt = _prompt(name, JsonFields(known.get(name)), settings)
             if prompt.get("marker") or str(prompt["content"]).strip():
                 yield prompt
 
@@ -338,7 +255,3 @@ def _prompt(identifier: str, read: JsonFields, settings: JsonFields) -> Json:
         prompt["depth"] = _DEFAULT_DEPTH if depth is None else max(0, depth)
         prompt["order"] = 100 if order is None else order
     return prompt
-
-
-def _objects(value: object) -> list[Json]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from bot.prompting.macros import unknown_macros
 from bot.prompting.presets.preset import Preset
-from bot.prompting.story_string import story_macros
 from bot.texts.text import Text, translatable
 
 _MAX_NAMES = 40
@@ -15,11 +14,12 @@ def unsupported_features(preset: Preset) -> Sequence[Text]:
     """Return a note for each kind of thing in a preset that has no effect."""
     notes: list[Text] = []
     if preset.has_macros and (unknown := unknown_macros(_texts(preset))):
-        names = ", ".join(f"{{{{{name}}}}}" for name in unknown[:_MAX_NAMES])
+        names = [f"{{{{{name}}}}}" for name in unknown[:_MAX_NAMES]]
+        names += ["…"] * (len(unknown) > _MAX_NAMES)
         notes.append(
             translatable(
                 "macros that have no value here stay as they are written: {names}",
-                names=names + (", …" if len(unknown) > _MAX_NAMES else ""),
+                names=", ".join(names),
             )
         )
     book = preset.parsed_lorebook
@@ -33,19 +33,13 @@ def unsupported_features(preset: Preset) -> Sequence[Text]:
                 number=len(similar),
             )
         )
-    problems = book.problems if book else ()
-    notes += problems[:_MAX_PROBLEMS]
-    if len(problems) > _MAX_PROBLEMS:
-        more = len(problems) - _MAX_PROBLEMS
-        notes.append(translatable("{number} more notes about the lorebook", number=more))
-    return notes
+    return [*notes, *(book.problems[:_MAX_PROBLEMS] if book else ())]
 
 
 def _texts(preset: Preset) -> Iterator[str]:
-    own = (preset.system, preset.persona, preset.personality, preset.scenario)
-    story = story_macros(preset.story_string or "")
+    own = (preset.system, preset.persona, preset.personality, preset.scenario, preset.story_string)
     others = (preset.post_history_instructions, *preset.greetings, *preset.group_greetings)
-    yield from filter(None, (*own, *others, *story))
+    yield from filter(None, (*own, *others))
     yield from (message.text for message in preset.messages)
     yield from (prompt.content for prompt in preset.prompts)
     book = preset.parsed_lorebook

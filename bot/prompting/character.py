@@ -146,9 +146,11 @@ class Character:
             text = Path(path).read_text(encoding="utf-8-sig")
         except (OSError, ValueError) as error:  # not UTF-8, or not a path
             raise CharacterError(f"{path} cannot be read: {error}") from error
-        return cls._from_data(
-            read_rows(read_jsonl(text), str(path), column), role_name, column, options
-        )
+        try:
+            data = read_rows(read_jsonl(text), column)
+        except CharacterError as error:
+            raise error.within(path) from error
+        return cls._from_data(data, role_name, column, options)
 
     @classmethod
     def from_hub(

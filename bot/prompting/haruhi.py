@@ -72,10 +72,10 @@ def read_jsonl(text: str) -> list[HaruhiRow]:
     return rows
 
 
-def read_rows(rows: Iterable[HaruhiRow], source: str, column: str | None = None) -> CharacterData:
+def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> CharacterData:
     """Return the character in these rows; the last of several personas is used.
 
-    The vectors are in `column`, or in the first one; `source` names the file in errors.
+    The vectors are in `column`, or in the first one.
 
     Raises:
         CharacterError: there is no persona, or a text or a vector cannot be decoded.
@@ -83,54 +83,41 @@ def read_rows(rows: Iterable[HaruhiRow], source: str, column: str | None = None)
     rows = list(rows)
     if not rows:
         raise CharacterError.translatable(
-            "{source}: no row has 'system_prompt': the file has no line with a JSON object",
-            source=source,
+            "no row has 'system_prompt': the file has no line with a JSON object"
         )
     if _VERSION_1_KEYS & rows[0].keys() and not rows[0].keys() & set(_TEXT_COLUMNS):
         raise CharacterError.translatable(
-            "{source} holds dialogues or vectors of ChatHaruhi 1, without a"
-            " persona; use a zip of the character's folder, with"
-            " system_prompt.txt and the texts",
-            source=source,
+            "it holds dialogues or vectors of ChatHaruhi 1, without a persona; use a zip of the"
+            " character's folder, with system_prompt.txt and the texts"
         )
     others = (key for row in rows for key in row if key not in _TEXT_COLUMNS)
-    column = column or next(others, None)
+    column = column or next(others, "")
     persona: str | None = None
     texts: list[str] = []
-    vectors: list[Vector | None] = []
+    vectors: list[Vector] = []
     for number, row in enumerate(rows, 1):
         try:
-            match row.get(column or ""):
+            match row.get(column):
                 case "system_prompt":
                     persona = _text(row)
                 case "config":
                     continue
                 case vector:
                     texts.append(_text(row))
-                    vectors.append(
-                        decode_floats(vector) if vector and isinstance(vector, str) else None
-                    )
+                    if vector and isinstance(vector, str):
+                        vectors.append(decode_floats(vector))
         except ValueError as error:
             raise CharacterError.translatable(
-                "{source}, row {number}: {error}",
-                source=source,
-                number=number,
-                error=text_of(error),
+                "row {number}: {error}", number=number, error=text_of(error)
             ) from error
-    if persona is None:
-        raise CharacterError.translatable(
-            "{source}: no row has 'system_prompt' in the column {column}; add a row with the"
-            " persona",
-            source=source,
-            column=repr(column),
-        )
     if not persona:
         raise CharacterError.translatable(
-            "{source}: the persona, the row with 'system_prompt', is empty; write its text",
-            source=source,
+            "no row has 'system_prompt' in the column {column}, or its text is empty; add a row"
+            " with the persona",
+            column=repr(column),
         )
-    found = tuple(vector for vector in vectors if vector is not None)
-    return CharacterData(persona, tuple(texts), found if len(found) == len(texts) else None, column)
+    found = tuple(vectors) if len(vectors) == len(texts) else None
+    return CharacterData(persona, tuple(texts), found, column or None)
 
 
 def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Vector], column: str) -> str:
@@ -203,11 +190,7 @@ def builtin_role_name(word: str) -> str | None:
 
 
 def load_builtin_role(word: str) -> CharacterData:
-    """Load a built-in role.
-
-    Raises:
-        CharacterError: the role is unknown, or cannot be loaded from the hub.
-    """
+    """Load a built-in role; raises `CharacterError`."""
     file = _FILES.get(word)
     if file is None:
         near = difflib.get_close_matches(word, _FILES, n=3)
@@ -224,7 +207,7 @@ def load_builtin_role(word: str) -> CharacterData:
         )
     shipped = _ROLES / f"{file}.jsonl"
     if shipped.is_file():
-        return read_rows(read_jsonl(shipped.read_text("utf-8")), file)
+        return read_rows(read_jsonl(shipped.read_text("utf-8")))
     return with_default_placeholder(load_hub_role(f"{_HUB}/{file}"))
 
 
@@ -260,4 +243,4 @@ def load_hub_role(name: str, column: str | None = None) -> CharacterData:
         raise CharacterError.translatable(
             "{name} could not be loaded from the hub: {error}", name=name, error=str(error)
         ) from error
-    return read_rows(rows, name, column)
+    return read_rows(rows, column)

@@ -118,12 +118,8 @@ def _compare(left: str, operator: str, right: str) -> bool:
     first, second = _number(left), _number(right)
     if first is None or second is None:
         return False
-    match operator:
-        case ">":
-            return first > second
-        case ">=":
-            return first >= second
-        case "<":
-            return first < second
-        case _:
-            return first <= second
+    return (
+        (first < second and "<" in operator)
+        or (first > second and ">" in operator)
+        or (first == second and "=" in operator)
+    )

@@ -12,40 +12,14 @@ from typing import Final
 from bot.prompting.macro_variables import Variables, parse_expression
 from bot.value_class import value_class
 
-_TOKEN = re.compile(
-    r"\[([^\[\]]*)\]|LTS|LT|L{1,4}|YYYY|YY|MMMM|MMM|MM|Mo|M|Q|DDDD|DDD|Do|DD|D|dddd|ddd|dd|d|E|WW|W"
-    r"|HH|H|hh|h|mm|m|ss|s|SSS|A|a|ZZ|Z|X|x"
-)
-_LONG_FORMS = {
-    "LT": "h:mm A",
-    "LTS": "h:mm:ss A",
-    "L": "MM/DD/YYYY",
-    "LL": "MMMM D, YYYY",
-    "LLL": "MMMM D, YYYY h:mm A",
-    "LLLL": "dddd, MMMM D, YYYY h:mm A",
-}
-_STRFTIME = {
-    "YYYY": "%Y", "YY": "%y", "MMMM": "%B", "MMM": "%b", "MM": "%m", "DDDD": "%j", "DD": "%d",
-    "dddd": "%A", "ddd": "%a", "WW": "%V", "HH": "%H", "hh": "%I", "mm": "%M", "ss": "%S",
-    "A": "%p", "ZZ": "%z",
+_MOMENT = {
+    "YYYY": "%Y", "YY": "%y", "MMMM": "%B", "MMM": "%b", "MM": "%m", "M": "%m", "Do": "%d",
+    "DD": "%d", "D": "%d", "dddd": "%A", "ddd": "%a", "HH": "%H", "H": "%H", "hh": "%I", "h": "%I",
+    "mm": "%M", "m": "%M", "ss": "%S", "s": "%S", "A": "%p", "a": "%p", "ZZ": "%z",
 }  # fmt: skip
-_NUMBERS = {
-    "M": "%m", "DDD": "%j", "D": "%d", "d": "%w", "E": "%u", "W": "%V", "H": "%H", "h": "%I",
-    "m": "%M", "s": "%S",
-}  # fmt: skip
-"""The same without leading zeros."""
+"""The tokens of moment.js, and those of `strftime`."""
 
-_OTHER_FORMS: Final[Mapping[str, Callable[[datetime], str]]] = {
-    "Q": lambda at: str((at.month + 2) // 3),
-    "Mo": lambda at: _ordinal(at.month),
-    "Do": lambda at: _ordinal(at.day),
-    "dd": lambda at: f"{at:%a}"[:2],
-    "SSS": lambda at: f"{at.microsecond // 1000:03}",
-    "a": lambda at: f"{at:%p}".lower(),
-    "Z": lambda at: re.sub(r"(\d\d)$", r":\1", f"{at:%z}"),
-    "X": lambda at: str(int(at.timestamp())),
-    "x": lambda at: str(int(at.timestamp() * 1000)),
-}
+_TOKEN = re.compile(r"\[([^\[\]]*)\]|" + "|".join(sorted(_MOMENT, key=len, reverse=True)))
 _STEPS: Final = (
     (45, 60, "minute"), (45, 60, "hour"), (22, 24, "day"), (26, 30.4368, "month"), (11, 12, "year"),
 )  # fmt: skip
@@ -58,14 +32,16 @@ def format_moment(at: datetime, pattern: str) -> str:
     def written(token: re.Match[str]) -> str:
         if token[1] is not None:
             return token[1]
-        name = token[0]
-        if name in _LONG_FORMS:
-            return format_moment(at, _LONG_FORMS[name])
-        if name in _STRFTIME:
-            return at.strftime(_STRFTIME[name])
-        if name in _NUMBERS:
-            return str(int(at.strftime(_NUMBERS[name])))
-        return _OTHER_FORMS[name](at)
+        text = at.strftime(_MOMENT[token[0]])
+        match token[0]:
+            case "Do":
+                return _ordinal(at.day)
+            case "M" | "D" | "H" | "h" | "m" | "s":
+                return str(int(text))
+            case "a":
+                return text.lower()
+            case _:
+                return text
 
     return _TOKEN.sub(written, pattern)
 
@@ -147,35 +123,26 @@ _CONSTANTS = {
     **dict.fromkeys(
         (
             "noop", "comment", "hidden_key", "banned", "else", "anchorbefore", "anchorafter",
-            "authorsnote", "charauthorsnote", "defaultauthorsnote",
-            "systemprompt", "defaultsystemprompt", "instructsystem", "instructsystemprompt",
-            "exampleseparator", "chatseparator", "chatstart", "instructstorystringprefix",
-            "instructstorystringsuffix", "instructuserprefix", "instructinput",
-            "instructusersuffix", "instructassistantprefix", "instructoutput",
-            "instructassistantsuffix", "instructseparator", "instructsystemprefix",
-            "instructsystemsuffix", "instructfirstassistantprefix", "instructfirstoutputprefix",
-            "instructlastassistantprefix", "instructlastoutputprefix", "instructstop",
-            "instructuserfiller", "instructsysteminstructionprefix", "instructfirstuserprefix",
-            "instructfirstinput", "instructlastuserprefix", "instructlastinput",
-            "instructconsecutiveassistantmessage",
+            "authorsnote", "charauthorsnote", "defaultauthorsnote", "defaultsystemprompt",
+            "exampleseparator", "chatseparator", "chatstart",
         ),
         "",
     ),
 }  # fmt: skip
-"""Macros with a fixed value. Sequences of an instruct template are empty, as in SillyTavern's chat
-completions: the model's own template writes them."""
+"""Macros with a fixed value."""
 
 FIELDS = frozenset({
     "group", "groupnotmuted", "notchar", "original", "persona", "input", "lastmessage",
     "lastusermessage", "lastcharmessage", "lastmessageid", "version", "model", "description",
     "personality", "scenario", "mesexamples", "charprompt", "charinstruction", "chardepthprompt",
     "creatornotes", "maxprompt", "maxcontext", "maxresponse", "summary", "wibefore", "wiafter",
+    "systemprompt",
 })  # fmt: skip
 """The macros whose values depend on the character and the conversation; without one, empty."""
 
 _TIMES = {
-    "time": "LT",
-    "date": "LL",
+    "time": "h:mm A",
+    "date": "MMMM D, YYYY",
     "weekday": "dddd",
     "isotime": "HH:mm",
     "isodate": "YYYY-MM-DD",
@@ -236,13 +203,7 @@ class Macros:
         """Expand the known macros once; values are not expanded again."""
         if "{{" not in text and "<" not in text:
             return text
-        return remove_trim_marks(self._expand(text.replace("\x00", ""), 0), _TRIM)
-
-    def expand_field(self, name: str) -> str:
-        """Return the value of the macro with this name; `system` is a field of story strings."""
-        if name == "system":
-            return self.fields.get("system", "")
-        return self.expand("{{" + name + "}}")
+        return _remove_trim_marks(self._expand(text.replace("\x00", ""), 0))
 
     def _expand(self, text: str, depth: int) -> str:
         if "{{" not in text:
@@ -300,7 +261,7 @@ class Macros:
             return None
         if zone := _TIME_ZONE.fullmatch(call.inner):
             offset = timedelta(hours=max(-14, min(14, int(zone[1]))))
-            return format_moment(self.now.astimezone(timezone(offset)), "LT")
+            return format_moment(self.now.astimezone(timezone(offset)), _TIMES["time"])
         if call.name == "if":
             return self._choose_branch(document, index, closing, depth)
         if expression := parse_expression(call.inner):
@@ -309,7 +270,7 @@ class Macros:
             )
         if call.name in {"random", "pick"}:
             return self._choose(call, depth)
-        if call.name not in _KNOWN:
+        if not _is_known(call.name):
             return None
         arguments = [self._expand(one, depth + 1).strip() for one in call.arguments]
         if closing is not None:
@@ -381,7 +342,7 @@ class Macros:
 
     def _is_true(self, condition: str, depth: int) -> bool:
         # A value is never read as a macro: it may be what a person wrote.
-        if parse_expression(condition) or _canonical(condition.strip()) in _KNOWN:
+        if parse_expression(condition) or _is_known(_canonical(condition.strip())):
             condition = "{{" + condition + "}}"
         return self._expand(condition, depth + 1).strip().lower() not in _FALSE
 
@@ -410,6 +371,31 @@ class Macros:
         return str(sum(rolls) + int(found[3] or 0))
 
 
+_STORY_BLOCK = re.compile(r"\{\{\s*#(if|unless)\s([^{}]*)\}\}")
+_STORY_REPLACEMENTS = (
+    (re.compile(r"\{\{\s*![^{}]*\}\}"), ""),  # a comment
+    (re.compile(r"\{\{\s*/unless\s*\}\}"), "{{/if}}"),
+    (re.compile(r"\{\{\s*system\s*\}\}"), "{{systemPrompt}}"),
+)
+
+
+def macros_of_story(source: str) -> str:
+    """Return SillyTavern's `story_string`, a Handlebars layout of the system message, as macros.
+
+    There `{{system}}` is a field, and a condition with an unknown name is false. Blocks other than
+    `#if` and `#unless` stay as they are written. See docs/sources.md#sillytavern.
+    """
+
+    def block(found: re.Match[str]) -> str:
+        name = _canonical(found[2].strip())
+        name = "systemprompt" if name == "system" else name if _is_known(name) else ""
+        return "{{#if " + ("!" if found[1] == "unless" else "") + name + "}}"
+
+    for pattern, replacement in _STORY_REPLACEMENTS:
+        source = pattern.sub(replacement, source)
+    return _STORY_BLOCK.sub(block, source)
+
+
 def unknown_macros(texts: Iterable[str]) -> Sequence[str]:
     """Return the names of the macros in these texts that have no value here, each once."""
     found: dict[str, None] = {}
@@ -417,7 +403,7 @@ def unknown_macros(texts: Iterable[str]) -> Sequence[str]:
         calls = [call for text in texts if "{{" in text for call in _Document(text).calls]
         texts = [call.inner for call in calls]
         for call in calls:
-            is_known = call.name in _KNOWN or call.name == "//" or _TIME_ZONE.fullmatch(call.inner)
+            is_known = _is_known(call.name) or call.name == "//" or _TIME_ZONE.fullmatch(call.inner)
             if not is_known and parse_expression(call.inner) is None:
                 written = _CALL.match(call.inner)
                 name = written[2] if written else " ".join(call.inner.split())
@@ -425,14 +411,14 @@ def unknown_macros(texts: Iterable[str]) -> Sequence[str]:
     return list(found)
 
 
-def remove_trim_marks(text: str, mark: str, breaks: str = "\n") -> str:
+def _remove_trim_marks(text: str) -> str:
     """Remove the marks with the line breaks around them; a regex would be quadratic."""
-    first, *rest = text.split(mark)
+    first, *rest = text.split(_TRIM)
     if not rest:
         return text
     *between, last = rest
-    inner = [part.strip(breaks) for part in between]
-    return "".join([first.rstrip(breaks), *inner, last.lstrip(breaks)])
+    inner = [part.strip("\n") for part in between]
+    return "".join([first.rstrip("\n"), *inner, last.lstrip("\n")])
 
 
 @value_class
@@ -510,6 +496,11 @@ def _parse_call(text: str, start: int, end: int) -> _Call:
     elif stripped:
         arguments = _split(stripped, "::")
     return _Call(start, end, inner, _canonical(found[2]), found[1], arguments)
+
+
+def _is_known(name: str) -> bool:
+    """Whether a macro has a value; sequences of an instruct template are empty, as in chats."""
+    return name in _KNOWN or name.startswith("instruct")
 
 
 def _canonical(name: str) -> str:

@@ -87,11 +87,7 @@ class FilledText:
 
 
 def parse_persona(text: str) -> Persona:
-    """Find the placeholders; each line has at most one.
-
-    Raises:
-        CharacterError: `token<=` or `n<=` of a placeholder is missing or not an integer.
-    """
+    """Find the placeholders; each line has at most one; raises `CharacterError`."""
     placeholders: list[Placeholder] = []
     problems: list[Text] = []
     for number, line in enumerate(text.split("\n")):

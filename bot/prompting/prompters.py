@@ -82,11 +82,7 @@ def history_text(history: History, configs: ModelConfigs) -> str:
 
 
 def history_messages(history: History) -> list[dict[str, Any]]:
-    """Return a history as messages.
-
-    Raises:
-        UserError: an item is neither a pair nor a message.
-    """
+    """Return a history as messages; raises `UserError`."""
     messages: list[dict[str, Any]] = []
     for item in history:
         if isinstance(item, Mapping):
@@ -102,11 +98,7 @@ def history_messages(history: History) -> list[dict[str, Any]]:
 
 
 def input_messages(given: Any) -> list[dict[str, Any]]:
-    """Return a text as a user message, and messages as copies.
-
-    Raises:
-        UserError: the input is neither.
-    """
+    """Return a text as a user message, and messages as copies; raises `UserError`."""
     match given:
         case str():
             return [{"role": "user", "content": given}]

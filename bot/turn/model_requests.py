@@ -158,7 +158,7 @@ class ModelRequests:
         tools = await self.tools.for_answer(preset, backend, context)
         fitted = await self.sources.fit(preset, context, tools.specs if tools else ())
         composed = self.clock.monotonic() - begun_at
-        is_shown = preset.stream and not (context.in_place_of or preset.answer_scripts)
+        is_shown = preset.stream and not (context.in_place_of or preset.regex_scripts)
         line = request.line
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
         replace_shown = (lambda text: live_reply.replace(line + text)) if is_shown else _discard
@@ -228,10 +228,10 @@ def _prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[st
 
 def _run_scripts(answer: GeneratedAnswer, preset: Preset, said: Said) -> GeneratedAnswer:
     """Return the answer as the preset's scripts leave it, unless nothing would be left."""
-    if not preset.answer_scripts:
+    if not preset.regex_scripts:
         return answer
     expand = reply_macros(preset, said, seeded_random(answer.text)).expand
-    text = run_scripts(preset.answer_scripts, answer.text, expand).strip()
+    text = run_scripts(preset.regex_scripts, answer.text, expand).strip()
     return replace(answer, text=text or answer.text)
 
 

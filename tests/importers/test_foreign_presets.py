@@ -16,74 +16,8 @@ from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
 from bot.templates.renderer import ModelTemplate, Renderer
 
-TEXTGEN = {
-    "temp": 0.9, "top_p": 0.95, "top_k": 0, "min_p": 0.05, "typical_p": 1, "tfs": 0.97, "top_a": 0,
-    "rep_pen": 1.1, "rep_pen_range": 1024, "freq_pen": 0, "presence_pen": 0.1, "seed": -1,
-    "dynatemp": True, "min_temp": 0.5, "max_temp": 1.5, "dynatemp_exponent": 1,
-    "dry_multiplier": 0.8, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": 0,
-    "dry_sequence_breakers": '["\\n", ":"]', "xtc_probability": 0, "xtc_threshold": 0.1,
-    "mirostat_mode": 2, "mirostat_tau": 5, "mirostat_eta": 0.1, "smoothing_factor": 0,
-    "samplers": ["top_k"], "genamt": 300, "max_length": 8192,
-}  # fmt: skip
-NOVEL = {
-    "order": [5, 0], "temperature": 1.16, "max_length": 150, "top_k": 175, "typical_p": 0.96,
-    "repetition_penalty": 1.68, "repetition_penalty_range": 2240, "max_context": 7800,
-    "repetition_penalty_presence": 0.005, "top_p": 0.9,
-}  # fmt: skip
-CHAT_COMPLETION = {
-    "chat_completion_source": "claude",
-    "claude_model": "claude-sonnet",
-    "temperature": 1,
-    "top_p": 1,
-    "repetition_penalty": 1,
-    "openai_max_context": 4095,
-    "openai_max_tokens": 300,
-    "names_behavior": 2,
-    "prompts": [
-        {"identifier": "jailbreak", "role": "system", "content": "Stay in character."},
-        {"identifier": "main", "role": "system", "content": "Write {{char}}'s reply."},
-        {"identifier": "chatHistory", "marker": True},
-        {"identifier": "off", "role": "system", "content": "OFF"},
-        {"identifier": "scene", "role": "user", "content": "Begin."},
-        {
-            "identifier": "deep",
-            "role": "assistant",
-            "content": "I think.",
-            "injection_position": 1,
-            "injection_depth": 2,
-        },
-    ],
-    "prompt_order": [
-        {"character_id": 100000, "order": []},
-        {
-            "character_id": 100001,
-            "order": [
-                {"identifier": "main", "enabled": True},
-                {"identifier": "off", "enabled": False},
-                {"identifier": "scene", "enabled": True},
-                {"identifier": "gone", "enabled": True},
-                {"identifier": "chatHistory", "enabled": True},
-                {"identifier": "deep", "enabled": True},
-                {"identifier": "jailbreak", "enabled": True},
-            ],
-        },
-    ],
-}
-LMDEPLOY = {
-    "model_name": "your awesome chat template name",
-    "system": "<|im_start|>system\n",
-    "meta_instruction": "You are a robot.",
-    "eosys": "<|im_end|>\n",
-    "user": "<|im_start|>user\n",
-    "eoh": "<|im_end|>\n",
-    "assistant": "<|im_start|>assistant\n",
-    "eoa": "<|im_end|>",
-    "separator": "\n",
-    "capability": "chat",
-    "stop_words": ["<|im_end|>"],
-    "tool": None,
-    "temperature": 0.3,
-}
+FILES = json.loads((Path(__file__).parent / "foreign_presets.json").read_text("utf-8"))
+CHAT_COMPLETION = FILES["chat_completion"]
 NORA = Preset.model_validate({
     "name": "nora",
     "provider": "far",
@@ -109,12 +43,12 @@ def rendered(preset: Preset, *messages: Message) -> str:
 
 
 def test_text_completion_preset_becomes_parameters_of_local_models() -> None:
-    result = imported(TEXTGEN)
+    result = imported(FILES["textgen"])
 
     assert result.preset.name == "Big O"
     assert (result.preset.max_output_tokens, result.preset.max_input_tokens) == (300, 7892)
     assert result.preset.parameters == {
-        "temperature": 1.0, "dynatemp_range": 0.5, "dynatemp_exponent": 1,
+        "temperature": 0.9,
         "top_p": 0.95, "top_k": 0, "min_p": 0.05, "typical_p": 1,
         "repeat_penalty": 1.1, "repeat_last_n": 1024, "frequency_penalty": 0,
         "presence_penalty": 0.1,
@@ -123,14 +57,11 @@ def test_text_completion_preset_becomes_parameters_of_local_models() -> None:
         "mirostat": 2, "mirostat_tau": 5, "mirostat_eta": 0.1,
     }  # fmt: skip
     assert find_problems(result.preset.parameters) == []
-    assert result.notes == [
-        "tfs left out: no engine here has them",
-        "the order of the samplers is left out: the engine's own is used",
-    ]
+    assert result.notes == []
 
 
 def test_novel_sampler_limits_the_answer_by_max_length() -> None:
-    preset = imported(NOVEL).preset
+    preset = imported(FILES["novel"]).preset
 
     assert (preset.max_output_tokens, preset.max_input_tokens) == (150, 7650)
     assert preset.parameters["presence_penalty"] == 0.005
@@ -210,7 +141,7 @@ def test_koboldcpp_adapter_renders_koboldcpp_s_prompt(data: dict[str, Any], prom
 
 
 def test_lmdeploy_template_renders_and_stops_as_lmdeploy_does() -> None:
-    preset = imported(LMDEPLOY).preset
+    preset = imported(FILES["lmdeploy"]).preset
 
     assert preset.name == "your awesome chat template name"
     assert preset.parameters == {"temperature": 0.3}

@@ -59,9 +59,7 @@ def test_refusal_of_a_card_has_a_translation(case: str) -> None:
         "FROM ~nobody-of-this-name/x.gguf\n",
         '{"name": "n", "provider": "echo", "model": 3}',
         '{"name": "n", "provider": "echo"',
-        json.dumps({"story_string": "{{#each x}}"}),
         json.dumps({"input_sequence": "{{random}}", "output_sequence": "b"}),
-        json.dumps({"input_sequence": 3, "output_sequence": "b"}),
     ],
 )
 def test_refusal_of_a_preset_file_has_a_translation(text: str) -> None:

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,14 @@ import pytest
 
 from bot.chat.prompt import Message, Role, TemplateNames
 from bot.cli.render import View, render_preset
-from bot.errors import PresetError, TemplateError
+from bot.errors import PresetError
 from bot.importers.preset_files import ImportedPreset, preset_from_text
 from bot.prompting.compose.compose import template_of
+from bot.prompting.macros import Macros, macros_of_story
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
-from bot.prompting.story_string import parse_story_string, render_story_string
 from bot.settings import Settings
-from bot.templates import JinjaTemplate, StringTemplate
+from bot.templates import JinjaTemplate
 from bot.templates.renderer import ModelTemplate, Renderer
 from tests.backends.tiny_gguf import Vocabulary, write
 
@@ -51,16 +52,13 @@ def imported(data: dict[str, Any]) -> ImportedPreset:
 
 
 def rendered(preset: Preset, messages: list[dict[str, str]] = CONVERSATION) -> str:
-    if isinstance(preset.template, str):
-        return JinjaTemplate(preset.template).render(messages, add_generation_prompt=True)
-    return StringTemplate(**preset.parameters).render(messages)  # type: ignore[misc]
+    return JinjaTemplate(str(preset.template)).render(messages, add_generation_prompt=True)
 
 
-def test_simple_instruct_template_becomes_string_templates() -> None:
+def test_instruct_template_becomes_equal_jinja() -> None:
     result = imported(CHATML)
 
-    assert result.notes == ["converted to string templates"]
-    assert result.preset.template is None
+    assert result.notes == []
     assert rendered(result.preset) == (
         "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\none {{user}}<|im_end|>\n"
         "<|im_start|>assistant\ntwo<|im_end|>\n<|im_start|>user\nthree<|im_end|>\n"
@@ -69,7 +67,7 @@ def test_simple_instruct_template_becomes_string_templates() -> None:
     assert result.preset.stop_sequences == ("<|im_end|>", "<|im_start|>user")
 
 
-def test_other_instruct_template_becomes_equal_jinja() -> None:
+def test_sequences_of_an_instruct_template_stand_in_their_places() -> None:
     result = imported({
         "name": "Llama",
         "input_sequence": "[INST] ",
@@ -86,7 +84,6 @@ def test_other_instruct_template_becomes_equal_jinja() -> None:
         "names": True,
     })  # fmt: skip
 
-    assert result.notes == ["converted to a Jinja template"]
     assert rendered(result.preset) == (
         "[INST] <<SYS>>\nSYS\n<</SYS>>\n[INST] one {{user}} [/INST] two </s>[INST] three [/INST]>>"
     )
@@ -202,42 +199,23 @@ def test_context_template_becomes_a_story_string_without_control_tokens() -> Non
         "{{#if description}}{{description}}\n{{/if}}{{trim}}<|im_end|>",
     })  # fmt: skip
 
-    assert result.notes == ["control tokens are left out: the model's template writes them"]
-    story = parse_story_string(result.preset.story_string or "")
-    values = {"system": "S", "description": "D {{system}}"}
-    assert render_story_string(story, values.__getitem__) == "S\nD {{system}}"
-    assert render_story_string(story, lambda _name: "") == ""
+    story = macros_of_story(result.preset.story_string or "")
+    fields = {"systemprompt": "S", "description": "D {{system}}"}
+    given = Macros("Nora", "Alice", datetime(2026, 11, 21, tzinfo=UTC), fields=fields)
+    assert given.expand(story) == "S\nD {{system}}"
+    assert replace(given, fields={}).expand(story) == ""
     assert parse_preset(export_preset(result.preset), "again") == result.preset
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"input_sequence": "{{random::a::b}}"}, r"input_sequence: the macro \{\{random::a::b\}\}"),
-        ({"output_suffix": 5}, "output_suffix must be a text, not int"),
-    ],
-)
-def test_unsupported_instruct_key_is_named(change: dict[str, Any], problem: str) -> None:
-    with pytest.raises(PresetError, match=rf"^t\.json: {problem}"):
-        imported({**CHATML, **change})
+def test_macro_without_a_value_in_a_template_is_named() -> None:
+    with pytest.raises(PresetError, match=r"^t\.json: input_sequence: the macro \{\{random::a"):
+        imported({**CHATML, "input_sequence": "{{random::a::b}}"})
 
 
-@pytest.mark.parametrize(
-    ("story", "problem"),
-    [
-        ("{{#each items}}x{{/each}}", r"\{\{#each items\}\} is not supported"),
-        ("{{#if system}}x", r"\{\{#if system\}\} is never closed"),
-        ("{{#if system}}x{{/unless}}", r"\{\{#if system\}\} is never closed"),
-        ("x{{/if}}", r"\{\{/if\}\} closes no block"),
-        ("{{#if system}}" * 99, "nested deeper than 16"),
-        ("x" * 50_001, "at most 50000 characters"),
-    ],
-)
-def test_unsupported_story_string_is_named(story: str, problem: str) -> None:
-    with pytest.raises(TemplateError, match=problem):
-        parse_story_string(story)
-    with pytest.raises(PresetError, match=rf"^t\.json: .*{problem}"):
-        imported({"name": "c", "story_string": story})
+def test_other_blocks_of_a_story_string_are_named() -> None:
+    result = imported({"name": "c", "story_string": "{{#each items}}x{{/each}}{{#if system}}y"})
+
+    assert result.notes == ["macros that have no value here stay as they are written: {{each}}"]
 
 
 def test_sequences_are_never_rendered_as_templates() -> None:

@@ -32,9 +32,7 @@ def prompt_with(attack: dict[str, Any]) -> Prompt:
     preset = make_preset(persona=persona)
     said = make_incoming(text if "message" in position else "hello")
     rows: list[HaruhiRow] = [{"text": PERSONA, "e": "system_prompt"}, {"text": text, "e": None}]
-    stories = (
-        [Story(0, read_rows(rows, "nora.jsonl", "e").texts[0], 1.0)] if "RAG" in position else []
-    )
+    stories = [Story(0, read_rows(rows, "e").texts[0], 1.0)] if "RAG" in position else []
     found = {said.text: stories}
     return compose(preset, Session(1, ()), said, stories=found).prompt
 

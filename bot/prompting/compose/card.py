@@ -20,8 +20,6 @@ from bot.prompting.compose.card_macros import (
     CardMacros,
     build_card_macros,
     own_instructions,
-    reply_macros,
-    seeded_random,
 )
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.compose.instructions import PERSONA_FIELDS, persona_prefix
@@ -35,13 +33,11 @@ from bot.prompting.compose.lore import (
     parts_at_newest,
     parts_without_history,
 )
-from bot.prompting.draft import Draft, HistoryUnit, PromptPart
-from bot.prompting.lorebook.entries import EntryPosition, LoreResult, RegexTimeBudget, TimedEffects
-from bot.prompting.macros import Macros
+from bot.prompting.draft import Draft, PromptPart
+from bot.prompting.lorebook.entries import EntryPosition, LoreResult, TimedEffects
+from bot.prompting.macros import Macros, macros_of_story
 from bot.prompting.presets.preset import OrderedPrompt, Preset
-from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.speakers import describe_speakers, sanitize_persona
-from bot.prompting.story_string import parse_story_string, render_story_string
 from bot.value_class import value_class
 
 _NO_LORE = LoreResult((), (), 0, TimedEffects())
@@ -53,7 +49,6 @@ def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     Without a card and without personas the draft is unchanged.
     """
     preset = inputs.preset
-    draft = replace(draft, history=_scripted(draft.history, inputs))
     newest_first = (turn.speaker.id for turn in reversed(inputs.turns) if turn.speaker)
     people = describe_speakers(newest_first, inputs.speakers.people, inputs.personas)
     texts = preset.post_history_instructions or preset.story_string
@@ -62,31 +57,6 @@ def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     if people and not (preset.has_order and _places_persona(preset.prompts)):
         draft = replace(draft, context=(PromptPart("people", people, priority=1), *draft.context))
     return draft
-
-
-def _scripted(history: Sequence[HistoryUnit], inputs: PromptInputs) -> tuple[HistoryUnit, ...]:
-    """Apply the preset's regular expression scripts to the history."""
-    preset = inputs.preset
-    if not any(one.where != "answer" for one in preset.regex_scripts):
-        return tuple(history)
-    macros = reply_macros(preset, inputs.incoming, seeded_random(inputs.seed))
-    depth, units = sum(len(unit.messages) for unit in history), []
-    time_budget = RegexTimeBudget()
-
-    def scripted(message: Message) -> Message:
-        nonlocal depth
-        fitting = [
-            one
-            for one in preset.regex_scripts
-            if one.fits("prompt", depth) and (message.role == "assistant" or one.people)
-        ]
-        depth -= 1
-        text = run_scripts(fitting, message.content, macros.expand, time_budget)
-        return message if text == message.content else replace(message, content=text)
-
-    for unit in history:
-        units.append(replace(unit, messages=tuple(map(scripted, unit.messages))))
-    return tuple(units)
 
 
 def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
@@ -220,11 +190,9 @@ def _system_parts(
     if not preset.story_string:
         return (*system, *before, *persona, *after, *examples, *others)
     # The examples are messages of their own.
-    values = {**macros.stable.fields, "system": _joined(system), "mesexamples": ""}
-    text = render_story_string(
-        parse_story_string(preset.story_string),
-        replace(macros.stable, fields=values, rng=macros.current.rng).expand_field,
-    )
+    values = {**macros.stable.fields, "systemprompt": _joined(system), "mesexamples": ""}
+    given = replace(macros.stable, fields=values, rng=macros.current.rng)
+    text = given.expand(macros_of_story(preset.story_string)).strip()
     rendered = [PromptPart("system", text, required=True)] if text else []
     return (*rendered, *examples, *others)
 

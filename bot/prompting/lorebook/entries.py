@@ -20,9 +20,7 @@ _MAX_PATTERN_WEIGHT = 1000
 _MAX_ALTERNATIVE_TOKENS = 300
 _MAX_SECONDS_PER_KEY = 0.05
 _MAX_SECONDS_PER_PROMPT = 0.25  # a book may hold thousands of slow keys
-_MAX_QUOTED_CHARS = 60
 _KEY = StoredPattern(marked("key {key}"))
-_IN_LINE = StoredPattern(marked("key {key} in “{line}”"))
 _WITH_SECONDARY = StoredPattern(marked("{found} with {logic} of its secondary keys"))
 # As SillyTavern reads it: a text with another slash, such as a path, is not a regular expression.
 _REGEX_LITERAL = re.compile(r"/((?:[^/\\]|\\.)+)/([gimsuy]*)", re.DOTALL)
@@ -37,13 +35,9 @@ class KeyLogic(StrEnum):
     """The condition on secondary keys once a primary key was found."""
 
     AND_ANY = "and_any"
-    """At least one is found."""
     NOT_ALL = "not_all"
-    """At least one is missing."""
     NOT_ANY = "not_any"
-    """None is found."""
     AND_ALL = "and_all"
-    """All are found."""
 
 
 class EntryPosition(StrEnum):
@@ -113,8 +107,6 @@ class LoreEntry:
     group_weight: float = 100
     group_override: bool = False
     """The highest order wins in its groups, without a random choice."""
-    group_scoring: bool = False
-    """It stays in its groups only if no rival has more keys found."""
 
     @property
     def label(self) -> str:
@@ -135,8 +127,6 @@ class Lorebook:
     max_recursion_steps: int = 10
     case_sensitive: bool = False
     match_whole_words: bool = True
-    min_activations: int = 0
-    """Search older messages until this many entries are active."""
     problems: tuple[Text, ...] = field(default=(), compare=False, repr=False)
     """Contents of its file that cannot be used."""
 
@@ -200,9 +190,7 @@ class KeyMatcher:
         first = next((key for key in entry.keys if self._holds(text, key, entry)), None)
         if first is None:
             return None
-        line = self._line_with(text, first, entry)
-        key = repr(first)
-        found = _IN_LINE.with_values(key=key, line=line) if line else _KEY.with_values(key=key)
+        found = _KEY.with_values(key=repr(first))
         if not entry.secondary_keys:
             return found
         if not self._secondary(entry, text):
@@ -214,21 +202,6 @@ class KeyMatcher:
         keys = (*entry.keys, *entry.secondary_keys)
         return [key for key in dict.fromkeys(keys) if self._holds(text, key, entry)]
 
-    def score(self, entry: LoreEntry, text: str) -> int:
-        """Return the number of keys found, for inclusion groups with scoring."""
-        hits = sum(self._holds(text, key, entry) for key in entry.keys)
-        more = [self._holds(text, key, entry) for key in entry.secondary_keys]
-        counts = entry.logic is KeyLogic.AND_ANY or (entry.logic is KeyLogic.AND_ALL and all(more))
-        return hits + (sum(more) if counts else 0)
-
-    def _line_with(self, text: str, key: str, entry: LoreEntry) -> str:
-        """Quote the newest line with a key; empty where a pattern spans several lines."""
-        for line in text.split("\n"):
-            if self._holds(line, key, entry):
-                said = " ".join(line.removeprefix("\x01").split())
-                return _shortened(said, key)
-        return ""
-
     def _secondary(self, entry: LoreEntry, text: str) -> bool:
         holds = (self._holds(text, key, entry) for key in entry.secondary_keys)
         is_any = entry.logic in {KeyLogic.AND_ANY, KeyLogic.NOT_ANY}
@@ -236,15 +209,18 @@ class KeyMatcher:
         return (any(holds) if is_any else all(holds)) != is_negated
 
     def _holds(self, text: str, key: str, entry: LoreEntry) -> bool:
-        if is_regex(key) and not isinstance(compile_key(key), str):
-            return self._matches(text, key)
+        if is_regex(key) and not isinstance(pattern := compile_key(key), str):
+            return self._matches(text, key, pattern)
         key = key.strip()
         if not key:
             return False
-        if not _or_default(entry.case_sensitive, self._book.case_sensitive):
+        own, book = entry, self._book
+        if not (book.case_sensitive if own.case_sensitive is None else own.case_sensitive):
             key, text = key.lower(), self._lowered(text)
-        whole = _or_default(entry.match_whole_words, self._book.match_whole_words)
-        if not whole or len(key.split()) > 1:  # SillyTavern matches phrases as substrings
+        whole = own.match_whole_words
+        if (
+            not (book.match_whole_words if whole is None else whole) or len(key.split()) > 1
+        ):  # SillyTavern matches phrases as substrings
             return key in text
         return find_word(key, text) is not None
 
@@ -253,13 +229,10 @@ class KeyMatcher:
             self._lower[text] = text.lower()
         return self._lower[text]
 
-    def _matches(self, text: str, key: str) -> bool:
+    def _matches(self, text: str, key: str, pattern: regex.Pattern[str]) -> bool:
         time_budget = self._time_budget
         if key in time_budget.slow or time_budget.seconds <= 0:
             time_budget.slow.add(key)
-            return False
-        pattern = compile_key(key)
-        if isinstance(pattern, str):
             return False
         started = self._cpu_seconds()
         try:
@@ -330,20 +303,6 @@ def _longest_alternative(pattern: str) -> int:
         else:
             lengths[-1] += 1
     return max(lengths)
-
-
-def _or_default(own: bool | None, default: bool) -> bool:
-    return default if own is None else own
-
-
-def _shortened(line: str, key: str) -> str:
-    """Return the part of a long line around the key."""
-    if len(line) <= _MAX_QUOTED_CHARS:
-        return line
-    at = max(0, line.lower().find(key.strip().lower()))
-    begin = max(0, min(at - _MAX_QUOTED_CHARS // 3, len(line) - _MAX_QUOTED_CHARS))
-    end = begin + _MAX_QUOTED_CHARS
-    return f"{'… ' if begin else ''}{line[begin:end]}{' …' if end < len(line) else ''}"
 
 
 def join_newest(messages: Sequence[str], depth: int) -> str:

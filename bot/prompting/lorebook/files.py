@@ -19,7 +19,7 @@ from bot.prompting.lorebook.entries import (
     regex_weight,
 )
 from bot.prompting.text.jsonc import JsonFields
-from bot.texts.text import Text, text_of, translatable
+from bot.texts.text import Text, translatable
 
 T = TypeVar("T")
 
@@ -42,14 +42,6 @@ POSITIONS = (
 ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 
 
-class PlacedPresetError(PresetError, ValueError):
-    """A part of a value is wrong; `path` leads to it from the value."""
-
-    def __init__(self, problem: str, path: tuple[str | int, ...]) -> None:
-        super().__init__(problem)
-        self.path = path
-
-
 def read_lorebook(data: object, source: str) -> Lorebook:
     """Parse the JSON of a file or of a card's field; unknown keys are ignored.
 
@@ -57,8 +49,7 @@ def read_lorebook(data: object, source: str) -> Lorebook:
     in `problems`.
 
     Raises:
-        PresetError: it is not a lorebook, is too large, or an entry has a content that is not a
-            text, or an order that is not a number; the message names `source`.
+        PresetError: it is not a lorebook, or is too large; the message names `source`.
     """
     if isinstance(data, list):
         data = {"entries": data}
@@ -77,11 +68,10 @@ def read_lorebook(data: object, source: str) -> Lorebook:
             limit=MAX_ENTRIES,
         )
     is_card = isinstance(entries_field, list)
-    names = list(range(len(rows)) if is_card else entries_field)
-    found = [_entry(row, index, names[index], is_card, source) for index, row in enumerate(rows)]
+    found = [_entry(row, is_card) for row in rows]
     _check_keys([one for one in found if one], source)
     problems = _problems(rows, found, source)
-    book = JsonFields(data, source, lenient=True)
+    book = JsonFields(data)
     return Lorebook(
         entries=tuple(_with_unique_ids(found)),
         name=book.text("name"),
@@ -90,32 +80,19 @@ def read_lorebook(data: object, source: str) -> Lorebook:
         recursive=book.flag("recursive_scanning"),
         case_sensitive=book.flag("case_sensitive"),
         match_whole_words=_or(book.optional_flag("match_whole_words"), default=True),
-        min_activations=_or(book.integer("min_activations"), 0),
         problems=tuple(problems),
     )
 
 
-def _entry(
-    row: object, index: int, name: str | int, is_card: bool, source: str
-) -> LoreEntry | None:
-    """Return an entry; None if the row is not an object. `name` is its key or index."""
+def _entry(row: object, is_card: bool) -> LoreEntry | None:
+    """Return an entry; None if the row is not an object."""
     if not isinstance(row, Mapping):
         return None
-    where = _entry_place(source, index)
-    strict = JsonFields(row, where)
-    order_key = "insertion_order" if "insertion_order" in row else "order"
-    try:
-        content, order = strict.text("content"), strict.integer(order_key)
-    except PresetError as error:
-        raise PlacedPresetError(text_of(error), ("entries", name)) from error
+    read = JsonFields(row)
+    order = read.integer("insertion_order" if "insertion_order" in row else "order")
     is_card = "keys" in row or (is_card and "key" not in row)
-    read = JsonFields(row, where, lenient=True)
     entry = _from_card(read) if is_card else _from_world_info(read)
-    return _apply_decorators(replace(entry, content=content, order=_or(order, 100)))
-
-
-def _entry_place(source: str, index: int) -> Text:
-    return translatable("{source}: lorebook entry {number}", source=source, number=index + 1)
+    return _apply_decorators(replace(entry, content=read.text("content"), order=_or(order, 100)))
 
 
 def _check_keys(entries: Iterable[LoreEntry], source: str) -> None:
@@ -133,14 +110,10 @@ def _check_keys(entries: Iterable[LoreEntry], source: str) -> None:
 def _problems(
     rows: Sequence[object], entries: Sequence[LoreEntry | None], source: str
 ) -> Iterator[Text]:
-    """Yield what cannot be used.
-
-    Raises:
-        PresetError: the regular expressions are too many or too long.
-    """
+    """Yield what cannot be used; raises `PresetError`."""
     left = _MAX_REGEX_WEIGHT
     for index, (row, entry) in enumerate(zip(rows, entries, strict=True)):
-        where = _entry_place(source, index)
+        where = translatable("{source}: lorebook entry {number}", source=source, number=index + 1)
         if entry is None or not isinstance(row, Mapping):
             yield translatable("{where} is left out: it is not an object", where=where)
             continue
@@ -189,10 +162,7 @@ def _from_world_info(read: JsonFields) -> LoreEntry:
 
 def _from_card(read: JsonFields) -> LoreEntry:
     """Parse an entry of a card; what the specification lacks is in SillyTavern's `extensions`."""
-    extensions = read.values.get("extensions")
-    more = JsonFields(
-        extensions if isinstance(extensions, Mapping) else {}, read.where, lenient=True
-    )
+    more = JsonFields(read.values.get("extensions"))
     # `use_regex` says nothing: SillyTavern writes it into every entry, and never reads it.
     entry = LoreEntry(
         uid=str(read.values.get("id", "")),
@@ -246,7 +216,6 @@ def _with_shared_fields(read: JsonFields, entry: LoreEntry, *, camel: bool) -> L
         groups=tuple(name.strip() for name in read.text("group").split(",") if name.strip()),
         group_weight=_or(group_weight, 100),
         group_override=read.flag(key("group_override")),
-        group_scoring=read.flag(key("use_group_scoring")),
     )
 
 
@@ -258,7 +227,7 @@ def _keys(read: JsonFields, name: str) -> tuple[str, ...]:
         value = [value] if is_regex(value.strip()) else value.split(",")
     keys = value if isinstance(value, list) else []
     texts = [str(key).strip() for key in keys if isinstance(key, str | int | float)]
-    return JsonFields({name: texts}, read.where).texts(name)
+    return JsonFields({name: texts}).texts(name)
 
 
 def _position(read: JsonFields) -> EntryPosition:
@@ -268,10 +237,8 @@ def _position(read: JsonFields) -> EntryPosition:
 
 def _position_number(row: Mapping[str, object]) -> int:
     """Return SillyTavern's number of a position; a card has it in `extensions`."""
-    extensions = row.get("extensions")
-    if not isinstance(row.get("position"), int) and isinstance(extensions, Mapping):
-        row = extensions
-    return JsonFields(row, "", lenient=True).integer("position") or 0
+    own, extensions = JsonFields(row), JsonFields(row.get("extensions"))
+    return own.integer("position") or extensions.integer("position") or 0
 
 
 def _apply_decorators(entry: LoreEntry) -> LoreEntry:

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum, auto
 
 from bot.ports import TextTokenCounter
 from bot.prompting.lorebook.entries import (
@@ -24,22 +23,12 @@ from bot.value_class import value_class
 
 _COUNTED_AT_ONCE = 64
 _SECONDS_PER_KEY = 0.05  # of a trial
-_MAX_EXTRA_DEPTH = 100  # messages that are searched for `min_activations`
 KEYS_NOT_FOUND = marked("none of its keys was found")
 _DELAYED = StoredPattern(marked("it waits until there are {messages} messages (delay)"))
 _COOLING_DOWN = StoredPattern(marked("it is on cooldown until there are {messages} messages"))
-_HERE_OR_ELSEWHERE = StoredPattern(marked("{found}, here or in another entry"))
 _FAILED_PROBABILITY = StoredPattern(marked("its probability of {percent} % failed"))
 _TAKEN = StoredPattern(marked("its group {group} already has {label}"))
 _OVER_BUDGET = StoredPattern(marked("over the budget of {tokens} tokens"))
-
-
-class _ScanPass(Enum):
-    INITIAL = auto()
-    RECURSION = auto()
-    """The contents of activated entries are scanned as well."""
-    MIN_ACTIVATIONS = auto()
-    """Too few entries were activated: one more message is scanned."""
 
 
 class LorebookSearch:
@@ -96,17 +85,13 @@ class LorebookSearch:
         self._rejected: set[str] = set()
         self._recursion_texts: list[str] = []
         self._scan_texts: dict[tuple[int, int], str] = {}  # by depth and number of recursion texts
-        self._extra_depth = 0
         self._budget_exceeded = False
         self._tokens = 0
 
     def run(self) -> LoreResult:
-        scan: _ScanPass | None = _ScanPass.INITIAL
-        recursions = 0
-        while scan is not None:
-            scan = self._next_pass(self._activate(self._triggered(scan)))
-            recursions += scan is _ScanPass.RECURSION
-            if recursions > self._book.max_recursion_steps:
+        for recursions in range(self._book.max_recursion_steps + 1):
+            fresh = self._activate(self._triggered(is_recursion=recursions > 0))
+            if not self._recurses(fresh):
                 break
         inserted = sorted(self._activated.values(), key=lambda entry: entry.order)
         decisions = tuple(
@@ -115,13 +100,13 @@ class LorebookSearch:
         )
         return LoreResult(tuple(inserted), decisions, self._tokens, self._effects_after())
 
-    def _triggered(self, scan: _ScanPass) -> list[LoreEntry]:
+    def _triggered(self, *, is_recursion: bool) -> list[LoreEntry]:
         triggered = []
         for entry in self._entries:
             if entry.uid in self._activated or entry.uid in self._rejected:
                 continue
-            blocked = self._why_blocked(entry, scan)
-            reason = None if blocked else self._why_triggered(entry, scan)
+            blocked = self._why_blocked(entry, is_recursion=is_recursion)
+            reason = None if blocked else self._why_triggered(entry)
             if reason is None:
                 self._reasons[entry.uid] = blocked or self._why_not_found(entry)
             else:
@@ -129,7 +114,7 @@ class LorebookSearch:
                 triggered.append(entry)
         return triggered
 
-    def _why_blocked(self, entry: LoreEntry, scan: _ScanPass) -> str | None:
+    def _why_blocked(self, entry: LoreEntry, *, is_recursion: bool) -> str | None:
         """Return why an entry cannot be triggered, whatever the messages contain."""
         now = len(self._messages)
         if not entry.enabled:
@@ -142,36 +127,28 @@ class LorebookSearch:
             end = self._cooldown_ends[entry.uid]
             return _COOLING_DOWN.with_values(messages=end)
         if entry.delay_until_recursion and (
-            scan is not _ScanPass.RECURSION or entry.delay_until_recursion > self._level
+            not is_recursion or entry.delay_until_recursion > self._level
         ):
             return marked("it waits for another entry to be activated (recursion)")
-        if scan is _ScanPass.RECURSION and entry.exclude_recursion:
-            return (
-                self._reasons.get(entry.uid)
-                or self._why_blocked(entry, _ScanPass.INITIAL)
-                or self._why_not_found(entry)
-            )
+        if is_recursion and entry.exclude_recursion:
+            return self._reasons[entry.uid]
         return (
             marked("its author switched it off (@@dont_activate)") if entry.never_active else None
         )
 
-    def _why_triggered(self, entry: LoreEntry, scan: _ScanPass) -> str | None:
+    def _why_triggered(self, entry: LoreEntry) -> str | None:
         if entry.constant:
             return marked("it is constant")
         if entry.uid in self._sticky:
             return marked("it is sticky")
-        found = self._keys.match(entry, self._scan_text(entry, scan))
-        if found and scan is _ScanPass.RECURSION:
-            return _HERE_OR_ELSEWHERE.with_values(found=found)
-        return found
+        return self._keys.match(entry, self._scan_text(entry))
 
-    def _scan_text(self, entry: LoreEntry, scan: _ScanPass) -> str:
+    def _scan_text(self, entry: LoreEntry) -> str:
         """Return the text that an entry's keys are searched in."""
-        own = entry.scan_depth
-        depth = own if own is not None else self._book.scan_depth + self._extra_depth
-        others = 0 if scan is _ScanPass.MIN_ACTIVATIONS else len(self._recursion_texts)
+        depth = self._book.scan_depth if entry.scan_depth is None else entry.scan_depth
+        others = len(self._recursion_texts)
         if (depth, others) not in self._scan_texts:  # most entries share one
-            contents = "".join(f"\x01{text}\n" for text in self._recursion_texts[:others])
+            contents = "".join(f"\x01{text}\n" for text in self._recursion_texts)
             self._scan_texts[depth, others] = join_newest(self._messages, depth) + contents
         return self._scan_texts[depth, others]
 
@@ -194,7 +171,6 @@ class LorebookSearch:
             triggered,
             list(self._activated.values()),
             sticky=frozenset(self._sticky),
-            score=lambda entry: self._keys.score(entry, self._scan_text(entry, _ScanPass.INITIAL)),
             random_float=self._random_float,
         )
         fresh = []
@@ -238,25 +214,16 @@ class LorebookSearch:
         self._budget_exceeded = self._budget_exceeded or self._tokens + tokens > self._budget
         return _OVER_BUDGET.with_values(tokens=self._budget) if self._budget_exceeded else None
 
-    def _next_pass(self, fresh: Sequence[LoreEntry]) -> _ScanPass | None:
-        """Return the next pass, if any; each activates entries or exhausts levels or messages."""
+    def _recurses(self, fresh: Sequence[LoreEntry]) -> bool:
+        """Whether another pass searches the contents of activated entries, or a next level."""
         contents = [entry.content for entry in fresh if not entry.prevent_recursion]
         self._recursion_texts += contents
-        if self._budget_exceeded:
-            return None
-        if self._book.recursive and contents:
-            return _ScanPass.RECURSION
-        deepest = (
-            self._book.scan_depth + self._extra_depth >= len(self._messages)
-            or self._extra_depth >= _MAX_EXTRA_DEPTH
-        )
-        if len(self._activated) < self._book.min_activations and not deepest:
-            self._extra_depth += 1
-            return _ScanPass.MIN_ACTIVATIONS
-        if self._book.recursive and self._levels:
+        if self._budget_exceeded or not self._book.recursive:
+            return False
+        if not contents and self._levels:
             self._level = self._levels.pop(0)
-            return _ScanPass.RECURSION
-        return None
+            return True
+        return bool(contents)
 
     def _effects_after(self) -> TimedEffects:
         """Add the effects that begin now; those that run already are not restarted."""
@@ -305,13 +272,11 @@ def _reject_group_rivals(
     activated: Sequence[LoreEntry],
     *,
     sticky: frozenset[str],
-    score: Callable[[LoreEntry], int],
     random_float: Callable[[], float],
 ) -> Mapping[str, str]:
     """Return the triggered entries that lose in their groups, with the reasons, by uid.
 
-    A group with an entry that an earlier pass `activated` takes no other. `score` returns the
-    number of keys found for an entry.
+    A group with an entry that an earlier pass `activated` takes no other.
     """
     rejected: dict[str, str] = {}
     members: dict[str, list[LoreEntry]] = defaultdict(list)
@@ -327,7 +292,7 @@ def _reject_group_rivals(
         elif sticky_rivals := [entry for entry in rivals if entry.uid in sticky]:
             winners = sticky_rivals
         else:
-            winners = _winner(_best_scores(rivals, score), random_float)
+            winners = _winner(rivals, random_float)
         kept = {entry.uid for entry in winners}
         for rival in rivals:
             if rival.uid not in kept:
@@ -335,17 +300,6 @@ def _reject_group_rivals(
                     group=repr(group), label=repr(winners[0].label)
                 )
     return rejected
-
-
-def _best_scores(
-    rivals: Sequence[LoreEntry], score: Callable[[LoreEntry], int]
-) -> Sequence[LoreEntry]:
-    """Drop the entries with group scoring that have fewer keys found than the best one."""
-    if not any(entry.group_scoring for entry in rivals):
-        return rivals
-    scores = {entry.uid: score(entry) for entry in rivals}
-    best = max(scores.values())
-    return [one for one in rivals if not one.group_scoring or scores[one.uid] == best]
 
 
 def _winner(rivals: Sequence[LoreEntry], random_float: Callable[[], float]) -> Sequence[LoreEntry]:

@@ -53,11 +53,7 @@ class ReadPresets:
 
 
 def load_presets(directory: Path) -> dict[str, Preset]:
-    """Load every `*.json` of a directory, by preset name.
-
-    Raises:
-        PresetError: lists all problems, one per line.
-    """
+    """Load every `*.json` of a directory, by preset name; raises `PresetError`."""
     found = read_presets(directory)
     found.require_all()
     return found.presets
@@ -107,11 +103,7 @@ def _name_in(text: str) -> str | None:
 
 
 def parse_preset(text: str, source: str) -> Preset:
-    """Parse a preset; comments and trailing commas are allowed.
-
-    Raises:
-        PresetError: names `source` and the line.
-    """
+    """Parse a preset; comments and trailing commas are allowed; raises `PresetError`."""
     document = _read_document(text, source)
     if not isinstance(document.value, dict):
         raise PresetError.translatable(
@@ -171,7 +163,7 @@ def validate_preset(data: object, source: str, document: JsonDocument | None = N
     try:
         return Preset.model_validate(data)
     except ValidationError as error:
-        problems = preset_problems(error, document or JsonDocument(data, {(): 1}))
+        problems = preset_problems(error, document or JsonDocument(data))
         lines = [
             translatable(pattern, file=source, line=one.line, problem=one.text) for one in problems
         ]
@@ -257,12 +249,7 @@ def write_preset(folder: Path, preset: Preset) -> Path:
 
 
 def delete_preset_file(folder: Path, preset: Preset) -> None:
-    """Delete the file that holds a preset, if there is one.
-
-    Raises:
-        PresetError: a preset in the folder cannot be read.
-        UserError: the file cannot be deleted.
-    """
+    """Delete the file that holds a preset, if there is one; raises `PresetError` or `UserError`."""
     file = find_preset_file(folder, preset)
     try:
         file.unlink(missing_ok=True)

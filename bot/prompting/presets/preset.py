@@ -18,7 +18,7 @@ from pydantic import (
 from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, ToolName, lowest_output_limit
 from bot.errors import PresetError, TemplateError
 from bot.prompting.lorebook.entries import Lorebook, compile_key, is_regex
-from bot.prompting.lorebook.files import PlacedPresetError, read_lorebook
+from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.persona import parse_persona
 from bot.prompting.presets.fields import (
     MAX_LIST_ITEMS,
@@ -31,7 +31,6 @@ from bot.prompting.presets.fields import (
     preset_id,
 )
 from bot.prompting.presets.regex_scripts import RegexScript
-from bot.prompting.story_string import parse_story_string
 from bot.prompting.text.tokens import ENCODINGS
 from bot.templates import RoleTemplate, get
 from bot.templates.jinja_template import check_source
@@ -53,6 +52,7 @@ _MAX_VERSION = 10**9  # further versions count from it, and PostgreSQL's integer
 _MAX_OUTPUT_TOKENS = 1_000_000  # as in `parameters`
 _MAX_INPUT_TOKENS = 10**9
 _MAX_MESSAGES = 10_000
+_MAX_STORY_CHARS = 50_000
 _MAX_FALLBACKS = 8  # each may be asked for one question
 _MAX_PARAMETER_CHARS = 256 * 1024  # as JSON; all of it is sent with every request
 
@@ -61,14 +61,20 @@ NonEmptyText = Annotated[str, Field(min_length=1)]
 NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)]
 
 
+class PlacedPresetError(PresetError, ValueError):
+    """A part of a value is wrong; `path` leads to it from the value."""
+
+    def __init__(self, problem: str, path: tuple[str | int, ...]) -> None:
+        super().__init__(problem)
+        self.path = path
+
+
 def _check(check: Callable[[Any], object]) -> AfterValidator:
     """Reject a value for which `check` raises or returns a problem."""
 
     def checked(value: object) -> object:
         try:
             problem = check(value)
-        except PlacedPresetError:
-            raise
         except (PresetError, TemplateError) as error:
             problem = text_of(error)
         if isinstance(problem, str):
@@ -263,8 +269,8 @@ class Preset(StrictModel):
     lorebook: Annotated[str | dict[str, object], _check(_lorebook_problem)] | None = None
     """SillyTavern's World Info or a card's `character_book`, or a file relative to the preset's."""
     regex_scripts: Annotated[tuple[RegexScript, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
-    """Replacements in answers, which are then shown when they are complete, and in prompts."""
-    story_string: Annotated[str, _check(parse_story_string)] | None = None
+    """Replacements in answers, which are then shown when they are complete."""
+    story_string: Annotated[str, Field(max_length=_MAX_STORY_CHARS)] | None = None
     """SillyTavern's layout of the system message."""
     macros: StrictBool = False
     """The texts come from a card: expand {{char}}, {{user}}, {{random}}."""
@@ -319,11 +325,6 @@ class Preset(StrictModel):
     def is_character(self) -> bool:
         """Whether it plays somebody, with a name or a picture of its own."""
         return bool(self.character or self.persona or self.role_name or self.avatar)
-
-    @property
-    def answer_scripts(self) -> tuple[RegexScript, ...]:
-        """The scripts that change a new answer."""
-        return tuple(one for one in self.regex_scripts if one.fits("answer", 0))
 
     @property
     def has_order(self) -> bool:

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from bot.prompting.lorebook.files import PlacedPresetError
 from bot.prompting.presets.fields import Parameters
-from bot.prompting.presets.preset import Preset
+from bot.prompting.presets.preset import PlacedPresetError, Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.runtime.validation_errors import describe_problem
 from bot.texts.text import Text, translatable, translatable_count

@@ -1,14 +1,15 @@
-"""Regular expression scripts of a preset: find and replace, in answers and in prompts.
+"""Regular expression scripts of a preset: find and replace in answers.
 
 They come from strangers, so each has a time limit, and all of one text together have another one.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from contextlib import suppress
+from typing import Annotated
 
 import regex
-from pydantic import Field, StrictBool, StrictInt, field_validator
+from pydantic import Field, field_validator
 
 from bot.prompting.lorebook.entries import RegexTimeBudget, compile_key
 from bot.prompting.presets.fields import StrictModel
@@ -31,12 +32,6 @@ class RegexScript(StrictModel):
     """May have `$1`, `$<name>`, `{{match}}` and macros."""
     trim: tuple[str, ...] = ()
     """Texts that are removed from what was matched."""
-    where: Literal["answer", "prompt", "both"] = "answer"
-    people: StrictBool = False
-    """Whether it also changes what people wrote, in prompts."""
-    min_depth: Annotated[StrictInt, Field(ge=0)] | None = None
-    """The minimum number of later messages for a message to be changed."""
-    max_depth: Annotated[StrictInt, Field(ge=0)] | None = None
 
     @field_validator("find")
     @classmethod
@@ -47,33 +42,21 @@ class RegexScript(StrictModel):
             )
         return find
 
-    def fits(self, where: str, depth: int) -> bool:
-        """Whether it applies to answers or prompts, for a message that `depth` others follow."""
-        if self.where not in {where, "both"} or depth < (self.min_depth or 0):
-            return False
-        return self.max_depth is None or depth <= self.max_depth
-
 
 def run_scripts(
-    scripts: Sequence[RegexScript],
-    text: str,
-    expand: Callable[[str], str] = str,
-    time_budget: RegexTimeBudget | None = None,
+    scripts: Sequence[RegexScript], text: str, expand: Callable[[str], str] = str
 ) -> str:
     """Return a text with the replacements of these scripts; those that are too slow have none.
 
-    `expand` fills the macros of a replacement, before the matched text is put into it. A time
-    budget may be shared by several texts.
+    `expand` fills the macros of a replacement, before the matched text is put into it.
     """
-    time_budget = time_budget or RegexTimeBudget()
+    time_budget = RegexTimeBudget()
     for script in scripts:
-        if time_budget.seconds <= 0 or script.find in time_budget.slow:
-            continue
+        if time_budget.seconds <= 0:
+            break
         started = time.thread_time()
-        try:
+        with suppress(TimeoutError):
             text = _run(script, text, expand, min(_MAX_SECONDS, time_budget.seconds))
-        except TimeoutError:
-            time_budget.slow.add(script.find)
         time_budget.seconds -= time.thread_time() - started
     return text
 

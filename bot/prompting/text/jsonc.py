@@ -1,85 +1,87 @@
 """Read JSON with comments and trailing commas, and the typed fields of foreign JSON."""
 
 import json
-import math
 import re
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NoReturn, TypeVar
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any, NoReturn, TypeVar
 
-from bot.errors import PresetError
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import Text, looked_up, marked, translatable
-from bot.value_class import value_class
 
 Path = tuple[str | int, ...]
 """The path of a value: ("messages", 0, "role")."""
 
 MAX_DEPTH = 64
 MAX_CHARS = 10 * 2**20
-MAX_COMMAS = 100_000
-"""Texts with more, which take seconds, must be strict JSON, and get no line numbers."""
-_SKIPPED = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+# Strings are matched, too, so that nothing in them is taken for a comment.
+_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*"?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\\n])*"?)|,(?=\s*[]}])', re.DOTALL)
+_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[]{}[,]|[^]{}[,:"\s]+')
 _OF_PYTHON = (
     marked("expecting value"),
+    marked("expecting ',' delimiter"),
+    marked("expecting ':' delimiter"),
+    marked("expecting property name enclosed in double quotes"),
+    marked("extra data"),
     marked("invalid control character at"),
     marked("invalid \\escape"),
     marked("invalid \\uXXXX escape"),
     marked("unterminated string starting at"),
 )
-"""A type as `json` names it, in lower case."""
+"""A problem as `json` names it, in lower case."""
 
 
 class JsonSyntaxError(Exception):
     """The text is not JSON with comments; `line` and `column` count from 1."""
 
-    def __init__(self, problem: Text, line: int, column: int) -> None:
+    def __init__(self, problem: Text, line: int = 1, column: int = 1) -> None:
         super().__init__(problem)
         self.problem = problem
         self.line = line
         self.column = column
 
 
-@value_class
 class JsonDocument:
-    """A parsed text, and the line of every key."""
+    """A parsed text that tells the line of every key."""
 
-    value: object
-    lines: dict[Path, int]
+    def __init__(self, value: object, text: str = "") -> None:
+        self.value = value
+        self._text = text
 
     def line_of(self, path: Path) -> int:
         """Return the line of a key, or of the innermost existing value around it."""
-        while path not in self.lines:
+        while path not in self._lines:
             path = path[:-1]
-        return self.lines[path]
+        return self._lines[path]
+
+    @cached_property
+    def _lines(self) -> dict[Path, int]:
+        return _lines_of_keys(self._text)
 
 
 def read_json(text: str) -> JsonDocument:
-    """Parse JSON with comments and trailing commas.
-
-    Raises:
-        JsonSyntaxError: also for a duplicate key in one object, for NaN and for Infinity.
-    """
-    text = text.removeprefix("\ufeff")
+    """Parse JSON with comments and trailing commas; raises `JsonSyntaxError`."""
     if len(text) > MAX_CHARS:
-        told = translatable("the text is longer than {limit} characters", limit=f"{MAX_CHARS:,}")
-        raise JsonSyntaxError(told, 1, 1)
-    if text.count(",") > MAX_COMMAS:
-        return JsonDocument(read_strict_json(text, refuses_duplicates=True), {(): 1})
-    return _JsoncReader(text).read()
+        raise JsonSyntaxError(
+            translatable("the text is longer than {limit} characters", limit=f"{MAX_CHARS:,}")
+        )
+    plain = _TRAILING_COMMA.sub(_blanked, _COMMENT.sub(_blanked, text.removeprefix("\ufeff")))
+    return JsonDocument(read_strict_json(plain, refuses_duplicates=True), plain)
 
 
 def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
-    """Parse JSON without comments; it is fast, and texts that cannot be stored again are refused.
+    """Parse JSON without comments; texts that cannot be stored again are refused.
 
     Raises:
         JsonSyntaxError: also for NaN, Infinity and brackets deeper than `MAX_DEPTH`.
     """
+    has_duplicates = False
 
     def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        nonlocal has_duplicates
         found = dict(pairs)
-        if refuses_duplicates and len(found) < len(pairs):
-            raise JsonSyntaxError(translatable("an object has the same key twice"), 1, 1)
+        has_duplicates |= len(found) < len(pairs)
         return found
 
     value: object = None
@@ -95,18 +97,22 @@ def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
     except RecursionError:
         level = [text]
     except UnicodeEncodeError:
-        problem = translatable("this text has a lone surrogate, which cannot be stored")
-        raise JsonSyntaxError(problem, 1, 1) from None
+        raise JsonSyntaxError(
+            translatable("this text has a lone surrogate, which cannot be stored")
+        ) from None
     except ValueError:  # not a number, or one with too many digits
-        raise JsonSyntaxError(translatable("this number is too large"), 1, 1) from None
+        raise JsonSyntaxError(translatable("this number is too large")) from None
     if level:
-        problem = translatable("brackets are nested deeper than {limit}", limit=MAX_DEPTH)
-        raise JsonSyntaxError(problem, 1, 1)
+        raise JsonSyntaxError(
+            translatable("brackets are nested deeper than {limit}", limit=MAX_DEPTH)
+        )
+    if has_duplicates and refuses_duplicates:
+        _lines_of_keys(text)
     return value
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    raise JsonSyntaxError(translatable("{word} is not a JSON number", word=word), 1, 1)
+    raise JsonSyntaxError(translatable("{word} is not a JSON number", word=word))
 
 
 def _children(value: object) -> Iterable[object]:
@@ -115,157 +121,60 @@ def _children(value: object) -> Iterable[object]:
     return value if isinstance(value, list) else ()
 
 
-class _JsoncReader:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
-        self._line_ends = [index for index, char in enumerate(text) if char == "\n"]
-        self._lines: dict[Path, int] = {}
-        self._scalars = json.JSONDecoder(parse_constant=_refuse_constant)
+def _blanked(found: re.Match[str]) -> str:
+    """Return a string as it is, and spaces for anything else, so that no line changes."""
+    return found[1] or re.sub(r"[^\n]", " ", found[0])
 
-    def read(self) -> JsonDocument:
-        self._skip()
-        self._lines[()] = self._line()
-        value = self._value(())
-        self._skip()
-        if self._at < len(self._text):
-            self._fail(translatable("there is more text after the end of the JSON"))
-        return JsonDocument(value, self._lines)
 
-    def _value(self, path: Path) -> object:
-        if len(path) > MAX_DEPTH:
-            self._fail(translatable("brackets are nested deeper than {limit}", limit=MAX_DEPTH))
-        match self._peek():
-            case "{":
-                return self._object(path)
-            case "[":
-                return self._array(path)
-            case _:
-                return self._scalar()
-
-    def _object(self, path: Path) -> dict[str, object]:
-        found: dict[str, object] = {}
-        for _ in self._items("}"):
-            line = self._line()
-            key = self._scalar() if self._peek() == '"' else None
-            if not isinstance(key, str):
-                self._fail(
-                    translatable(
-                        "a key in double quotes or a {closing} is missing here", closing='"}"'
-                    )
-                )
-            if key in found:
-                first = self._lines[(*path, key)]
+def _lines_of_keys(text: str) -> dict[Path, int]:
+    """Return the line of each key and list item of valid JSON; raises for a duplicate key."""
+    lines: dict[Path, int] = {(): 1}
+    line, end = 1, 0
+    open_at: list[Any] = []  # the key or the index in each container; None before a key
+    for token in _TOKEN.finditer(text):
+        line += text.count("\n", end, token.start())
+        end = token.start()
+        sign, at = token[0], open_at[-1] if open_at else ""
+        if sign in {"}", "]"}:
+            open_at.pop()
+        elif sign == ",":
+            open_at[-1] = at + 1 if isinstance(at, int) else None
+        elif at is None:
+            open_at[-1] = json.loads(sign)
+            if first := lines.get(tuple(open_at)):
                 told = translatable(
-                    "duplicate key {key}, first in line {first}", key=repr(key), first=first
+                    "duplicate key {key}, first in line {first}", key=repr(open_at[-1]), first=first
                 )
-                self._fail(told, line)
-            self._lines[(*path, key)] = line
-            self._skip()
-            if self._peek() != ":":
-                self._fail(translatable('a ":" is missing after the key {key}', key=repr(key)))
-            self._at += 1
-            self._skip()
-            found[key] = self._value((*path, key))
-        return found
-
-    def _array(self, path: Path) -> list[object]:
-        found: list[object] = []
-        for _ in self._items("]"):
-            self._lines[(*path, len(found))] = self._line()
-            found.append(self._value((*path, len(found))))
-        return found
-
-    def _items(self, closing: str) -> Iterator[None]:
-        """Yield once at the beginning of each item between brackets, and consume the commas."""
-        opened = self._line()
-        self._at += 1
-        self._skip()
-        while self._peek() != closing:
-            if not self._peek():
-                self._fail(
-                    translatable(
-                        'the bracket opened in line {line} is never closed by "{closing}"',
-                        line=opened,
-                        closing=closing,
-                    )
-                )
-            yield
-            self._skip()
-            if self._peek() == ",":
-                self._at += 1
-                self._skip()
-            elif self._peek() not in {closing, ""}:
-                self._fail(translatable('a "," or "{closing}" is missing here', closing=closing))
-        self._at += 1
-
-    def _scalar(self) -> object:
-        if self._at == len(self._text):
-            self._fail(translatable("the text ends too early"))
-        try:
-            value, self._at = self._scalars.raw_decode(self._text, self._at)
-        except JsonSyntaxError as error:  # not a number
-            self._fail(error.problem)
-        except json.JSONDecodeError as error:
-            self._fail(looked_up(error.msg[0].lower() + error.msg[1:]), self._line(error.pos))
-        except ValueError:  # an integer with more digits than Python converts
-            self._fail(translatable("this number is too long"))
-        if isinstance(value, float) and not math.isfinite(value):  # 1e999
-            self._fail(translatable("this number is too large"))
-        if isinstance(value, str) and any("\ud800" <= sign <= "\udfff" for sign in value):
-            self._fail(translatable("this text has a lone surrogate, which cannot be stored"))
-        return value
-
-    def _skip(self) -> None:
-        """Skip white space and comments, `// ...` and `/* ... */`."""
-        if skipped := _SKIPPED.match(self._text, self._at):
-            self._at = skipped.end()
-        if self._text.startswith("/*", self._at):
-            self._fail(translatable("this comment is never closed by */"))
-
-    def _peek(self) -> str:
-        return self._text[self._at : self._at + 1]
-
-    def _line(self, position: int | None = None) -> int:
-        return bisect_left(self._line_ends, self._at if position is None else position) + 1
-
-    def _fail(self, problem: Text, line: int | None = None) -> NoReturn:
-        column = self._at - self._text.rfind("\n", 0, self._at)
-        raise JsonSyntaxError(problem, line or self._line(), column)
+                raise JsonSyntaxError(told, line)
+            lines[tuple(open_at)] = line
+        else:
+            if isinstance(at, int):
+                lines[tuple(open_at)] = line
+            if sign in {"{", "["}:
+                open_at.append(None if sign == "{" else 0)
+    return lines
 
 
 T = TypeVar("T")
-_LIST_OF_TEXTS = translatable("a list of texts")
 
 
 class JsonFields:
-    """The fields of one object; null means absent.
+    """The fields of an object that another program wrote; one of a wrong type counts as absent.
 
-    A wrong type raises `PresetError`, which names the field and `where` it is. With `lenient` such
-    a field counts as absent, for the `extensions` of cards, which other programs define. Hidden
-    characters are removed from texts, and lines end in a line feed alone.
+    Hidden characters are removed from texts, and lines end in a line feed alone.
     """
 
-    def __init__(self, given: Mapping[str, object], where: str, *, lenient: bool = False) -> None:
-        self.values = given
-        self.where = where
-        self._lenient = lenient
+    def __init__(self, given: object) -> None:
+        self.values: Mapping[str, object] = given if isinstance(given, Mapping) else {}
 
     def text(self, name: str) -> str:
         """Return a text; empty if absent."""
-        return _plain_text(self._read(name, str, translatable("a text")) or "")
+        return _plain_text(self._read(name, str) or "")
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return the texts of a list that are not empty."""
-        found = self._read(name, list, _LIST_OF_TEXTS) or []
-        if not all(isinstance(one, str) for one in found):
-            raise PresetError.translatable(
-                "{where}: {name} must be {expected}",
-                where=self.where,
-                name=name,
-                expected=_LIST_OF_TEXTS,
-            )
-        return tuple(_plain_text(one) for one in found if one)
+        found = self._read(name, list) or []
+        return tuple(_plain_text(one) for one in found if one and isinstance(one, str))
 
     def integer(self, name: str) -> int | None:
         """Return a number without its fraction, limited to ±1e9."""
@@ -276,32 +185,24 @@ class JsonFields:
         value = self.values.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return value
-        return self._read(name, float, translatable("a number"))
+        return None
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         flag = self.optional_flag(name)
         return default if flag is None else flag
 
     def optional_flag(self, name: str) -> bool | None:
-        """Return true or false; None if absent."""
-        return self._read(name, bool, translatable("true or false"))
+        return self._read(name, bool)
 
     def object_or_none(self, name: str) -> dict[str, object] | None:
-        return self._read(name, dict, translatable("an object {example}", example="{...}"))
+        return self._read(name, dict)
 
-    def _read(self, name: str, kind: type[T], expected: Text) -> T | None:
+    def list_of_objects(self, name: str) -> list[Mapping[str, object]]:
+        return [one for one in self._read(name, list) or [] if isinstance(one, Mapping)]
+
+    def _read(self, name: str, kind: type[T]) -> T | None:
         value = self.values.get(name)
-        if value is None or isinstance(value, kind):
-            return value
-        if self._lenient:
-            return None
-        raise PresetError.translatable(
-            "{where}: {name} must be {expected}, not {given}",
-            where=self.where,
-            name=name,
-            expected=expected,
-            given=type(value).__name__,
-        )
+        return value if isinstance(value, kind) else None
 
 
 def _plain_text(text: str) -> str:

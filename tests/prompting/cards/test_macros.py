@@ -2,7 +2,6 @@
 
 import random
 import time
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -10,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.errors import TemplateError
-from bot.prompting.macros import MacroBudget, Macros
-from bot.prompting.story_string import parse_story_string
+from bot.prompting.macros import MacroBudget, Macros, macros_of_story
 from tests.attacks import attacks, expanded
 
 AT = datetime(2026, 11, 21, 15, 7, tzinfo=UTC)
@@ -53,7 +50,6 @@ def test_unknown_or_unclosed_macros_are_unchanged() -> None:
         ("{{if char}}{{setvar::a::1}}{{else}}{{setvar::a::2}}{{/if}}{{getvar::a}}", "1"),
         ("{{// note }}{{//}}hidden {{char}}{{///}}a{{trim}}\nb{{newline::2}}{{space::3}}c",
          "ab\n\n   c"),
-        ("{{datetimeformat Z}} {{datetimeformat ZZ}}", "+00:00 +0000"),
         ("{{datetimeformat YYYY-MM-DD [at] HH:mm}} {{datetimeformat::dddd, MMM Do}}",
          "2026-11-21 at 15:07 Saturday, Nov 21st"),
         ("{{timeDiff::2026-11-21 12:00::2026-11-21 15:00}}", "3 hours ago"),
@@ -158,9 +154,9 @@ def test_hostile_braces_and_line_breaks_are_fast() -> None:
         "{{setvar::x::" + "a" * 900_000 + "}}" + "{{.x > 1}}" * 20_000,
         "{{foo::" * 20_000 + "}}" * 20_000,
         "{{datetimeformat " + "[" * 60_000 + "}}",
+        *("{{!" * 16_000, "{{#if " * 8_000, "{{#if" + " " * 50_000, "{{" + " " * 50_000),
     ):
         begun = time.process_time()
         macros().expand(text)
-        with suppress(TemplateError):
-            parse_story_string(text[:50_000])
+        macros().expand(macros_of_story(text[:50_000]))
         assert time.process_time() - begun < 5
