@@ -141,7 +141,6 @@ def _text(data: bytes) -> str:
 
 
 def _documents(data: bytes) -> list[str]:
-    """Return the texts in a database of Chroma."""
     try:
         with closing(sqlite3.connect(":memory:")) as database:
             database.deserialize(data)

@@ -34,7 +34,6 @@ def _load_json(data: bytes) -> Json:
 
 
 def dump_json(content: Json, *, indent: int | None = None) -> bytes:
-    """Write JSON as UTF-8."""
     return json.dumps(content, ensure_ascii=False, indent=indent, allow_nan=False).encode()
 
 
@@ -55,16 +54,12 @@ _V2_DEFAULTS: Json = {
 
 
 class CardSpec(StrEnum):
-    """The versions of the card specification."""
-
     V1 = "v1"
     V2 = "v2"
     V3 = "v3"
 
 
 class CardContainer(StrEnum):
-    """The kinds of files that hold a card."""
-
     JSON = "json"
     PNG = "png"
     CHARX = "charx"

@@ -245,7 +245,6 @@ def _detect_json_lines(text: str) -> FileKind:
 
 
 def _guess_broken_json(text: str) -> FileKind:
-    """Guess the kind of a damaged JSON file, so that its importer names the damage."""
     if re.search(r'"spec"\s*:\s*"chara_card', text):
         return FileKind.CARD_JSON
     if '"provider"' in text:

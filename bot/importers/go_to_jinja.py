@@ -384,7 +384,6 @@ class _Translator:
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
-        """Restore the variables at the end."""
         self._enter()
         variables = dict(self._variables)
         yield
@@ -432,7 +431,6 @@ class _Translator:
         return (), False
 
     def _read_command(self, context: str, piped: Sequence[_Value]) -> _Value:
-        """Read a value, or a function with its arguments."""
         first = self._peek()
         operands: list[_Value] = []
         is_call = first.kind == "name" and first.text in _FUNCTIONS
@@ -556,7 +554,6 @@ class _Translator:
         return _Value(source, "text")
 
     def _printed(self, value: _Value) -> str:
-        """Return an expression that prints the value as Go does."""
         match value.type:
             case "text" | "number" | "any":
                 return value.source
@@ -636,7 +633,6 @@ def _element_type(type_name: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a Jinja string literal on one line."""
     return json.dumps(text, ensure_ascii=False)
 
 

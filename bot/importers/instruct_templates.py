@@ -173,7 +173,6 @@ class _InstructSequences:
         return f"({name} ~ {_quoted(separator)} if {name} and {self._name_condition} else '')"
 
     def _own_line(self, sequence: str) -> str:
-        """Put a sequence that is not empty on a line of its own, if `wrap` is set."""
         return sequence + self._newline if sequence else ""
 
     def _expression(self, text: str, name: str) -> str:
@@ -245,7 +244,6 @@ _CONTROL = re.compile(r"<[|/a-z]|\[/?(INST|SYSTEM)|<<", re.IGNORECASE)
 
 
 def keys_of_context(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return the keys of a preset with the template's `story_string`, and notes."""
     read = JsonFields(data)
     notes = [
         f"{key} is left out: a template has its own marks between messages"
@@ -257,7 +255,6 @@ def keys_of_context(data: Json) -> tuple[dict[str, object], list[str]]:
 
 
 def keys_of_system_prompt(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return the keys of a preset with this system prompt, and notes."""
     read = JsonFields(data)
     keys: dict[str, object] = {
         "system": read.text("content").strip() or None,

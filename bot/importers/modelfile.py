@@ -121,7 +121,6 @@ class _ModelfileParser:
         return self._text[begin:end], self._text[end]
 
     def _argument(self, allowed: re.Pattern[str]) -> str:
-        """Return the name of a parameter or the role of a message."""
         word, end = self._word(allowed)
         if end not in " \t":
             raise PresetError.translatable("{problem}: {word}", problem=_UNEXPECTED_END, word=word)
@@ -337,7 +336,6 @@ def _message(args: str) -> dict[str, str]:
 
 
 def _parameters(values: Mapping[str, str]) -> dict[str, Any]:
-    """Parse the sampling parameters as ollama's api.Options does."""
     parameters: dict[str, Any] = {}
     for name, text in values.items():
         if name in _SAMPLING:

@@ -35,8 +35,6 @@ _STRING_TEMPLATES = ("system_template", "user_template", "assistant_template", "
 
 @value_class
 class ImportedPreset:
-    """A preset made from a file."""
-
     preset: Preset
     notes: list[str]
     """What the preset expresses differently than the file, or not at all."""
@@ -146,7 +144,6 @@ def _keys_from_other_program(text: str, source: str, provider: str | None) -> _K
 
 
 def _keys_of_role_texts(data: Mapping[str, object]) -> _Keys:
-    """Return the keys of a preset with LMDeploy's chat template."""
     sampling = {
         key: value
         for key, value in data.items()
@@ -229,7 +226,6 @@ def _merge_keys(old: Mapping[str, object], new: Mapping[str, object]) -> dict[st
 
 
 def _name_in(keys: Mapping[str, object], file: Path) -> str:
-    """Return the name in a file, else the name of the file."""
     name = keys.get("name")
     return name if isinstance(name, str) and name.strip() else file.stem[:MAX_NAME_CHARS]
 

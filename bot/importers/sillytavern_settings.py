@@ -72,7 +72,6 @@ def keys_of_sampler(data: Json) -> tuple[dict[str, object], list[str]]:
 
 
 def _texts(value: object) -> Sequence[str]:
-    """Return a list of texts that may be written as JSON."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

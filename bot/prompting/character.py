@@ -264,7 +264,6 @@ class Character:
         )
 
     def _to_messages(self, lines: Sequence[TranscriptLine]) -> Messages:
-        """Return lines in OpenAI's form."""
         labels, tagged = self._labels(), self._tags_speakers()
         messages = []
         for line in lines:

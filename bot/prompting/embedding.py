@@ -197,7 +197,6 @@ class StoryIndex:
 
 
 def _unit_vectors(vectors: Sequence[Vector]) -> npt.NDArray[np.float32]:
-    """Return the vectors scaled to length one, a row each."""
     try:
         matrix = np.asarray(vectors, dtype=np.float32).reshape(len(vectors), -1)
     except ValueError as error:

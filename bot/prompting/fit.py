@@ -232,8 +232,6 @@ def _split_by_size(
 
 
 def _unit_sizes(draft: Draft, estimate: TextTokenCounter) -> list[int]:
-    """Estimate the units of the history, newest first."""
-
     def size(unit: HistoryUnit) -> int:
         return sum(estimate_message_tokens(unit.all_messages, estimate))
 

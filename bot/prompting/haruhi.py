@@ -160,7 +160,6 @@ def _decode_base64(text: str) -> bytes:
 
 
 def _text(row: HaruhiRow) -> str:
-    """Return the text of a row without hidden characters."""
     match row:
         case {"text": str(text)}:
             return strip_hidden_text(text)

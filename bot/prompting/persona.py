@@ -224,7 +224,6 @@ def _limits(arguments: str, number: int) -> tuple[dict[str, int], str | None]:
 def _choose(
     placeholder: Placeholder, stories: Sequence[Story], tokens: int | None, count: TextTokenCounter
 ) -> tuple[Sequence[Story], int]:
-    """Return the best stories that fit the placeholder, and their tokens."""
     best = stories[: max(placeholder.stories, 0)]
     costs = count([story.text for story in best]) if best else ()
     if tokens is None or 0 < placeholder.tokens < tokens:

@@ -60,25 +60,14 @@ def tools_text(tools: Tools) -> str:
 
 
 def history_text(history: History, configs: ModelConfigs) -> str:
-    """Write pairs or messages between the model's markers; the first item decides which they are.
-
-    Raises:
-        UserError: the history mixes pairs and messages, or an item is neither.
-    """
-    if not history:
-        return ""
-    if isinstance(history[0], Mapping):
-        return "".join(_message_text(item, configs) for item in history)
-    if isinstance(history[0], str):
-        raise UserError("the history must be pairs of question and answer, or messages")
-    try:
-        pairs = [(question, answer) for question, answer in history]
-    except ValueError:
-        raise UserError("each item of the history needs a question and an answer") from None
-    return "".join(
-        f"{configs.soh}{question}{configs.eoh}{configs.soa}{answer}{configs.eoa}"
-        for question, answer in pairs
-    )
+    """Write pairs or messages between the model's markers; raises `UserError`."""
+    if not history or isinstance(history[0], Mapping):
+        if not all(isinstance(item, Mapping) for item in history):
+            raise UserError("the history mixes pairs and messages; use one form")
+        return "".join(_message_text(message, configs) for message in history_messages(history))
+    # As in LazyLLM, a message after a pair counts as a pair of its keys.
+    pairs = [item if isinstance(item, str) else list(item) for item in history]
+    return "".join(_message_text(message, configs) for message in history_messages(pairs))
 
 
 def history_messages(history: History) -> list[dict[str, Any]]:
@@ -87,12 +76,13 @@ def history_messages(history: History) -> list[dict[str, Any]]:
     for item in history:
         if isinstance(item, Mapping):
             messages.append(dict(item))
-        elif isinstance(item, str) or len(item) > 2:
+        elif isinstance(item, str) or len(item) != 2:
             raise UserError("the history must be pairs of question and answer, or messages")
         else:
+            question, answer = item
             messages += [
-                {"role": role, "content": text}
-                for role, text in zip(("user", "assistant"), item, strict=False)
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": answer},
             ]
     return messages
 
@@ -128,9 +118,7 @@ def input_text(given: Any, configs: ModelConfigs) -> tuple[str, str, str]:
             raise UserError("the input must be a text or a list of messages")
 
 
-def _message_text(message: Sequence[str] | MessageDict, configs: ModelConfigs) -> str:
-    if not isinstance(message, Mapping):
-        raise UserError("the history mixes pairs and messages; use one form")
+def _message_text(message: MessageDict, configs: ModelConfigs) -> str:
     content = message.get("content") or ""
     match message.get("role"):
         case "user":
@@ -400,13 +388,11 @@ class AlpacaPrompter(Prompter):
         tools: Tools | None = None,
     ) -> None:
         extra = extra_keys_section(extra_keys)
-        match instruction:
-            case Mapping():
-                system_part = _PREAMBLE + instruction.get("system", "")
-                user_part = instruction.get("user", "") + extra
-            case _:
-                system_part, user_part = f"{_PREAMBLE}{instruction or ''}\n\n{extra}", ""
-        super().__init__(system_part, user_part, tools)
+        if isinstance(instruction, Mapping):
+            system, user = instruction.get("system", ""), instruction.get("user", "") + extra
+        else:
+            system, user = f"{instruction or ''}\n\n{extra}", ""
+        super().__init__(_PREAMBLE + system, user, tools)
 
     @override
     def _as_text(
@@ -430,15 +416,11 @@ class ChatPrompter(Prompter):
         history: History | None = None,
     ) -> None:
         extra = extra_keys_section(extra_keys)
-        match instruction:
-            case Mapping():
-                system_part = instruction.get("system", "")
-                user_part = instruction.get("user", "") + extra
-            case None | "":  # LazyLLM drops the extra keys here as well
-                system_part, user_part = "", ""
-            case _:
-                system_part, user_part = f"{instruction}\n{extra}\n", ""
-        super().__init__(system_part, user_part, tools, history)
+        if isinstance(instruction, Mapping):
+            system, user = instruction.get("system", ""), instruction.get("user", "") + extra
+        else:  # without an instruction LazyLLM drops the extra keys as well
+            system, user = f"{instruction}\n{extra}\n" if instruction else "", ""
+        super().__init__(system, user, tools, history)
 
     @override
     def _as_text(

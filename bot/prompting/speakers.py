@@ -98,7 +98,6 @@ def _is_emoji(char: str) -> bool:
 
 
 def _limit_marks(text: str) -> str:
-    """Remove all combining marks from a letter that has too many."""
     runs = [
         (combining, "".join(run))
         for combining, run in groupby(text, lambda char: unicodedata.combining(char) > 0)
@@ -265,7 +264,6 @@ def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> S
 def _label_speakers(
     people: tuple[tuple[str, str], ...], characters: tuple[tuple[str, str], ...]
 ) -> SpeakerLabels:
-    """Label speakers by the items of two mappings; people are sorted by their ids."""
     names = _character_labels(dict(characters))
     people_labels = _assign_labels(dict(people), names.values())
     seen = {skeleton(label) for label in (*people_labels.values(), *names.values())}

@@ -1,10 +1,12 @@
 """Describe in plain words what pydantic found wrong with a value."""
 
 from typing import Final
-
 from pydantic_core import ErrorDetails
+from bot.texts.text import marked
+from bot.texts.text import text_of
+from bot.texts.text import translatable
+from bot.texts.text import translatable_count
 
-from bot.texts.text import marked, text_of, translatable, translatable_count
 
 _WORDS: Final = {
     **dict.fromkeys(
@@ -18,6 +20,7 @@ _WORDS: Final = {
     "range": marked("must be between {low} and {high}"),
     "one_number": marked("must be {low}"),
     "too_long": marked("should have at most {max_length} items"),
+    "string_too_long": marked("should have at most {max_length} characters"),
     "greater_than_equal": marked("should be {ge} or more"),
     "greater_than": marked("should be more than {gt}"),
     "less_than_equal": marked("should be {le} or less"),

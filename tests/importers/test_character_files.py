@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bot.errors import PresetError
-from bot.importers.character_files import read_character_folder
+from bot.errors import CharacterError, PresetError
+from bot.importers.character_files import read_character_content, read_character_folder
 from bot.prompting.character import Character
 from bot.prompting.presets.files import load_presets
+from tests.importers.refusals import assert_has_a_translation
 
 
 def preset_folder(tmp_path: Path, **keys: str) -> Path:
@@ -82,6 +83,8 @@ def test_preset_without_a_character_is_unchanged(tmp_path: Path) -> None:
         ({"character": "absent.jsonl"}, "cannot be read"),
         ({"character": "nora.exe"}, ".exe files cannot be read as characters; use .jsonl"),
         ({"character": "haruhu"}, "is not a built-in role"),
+        ({"character": "qqqqqq"}, "is not a built-in role"),
+        ({"character": "../x.jsonl"}, "it is outside"),
         ({"character": "nora.jsonl"}, "add 'role_name'"),
     ],
 )
@@ -91,8 +94,27 @@ def test_problem_with_a_character_is_named(
     save_character(tmp_path)
 
     found = read_character_folder(preset_folder(tmp_path, **keys))
-    with pytest.raises(PresetError, match=f"preset 'nora': character '.*': .*{message}"):
+    with pytest.raises(PresetError, match=f"preset 'nora': character '.*': .*{message}") as raised:
         found.find("nora")
+    assert_has_a_translation(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.jsonl", b""),
+        ("x.jsonl", b"\xff"),
+        ("x.jsonl", b'{"luotuo_openai": "a"}\n'),
+        ("x.jsonl", b'{"luotuo_openai": "a", "text": "x"}\n'),
+        ("x.jsonl", b'{"luotuo_openai": "a", "enc_text": "?"}\n'),
+        ("x.txt", b"x"),
+        ("x.zip", b"PK"),
+    ],
+)
+def test_refusal_of_a_character_file_has_a_translation(name: str, content: bytes) -> None:
+    with pytest.raises(CharacterError) as raised:
+        read_character_content(Path(name), content)
+    assert_has_a_translation(raised.value)
 
 
 def test_importing_character_files_does_not_import_numpy() -> None:

@@ -16,7 +16,9 @@ from bot.importers.file_kinds import (
     detect_file_kind,
 )
 from bot.importers.png import plain_image
+from bot.texts.text import translate
 from tests.importers.card_samples import CARD_FILES
+from tests.importers.refusals import assert_is_chinese
 
 
 def archive(*names: str) -> bytes:
@@ -27,53 +29,15 @@ def archive(*names: str) -> bytes:
     return buffer.getvalue()
 
 
+TEXTS = json.loads((Path(__file__).parent / "file_kinds.json").read_text("utf-8"))
 FILES: dict[str, tuple[FileKind, bytes | str | object]] = {
-    "RodelAgent's preset": (
-        FileKind.PRESET,
-        {"name": "n", "provider": "p", "model": "m", "messages": [], "parameters": {}},
-    ),
-    "preset with a lorebook inside": (
-        FileKind.PRESET,
-        '// mine\n{"name": "n", "provider": "p", "model": "m", "lorebook": {"entries": {}},}',
-    ),
-    "preset with a mistake": (FileKind.PRESET, '{"name": "n", "provider": "p",,}'),
-    "instruct": (FileKind.INSTRUCT, {"input_sequence": "a", "output_sequence": "b", "name": "n"}),
-    "context": (FileKind.CONTEXT, {"story_string": "{{system}}", "name": "n"}),
-    "sysprompt": (FileKind.SYSTEM_PROMPT, {"name": "n", "content": "Be.", "post_history": ""}),
-    "sampler": (FileKind.SAMPLER, {"temp": 1, "top_p": 1, "rep_pen": 1, "min_p": 0}),
-    "novel sampler": (FileKind.SAMPLER, {"order": [1], "temperature": 1, "max_length": 90}),
-    "chat completion": (FileKind.CHAT_COMPLETION, {"prompts": [], "prompt_order": []}),
-    "master export": (FileKind.MASTER_EXPORT, {"instruct": {}, "context": {}, "sysprompt": {}}),
-    "reasoning": (FileKind.REASONING, {"name": "n", "prefix": "", "suffix": "", "separator": ""}),
-    "koboldcpp": (FileKind.KOBOLDCPP_ADAPTER, {"user_start": "", "assistant_start": ""}),
-    "Modelfile": (FileKind.MODELFILE, 'FROM llama3\nTEMPLATE """{{ .System }}{{ .Prompt }}"""\n'),
-    "Modelfile with comment": (FileKind.MODELFILE, "# mine\nfrom ./x.gguf\n"),
-    "world info": (FileKind.LOREBOOK, {"entries": {"0": {"key": ["a"], "content": "b"}}}),
-    "LMDeploy": (FileKind.CHAT_TEMPLATE_JSON, {"model_name": "x", "system": "", "eosys": ""}),
-    "LMDeploy by name": (FileKind.CHAT_TEMPLATE_JSON, {"model_name": "internlm", "system": "S"}),
-    "Jinja": (FileKind.JINJA, "{%- for m in messages -%}\nfrom {{ m.content }}{% endfor %}"),
-    "tokenizer_config.json": (FileKind.TOKENIZER_CONFIG, {"chat_template": "{{ x }}"}),
-    "messages": (FileKind.MESSAGES, [{"role": "user", "content": "hi"}]),
+    **{name: (FileKind[kind], content) for name, (kind, content) in TEXTS.items()},
     "GGUF": (FileKind.GGUF, b"GGUF\3\0\0\0"),
     "image": (FileKind.IMAGE, plain_image(2, 2)),
     "photo": (FileKind.IMAGE, b"\xff\xd8\xff\xe0"),
     "ChatHaruhi 1": (FileKind.HARUHI, archive("haruhi/system_prompt.txt", "haruhi/texts/1.txt")),
-    "ChatHaruhi 2": (
-        FileKind.HARUHI,
-        '{"luotuo_openai": "system_prompt", "text": "You"}\n{"text": "a", "luotuo_openai": "x"}\n',
-    ),
-    "chat log": (FileKind.CHAT_LOG, '{"user_name": "U", "character_name": "C"}\n{"mes": "x"}\n'),
     "zip": (FileKind.ARCHIVE, archive("photo.jpg")),
     "damaged zip": (FileKind.ARCHIVE, b"PK\x03\x04 half"),
-    "YAML card": (FileKind.YAML_CARD, "name: Chiharu\ngreeting: |-\n  Hi {{user}}!\ncontext: C\n"),
-    "YAML card behind ---": (FileKind.YAML_CARD, "---\n# mine\nchar_name: C\nchar_persona: P\n"),
-    "YAML": (FileKind.YAML, "temperature: 1.3\ntop_p: 0.9\n"),
-    "regex scripts": (FileKind.REGEX_SCRIPTS, [{"findRegex": "/a/", "replaceString": ""}]),
-    "JSON list": (FileKind.JSON_LIST, [1, {"a": 1}]),
-    "list of lore": (FileKind.LOREBOOK, [{"keys": ["a"], "content": "b"}]),
-    "broken JSON with macros": (FileKind.UNKNOWN, '{\n "prompts": ["{{user}}" "{{char}}"]}'),
-    "Mistral's template": (FileKind.JINJA, "[INST] {{ messages[0].content }} [/INST]"),
-    "letter": (FileKind.UNKNOWN, "Dear all,\n"),
     "bytes": (FileKind.UNKNOWN, b"\x80\x81\x82"),
     "nothing": (FileKind.UNKNOWN, b""),
     "deep": (FileKind.UNKNOWN, "[" * 100_000),
@@ -93,6 +57,11 @@ def test_cards_are_detected_in_every_container(name: str) -> None:
     ending = name.rpartition(".")[2]
     wanted = {"png": FileKind.CARD_PNG, "json": FileKind.CARD_JSON, "charx": FileKind.CHARX}
     assert detect_file_kind(CARD_FILES[name]) is wanted[ending]
+
+
+@pytest.mark.parametrize("kind", FileKind, ids=lambda kind: kind.name)
+def test_every_kind_of_file_has_a_translation(kind: FileKind) -> None:
+    assert_is_chinese(translate(kind.describe(Path("x.bin")), "zh"))
 
 
 def test_wrong_command_names_the_file_and_the_right_command() -> None:

@@ -116,24 +116,7 @@ def test_master_export_becomes_one_preset() -> None:
     assert rendered(preset, Message("user", "hi")) == "U:\nhi\nA:\n"
 
 
-@pytest.mark.parametrize(
-    ("data", "prompt"),
-    [
-        (
-            {
-                "system_start": "", "system_end": "\n\n",
-                "user_start": "### Instruction:\n", "user_end": "\n\n",
-                "assistant_start": "### Response:\n", "assistant_end": "</s>\n\n",
-            },
-            "S\n\n### Instruction:\na\n\n### Response:\nb</s>\n\n### Instruction:\nc\n\n"
-            "### Response:\n",
-        ),
-        (
-            {"user_start": "[INST] ", "assistant_start": " [/INST]", "assistant_gen": "[/INST]"},
-            "\n### Instruction:\nS[INST] a [/INST]b[INST] c[/INST]",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("data", "prompt"), FILES["koboldcpp"])
 def test_koboldcpp_adapter_renders_koboldcpp_s_prompt(data: dict[str, Any], prompt: str) -> None:
     talk = (Message("system", "S"), Message("user", "a"), Message("assistant", "b"))
 

@@ -6,6 +6,7 @@ import pytest
 
 from bot.errors import PresetError
 from bot.importers.preset_files import preset_from_text
+from tests.importers.refusals import assert_has_a_translation
 
 JSON = '// mine\n{"name": "nova", "provider": "openai", "model": "gpt",}'
 
@@ -72,7 +73,23 @@ def test_given_name_replaces_the_file_s_name(tmp_path: Path) -> None:
             preset_from_text(text, tmp_path / "file", "../up")
 
 
-@pytest.mark.parametrize("source", ["~nobody-has-this-name/x.gguf", "x" * 5000])
-def test_unusable_from_path_is_reported_with_the_file(tmp_path: Path, source: str) -> None:
-    with pytest.raises(PresetError, match=r"Modelfile: FROM .* is not a usable path"):
-        preset_from_text(f"FROM {source}", tmp_path / "Modelfile")
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("FROM ~nobody-has-this-name/x.gguf", "FROM .* is not a usable path"),
+        (f"FROM {'x' * 5000}", "FROM .* is not a usable path"),
+        ("hello", "it is neither JSON nor a Modelfile"),
+        ("FROM a\nHELLO b\n", "command must be one of"),
+        ("FROM a\nMESSAGE nobody x\n", "message role must be one of"),
+        ('FROM a\nSYSTEM """x', "unexpected EOF"),
+        ("FROM a\nPARAMETER topp 1\n", "unknown parameter 'topp'; did you mean 'top_p'"),
+        ("FROM a\nPARAMETER top_p high\n", "PARAMETER top_p: invalid float value 'high'"),
+        ('{"name": "n", "provider": "echo", "model": 3}', "model: should be a text"),
+        ('{"name": "n", "provider": "echo"', "expecting ',' delimiter"),
+        ('{"input_sequence": "{{random}}", "output_sequence": "b"}', "the macro {{random}}"),
+    ],
+)
+def test_mistake_is_reported_with_the_file(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(PresetError, match=r"Modelfile\b.*" + problem) as raised:
+        preset_from_text(text, tmp_path / "Modelfile")
+    assert_has_a_translation(raised.value)

@@ -34,13 +34,13 @@ from bot.prompting.compose.lore import (
     parts_without_history,
 )
 from bot.prompting.draft import Draft, PromptPart
-from bot.prompting.lorebook.entries import EntryPosition, LoreResult, TimedEffects
+from bot.prompting.lorebook.entries import EntryPosition, LoreResult
 from bot.prompting.macros import Macros, macros_of_story
 from bot.prompting.presets.preset import OrderedPrompt, Preset
 from bot.prompting.speakers import describe_speakers, sanitize_persona
 from bot.value_class import value_class
 
-_NO_LORE = LoreResult((), (), 0, TimedEffects())
+_NO_LORE = LoreResult((), (), 0, {})
 
 
 def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
@@ -121,7 +121,6 @@ def _expand_persona(draft: Draft, macros: Macros) -> Draft:
 
 
 def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) -> CardMacros:
-    """Add the values that come from the card: its persona, its examples, its own instructions."""
     preset = inputs.preset
     texts = [part.text for part in draft.system if part.section == "persona"]
     names = [name for name in PERSONA_FIELDS if getattr(preset, name)]
@@ -164,7 +163,6 @@ def _expand_message(message: Message, macros: Macros) -> Message:
 
 
 def _insert_deep_lore(draft: Draft, lore: LoreResult) -> Draft:
-    """Insert the entries within the conversation and at its end."""
     return replace(
         draft,
         history=insert_messages(deep_lore(lore), draft.history),
@@ -242,7 +240,6 @@ def _places_persona(prompts: Iterable[OrderedPrompt]) -> bool:
 
 
 def _places_summary(prompts: Iterable[OrderedPrompt]) -> bool:
-    """Whether a prompt shows the summary of the conversation itself."""
     return any(_SUMMARY.search(one.content) for one in prompts)
 
 

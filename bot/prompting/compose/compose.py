@@ -189,7 +189,6 @@ def _base_prompt(inputs: PromptInputs, *, tagged: bool, wants_variety: bool) -> 
 
 
 def _template_with_names(inputs: PromptInputs) -> TemplateChoice:
-    """Return the preset's template, with the speakers' names if it writes them itself."""
     preset, labels = inputs.preset, inputs.speakers
     choice = template_of(preset)
     if not preset.names_in_template:
@@ -240,7 +239,6 @@ def _part(section: str, text: str | None) -> list[PromptPart]:
 
 
 def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[str, Message]:
-    """Return the prompter's system text and newest message for the values."""
     values = parse_fields(text, prompter.fields)
     try:
         messages = prompter.generate_prompt(values, return_dict=True)["messages"]
@@ -257,7 +255,6 @@ def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[
 def _left_out(
     inputs: PromptInputs, dropped_turns: int, stories: Mapping[str, Sequence[Story]] | None
 ) -> tuple[DroppedItem, ...]:
-    """Report what is missing before the budget is applied."""
     items = []
     if dropped_turns:
         reason = f"max_rounds is {inputs.preset.max_rounds}"

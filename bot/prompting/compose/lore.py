@@ -21,7 +21,6 @@ from bot.prompting.lorebook.entries import (
     LoreEntry,
     LoreResult,
     RegexTimeBudget,
-    TimedEffects,
 )
 from bot.prompting.lorebook.search import KEYS_NOT_FOUND, LorebookSearch
 from bot.prompting.macro_variables import Variables
@@ -50,7 +49,7 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
     texts = [f"{inputs.speaker_label(turn)}: {turn.text}" for turn in turns]
     time_budget = RegexTimeBudget()
 
-    def search(length: int, timed: TimedEffects, macros: Macros) -> LoreResult:
+    def search(length: int, begun: Mapping[str, int], macros: Macros) -> LoreResult:
         rng = seeded_random("lore", inputs.seed, turn_seed(turns[length - 1]))
         return LorebookSearch(
             book,
@@ -58,15 +57,15 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
             budget=limit // _PROMPT_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT,
             count=counter_for_model(inputs.preset.model),
             random_float=rng.random,
-            timed=timed,
+            begun=begun,
             expand=macros.expand,
             time_budget=time_budget,
         ).run()
 
-    timed = TimedEffects()
+    begun: Mapping[str, int] = {}
     for length in _earlier_prompts(book, inputs):
-        timed = search(length, timed, replace(macros, variables=Variables())).timed
-    return search(len(turns), timed, macros)
+        begun = search(length, begun, replace(macros, variables=Variables())).begun
+    return search(len(turns), begun, macros)
 
 
 def _earlier_prompts(book: Lorebook, inputs: PromptInputs) -> list[int]:

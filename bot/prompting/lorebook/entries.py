@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -132,14 +132,6 @@ class Lorebook:
 
 
 @value_class
-class TimedEffects:
-    """Sticky entries and cooldowns: uid, message count at the begin, message count at the end."""
-
-    sticky: tuple[tuple[str, int, int], ...] = ()
-    cooldown: tuple[tuple[str, int, int], ...] = ()
-
-
-@value_class
 class EntryDecision:
     """Whether an entry is in the prompt, and why."""
 
@@ -157,7 +149,8 @@ class LoreResult:
     decisions: tuple[EntryDecision, ...]
     """One for every entry of the book, in the book's order."""
     tokens: int
-    timed: TimedEffects
+    begun: Mapping[str, int]
+    """The number of messages when an entry became sticky or its cooldown began, by uid."""
 
 
 @dataclass

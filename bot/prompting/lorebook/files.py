@@ -42,6 +42,14 @@ POSITIONS = (
 ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 
 
+class PlacedPresetError(PresetError, ValueError):
+    """A part of a value is wrong; `path` leads to it from the value."""
+
+    def __init__(self, problem: str, path: tuple[str | int, ...]) -> None:
+        super().__init__(problem)
+        self.path = path
+
+
 def read_lorebook(data: object, source: str) -> Lorebook:
     """Parse the JSON of a file or of a card's field; unknown keys are ignored.
 
@@ -49,7 +57,8 @@ def read_lorebook(data: object, source: str) -> Lorebook:
     in `problems`.
 
     Raises:
-        PresetError: it is not a lorebook, or is too large; the message names `source`.
+        PresetError: it is not a lorebook, is too large, or an entry has a content that is not a
+            text, or an order that is not a number; the message names `source`.
     """
     if isinstance(data, list):
         data = {"entries": data}
@@ -68,7 +77,8 @@ def read_lorebook(data: object, source: str) -> Lorebook:
             limit=MAX_ENTRIES,
         )
     is_card = isinstance(entries_field, list)
-    found = [_entry(row, is_card) for row in rows]
+    names = list(range(len(rows)) if is_card else entries_field)
+    found = [_entry(row, index, names[index], is_card, source) for index, row in enumerate(rows)]
     _check_keys([one for one in found if one], source)
     problems = _problems(rows, found, source)
     book = JsonFields(data)
@@ -84,15 +94,30 @@ def read_lorebook(data: object, source: str) -> Lorebook:
     )
 
 
-def _entry(row: object, is_card: bool) -> LoreEntry | None:
-    """Return an entry; None if the row is not an object."""
+def _entry(
+    row: object, index: int, name: str | int, is_card: bool, source: str
+) -> LoreEntry | None:
+    """Return an entry; None if the row is not an object. `name` is its key or index."""
     if not isinstance(row, Mapping):
         return None
     read = JsonFields(row)
-    order = read.integer("insertion_order" if "insertion_order" in row else "order")
+    order_key = "insertion_order" if "insertion_order" in row else "order"
+    order = read.integer(order_key)
+    is_order = order is not None or row.get(order_key) is None
+    if not isinstance(row.get("content") or "", str) or not is_order:
+        problem = translatable(
+            "{where}: `content` must be a text and `{order}` a number",
+            where=_place(source, index),
+            order=order_key,
+        )
+        raise PlacedPresetError(problem, ("entries", name))
     is_card = "keys" in row or (is_card and "key" not in row)
     entry = _from_card(read) if is_card else _from_world_info(read)
     return _apply_decorators(replace(entry, content=read.text("content"), order=_or(order, 100)))
+
+
+def _place(source: str, index: int) -> Text:
+    return translatable("{source}: lorebook entry {number}", source=source, number=index + 1)
 
 
 def _check_keys(entries: Iterable[LoreEntry], source: str) -> None:
@@ -113,7 +138,7 @@ def _problems(
     """Yield what cannot be used; raises `PresetError`."""
     left = _MAX_REGEX_WEIGHT
     for index, (row, entry) in enumerate(zip(rows, entries, strict=True)):
-        where = translatable("{source}: lorebook entry {number}", source=source, number=index + 1)
+        where = _place(source, index)
         if entry is None or not isinstance(row, Mapping):
             yield translatable("{where} is left out: it is not an object", where=where)
             continue
@@ -141,7 +166,6 @@ def _problems(
 
 
 def _from_world_info(read: JsonFields) -> LoreEntry:
-    """Parse an entry of SillyTavern's own files."""
     entry = _with_shared_fields(
         read,
         LoreEntry(

@@ -12,7 +12,6 @@ from bot.prompting.lorebook.entries import (
     LoreEntry,
     LoreResult,
     RegexTimeBudget,
-    TimedEffects,
     compile_key,
     has_macros,
     is_regex,
@@ -41,7 +40,7 @@ class LorebookSearch:
         budget: tokens for all entries together.
         count: counts the tokens of each text.
         random_float: returns a number from 0 up to 1.
-        timed: the effects that the previous prompt returned.
+        begun: the entries that are sticky or on cooldown, as the previous prompt returned them.
         expand: fills macros into keys and contents.
         time_budget: shared by several searches, so that slow regular expressions are skipped.
     """
@@ -54,7 +53,7 @@ class LorebookSearch:
         budget: int,
         count: TextTokenCounter,
         random_float: Callable[[], float],
-        timed: TimedEffects = TimedEffects(),  # noqa: B008 -- a frozen value
+        begun: Mapping[str, int] | None = None,
         expand: Callable[[str], str] = str,
         time_budget: RegexTimeBudget | None = None,
     ) -> None:
@@ -68,9 +67,11 @@ class LorebookSearch:
         self._count = count
         self._random_float = random_float
         self._expand = expand
-        self._timed = _running_effects(timed, book, len(messages))
-        self._sticky = {uid for uid, _, _ in self._timed.sticky}
-        self._cooldown_ends = {uid: end for uid, _, end in self._timed.cooldown}
+        self._begun: dict[str, int] = {}
+        self._sticky: set[str] = set()
+        self._cooldown_ends: dict[str, int] = {}
+        for entry in book.entries:
+            self._resume_effect(entry, (begun or {}).get(entry.uid))
         # Sticky entries first, then by order: the first entries get the budget.
         self._entries = sorted(
             book.entries, key=lambda entry: (entry.uid not in self._sticky, -entry.order)
@@ -98,7 +99,20 @@ class LorebookSearch:
             EntryDecision(entry, entry.uid in self._activated, self._reasons[entry.uid])
             for entry in self._book.entries
         )
-        return LoreResult(tuple(inserted), decisions, self._tokens, self._effects_after())
+        return LoreResult(tuple(inserted), decisions, self._tokens, self._begun)
+
+    def _resume_effect(self, entry: LoreEntry, begin: int | None) -> None:
+        """Continue stickiness, and the cooldown after it, unless its message was taken back."""
+        if begin is None or begin >= len(self._messages):
+            return
+        ends = begin + entry.sticky
+        if len(self._messages) < ends:
+            self._sticky.add(entry.uid)
+        elif len(self._messages) < ends + entry.cooldown:
+            self._cooldown_ends[entry.uid] = ends + entry.cooldown
+        else:
+            return
+        self._begun[entry.uid] = begin
 
     def _triggered(self, *, is_recursion: bool) -> list[LoreEntry]:
         triggered = []
@@ -144,7 +158,6 @@ class LorebookSearch:
         return self._keys.match(entry, self._scan_text(entry))
 
     def _scan_text(self, entry: LoreEntry) -> str:
-        """Return the text that an entry's keys are searched in."""
         depth = self._book.scan_depth if entry.scan_depth is None else entry.scan_depth
         others = len(self._recursion_texts)
         if (depth, others) not in self._scan_texts:  # most entries share one
@@ -186,6 +199,8 @@ class LorebookSearch:
                 continue
             self._activated[entry.uid] = entry
             self._tokens += tokens
+            if entry.sticky or entry.cooldown:
+                self._begun.setdefault(entry.uid, len(self._messages))
             fresh.append(entry)
         return fresh
 
@@ -224,39 +239,6 @@ class LorebookSearch:
             self._level = self._levels.pop(0)
             return True
         return bool(contents)
-
-    def _effects_after(self) -> TimedEffects:
-        """Add the effects that begin now; those that run already are not restarted."""
-        now = len(self._messages)
-        activated = self._activated.values()
-        new_sticky = [
-            (entry.uid, now, now + entry.sticky)
-            for entry in activated
-            if entry.sticky and entry.uid not in self._sticky
-        ]
-        new_cooldown = [
-            (entry.uid, now, now + entry.cooldown)
-            for entry in activated
-            if entry.cooldown and entry.uid not in self._cooldown_ends
-        ]
-        return TimedEffects(
-            (*self._timed.sticky, *new_sticky), (*self._timed.cooldown, *new_cooldown)
-        )
-
-
-def _running_effects(timed: TimedEffects, book: Lorebook, now: int) -> TimedEffects:
-    """Return the effects that still hold; the cooldown begins where stickiness ends.
-
-    An effect that began now or later belongs to a message that was taken back.
-    """
-    entries = {entry.uid: entry for entry in book.entries}
-    sticky = [one for one in timed.sticky if one[0] in entries and one[1] < now < one[2]]
-    cooldown = [one for one in timed.cooldown if one[0] in entries and one[1] < now < one[2]]
-    for uid, begin, end in timed.sticky:
-        length = entries[uid].cooldown if uid in entries else 0
-        if begin < now and end <= now < end + length:
-            cooldown = [one for one in cooldown if one[0] != uid] + [(uid, end - 1, end + length)]
-    return TimedEffects(tuple(sticky), tuple(cooldown))
 
 
 def _expand_keys(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:

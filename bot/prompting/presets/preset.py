@@ -18,7 +18,7 @@ from pydantic import (
 from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, ToolName, lowest_output_limit
 from bot.errors import PresetError, TemplateError
 from bot.prompting.lorebook.entries import Lorebook, compile_key, is_regex
-from bot.prompting.lorebook.files import read_lorebook
+from bot.prompting.lorebook.files import PlacedPresetError, read_lorebook
 from bot.prompting.persona import parse_persona
 from bot.prompting.presets.fields import (
     MAX_LIST_ITEMS,
@@ -61,20 +61,14 @@ NonEmptyText = Annotated[str, Field(min_length=1)]
 NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)]
 
 
-class PlacedPresetError(PresetError, ValueError):
-    """A part of a value is wrong; `path` leads to it from the value."""
-
-    def __init__(self, problem: str, path: tuple[str | int, ...]) -> None:
-        super().__init__(problem)
-        self.path = path
-
-
 def _check(check: Callable[[Any], object]) -> AfterValidator:
     """Reject a value for which `check` raises or returns a problem."""
 
     def checked(value: object) -> object:
         try:
             problem = check(value)
+        except PlacedPresetError:
+            raise
         except (PresetError, TemplateError) as error:
             problem = text_of(error)
         if isinstance(problem, str):

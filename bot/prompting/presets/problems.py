@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from bot.prompting.lorebook.files import PlacedPresetError
 from bot.prompting.presets.fields import Parameters
-from bot.prompting.presets.preset import PlacedPresetError, Preset
+from bot.prompting.presets.preset import Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.runtime.validation_errors import describe_problem
 from bot.texts.text import Text, translatable, translatable_count
@@ -32,8 +33,6 @@ class PresetProblem:
 
 @value_class
 class CheckedPreset:
-    """The result of parsing a text as a preset."""
-
     preset: Preset | None
     """None: there are problems."""
     problems: Sequence[PresetProblem] = ()
@@ -73,7 +72,6 @@ def preset_problems(error: ValidationError, document: JsonDocument) -> Sequence[
 
 
 def _describe(problem: ErrorDetails) -> Text:
-    """Describe one mistake, with the name that was probably meant."""
     path = problem["loc"]
     key = _dotted(path)
     match problem["type"]:

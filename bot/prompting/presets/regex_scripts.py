@@ -62,7 +62,6 @@ def run_scripts(
 
 
 def _run(script: RegexScript, text: str, expand: Callable[[str], str], seconds: float) -> str:
-    """Return a text with one replacement; raises `TimeoutError`."""
     pattern = compile_key(script.find)
     if isinstance(pattern, str):
         return text

@@ -42,5 +42,4 @@ def words_of(text: str) -> list[str]:
 
 
 def _are_joined(left: str, right: str) -> bool:
-    """Whether two adjacent characters belong to one word."""
     return bool(_JOINS.match(left) and _JOINS.match(right))

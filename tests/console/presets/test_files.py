@@ -148,7 +148,7 @@ LEAST = {"name": "big", "provider": "echo", "model": "m"}
 HUGE = [
     {**LEAST, "parameters": {"logit_bias": {str(token): 1 for token in range(400_000)}}},
     {**LEAST, "stop_sequences": ["x"] * 900_000},
-    {"spec": "chara_card_v2", "data": {"name": "A", "tags": [[]] * 900_000}},
+    {"spec": "chara_card_v2", "data": {"tags": [[]] * 900_000}},
     {**LEAST, "wake": {"words": [{"a": 1}] * 300_000}},
 ]
 
@@ -182,7 +182,7 @@ REFUSED = (
     ("model.gguf", b"GGUF" + bytes(64), "a model (GGUF)", "model.gguf 是模型（GGUF）；请用"),
     ("photo.png", plain_image(), "an image without a character card", "不含角色卡的图片"),
     ("cut.png", PNG[:-40], "", "PNG 不完整；请重新下载"),
-    ("x.charx", b"PK\x03\x04card.json", "", "CHARX 已损坏"),
+    ("x.charx", b"PK\x03\x04card.json", "", "无法解压"),
     ("x.Modelfile", b"FROM a\nPARAMETER topp 1\n", "", "未知的参数 'topp'；您是否想写 'top_p'？"),
     ("x.jsonl", b'{"luotuo_openai": "a"}\n' * 2, "", "第 1 条：既没有 'text'"),
     ("p.json", b'{"name": "n", "provider": "echo", "model": 3}', "", "p.json 第 1 行：model：应"),

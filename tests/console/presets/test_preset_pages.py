@@ -75,6 +75,7 @@ async def test_mistakes_are_told_in_the_language_of_the_reader(console: Playgrou
         {"tools": ["dice"]},
         {"mcp_servers": ["files"]},
         {"lorebook": {"entries": 3}},
+        {"lorebook": {"entries": [{"keys": ["lamp"], "content": 5}]}},
     ],
     ids=str,
 )
@@ -89,6 +90,15 @@ def test_mistakes_of_each_kind_have_a_translation(changes: dict[str, object]) ->
     for told in problems:
         assert _CHINESE.search(translate(told, "zh")), told
         assert not _ENGLISH.search(translate(told, "zh")), translate(told, "zh")
+
+
+@pytest.mark.parametrize("is_card", [True, False])
+def test_mistake_in_a_lorebook_is_told_at_its_entry(is_card: bool) -> None:
+    good, bad = '{"keys": ["a"], "key": ["a"], "content": ""}', '{"content": 7}'
+    rows = f"[{good},\n{bad}]" if is_card else f'{{"0": {good},\n"1": {bad}}}'
+    text = f'{{"name": "n", "provider": "p", "model": "m",\n"lorebook": {{"entries":\n{rows}}}}}'
+    [problem] = check_preset(text).problems
+    assert (problem.line, "lorebook entry 2: `content` must be a text" in problem.text) == (4, True)
 
 
 @pytest.mark.parametrize(

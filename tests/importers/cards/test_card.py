@@ -33,6 +33,7 @@ from tests.importers.card_samples import (
     chunk,
     png_of,
 )
+from tests.importers.refusals import assert_has_a_translation
 
 NAMES = list(CARD_FILES)
 
@@ -177,6 +178,7 @@ def test_hostile_file_gives_a_one_line_error_with_its_name(case: str) -> None:
         read_card(data, "evil.png")
 
     assert problem in str(caught.value)
+    assert_has_a_translation(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
     assert time.process_time() - begun < 5

@@ -1,9 +1,11 @@
 """Macros are expanded once, and values never become macros."""
 
+import json
 import random
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from bot.prompting.macros import MacroBudget, Macros, macros_of_story
 from tests.attacks import attacks, expanded
 
+TABLES = json.loads((Path(__file__).parent / "macros.json").read_text("utf-8"))
 AT = datetime(2026, 11, 21, 15, 7, tzinfo=UTC)
 
 
@@ -31,37 +34,7 @@ def test_unknown_or_unclosed_macros_are_unchanged() -> None:
     assert macros().expand("{{ open {{char}}") == "{{ open Nova"
 
 
-@pytest.mark.parametrize(
-    ("text", "filled"),
-    [
-        ("{{setvar::mood::dark}}It is {{getvar::mood}}.", "It is dark."),
-        ("{{setvar::n::2}}{{addvar::n::3}}{{incvar::n}} {{decvar::n}}", "6 5"),
-        ("{{addvar::list::a}}{{addvar::list::, b}}[{{getvar::list}}]", "[a, b]"),
-        ("{{setglobalvar::g::1}}{{getglobalvar::g}}{{getvar::g}}", "1"),
-        ("{{hasvar::x}} {{setvar::x::}}{{hasvar::x}}{{deletevar::x}} {{hasvar::x}}",
-         "false true false"),
-        ("{{setvar::x}}\nlong {{char}}\n{{/setvar}}[{{.x}}]", "[long Nova]"),
-        ("{{.n = 4}}{{.n++}}{{.n += 2}} {{.n}} {{.n > 6}} {{$n ?? none}}", "5 7 true none"),
-        ("{{getvar::unset}}|{{setvar::a::b::c}}{{getvar::a}}", "|b::c"),
-        ("{{setvar::n::{{random::7}}}}{{getvar::n}}", "7"),
-        ("{{if {{getvar::x}}}}yes{{else}}no{{/if}}", "no"),
-        ("{{setvar::x::1}}{{if .x}}a{{if !char}}b{{else}}c{{/if}}{{else}}d{{/if}}", "ac"),
-        ("{{if persona}}P{{/if}}{{#if char}} C {{/if}}{{if off}}x{{/if}}{{if char::in}}", " C in"),
-        ("{{if char}}{{setvar::a::1}}{{else}}{{setvar::a::2}}{{/if}}{{getvar::a}}", "1"),
-        ("{{// note }}{{//}}hidden {{char}}{{///}}a{{trim}}\nb{{newline::2}}{{space::3}}c",
-         "ab\n\n   c"),
-        ("{{datetimeformat YYYY-MM-DD [at] HH:mm}} {{datetimeformat::dddd, MMM Do}}",
-         "2026-11-21 at 15:07 Saturday, Nov 21st"),
-        ("{{timeDiff::2026-11-21 12:00::2026-11-21 15:00}}", "3 hours ago"),
-        ("{{time::UTC+8}} {{time_UTC-2}}", "11:07 PM 1:07 PM"),
-        ("{{idle_duration}}, {{lastGenerationType}}, {{banned \"x\"}}{{isMobile}}",
-         "just now, normal, false"),
-        ("{{group}} {{charIfNotGroup}} <GROUP> {{groupNotMuted}} {{notChar}}",
-         "Nova, Eve Nova, Eve Nova, Eve  Alice"),
-        ("{{{char}}} {{ {{char}} }} {{roll::1d1}}{{reverse::abc}}", "{Nova} {{ Nova }} 1cba"),
-        ("{{lumia {{char}}}}", "{{lumia Nova}}"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "filled"), TABLES["macros"])
 def test_macro_has_sillytaverns_value(text: str, filled: str) -> None:
     assert macros(group="Nova, Eve", notchar="Alice").expand(text) == filled
 

@@ -112,17 +112,8 @@ def test_keys_are_read_in_every_form(keys: object, read: tuple[str, ...]) -> Non
 @pytest.mark.parametrize(
     ("entry", "problem"),
     [
-        (5, "entry 1 is left out: it is not an object"),
-        ({"position": 8}, "the position 8 is not supported"),
-        ({"keys": ["/(/"]}, r"the key '/\(/' is matched as plain text: it is not a regular"),
-        ({"keys": ["/(a{1000}){1000000}/"]}, "its repetition counts are too high"),
-        ({"keys": ["/(?a)(?u)b/"]}, "ASCII, LOCALE and UNICODE flags"),
+        *BOOKS["problems"],
         ({"keys": [f"/{'a' * 301}|b/"]}, "it has more than 300 characters between two bars"),
-        ({"keys": ["/((){1000}){1000}/"]}, "its repetition counts are too high"),
-        ({"keys": ["/(((([]))))]a){99}){99}){99}){99}/"]}, "its repetition counts are too high"),
-        ({"keys": ["/{9((}a){999}){999}/"]}, "its repetition counts are too high"),
-        ({"keys": ["/(?x)((a #))\n){999}){999}/"]}, r"it has \(\?x\)"),
-        ({"keys": ["/((a(?#[)){999}){999}]/"]}, "or a comment"),
     ],
 )
 def test_what_cannot_be_used_is_named_and_its_neighbors_are_read(
@@ -139,6 +130,8 @@ def test_what_cannot_be_used_is_named_and_its_neighbors_are_read(
     ("data", "message"),
     [
         ({"entries": 5}, "a lorebook is a JSON object with `entries`"),
+        ({"entries": [{"content": 5}]}, "entry 1: `content` must be a text"),
+        ({"entries": [{"order": "x"}]}, "entry 1: `content` must be a text and `order` a number"),
         ({"entries": [{}] * (MAX_ENTRIES + 1)}, "more than 10000 entries; split"),
         ({"entries": [{"keys": ["/a/"] * 2000}]}, "too many or too long regular expressions"),
     ],

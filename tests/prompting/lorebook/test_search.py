@@ -1,7 +1,8 @@
 """Which entries are activated, rule by rule as in SillyTavern, and why."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from bot.prompting.lorebook.entries import (
     Lorebook,
     LoreEntry,
     LoreResult,
-    TimedEffects,
 )
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.lorebook.search import LorebookSearch
@@ -33,7 +33,7 @@ def lore(
     said: Sequence[str] = SAID,
     budget: int = 1000,
     random_float: Callable[[], float] = lambda: 0.5,
-    timed: TimedEffects = TimedEffects(),  # noqa: B008
+    begun: Mapping[str, int] | None = None,
     **book: Any,
 ) -> LoreResult:
     return LorebookSearch(
@@ -42,7 +42,7 @@ def lore(
         budget=budget,
         count=words,
         random_float=random_float,
-        timed=timed,
+        begun=begun,
     ).run()
 
 
@@ -192,22 +192,22 @@ def test_probability_compares_with_the_random_number() -> None:
 def test_sticky_entry_stays_then_is_on_cooldown_then_may_return() -> None:
     one = entry("d", "dragon", sticky=3, cooldown=2)
 
-    def at(messages: int, timed: TimedEffects, *, said: str = "nothing") -> LoreResult:
-        return lore(one, said=["A: -"] * (messages - 1) + [f"A: {said}"], timed=timed)
+    def at(messages: int, begun: Mapping[str, int], *, said: str = "nothing") -> LoreResult:
+        return lore(one, said=["A: -"] * (messages - 1) + [f"A: {said}"], begun=begun)
 
-    begun = at(10, TimedEffects(), said="dragon")
-    assert begun.timed == TimedEffects((("d", 10, 13),), (("d", 10, 12),))
-    assert reasons(at(12, begun.timed))["d"] == "it is sticky"
-    ended = at(13, begun.timed, said="dragon")
+    first = at(10, {}, said="dragon")
+    assert first.begun == {"d": 10}
+    assert reasons(at(12, first.begun))["d"] == "it is sticky"
+    ended = at(13, first.begun, said="dragon")
     assert active(ended) == []
     assert reasons(ended)["d"] == "it is on cooldown until there are 15 messages"
-    assert active(at(15, ended.timed, said="dragon")) == ["d"]
+    assert active(at(15, ended.begun, said="dragon")) == ["d"]
 
 
 def test_effects_of_a_deleted_message_are_dropped() -> None:
-    begun = lore(entry("d", "dragon", cooldown=5))
+    first = lore(entry("d", "dragon", cooldown=5))
 
-    assert active(lore(entry("d", "dragon", cooldown=5), timed=begun.timed)) == ["d"]
+    assert active(lore(entry("d", "dragon", cooldown=5), begun=first.begun)) == ["d"]
 
 
 def test_delay_waits_for_the_number_of_messages() -> None:
@@ -230,8 +230,7 @@ def test_override_and_stickiness_decide_in_a_group() -> None:
     first = entry("first", "dragon", groups=("g",), order=2, group_override=True)
     assert active(lore(low, first, random_float=lambda: 0.0)) == ["first"]
 
-    sticky = TimedEffects(sticky=(("low", 1, 9),))
-    assert active(lore(low, first, timed=sticky)) == ["low"]
+    assert active(lore(replace(low, sticky=8), first, begun={"low": 1})) == ["low"]
 
 
 def test_group_with_an_active_entry_takes_no_other() -> None:
@@ -288,15 +287,15 @@ _TALK = st.lists(st.lists(_WORDS, max_size=4).map(" ".join), min_size=1, max_siz
 def test_search_of_any_book_ends_within_its_budget(
     entries: list[LoreEntry], talk: list[str], budget: int, seed: int
 ) -> None:
-    timed = TimedEffects()
+    begun: Mapping[str, int] = {}
     for messages in range(1, len(talk) + 1):
 
         def search(
-            book: Lorebook, said: list[str] = talk[:messages], timed: TimedEffects = timed
+            book: Lorebook, said: list[str] = talk[:messages], begun: Mapping[str, int] = begun
         ) -> LoreResult:
             random_float = random.Random(seed).random
             return LorebookSearch(
-                book, said, budget=budget, count=words, random_float=random_float, timed=timed
+                book, said, budget=budget, count=words, random_float=random_float, begun=begun
             ).run()
 
         book = Lorebook(tuple(entries), recursive=True)
@@ -308,9 +307,9 @@ def test_search_of_any_book_ends_within_its_budget(
         assert sum(one.activated for one in found.decisions) == len(found.entries)
         for group in ("g", "h"):
             held = [one for one in found.entries if group in one.groups]
-            assert len(held) < 2 or timed.sticky
+            assert len(held) < 2 or any(one.sticky and one.uid in begun for one in held)
         assert found == search(book)
-        timed = found.timed
+        begun = found.begun
 
 
 def test_contents_beyond_the_budget_are_not_counted() -> None:

@@ -10,6 +10,7 @@ from bot.importers.character_files import read_character_file
 from bot.prompting.presets.files import load_presets, parse_preset, read_lorebook_file
 from bot.prompting.presets.problems import check_preset
 
+TABLES = json.loads((Path(__file__).parent / "mistakes.json").read_text("utf-8"))
 LEAST = {"name": "nova", "provider": "local", "model": "default"}
 HUGE = 10**30
 
@@ -17,31 +18,18 @@ HUGE = 10**30
 @pytest.mark.parametrize(
     "keys",
     [
+        *TABLES["hostile"],
         {"version": HUGE},
         {"version": 2**31 - 1},
         {"max_output_tokens": HUGE},
         {"max_input_tokens": HUGE},
         {"summary": {"max_output_tokens": HUGE}},
-        {"budget": {"day": 1e308}},
-        {"budget": {"month": 1e13}},
         {"parameters": {"max_tokens": HUGE}},
-        {"parameters": {"n": 128}},
-        {"parameters": {"best_of": 20}},
         {"fallbacks": [{"provider": "local"}] * 9},
         {"messages": [{"role": "user", "content": "x"}] * 10_001},
         {"aliases": ["a"] * 257},
         {"tools": ["dice"] * 257},
         {"mcp_servers": ["files"] * 257},
-        {"mcp_servers": [{"command": ["sh", "-c", "id"]}]},
-        {"mcp_servers": {"files": {"url": "http://169.254.169.254/"}}},
-        {"character": "a\0.jsonl"},
-        {"lorebook": "a\0.json"},
-        {"template": "file:///etc/passwd"},
-        {"template": "/etc/passwd"},
-        {"template": "${HOME}"},
-        {"base_url": "https://evil.example/v1"},
-        {"api_key": "${OPENAI_API_KEY}"},
-        {"$include": "/etc/passwd"},
     ],
     ids=str,
 )

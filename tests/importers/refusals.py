@@ -1,0 +1,23 @@
+"""What the readers of files refuse is told in the reader's language, never as a plain string."""
+
+import re
+
+from bot.texts.text import Text, text_of, translate
+
+_CHINESE = re.compile("[\u4e00-\u9fff]")
+_ENGLISH = re.compile(
+    r"\b(the|must|should|cannot|is|are|in|use|write|not|it|its|with|unexpected|again)\b"
+)
+_VALUES = re.compile(r"`[^`]*`|\"[^\"]*\"|（[^）]*）")
+"""Commands, quoted words of the file, and what Python says of a damaged file."""
+
+
+def assert_is_chinese(text: str) -> None:
+    assert _CHINESE.search(text), text
+    assert not _ENGLISH.search(_VALUES.sub("", text)), text
+
+
+def assert_has_a_translation(error: Exception) -> None:
+    told = text_of(error)
+    assert isinstance(told, Text), told
+    assert_is_chinese(translate(told, "zh"))
