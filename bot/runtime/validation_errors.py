@@ -1,12 +1,10 @@
 """Describe in plain words what pydantic found wrong with a value."""
 
 from typing import Final
-from pydantic_core import ErrorDetails
-from bot.texts.text import marked
-from bot.texts.text import text_of
-from bot.texts.text import translatable
-from bot.texts.text import translatable_count
 
+from pydantic_core import ErrorDetails
+
+from bot.texts.text import marked, text_of, translatable, translatable_count
 
 _WORDS: Final = {
     **dict.fromkeys(
