@@ -45,12 +45,18 @@ _DETAILS: Mapping[str, tuple[str, ...]] = {
 }
 """Further numbers of the samplers that are on."""
 
+_UNSUPPORTED: Mapping[str, float] = {
+    **dict.fromkeys(("top_a", "epsilon_cutoff", "eta_cutoff", "smoothing_factor", "skew"), 0),
+    **dict.fromkeys(("no_repeat_ngram_size", "penalty_alpha", "math1_quad", "dynatemp"), 0),
+    **dict.fromkeys(("tfs", "tail_free_sampling", "guidance_scale"), 1),
+}
+"""Samplers that our engines lack, with the number that switches them off."""
+
+_ORDERS = ("order", "sampler_order", "sampler_priority", "samplers")
+
 
 def keys_of_sampler(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return the keys of a preset with these parameters, and notes.
-
-    What our engines lack, and the order of the samplers, is left out.
-    """
+    """Return the keys of a preset with these parameters, and notes."""
     read = JsonFields(data)
     parameters: dict[str, object] = {}
     notes: list[str] = []
@@ -68,6 +74,9 @@ def keys_of_sampler(data: Json) -> tuple[dict[str, object], list[str]]:
         parameters["dry_sequence_breakers"] = list(breakers)
     if grammar := read.text("grammar_string").strip() or read.text("grammar").strip():
         parameters["grammar"] = grammar
+    omitted = [name for name, off in _UNSUPPORTED.items() if data.get(name) not in (None, off)]
+    omitted += [f"{name} (the engine's own is used)" for name in _ORDERS if data.get(name)]
+    notes += [f"{', '.join(omitted)} left out: no engine here has them"] if omitted else []
     return {"parameters": parameters, **_limits(read)}, notes
 
 

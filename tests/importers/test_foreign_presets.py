@@ -57,7 +57,9 @@ def test_text_completion_preset_becomes_parameters_of_local_models() -> None:
         "mirostat": 2, "mirostat_tau": 5, "mirostat_eta": 0.1,
     }  # fmt: skip
     assert find_problems(result.preset.parameters) == []
-    assert result.notes == []
+    assert result.notes == [
+        "tfs, samplers (the engine's own is used) left out: no engine here has them"
+    ]
 
 
 def test_novel_sampler_limits_the_answer_by_max_length() -> None:

@@ -9,10 +9,10 @@ from bot.routing import speakers as speakers
 from bot.texts.text import looked_up, translate
 
 CHINESE = {
-    "key '{x} lamp'": "关键词 '{x} lamp'",
+    "key 'lamp' in “alice: the lamp: here {x}”": "关键词 'lamp'，见“alice: the lamp: here {x}”",
     "key 'a' with and any of its secondary keys": "关键词 'a'，并满足次要关键词（and any）",
     "The lamp: it is constant": "The lamp：它始终生效",
-    "Inn: north: key 'inn'": "Inn：north：关键词 'inn'",
+    "Inn: north: key 'inn' in “bob: inn?”": "Inn：north：关键词 'inn'，见“bob: inn?”",
     "chance: drew 0.40, not below 0.20": "随机：抽到 0.40，不低于 0.20",
     "is on cooldown for 12 s more": "还要冷却 12 秒",
     "over the budget of 64 tokens": "超出 64 个词元的预算",
@@ -26,7 +26,9 @@ def test_text_with_values_is_said_in_the_readers_language(stored: str) -> None:
     assert translate(text, "zh") == CHINESE[stored]
 
 
-@given(st.text() | st.lists(st.sampled_from(["key ", ": ", "{", "}", " with ", "a"])).map("".join))
+@given(
+    st.text() | st.lists(st.sampled_from(["key ", ": ", "{", "}", " in “", "”", "a"])).map("".join)
+)
 def test_any_text_stays_as_it_is_in_english(stored: str) -> None:
     assert looked_up(stored) == stored
     assert translate(looked_up(stored), "en") == stored

@@ -20,7 +20,9 @@ _MAX_PATTERN_WEIGHT = 1000
 _MAX_ALTERNATIVE_TOKENS = 300
 _MAX_SECONDS_PER_KEY = 0.05
 _MAX_SECONDS_PER_PROMPT = 0.25  # a book may hold thousands of slow keys
+_MAX_QUOTED_CHARS = 60
 _KEY = StoredPattern(marked("key {key}"))
+_IN_LINE = StoredPattern(marked("key {key} in “{line}”"))
 _WITH_SECONDARY = StoredPattern(marked("{found} with {logic} of its secondary keys"))
 # As SillyTavern reads it: a text with another slash, such as a path, is not a regular expression.
 _REGEX_LITERAL = re.compile(r"/((?:[^/\\]|\\.)+)/([gimsuy]*)", re.DOTALL)
@@ -183,7 +185,11 @@ class KeyMatcher:
         first = next((key for key in entry.keys if self._holds(text, key, entry)), None)
         if first is None:
             return None
+        lines = (line for line in text.split("\n") if self._holds(line, first, entry))
         found = _KEY.with_values(key=repr(first))
+        if line := next(lines, ""):  # a pattern may span several lines
+            said = _shortened(" ".join(line.removeprefix("\x01").split()), first)
+            found = _IN_LINE.with_values(key=repr(first), line=said)
         if not entry.secondary_keys:
             return found
         if not self._secondary(entry, text):
@@ -296,6 +302,16 @@ def _longest_alternative(pattern: str) -> int:
         else:
             lengths[-1] += 1
     return max(lengths)
+
+
+def _shortened(line: str, key: str) -> str:
+    """Return the part of a long line around the key."""
+    if len(line) <= _MAX_QUOTED_CHARS:
+        return line
+    at = max(0, line.lower().find(key.strip().lower()))
+    begin = max(0, min(at - _MAX_QUOTED_CHARS // 3, len(line) - _MAX_QUOTED_CHARS))
+    end = begin + _MAX_QUOTED_CHARS
+    return f"{'… ' if begin else ''}{line[begin:end]}{' …' if end < len(line) else ''}"
 
 
 def join_newest(messages: Sequence[str], depth: int) -> str:

@@ -148,7 +148,7 @@ def test_draft_reports_why_lore_is_active_or_not() -> None:
 
     made = draft(one, "a dragon")
 
-    assert [part.name for part in made.system] == ["the dragon: key 'dragon'"]
+    assert [part.name for part in made.system] == ["the dragon: key 'dragon' in “Alice: a dragon”"]
     assert [(one.name, one.why, one.count) for one in made.left_out] == [
         ("off", "it is disabled", 1),
         ("cat, dog", "none of their keys was found", 2),
@@ -237,7 +237,7 @@ def test_lore_at_depth_has_its_own_span_in_the_layout() -> None:
     assert [(span.section, span.message, span.messages, span.name) for span in made.layout] == [
         ("system", 0, 1, ""),
         ("history", 1, 3, ""),
-        ("lore", 4, 1, "beast: key 'dragon'"),
+        ("lore", 4, 1, "beast: key 'dragon' in “Alice: a dragon”"),
         ("history", 5, 1, ""),
         ("newest", 6, 1, ""),
     ]

@@ -59,9 +59,20 @@ def test_key_activates_its_entry_and_is_named_as_the_reason() -> None:
 
     assert active(found) == ["d"]
     assert reasons(found) == {
-        "d": "key 'Dragon'",
+        "d": "key 'Dragon' in “Alice: the red dragon sleeps”",
         "c": "none of its keys was found",
     }
+
+
+def test_reason_quotes_the_newest_line_around_the_key() -> None:
+    long = "Alice: " + "so we walked and walked " * 9 + "to the dragon " + "and went home " * 9
+
+    found = lore(entry("d", "dragon"), said=("Bob: a dragon", long, "Bob: oh\nno"), scan_depth=3)
+
+    reason = reasons(found)["d"]
+    assert reason.startswith("key 'dragon' in “… ")
+    assert "to the dragon and" in reason
+    assert len(reason) < 100
 
 
 def test_secondary_keys_follow_the_key_logic() -> None:
@@ -161,7 +172,7 @@ def test_recursion_activates_entries_unless_they_exclude_it() -> None:
 
     found = lore(first, second, third, recursive=True)
     assert active(found) == ["a", "b", "c"]
-    assert reasons(found)["c"] == "key 'mine'"
+    assert reasons(found)["c"] == "key 'mine' in “Gold came from the mine.”"
     assert active(lore(first, second, third)) == ["a"]
     assert active(lore(first, second, third, recursive=True, max_recursion_steps=1)) == ["a", "b"]
 
