@@ -20,23 +20,23 @@ from bot.chat.session import (
 )
 from bot.errors import Fenced, StoreError, Undecodable
 from bot.ports import Clock
-from bot.storage import conversation_sql as sql
-from bot.storage import finishing, functions
+from bot.storage import finishing
 from bot.storage import receipts as receipt_rows
 from bot.storage.database import Database, transaction
 from bot.storage.finishing import NextMessage
 from bot.storage.forgetting import Tombstone
+from bot.storage.functions import FUNCTIONS
 from bot.storage.histories import StoredTurns
 from bot.storage.outbox import Moment, SenderIdentity
 from bot.storage.rows import TURN_COLUMNS, decode, decode_all, decode_event, to_turn, to_turn_row
-from bot.storage.statements import Statement, Unit, pairs, served_text
+from bot.storage.statements import SQL, Statement, Unit, pairs, served_text
 from bot.storage.windows import SessionWindows, SharedWindows, window_of
 
 _log = structlog.get_logger(__name__)
 _CURRENT = "SELECT session FROM conversation WHERE key = :of"
 _SESSION = Statement(_CURRENT)
 _NEWEST = Statement(f"""
-SELECT {", ".join(one.name for one in TURN_COLUMNS)}, session FROM turn
+SELECT {", ".join(TURN_COLUMNS)}, session FROM turn
 WHERE conversation = :of AND session = ({_CURRENT}) AND active ORDER BY id DESC LIMIT :most
 """)
 _MESSAGES = Statement("""
@@ -94,7 +94,7 @@ class Conversations(StoredTurns):
     def ready(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
         """Return unclaimed conversations with unanswered messages, oldest first."""
         asked = {"served": served_text(sources), "most": limit, "now": self._clock.now()}
-        rows = yield sql.READY.query_alone(asked)
+        rows = yield SQL["ready_conversations"].query_alone(asked)
         return [row[0] for row in rows]
 
     async def begin(
@@ -123,11 +123,11 @@ class Conversations(StoredTurns):
         values = {"claimed_by": owner, "seconds": lease_seconds}
         ordered = sorted(keys)  # in one order, so that nobody deadlocks
         if not self._database.is_sqlite:
-            rows = yield functions.BEGIN.call.query_alone({"keys": ordered, **values})
+            rows = yield FUNCTIONS["begin"].call.query_alone({"keys": ordered, **values})
             return [(Claim(row[0], row[1], owner), NextMessage(*row[2:])) for row in rows]
         begun = []
         for key in ordered:
-            claimed = yield sql.CLAIM.query({"of": key, **values, "now": self._clock.now()})
+            claimed = yield SQL["claim"].query({"of": key, **values, "now": self._clock.now()})
             if claimed:
                 claim = Claim(key, claimed[0][0], owner)
                 message = yield from finishing.next_message(claim)
@@ -161,7 +161,7 @@ class Conversations(StoredTurns):
     def _set_aside(self, claim: Claim, message: int) -> Unit[NextMessage | None]:
         """Keep a message that cannot be read for an operator, and begin the next one."""
         yield from finishing.check(claim)
-        yield sql.SET_ASIDE.query({"message": message})
+        yield SQL["set_message_aside"].query({"message": message})
         return (yield from finishing.next_message(claim))
 
     @transaction
@@ -169,8 +169,8 @@ class Conversations(StoredTurns):
         """Extend the leases of claims of one owner; return the claims that were lost."""
         keys = json.dumps([claim.conversation for claim in claims])
         of = {"keys": keys, "held_by": next(iter(claims)).owner}
-        yield sql.RENEW.query({**of, "seconds": lease_seconds, "now": self._clock.now()})
-        epochs = pairs((yield sql.EPOCHS.query(of)))
+        yield SQL["renew_claims"].query({**of, "seconds": lease_seconds, "now": self._clock.now()})
+        epochs = pairs((yield SQL["epochs"].query(of)))
         return [claim for claim in claims if epochs.get(claim.conversation) != claim.epoch]
 
     async def release(self, claim: Claim) -> None:
@@ -183,7 +183,7 @@ class Conversations(StoredTurns):
     @transaction
     def release_all(self, owner: str) -> Unit[None]:
         """Release everything left by a previous run of this owner."""
-        yield sql.RELEASE_ALL.query({"held_by": owner})
+        yield SQL["release_claims"].query({"held_by": owner})
 
     async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
         """Undo what `begin` or `finish` recorded, because the attempt was ended on purpose."""
@@ -194,13 +194,13 @@ class Conversations(StoredTurns):
         """Record how a message is being processed, in case the process dies of it."""
         yield from finishing.check(claim)
         rows = [{"message": one, "attempted": int(attempt)} for one in _ids(message)]
-        yield sql.RECORD_ATTEMPT.query_many(rows)
+        yield SQL["record_attempt"].query_many(rows)
 
     @transaction
     def waiting(self, claim: Claim, limit: int) -> Unit[Sequence[InboxMessage]]:
         """Return the unanswered messages of a conversation, oldest first, the current one too."""
         asked = {"of": claim.conversation, "newer_than": 0, "most": limit}
-        rows = yield sql.FOLLOWING.query(asked)
+        rows = yield SQL["following_messages"].query(asked)
         return decode_all("inbox", [NextMessage(*row[:-1]) for row in rows], _to_message)
 
     @transaction
@@ -214,7 +214,7 @@ class Conversations(StoredTurns):
         """
         asked = {"of": claim.conversation, "newer_than": message.newest.id, "most": limit}
         messages: list[InboxMessage] = []
-        for *columns, attempt in (yield sql.FOLLOWING.query(asked)):
+        for *columns, attempt in (yield SQL["following_messages"].query(asked)):
             stored = NextMessage(*columns)
             if stored.kind != "said" or stored.crashes or attempt != Attempt.NONE:
                 break
@@ -362,7 +362,7 @@ def _to_message(stored: NextMessage) -> InboxMessage:
 
 def _as_read(row: Mapping[str, object]) -> Turn:
     """Return a turn as it will be read."""
-    return to_turn([row[column.name] for column in TURN_COLUMNS])
+    return to_turn([row[name] for name in TURN_COLUMNS])
 
 
 def _ids(message: InboxMessage) -> list[int]:

@@ -151,7 +151,7 @@ class Database:
             if not revisions.is_newer and revisions.newest != NEWEST_REVISION:
                 await self._upgrade()
             if not self.is_sqlite:
-                await self.write(import_module("bot.storage.postgres").install_functions)
+                await self.write(import_module("bot.storage.functions").install_functions)
 
     async def _upgrade(self) -> None:
         if not (self.is_sqlite and await self.write(create_tables)):

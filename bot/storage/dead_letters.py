@@ -9,11 +9,9 @@ from bot.chat.incoming import ForgetRequested, Incoming, Pressed, Said
 from bot.chat.operation import DeadLetter
 from bot.errors import Undecodable
 from bot.ports import Clock
-from bot.storage.conversation_sql import MAKE_READY, STORE
 from bot.storage.database import Database, reading, transaction
-from bot.storage.lane_sql import DUE_NOW
 from bot.storage.rows import decode, decode_event, encode_event
-from bot.storage.statements import Statement, Unit
+from bot.storage.statements import SQL, Statement, Unit
 
 _IN, _OUT = "in", "out"
 _MAX_REFUSALS = 8
@@ -117,8 +115,10 @@ class DeadLetters:
         )
         bot = {"platform": platform, "bot_id": bot_id, "now": now}
         new = {"external_key": event.external_key, "conversation": key, "received_at": now}
-        yield STORE.query({**bot, **new, "kind": kind, "payload": encode_event(event)})
-        yield MAKE_READY.query({**bot, "key": key})
+        yield SQL["store_message"].query(
+            {**bot, **new, "kind": kind, "payload": encode_event(event)}
+        )
+        yield SQL["make_ready"].query({**bot, "key": key})
         return key
 
     def _send_again(self, row: int) -> Unit[str | None]:
@@ -126,7 +126,7 @@ class DeadLetters:
         if not found:
             return None
         key: str = found[0][0]
-        yield DUE_NOW.query({"of": key, "now": self._clock.now()})
+        yield SQL["make_due_now"].query({"of": key, "now": self._clock.now()})
         return key if (yield _SEND_AGAIN.query({"row": row})) else None
 
 

@@ -11,10 +11,11 @@ from bot.chat.incoming import Pressed, make_storable
 from bot.chat.outgoing import FILE_PARTS, OutboxOperation, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, HistoryChange, InboxMessage, TurnRange, TurnResult
 from bot.errors import Fenced
-from bot.storage import conversation_sql as sql
-from bot.storage import functions, histories, outbox
+from bot.storage import histories, outbox
+from bot.storage.functions import FUNCTIONS
+from bot.storage.receipts import USAGE_COLUMNS
 from bot.storage.rows import NOTHING, encode_content
-from bot.storage.statements import DialectName, Unit
+from bot.storage.statements import SQL, DialectName, Unit
 from bot.value_class import value_class
 
 _NO_MESSAGE = {**NOTHING, "interaction": None, "file_name": None, "file_text": None}
@@ -111,7 +112,7 @@ def open_part(
     """Queue the first message of an unfinished answer, and take it if its lane is free."""
     if dialect == "postgresql":
         values = {**claim_values(claim), **row, **outbox.identity(sender)}
-        [[held, number, *head]] = yield functions.OPEN.call.query_alone(values)
+        [[held, number, *head]] = yield FUNCTIONS["open"].call.query_alone(values)
         if not held:
             raise outdated(claim)
         return number, outbox.given_row(head, at)
@@ -136,7 +137,7 @@ def finish(
     is_plain = rows.change is None and not rows.in_place_of
     if dialect == "postgresql" and is_plain:
         values = _finish_values(claim, rows, sender, at.now)
-        [[held, *columns]] = yield functions.FINISH.call.query_alone(values)
+        [[held, *columns]] = yield FUNCTIONS["finish"].call.query_alone(values)
         if not held:
             raise outdated(claim)
         message, head = columns[:_MESSAGE_COLUMNS], columns[_MESSAGE_COLUMNS:]
@@ -153,17 +154,19 @@ def _finish_by_steps(
     dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
     session, is_settled = yield from _end_messages(claim, rows, dialect)
-    removed, superseded = rows.removes, rows.supersedes
-    gone = ((sql.REMOVE_FAILED, removed), (sql.REMOVE, removed), (sql.SUPERSEDE, superseded))
-    for change, turns in gone:
+    for name, turns in (
+        ("remove_failed", rows.removes),
+        ("remove_turns", rows.removes),
+        ("supersede_turns", rows.supersedes),
+    ):
         if turns is not None:
             found = {"of": claim.conversation, "of_session": session}
-            yield change.query({**found, "count": turns.count, "newer": turns.newer})
+            yield SQL[name].query({**found, "count": turns.count, "newer": turns.newer})
     if rows.turns:
         of = {"conversation": claim.conversation, "session": session}
-        yield sql.APPEND.query_many([{**of, **row} for row in rows.turns])
+        yield SQL["append_turn"].query_many([{**of, **row} for row in rows.turns])
     if rows.receipts:
-        yield sql.NOTE.query_many(rows.receipts)
+        yield SQL["add_receipt"].query_many(rows.receipts)
     taken = yield from _queue_answer(rows, sender, at)
     if rows.change is not None:  # behind the lock of the lane, as it changes rows of the outbox
         yield from histories.apply(claim.conversation, rows.change, at.now)
@@ -182,13 +185,13 @@ def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Uni
         The session.
         Whether no message is left and the conversation was released.
     """
-    done = sql.DONE.query_many([{"message": one} for one in rows.messages])
+    done = SQL["end_message"].query_many([{"message": one} for one in rows.messages])
     if dialect == "sqlite" and rows.go_on and not rows.new_session:
         yield done
-        held = yield sql.SETTLE_IF_ANSWERED.query(claim_values(claim))
+        held = yield SQL["settle_if_answered"].query(claim_values(claim))
         session = _session(claim, held)
         return session, held[0][1] is None
-    change = sql.BEGIN_SESSION if rows.new_session else sql.LOCK
+    change = SQL["begin_session"] if rows.new_session else SQL["lock_conversation"]
     session = _session(claim, (yield change.query(claim_values(claim))))
     yield done
     return session, False
@@ -204,7 +207,7 @@ def _queue_answer(
         queued = answer.rows_in_place(targets)
     else:
         if answer.may_be_opened:
-            found = yield sql.OPENED.query({"of_turn": answer.common["turn"]})
+            found = yield SQL["opened_parts"].query({"of_turn": answer.common["turn"]})
             opened = [row[0] for row in found]
         queued = answer.rows(opened)
     return (yield from outbox.queue(queued, sender, at)) if queued else None
@@ -222,7 +225,7 @@ def _finish_values(
         **_range(rows.supersedes, "superseded"),
         "turns": rows.turns,
         "receipts": [row["content"] for row in rows.receipts],
-        "usages": [{name: row[name] for name in sql.USAGE_ROW} for row in rows.receipts],
+        "usages": [{name: row[name] for name in USAGE_COLUMNS} for row in rows.receipts],
         "at": now,
         "changes": rows.answer.changes,
         "parts": rows.answer.parts,
@@ -240,7 +243,7 @@ def _range(turns: TurnRange | None, name: str) -> dict[str, int]:
 
 def check(claim: Claim) -> Unit[None]:
     """Check the epoch of a claim and lock it until the unit is committed; raises `Fenced`."""
-    _session(claim, (yield sql.LOCK.query(claim_values(claim))))
+    _session(claim, (yield SQL["lock_conversation"].query(claim_values(claim))))
 
 
 def outdated(claim: Claim) -> Fenced:
@@ -261,16 +264,16 @@ def _session(claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
 
 def next_message(claim: Claim) -> Unit[NextMessage | None]:
     """Begin the oldest message; if there is none, release the conversation."""
-    rows = yield sql.NEXT.query({"of": claim.conversation})
+    rows = yield SQL["begin_next_message"].query({"of": claim.conversation})
     if rows:
         return NextMessage(*rows[0])
-    yield sql.SETTLE.query(claim_values(claim))
+    yield SQL["settle"].query(claim_values(claim))
     return None
 
 
 def release(claim: Claim) -> Unit[None]:
     """Release a conversation unchanged, so that others may claim it at once."""
-    _session(claim, (yield sql.RELEASE.query(claim_values(claim))))
+    _session(claim, (yield SQL["release_claim"].query(claim_values(claim))))
 
 
 def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, object]:

@@ -103,7 +103,7 @@ _CONVERSATIONS = Statement("""
 SELECT DISTINCT conversation FROM turn WHERE speaker_id = :person ORDER BY conversation
 """)
 _LINES = Statement(f"""
-SELECT {", ".join(one.name for one in TURN_COLUMNS)}, id, conversation FROM turn
+SELECT {", ".join(TURN_COLUMNS)}, id, conversation FROM turn
 WHERE speaker_id = :person AND active ORDER BY id
 """)
 _SET_ASIDE = Statement("SELECT id, kind, payload FROM inbox WHERE state = 'dead'")

@@ -20,7 +20,7 @@ from bot.storage.statements import Rows, Statement, Unit
 
 _MAX_LATER_TURNS = 400
 _MAX_FAILED = 100  # the commands that people chose from menus since are among them
-_COLUMNS = ", ".join(f"turn.{name}" for name in ("id", *(one.name for one in TURN_COLUMNS)))
+_COLUMNS = ", ".join(f"turn.{name}" for name in ("id", *TURN_COLUMNS))
 _SELECT = f"SELECT {_COLUMNS} FROM turn WHERE turn.conversation = :of"
 _IDS = "SELECT value FROM jsonb_array_elements_text(:ids)"
 _SAID = Statement(f"{_SELECT} AND turn.message_id IN ({_IDS})")

@@ -5,11 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from bot.chat.incoming import HISTORY_MARK, Address
 from bot.chat.session import MessagePlace
-from bot.storage.conversation_sql import APPEND, TURN_ROW
 from bot.storage.database import Database, reading, transaction
 from bot.storage.histories import PARTS
-from bot.storage.rows import encode_parts
-from bot.storage.statements import Statement, Unit, pairs
+from bot.storage.rows import TURN_COLUMNS, encode_parts
+from bot.storage.statements import SQL, Statement, Unit, pairs
 
 _MAX_TURNS = 400
 _RECEIVED = Statement("""
@@ -46,7 +45,7 @@ SELECT EXISTS (SELECT 1 FROM conversation WHERE key = :of AND session = :in_sess
 """)
 _HAS_TURNS = Statement("SELECT id FROM turn WHERE conversation = :of LIMIT 1")
 _TURNS_UNTIL = Statement(f"""
-SELECT {", ".join(TURN_ROW)} FROM turn
+SELECT {", ".join(TURN_COLUMNS)} FROM turn
 WHERE conversation = :of AND session = (SELECT session FROM turn WHERE id = :turn) AND active
     AND id <= :turn
 ORDER BY id DESC LIMIT {_MAX_TURNS}
@@ -99,10 +98,10 @@ class SqlHistoryIndex:
         if (yield _HAS_TURNS.query({"of": key})):
             return
         rows = yield _TURNS_UNTIL.query({"of": place.conversation, "turn": place.turn})
-        copy = {"conversation": key, "session": 1}
+        copy = {"conversation": key, "session": 1, "active": True}
         if rows:
-            copies = [{**copy, **dict(zip(TURN_ROW, row, strict=True))} for row in reversed(rows)]
-            yield APPEND.query_many(copies)
+            turns = [dict(zip(TURN_COLUMNS, row, strict=True)) for row in reversed(rows)]
+            yield SQL["append_turn"].query_many([{**copy, **turn} for turn in turns])
 
 
 def _branches(address: Address) -> dict[str, object]:

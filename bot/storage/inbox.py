@@ -9,12 +9,12 @@ from typing_extensions import override
 from bot.chat.incoming import Address, Incoming
 from bot.chat.session import Attempt
 from bot.ports import Clock, Intake
-from bot.storage import conversation_sql as sql
-from bot.storage import functions
 from bot.storage.database import Database, reading, transaction
+from bot.storage.functions import FUNCTIONS
 from bot.storage.rows import decode_all, decode_event, encode_event, event_kind
-from bot.storage.statements import Statement, Unit, pairs
+from bot.storage.statements import SQL, Statement, Unit, pairs
 
+_LISTED = ("platform", "bot_id", "external_key", "conversation", "kind", "payload")
 _CURSORS = Statement("""
 SELECT name, value AS reached FROM cursor WHERE strpos(name, :prefix) = 1
 """)
@@ -110,9 +110,9 @@ def _receive_by_function(
     rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
 ) -> Unit[None]:
     ready = _conversations(rows)
-    yield functions.RECEIVE.call.query_alone(
+    yield FUNCTIONS["receive"].call.query_alone(
         {
-            **{f"{name}s": [row[name] for row in rows] for name in sql.INBOX_ROW[:-1]},
+            **{f"{name}s": [row[name] for row in rows] for name in _LISTED},
             "received_at": now,
             "keys": [row["conversation"] for row in ready],
             "key_platforms": [row["platform"] for row in ready],
@@ -127,12 +127,12 @@ def _receive_by_steps(
     rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
 ) -> Unit[None]:
     if rows:
-        yield sql.STORE.query_many(rows)
-        yield sql.MAKE_READY.query_many(
+        yield SQL["store_message"].query_many(rows)
+        yield SQL["make_ready"].query_many(
             [{**row, "key": row["conversation"], "now": now} for row in _conversations(rows)]
         )
     if cursors:
-        yield sql.ADVANCE.query_many(
+        yield SQL["advance_cursor"].query_many(
             [{"name": name, "reached": to} for name, to in cursors.items()]
         )
 

@@ -15,13 +15,15 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, MessageContent, OutboxOperation, OutboxRow, OutboxState
 from bot.errors import Fenced, Undecodable
 from bot.ports import Clock
-from bot.storage import functions, histories, lane_sql
+from bot.storage import histories
 from bot.storage.database import Database, reading, transaction
-from bot.storage.lane_sql import SENDING_SECONDS
+from bot.storage.functions import FUNCTIONS
 from bot.storage.rows import decode, decode_content, decode_thread, encode_content
-from bot.storage.statements import Rows, Unit, served_text
+from bot.storage.statements import SQL, Rows, Unit, served_text
 from bot.value_class import value_class
 
+SENDING_SECONDS = 20.0  # statements.sql says it, too
+"""The lease of a row; a request ends within half of it, or its sender drops it."""
 _NOTICE_PART = 10_000
 """Parts from this number on are notices that another part could not be delivered."""
 _MAX_KNOWN_IDS = 1000  # of a chat: more messages of ours than a probe ever looks back over
@@ -55,7 +57,7 @@ class SqlOutbox:
     def due_lanes(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
         """Return lanes whose first unsent row is due and held by nobody."""
         asked = {"served": served_text(sources), "most": limit, "now": self._clock.now()}
-        rows = yield lane_sql.DUE.query_alone(asked)
+        rows = yield SQL["due_lanes"].query_alone(asked)
         return [row[0] for row in rows]
 
     @transaction
@@ -70,11 +72,11 @@ class SqlOutbox:
         ordered = sorted(lanes)  # in one order, so that nobody deadlocks
         if not self._database.is_sqlite:
             asked = {"lanes": ordered, **identity(self._sender)}
-            rows = yield functions.TAKE.call.query_alone(asked)
+            rows = yield FUNCTIONS["take"].call.query_alone(asked)
             return [row for row in (given_row(columns, at) for columns in rows) if row]
         taken = []
         for key in ordered:
-            leased = yield lane_sql.TAKE.query({"of": key, "now": at.now})
+            leased = yield SQL["take_lane"].query({"of": key, "now": at.now})
             row = (yield from _take_leased(key, self._sender, leased, at)) if leased else None
             if row is not None:
                 taken.append(row)
@@ -89,12 +91,12 @@ class SqlOutbox:
         values, at = self._held(row, arrived_as=external_id), self._moment()
         if not self._database.is_sqlite:
             lane = {"lane": row.address.lane}
-            call = functions.SENT.call.query_alone({**values, **lane, **identity(self._sender)})
+            call = FUNCTIONS["sent"].call.query_alone({**values, **lane, **identity(self._sender)})
             [[held, *following]] = yield call
             if not held:
                 raise self._fenced(row)
             return given_row(following, at)
-        changed = yield lane_sql.SENT.query(values)
+        changed = yield SQL["end_sent_row"].query(values)
         if not changed:
             raise self._fenced(row)
         return (yield from _take_next_alone(changed[0][0], self._sender, at))
@@ -121,12 +123,12 @@ class SqlOutbox:
         """
         at = self._moment()
         key = yield from self._give_up(row, reason)
-        if (yield lane_sql.DELETION.query({"of": key, "message": row.external_id})):
+        if (yield SQL["deletion_of"].query({"of": key, "message": row.external_id})):
             return (yield from _take_next(key, self._sender, at))
-        [[turn, part]] = yield lane_sql.CHANGED_PART.query({"row": row.id})
+        [[turn, part]] = yield SQL["changed_part"].query({"row": row.id})
         content = encode_content(row.content, row.thread)
         replaced = {"replaced": None if is_gone else row.external_id}
-        yield lane_sql.SEND_AGAIN.query({"of_turn": turn, "of_part": part, **replaced, **content})
+        yield SQL["send_again"].query({"of_turn": turn, "of_part": part, **replaced, **content})
         return (yield from _take_next(key, self._sender, at))
 
     @transaction
@@ -138,7 +140,7 @@ class SqlOutbox:
         at = self._moment()
         key = yield from self._give_up(row, reason)
         if row.part < _NOTICE_PART:
-            yield lane_sql.QUEUE_ONCE.query(_notice(row, notice))
+            yield SQL["queue_once"].query(_notice(row, notice))
         return (yield from _take_next(key, self._sender, at))
 
     @transaction
@@ -154,13 +156,13 @@ class SqlOutbox:
     @transaction
     def release_all(self) -> Unit[None]:
         """Release everything left by a previous run of this sender."""
-        yield lane_sql.RELEASE_ALL.query({"sender": self._sender.owner, "now": self._clock.now()})
+        yield SQL["release_lanes"].query({"sender": self._sender.owner, "now": self._clock.now()})
 
     @reading
     def has_later(self, row: OutboxRow) -> Unit[bool]:
         """Whether its lane has more to send after a row."""
         asked = {"of": row.address.lane, "row": row.id}
-        return bool((yield lane_sql.LATER_ROWS.query_alone(asked)))
+        return bool((yield SQL["later_row"].query_alone(asked)))
 
     @transaction
     def sent_ids(self, row_ids: Collection[int]) -> Unit[Mapping[int, str | None]]:
@@ -168,7 +170,7 @@ class SqlOutbox:
 
         What is still to be sent is not in it.
         """
-        rows = yield lane_sql.SENT_IDS.query_alone({"ids": json.dumps(sorted(row_ids))})
+        rows = yield SQL["sent_ids"].query_alone({"ids": json.dumps(sorted(row_ids))})
         return {row: None if state == OutboxState.DEAD else sent for row, state, sent in rows}
 
     @transaction
@@ -180,7 +182,7 @@ class SqlOutbox:
     def known_ids(self, address: Address) -> Unit[Set[str]]:
         """The ids of the messages in this chat that are accounted for."""
         asked = {"of": address.lane, "most": _MAX_KNOWN_IDS}
-        rows = yield lane_sql.KNOWN_IDS.query_alone(asked)
+        rows = yield SQL["known_ids"].query_alone(asked)
         return {row[0] for row in rows}
 
     @transaction
@@ -191,17 +193,17 @@ class SqlOutbox:
             The end of the lease in Unix seconds, which `release_lane` takes; None where somebody
             sends, or the outcome of a row is unknown.
         """
-        leased = yield lane_sql.HOLD_SETTLED.query({"of": lane, "now": self._clock.now()})
+        leased = yield SQL["hold_settled_lane"].query({"of": lane, "now": self._clock.now()})
         return leased[0][0] if leased else None
 
     @transaction
     def release_lane(self, lane: str, held: float) -> Unit[None]:
         # Rows queued from now on wait for this unit.
         """Release a lane if it is still held until then; else change nothing."""
-        if not (yield lane_sql.EMPTY_HELD.query({"of": lane, "held": held})):
+        if not (yield SQL["empty_held_lane"].query({"of": lane, "held": held})):
             return
-        if (yield lane_sql.UNSENT.query({"of": lane})):
-            yield lane_sql.DUE_NOW.query({"of": lane, "now": self._clock.now()})
+        if (yield SQL["unsent_row"].query({"of": lane})):
+            yield SQL["make_due_now"].query({"of": lane, "now": self._clock.now()})
 
     def _moment(self) -> Moment:
         return Moment(self._clock.now(), self._clock.monotonic())
@@ -211,8 +213,8 @@ class SqlOutbox:
 
     def _give_up(self, row: OutboxRow, reason: str) -> Unit[str]:
         """Mark a row as dead and return its lane."""
-        yield lane_sql.LOCK.query({"of": row.address.lane})
-        changed = yield lane_sql.DEAD.query(self._held(row, error=reason[:_MAX_REASON]))
+        yield SQL["lock_lane"].query({"of": row.address.lane})
+        changed = yield SQL["end_dead_row"].query(self._held(row, error=reason[:_MAX_REASON]))
         if not changed:
             raise self._fenced(row)
         return str(changed[0][0])
@@ -224,12 +226,12 @@ class SqlOutbox:
         settled it.
         """
         due = {"seconds": seconds, "now": self._clock.now()}
-        yield lane_sql.LOCK.query({"of": row.address.lane})
-        changed = yield lane_sql.LATER.query(self._held(row, becomes=state, **due))
+        yield SQL["lock_lane"].query({"of": row.address.lane})
+        changed = yield SQL["put_off_row"].query(self._held(row, becomes=state, **due))
         if not changed:
             raise self._fenced(row)
         [[key, moment]] = changed
-        yield lane_sql.POSTPONE.query({"of": key, "moment": moment})
+        yield SQL["postpone_lane"].query({"of": key, "moment": moment})
 
     def _fenced(self, row: OutboxRow) -> Fenced:
         return Fenced(f"outbox row {row.id} is held by another sender than {self._sender.owner}")
@@ -243,13 +245,13 @@ def queue(
     Rows may name the messages whose places they take.
     """
     is_in_place = "target_turn" in rows[0]
-    yield (lane_sql.QUEUE_IN_PLACE if is_in_place else lane_sql.QUEUE).query_many(rows)
+    yield (SQL["queue_in_place"] if is_in_place else SQL["queue_row"]).query_many(rows)
     return (yield from make_due(rows[0], sender, at))
 
 
 def queue_once(row: dict[str, Any]) -> Unit[int]:
     """Append a row unless that part of that turn was queued before; return its id."""
-    [[id_]] = yield lane_sql.QUEUE_ONCE.query(row)
+    [[id_]] = yield SQL["queue_once"].query(row)
     return int(id_)
 
 
@@ -259,37 +261,37 @@ def make_due(
     """Take the first unsent row of a row's lane, or make the lane due."""
     lane = {"key": row["lane"], "platform": row["platform"], "bot_id": row["bot_id"]}
     if sender is None:
-        yield lane_sql.MAKE_DUE.query({**lane, "now": at.now})
+        yield SQL["make_due"].query({**lane, "now": at.now})
         return None
-    leased = yield lane_sql.MAKE_DUE_AND_TAKE.query({**lane, "now": at.now})
+    leased = yield SQL["make_due_and_take"].query({**lane, "now": at.now})
     return (yield from _take_leased(row["lane"], sender, leased, at)) if leased else None
 
 
 def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
     """Take the first unsent row of a lane that this sender holds."""
-    yield lane_sql.EMPTY.query({"of": key})  # rows queued from now on wait for this unit
-    head = yield lane_sql.HEAD.query({"of": key})
+    yield SQL["empty_lane"].query({"of": key})  # rows queued from now on wait for this unit
+    head = yield SQL["head"].query({"of": key})
     if not head:
         return None
-    leased = yield lane_sql.HOLD.query({"of": key, "now": at.now})
+    leased = yield SQL["hold_lane"].query({"of": key, "now": at.now})
     return (yield from _begin(head, key, sender, leased, at))
 
 
 def _take_next_alone(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
     """As `_take_next`, in one statement where nothing follows: on SQLite a unit is alone."""
-    leased = yield lane_sql.HOLD_OR_EMPTY.query({"of": key, "now": at.now})
+    leased = yield SQL["hold_or_empty_lane"].query({"of": key, "now": at.now})
     if leased[0][0] is None:
         return None
-    head = yield lane_sql.HEAD.query({"of": key})
+    head = yield SQL["head"].query({"of": key})
     return (yield from _begin(head, key, sender, leased, at))
 
 
 def _take_leased(
     key: str, sender: SenderIdentity, leased: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
-    head = yield lane_sql.HEAD.query({"of": key})
+    head = yield SQL["head"].query({"of": key})
     if not head:
-        yield lane_sql.EMPTY.query({"of": key})
+        yield SQL["empty_lane"].query({"of": key})
         return None
     return (yield from _begin(head, key, sender, leased, at))
 
@@ -303,12 +305,12 @@ def _begin(
     if row.state is OutboxState.SENDING:  # its sender died
         row = replace(row, state=OutboxState.UNKNOWN)
         not_before = max(not_before, (started_at or 0.0) + sender.settle_seconds)
-        yield lane_sql.LOST.query({"row": row.id, "moment": not_before})
+        yield SQL["lose_row"].query({"row": row.id, "moment": not_before})
     if not_before > now:
-        yield lane_sql.POSTPONE.query({"of": key, "moment": not_before})
+        yield SQL["postpone_lane"].query({"of": key, "moment": not_before})
         return None
     is_new = row.state is OutboxState.PENDING
-    yield lane_sql.BEGIN.query(
+    yield SQL["begin_row"].query(
         {
             "row": row.id,
             "begun": OutboxState.SENDING if is_new else row.state,

@@ -52,6 +52,12 @@ def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict
     }
 
 
+USAGE_COLUMNS = (
+    *("person", "server", "preset", "provider", "model"),
+    *("prompt_tokens", "cached_tokens", "output_tokens", "cost"),
+)
+
+
 def usage_columns(
     preset: str, provider: str, charge: AnswerCharge, usage: Usage
 ) -> dict[str, object]:

@@ -49,7 +49,7 @@ _DELIVERY = Statement("""
 SELECT max(started_at), count(*) FILTER (WHERE state NOT IN ('sent', 'dead')) FROM outbox
 WHERE turn = (SELECT turn FROM receipt WHERE id = :number)
 """)
-_TURN = ", ".join(one.name for one in TURN_COLUMNS)
+_TURN = ", ".join(TURN_COLUMNS)
 _ANSWERS = Statement(f"""
 SELECT {_TURN}, session, parent FROM turn
 WHERE conversation = :of AND preset = :preset AND role = 'assistant'

@@ -30,7 +30,6 @@ from bot.chat.outgoing import AnswerThread, Button, Face, Menu, MessageContent, 
 from bot.chat.prompt import Role
 from bot.chat.session import Turn
 from bot.errors import Undecodable
-from bot.storage.tables import turn
 
 Stored = TypeVar("Stored")
 Value = TypeVar("Value")
@@ -161,9 +160,8 @@ def decode_thread(buttons: str | None) -> AnswerThread | None:
 
 
 TURN_COLUMNS = (
-    *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),
-    *(turn.c.preset, turn.c.preset_version, turn.c.message_id, turn.c.sent_as, turn.c.observed),
-    turn.c.files,
+    *("role", "speaker_id", "speaker_name", "text", "at", "preset", "preset_version"),
+    *("message_id", "sent_as", "observed", "files"),
 )
 _encode_files = msgspec.json.Encoder().encode
 _decode_files = msgspec.json.Decoder(tuple[MediaItem, ...]).decode

@@ -14,6 +14,7 @@ longer than the database did.
 import functools
 import re
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -30,7 +31,9 @@ Values: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = Sequence[Sequence[Any]]
 
 SERVER_CLOCK = "extract(epoch FROM clock_timestamp())::float8"
-_PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
+PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
+_HEADING = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 _ONLY_POSTGRESQL = re.compile(r"::\w+| FOR UPDATE( SKIP LOCKED)?| MATERIALIZED")
 _IN_SQLITE = {
     "jsonb_array_elements_text": "json_each",
@@ -94,9 +97,9 @@ class Statement:
             text = _ONLY_POSTGRESQL.sub("", text)
             for name, other in _IN_SQLITE.items():
                 text = text.replace(name, other)
-        names = tuple(dict.fromkeys(_PARAMETER.findall(text)))
+        names = tuple(dict.fromkeys(PARAMETER.findall(text)))
         mark = "$" if dialect == "postgresql" else "?"
-        text = _PARAMETER.sub(lambda found: f"{mark}{names.index(found[1]) + 1}", text)
+        text = PARAMETER.sub(lambda found: f"{mark}{names.index(found[1]) + 1}", text)
         encoders = {
             **dict.fromkeys(_ENCRYPTABLE, _encode),
             **dict.fromkeys(self._lists, _encode_list),
@@ -105,6 +108,16 @@ class Statement:
         encoded = [(at, encoders[one]) for at, one in enumerate(names) if one in encoders]
         return CompiledSql(text, names, tuple(encoded))
 
+
+def read_sections(file: str) -> dict[str, str]:
+    """Return the texts of a file of this folder by their headings, `-- name: NAME`."""
+    _, *parts = _HEADING.split((Path(__file__).parent / file).read_text("utf-8"))
+    texts = (_COMMENT.sub("", text).strip() for text in parts[1::2])
+    return dict(zip(parts[::2], texts, strict=True))
+
+
+SQL = {name: Statement(text) for name, text in read_sections("statements.sql").items()}
+"""The statements of every message, by name."""
 
 Encoder: TypeAlias = Callable[[TextCodec, Any], Any]
 

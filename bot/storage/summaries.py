@@ -20,7 +20,7 @@ _SESSION = Statement(_SESSION_NUMBER)
 _LOCK = Statement(f"{_SESSION_NUMBER} FOR UPDATE")
 _HERE = "WHERE conversation = :of AND session = :in_session"
 _TURNS = Statement(f"""
-SELECT id, {", ".join(one.name for one in TURN_COLUMNS)} FROM turn {_HERE} AND active ORDER BY id
+SELECT id, {", ".join(TURN_COLUMNS)} FROM turn {_HERE} AND active ORDER BY id
 """)
 _COUNT = f"SELECT count(*) FROM turn {_HERE} AND id <= :covers_to AND active"
 _SUMMARY = Statement(f"SELECT session, covers_to, fingerprint, text FROM summary {_HERE}")

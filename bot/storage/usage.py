@@ -11,10 +11,9 @@ from typing import Any
 from bot.chat.prompt import Usage
 from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
 from bot.ports import Clock
-from bot.storage.conversation_sql import NOTE
 from bot.storage.database import Database, reading, transaction
 from bot.storage.receipts import usage_columns
-from bot.storage.statements import Statement, Unit, pairs
+from bot.storage.statements import SQL, Statement, Unit, pairs
 
 _LISTED = "WHERE key IN (SELECT value FROM jsonb_array_elements_text(:keys))"
 _ENSURE = Statement("INSERT INTO budget (key, spent) VALUES (:key, 0) ON CONFLICT DO NOTHING")
@@ -79,7 +78,7 @@ class UsageLog:
         """Count a request in the totals of usage; it is not counted as an answer."""
         of = {"conversation": conversation, "turn": "", "at": self._clock.now(), "content": b""}
         spent = usage_columns(preset, provider, charge, usage)
-        yield NOTE.query({**of, **spent})
+        yield SQL["add_receipt"].query({**of, **spent})
 
 
 # The rows without a turn are of summaries.

@@ -19,13 +19,12 @@ from bot.chat.session import Claim, Turn
 from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import Refused
 from bot.ports import ConversationMemory, Signals
-from bot.storage.conversation_sql import APPEND
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database, reading, transaction
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode_all, to_turn_row
-from bot.storage.statements import Rows, Statement, Unit
+from bot.storage.statements import SQL, Rows, Statement, Unit
 
 _TOPIC = "web_channels"
 _encode = msgspec.json.Encoder().encode
@@ -214,7 +213,7 @@ class HistoryCopies:
             if row["speaker_id"] is None:
                 row["message_id"] = None
         if rows:
-            yield APPEND.query_many(rows)
+            yield SQL["append_turn"].query_many(rows)
         return True
 
 

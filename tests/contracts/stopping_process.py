@@ -15,10 +15,9 @@ from bot.chat.outgoing import OutgoingMessage
 from bot.delivery.sender import Sender
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.conversation_sql import CLAIM
 from bot.storage.database import Database, open_database
 from bot.storage.outbox import SenderIdentity, SqlOutbox
-from bot.storage.statements import Unit
+from bot.storage.statements import SQL, Unit
 from tests.fakes import FakeSurface
 
 LANE = "telegram:5"
@@ -64,7 +63,7 @@ def stop() -> None:
 
 async def stop_in_a_transaction(database: Database) -> str:
     def unit() -> Unit[None]:
-        claim = CLAIM.query(
+        claim = SQL["claim"].query(
             {"of": LANE, "claimed_by": "stopped", "seconds": 60, "now": time.time()}
         )
         yield claim

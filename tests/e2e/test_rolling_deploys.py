@@ -74,7 +74,7 @@ class Versions:
         oldest = self._revisions[-2] if len(self._revisions) > 1 else OLDEST_REVISION
         replace(revisions, f'OLDEST_REVISION = "{oldest}"', f'OLDEST_REVISION = "{before}"')
         functions = tree / "bot/storage/functions.py"
-        replace(functions, "\\nEND\\n", f"\\n-- {revision}\\nEND\\n")
+        replace(functions, "sha256(", f'sha256(b"{revision}" + ')
         migration = MIGRATION.format(revision=revision, before=before)
         (tree / f"migrations/versions/{revision}.py").write_text(migration)
         self._trees.append(tree)

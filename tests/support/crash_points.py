@@ -37,12 +37,12 @@ from bot.intake import InboxIntake
 from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.runtime.clock import SystemClock
-from bot.storage import finishing, functions, lane_sql, statements
+from bot.storage import finishing, statements
 from bot.storage.conversations import Conversations
-from bot.storage.functions import PostgresFunction
+from bot.storage.functions import FUNCTIONS, PostgresFunction
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SenderIdentity, SqlOutbox
-from bot.storage.statements import Statement
+from bot.storage.statements import SQL, Statement
 from bot.turn.claims import is_set_aside
 from bot.turn.edits import Edits
 from bot.turn.message_groups import MessageGroup
@@ -259,7 +259,7 @@ def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None
 def _no_fence() -> None:
     """Nobody checks the epoch and owner of a claim, nor whether its answer is queued already."""
     held = "epoch = _at_epoch AND owner = _claimed_by"
-    for function in (functions.OPEN, functions.FINISH):
+    for function in (FUNCTIONS["open"], FUNCTIONS["finish"]):
         _rewrite(function, held, "true")
     finish_values = finishing._finish_values
 
@@ -279,12 +279,12 @@ def _no_fence() -> None:
 def _unfenced_again() -> None:
     """Whoever held a row once may give it back to be sent, whatever became of it since."""
     # With its old id, the second message would take the place of the first.
-    lane_sql.LATER = Statement("""
+    SQL["put_off_row"] = Statement("""
         UPDATE outbox SET state = :becomes, owner = NULL, not_before = :now + :seconds,
             external_id = CASE WHEN op = 'send' THEN NULL ELSE external_id END
         WHERE id = :row RETURNING lane, not_before
     """)
-    _rewrite(functions.SENT, r" text = '',", "")  # there is something to send again
+    _rewrite(FUNCTIONS["sent"], r" text = '',", "")  # there is something to send again
 
 
 def _clients_clocks() -> None:
@@ -292,7 +292,7 @@ def _clients_clocks() -> None:
     ahead = round(SystemClock().now() - time.time())
     statements.SERVER_CLOCK = f"({statements.SERVER_CLOCK} + {ahead})"
     own_time = f"(clock_timestamp() + make_interval(secs => {ahead}))"
-    for function in functions.FUNCTIONS:
+    for function in FUNCTIONS.values():
         if "clock_timestamp" in function.definition:
             _rewrite(function, r"clock_timestamp\(\)", own_time)
 

@@ -1,0 +1,342 @@
+-- The statements of every message; statements.py says how to read them.
+-- functions.sql uses them by their names.
+
+-- === conversations: receive, claim, finish ===
+
+-- name: store_message
+INSERT INTO inbox (platform, bot_id, external_key, conversation, kind, payload, received_at)
+VALUES (:platform, :bot_id, :external_key, :conversation, :kind, :payload, :received_at)
+ON CONFLICT DO NOTHING
+
+-- name: make_ready
+INSERT INTO conversation (key, platform, bot_id, ready_since)
+VALUES (:key, :platform, :bot_id, :now)
+ON CONFLICT (key) DO UPDATE
+SET ready_since = coalesce(conversation.ready_since, excluded.ready_since)
+
+-- name: advance_cursor
+INSERT INTO cursor (name, value) VALUES (:name, :reached)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value
+
+-- name: ready_conversations
+SELECT key FROM conversation
+WHERE ready_since IS NOT NULL AND lease_until <= :now
+    AND strpos(:served, ',' || platform || '@' || bot_id || ',') > 0
+ORDER BY ready_since LIMIT :most FOR UPDATE SKIP LOCKED
+
+-- name: claim
+-- A row that somebody has locked is being claimed, finished or made ready, and is found once more.
+-- A process that restarts under its old name takes over its own lease.
+UPDATE conversation
+SET epoch = epoch + 1, owner = :claimed_by, lease_until = :now + :seconds
+WHERE key = (
+    SELECT key FROM conversation
+    WHERE key = :of AND ready_since IS NOT NULL AND (lease_until <= :now OR owner = :claimed_by)
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING epoch
+
+-- name: renew_claims
+-- A lease of 0 was given back by a unit that overtook this one. A row that somebody has locked is
+-- being finished or claimed, so nobody waits for it here: it is renewed next time.
+UPDATE conversation SET lease_until = :now + :seconds
+WHERE key IN (
+    SELECT key FROM conversation
+    WHERE key IN (SELECT value FROM jsonb_array_elements_text(:keys))
+        AND owner = :held_by AND lease_until > 0
+    FOR UPDATE SKIP LOCKED
+)
+
+-- name: epochs
+SELECT key, epoch FROM conversation
+WHERE key IN (SELECT value FROM jsonb_array_elements_text(:keys)) AND owner = :held_by
+
+-- name: lock_conversation
+-- The server may crash before it has written a claim to its disk (functions.sql). Another process
+-- then gets the same epoch, so the owner is compared as well, here and below.
+SELECT session FROM conversation
+WHERE key = :of AND epoch = :at_epoch AND owner = :claimed_by FOR UPDATE
+
+-- name: begin_session
+UPDATE conversation SET session = session + 1
+WHERE key = :of AND epoch = :at_epoch AND owner = :claimed_by RETURNING session
+
+-- name: release_claim
+UPDATE conversation SET lease_until = 0
+WHERE key = :of AND epoch = :at_epoch AND owner = :claimed_by RETURNING session
+
+-- name: release_claims
+UPDATE conversation SET lease_until = 0
+WHERE ready_since IS NOT NULL AND owner = :held_by AND lease_until > 0
+
+-- name: settle
+UPDATE conversation SET lease_until = 0, ready_since = NULL
+WHERE key = :of AND epoch = :at_epoch AND owner = :claimed_by
+
+-- name: settle_if_answered
+-- For SQLite, where nobody stores a message meanwhile: checks the epoch, and settles.
+UPDATE conversation SET
+    lease_until = CASE
+        WHEN EXISTS (SELECT 1 FROM inbox WHERE state = 'new' AND conversation = :of)
+        THEN lease_until ELSE 0
+    END,
+    ready_since = CASE
+        WHEN EXISTS (SELECT 1 FROM inbox WHERE state = 'new' AND conversation = :of)
+        THEN ready_since
+    END
+WHERE key = :of AND epoch = :at_epoch AND owner = :claimed_by
+RETURNING session, ready_since
+
+-- name: begin_next_message
+-- The numbers are those of `Attempt` in bot/chat/session.py: 0 none, 1 beside others, 2 alone,
+-- 3 deferred. An attempt that is still recorded did not end: its process died. A second death in a
+-- row alone explains the first one as well. A suspect is not in flight before the worker starts
+-- with it. `+ 0` makes SQLite search the few open rows of the conversation, not all newer rows.
+UPDATE inbox SET
+    crashes = crashes + CASE WHEN attempt IN (1, 2) THEN 1 ELSE 0 END,
+    own_crashes = CASE
+        WHEN attempt = 3 THEN 0
+        WHEN attempt = 2 AND crashes = 1 THEN 2
+        WHEN attempt = 2 THEN own_crashes + 1
+        ELSE own_crashes
+    END,
+    attempt = CASE
+        WHEN crashes = 0 OR crashes = 1 AND NOT attempt IN (1, 2) THEN 1
+        ELSE 0
+    END
+WHERE id = (
+    SELECT id FROM inbox WHERE state = 'new' AND conversation = :of ORDER BY id LIMIT 1
+)
+RETURNING id, payload, crashes, own_crashes, kind, received_at, EXISTS (
+    SELECT 1 FROM inbox AS later
+    WHERE later.state = 'new' AND later.conversation = :of
+        AND later.id + 0 > inbox.id
+)
+
+-- name: following_messages
+SELECT id, payload, crashes, own_crashes, kind, received_at, false, attempt FROM inbox
+WHERE state = 'new' AND conversation = :of AND id > :newer_than
+ORDER BY id LIMIT :most
+
+-- name: end_message
+-- A message that was only reported as set aside is kept for an operator: the numbers are
+-- MAX_OWN_CRASHES and MAX_CRASHES of bot/chat/session.py.
+UPDATE inbox SET
+    state = CASE WHEN (own_crashes >= 3 OR crashes >= 24) THEN 'dead' ELSE 'done' END,
+    payload = CASE WHEN (own_crashes >= 3 OR crashes >= 24) THEN payload END
+WHERE id = :message
+
+-- name: set_message_aside
+UPDATE inbox SET state = 'dead' WHERE id = :message AND state = 'new'
+
+-- name: record_attempt
+UPDATE inbox SET attempt = :attempted WHERE id = :message
+
+-- name: append_turn
+INSERT INTO turn (
+    conversation, session, parent, role, speaker_id, speaker_name, text, at, preset, preset_version,
+    message_id, sent_as, observed, active, files
+)
+VALUES (:conversation, :session, (
+    SELECT earlier.id FROM turn AS earlier
+    WHERE earlier.conversation = :conversation AND earlier.session = :session AND earlier.active
+    ORDER BY earlier.id DESC LIMIT 1
+), :role, :speaker_id, :speaker_name, :text, :at, :preset, :preset_version,
+    :message_id, :sent_as, :observed, :active, :files
+)
+
+-- name: remove_failed
+-- A question that failed before it was answered is kept besides, see `load_failed`. With an OR in
+-- one statement, SQLite deletes the first rows before it looks for the others.
+DELETE FROM turn
+WHERE conversation = :of AND NOT active AND sent_as IS NOT NULL AND message_id IN (
+    SELECT message_id FROM turn
+    WHERE conversation = :of AND session = :of_session AND active
+    ORDER BY id DESC LIMIT :count OFFSET :newer
+)
+
+-- name: remove_turns
+DELETE FROM turn WHERE id IN (
+    SELECT id FROM turn WHERE conversation = :of AND session = :of_session AND active
+    ORDER BY id DESC LIMIT :count OFFSET :newer
+)
+
+-- name: supersede_turns
+UPDATE turn SET active = false WHERE id IN (
+    SELECT id FROM turn WHERE conversation = :of AND session = :of_session AND active
+    ORDER BY id DESC LIMIT :count OFFSET :newer
+)
+
+-- name: add_receipt
+INSERT INTO receipt (
+    conversation, turn, at, content, person, server, preset, provider, model,
+    prompt_tokens, cached_tokens, output_tokens, cost
+)
+VALUES (
+    :conversation, :turn, :at, :content, :person, :server, :preset, :provider, :model,
+    :prompt_tokens, :cached_tokens, :output_tokens, :cost
+)
+
+-- name: opened_parts
+SELECT part FROM outbox WHERE turn = :of_turn AND op = 'send'
+
+-- === the outbox and its lanes; 20 seconds is SENDING_SECONDS of outbox.py ===
+
+-- name: queue_row
+INSERT INTO outbox (
+    turn, part, op, platform, bot_id, chat, thread, lane, text, reply_to,
+    interaction, file_name, file_text, face, buttons
+)
+VALUES (
+    :turn, :part, :op, :platform, :bot_id, :chat, :thread, :lane, :text, :reply_to,
+    :interaction, :file_name, :file_text, :face, :buttons
+)
+
+-- name: queue_in_place
+INSERT INTO outbox (
+    turn, part, op, platform, bot_id, chat, thread, lane, text, reply_to,
+    interaction, file_name, file_text, face, buttons, external_id, target_turn, target_part
+)
+VALUES (
+    :turn, :part, :op, :platform, :bot_id, :chat, :thread, :lane, :text, :reply_to,
+    :interaction, :file_name, :file_text, :face, :buttons, :external_id, :target_turn, :target_part
+)
+
+-- name: queue_once
+-- Returns the id of the row, even if it existed.
+INSERT INTO outbox (
+    turn, part, op, platform, bot_id, chat, thread, lane, text, reply_to,
+    interaction, file_name, file_text, face, buttons
+)
+VALUES (
+    :turn, :part, :op, :platform, :bot_id, :chat, :thread, :lane, :text, :reply_to,
+    :interaction, :file_name, :file_text, :face, :buttons
+)
+ON CONFLICT (turn, part, op) DO UPDATE SET turn = outbox.turn RETURNING id
+
+-- name: make_due
+INSERT INTO lane (key, platform, bot_id, due_at) VALUES (:key, :platform, :bot_id, :now)
+ON CONFLICT (key) DO UPDATE SET due_at = coalesce(lane.due_at, excluded.due_at)
+
+-- name: make_due_and_take
+-- Returns nothing if the lane is held or waits, since it is due at some time anyway.
+INSERT INTO lane (key, platform, bot_id, due_at) VALUES (:key, :platform, :bot_id, :now + 20)
+ON CONFLICT (key) DO UPDATE SET due_at = excluded.due_at
+WHERE lane.due_at IS NULL OR lane.due_at <= :now
+RETURNING due_at
+
+-- name: lock_lane
+-- A unit that changes unsent rows locks their lane first: different orders would deadlock.
+SELECT key FROM lane WHERE key = :of FOR UPDATE
+
+-- name: take_lane
+UPDATE lane SET due_at = :now + 20 WHERE key = :of AND due_at <= :now RETURNING due_at
+
+-- name: hold_lane
+UPDATE lane SET due_at = :now + 20 WHERE key = :of RETURNING due_at
+
+-- name: hold_or_empty_lane
+-- For SQLite, where nobody queues a row meanwhile: hold_lane if there are unsent rows, else
+-- empty_lane.
+UPDATE lane SET due_at = CASE
+    WHEN EXISTS (SELECT 1 FROM outbox WHERE state NOT IN ('sent', 'dead') AND lane = :of)
+    THEN :now + 20
+END
+WHERE key = :of
+RETURNING due_at
+
+-- name: empty_lane
+UPDATE lane SET due_at = NULL WHERE key = :of
+
+-- name: hold_settled_lane
+-- While a row is being sent or its outcome is unknown, its message may be there without its id.
+UPDATE lane SET due_at = :now + 20
+WHERE key = :of AND (due_at IS NULL OR due_at <= :now) AND NOT EXISTS (
+    SELECT 1 FROM outbox
+    WHERE state NOT IN ('sent', 'dead') AND lane = :of AND state IN ('sending', 'unknown')
+)
+RETURNING due_at
+
+-- name: empty_held_lane
+UPDATE lane SET due_at = NULL WHERE key = :of AND due_at = :held RETURNING key
+
+-- name: make_due_now
+UPDATE lane SET due_at = :now WHERE key = :of
+
+-- name: postpone_lane
+UPDATE lane SET due_at = :moment WHERE key = :of
+
+-- name: due_lanes
+SELECT key FROM lane
+WHERE due_at <= :now AND strpos(:served, ',' || platform || '@' || bot_id || ',') > 0
+ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
+
+-- name: release_lanes
+UPDATE lane SET due_at = :now
+WHERE due_at > :now AND key IN (
+    SELECT lane FROM outbox
+    WHERE state NOT IN ('sent', 'dead') AND state = 'sending' AND owner = :sender
+)
+
+-- name: head
+SELECT outbox.id, outbox.turn, outbox.part, outbox.op, outbox.platform, outbox.bot_id, outbox.chat,
+    outbox.thread, outbox.text, outbox.reply_to, outbox.interaction, outbox.state, outbox.attempts,
+    outbox.not_before, outbox.file_name, outbox.file_text, outbox.face, outbox.buttons,
+    outbox.started_at, coalesce(outbox.external_id, opened.external_id) AS external_id
+FROM outbox LEFT JOIN outbox AS opened ON opened.turn = coalesce(outbox.target_turn, outbox.turn)
+    AND opened.part = coalesce(outbox.target_part, outbox.part) AND opened.op = 'send'
+WHERE outbox.state NOT IN ('sent', 'dead') AND outbox.lane = :of
+ORDER BY outbox.id LIMIT 1
+
+-- name: unsent_row
+SELECT id FROM outbox WHERE state NOT IN ('sent', 'dead') AND lane = :of LIMIT 1
+
+-- name: later_row
+SELECT id FROM outbox WHERE state NOT IN ('sent', 'dead') AND lane = :of AND id > :row LIMIT 1
+
+-- name: begin_row
+UPDATE outbox
+SET state = :begun, owner = :sender, attempts = attempts + 1, started_at = :started
+WHERE id = :row
+
+-- name: lose_row
+UPDATE outbox SET state = 'unknown', owner = NULL, not_before = :moment WHERE id = :row
+
+-- name: end_sent_row
+-- Only the sender that took the row, in the attempt that it took it for, may say what came of it,
+-- here and below. What was said stands in the history; here only its id is still needed.
+UPDATE outbox SET state = 'sent', external_id = coalesce(:arrived_as, external_id), text = '',
+    owner = NULL, file_name = NULL, file_text = NULL, face = NULL, buttons = NULL
+WHERE id = :row AND owner = :sender AND attempts = :attempt AND state NOT IN ('sent', 'dead')
+RETURNING lane
+
+-- name: end_dead_row
+UPDATE outbox SET state = 'dead', error = :error,
+    owner = NULL, file_name = NULL, file_text = NULL, face = NULL, buttons = NULL
+WHERE id = :row AND owner = :sender AND attempts = :attempt AND state NOT IN ('sent', 'dead')
+RETURNING lane
+
+-- name: put_off_row
+UPDATE outbox SET state = :becomes, owner = NULL, not_before = :now + :seconds
+WHERE id = :row AND owner = :sender AND attempts = :attempt AND state NOT IN ('sent', 'dead')
+RETURNING lane, not_before
+
+-- name: changed_part
+SELECT coalesce(target_turn, turn), coalesce(target_part, part) FROM outbox WHERE id = :row
+
+-- name: deletion_of
+SELECT id FROM outbox WHERE lane = :of AND external_id = :message AND op = 'delete' LIMIT 1
+
+-- name: send_again
+UPDATE outbox SET state = 'pending', text = :text, face = :face, buttons = :buttons,
+    external_id = :replaced, interaction = NULL, attempts = 0, not_before = 0
+WHERE turn = :of_turn AND part = :of_part AND op = 'send' AND state = 'sent'
+
+-- name: sent_ids
+SELECT id, state, external_id FROM outbox
+WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:ids))
+    AND (external_id IS NOT NULL OR state = 'dead')
+
+-- name: known_ids
+SELECT external_id FROM outbox WHERE lane = :of AND external_id IS NOT NULL
+ORDER BY id DESC LIMIT :most
