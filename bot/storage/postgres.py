@@ -4,16 +4,15 @@ Loaded only where a PostgreSQL is set: SQLAlchemy's asynchronous engines bring i
 """
 
 import contextlib
+import functools
 import getpass
-import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import asyncpg
-import structlog
 from sqlalchemy import URL, Connection, NullPool
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from typing_extensions import override
@@ -21,7 +20,6 @@ from typing_extensions import override
 from bot.errors import SettingsError
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import attach_codec
-from bot.storage.functions import FUNCTIONS, install
 from bot.storage.sqlite import ConnectionPool, UnitOfWork
 from bot.storage.statements import (
     DialectName,
@@ -33,95 +31,6 @@ from bot.storage.statements import (
     to_store_error,
 )
 from bot.telemetry.secret_masker import mask_from_now_on
-
-_OPTION = "passfile"
-_PORT = "5432"
-_LINE = re.compile(r"(?!#)" + r"((?:\\.|[^:\\])*):" * 4 + r"(.*)")
-_ESCAPED = re.compile(r"\\(.)")
-_log = structlog.get_logger(__name__)
-
-
-class PostgresPasswordFile:
-    """Returns the password for one server when asyncpg connects.
-
-    Args:
-        file: one line a password, `host:port:database:user:password`; the first that fits counts.
-        wanted: the fields of each host of the address but the password.
-    """
-
-    def __init__(self, file: Path, wanted: Sequence[tuple[str, ...]]) -> None:
-        """Read the file once.
-
-        Raises:
-            SettingsError: it cannot be read, or no line fits.
-        """
-        self._file = file
-        self._wanted = wanted
-        self._password = self._read()
-
-    def __call__(self) -> str:
-        """Return the password; what was read before while the file is being replaced."""
-        try:
-            self._password = self._read()
-        except SettingsError as error:
-            _log.warning("secret_file_not_read", reason=str(error))
-        return self._password
-
-    def _read(self) -> str:
-        try:
-            found = map(_LINE.fullmatch, self._file.read_text("utf-8").splitlines())
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise SettingsError(
-                f"the password file {self._file} cannot be read: {reason}"
-            ) from None
-        lines = [[_ESCAPED.sub(r"\1", one) for one in line.groups()] for line in found if line]
-        for wanted in self._wanted:
-            for *given, password in lines:
-                if all(each in {"*", one} for each, one in zip(given, wanted, strict=True)):
-                    mask_from_now_on([password])
-                    return password
-        searched = " or ".join(":".join(one) for one in self._wanted)
-        raise SettingsError(f"no line of the password file {self._file} is for {searched}")
-
-
-def take_password_file(url: URL) -> tuple[URL, PostgresPasswordFile | None]:
-    """Take `?passfile=FILE` out of an address; without it, use what libpq would.
-
-    Raises:
-        SettingsError: the file that the address names cannot be read, or has no fitting line.
-    """
-    given = url.query.get(_OPTION)
-    url = url.difference_update_query([_OPTION])
-    environment = os.environ  # noqa: TID251 # of libpq, not of Troupe
-    if url.password or "password" in url.query or "PGPASSWORD" in environment:
-        return url, None
-    if given is not None:
-        return url, PostgresPasswordFile(Path(str(given)), list(_wanted(url)))
-    file = Path(environment.get("PGPASSFILE") or Path.home() / ".pgpass")
-    if not file.is_file():
-        return url, None
-    try:
-        return url, PostgresPasswordFile(file, list(_wanted(url)))
-    except SettingsError as error:  # the server may want none
-        _log.info("password_file_not_used", reason=str(error))
-        return url, None
-
-
-def _wanted(url: URL) -> Iterator[tuple[str, ...]]:
-    """Return what the lines for each host of an address begin with."""
-    given = url.query.get("host", url.host or "localhost")
-    hosts = given.split(",") if isinstance(given, str) else given
-    ports = str(url.query.get("port", url.port or _PORT)).split(",")
-    user = str(url.username or url.query.get("user") or getpass.getuser())
-    database = str(url.database or url.query.get("dbname", user))
-    for number, each in enumerate(hosts):
-        host, _, port = each.rpartition(":") if re.search(r"[^:]:\d+$", each) else (each, "", "")
-        port = port or ports[min(number, len(ports) - 1)]
-        yield host.strip("[]"), port, database, user
-        if host.startswith("/"):
-            yield "localhost", port, database, user
-
 
 T = TypeVar("T")
 MAX_CONNECTIONS = 8
@@ -143,6 +52,11 @@ FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClien
 """The last attempt, if the server ends a connection in the middle of a statement."""
 
 
+_HOST = re.compile(r"(.*?)(?::(\d+))?")
+_LINE = re.compile(r"(?!#)" + r"((?:\\.|[^:\\])*):" * 4 + r"(.*)")
+_ESCAPED = re.compile(r"\\(.)")
+
+
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
     """Closes soon even if the server hangs, since connections are closed one by one."""
 
@@ -152,54 +66,41 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
             await super().close(timeout=timeout or _CLOSE_SECONDS)
 
 
-def connect_options(
-    *, behind_pgbouncer: bool, password: Callable[[], str] | None = None
-) -> dict[str, Any]:
-    """Return the options of asyncpg besides the address.
+class PostgresPool(ConnectionPool):
+    """Connections to one PostgreSQL.
 
-    A pooler in transaction mode refuses settings at connect, and would hand a prepared statement to
-    another client. The password is asked for at each connect.
-    """
-    limits: dict[str, Any] = {
-        "timeout": CONNECT_SECONDS,
-        "command_timeout": COMMAND_SECONDS,
-        "connection_class": _Connection,
-        "password": password,
-    }
-    if behind_pgbouncer:
-        return {**limits, "statement_cache_size": 0}
-    return {**limits, "server_settings": {**_SERVER_LIMITS, "application_name": "troupe"}}
-
-
-class AsyncpgPool:
-    """Runs units in transactions of a small pool.
-
-    Args:
-        dsn: `postgresql://user@host1:5432,host2:5432/name?target_session_attrs=primary`.
-        codec: encodes the texts of units; None: none is encrypted.
-        behind_pgbouncer: the address is that of a pooler in transaction mode.
-        password: returns the password for a new connection; None: it is in the address.
+    `?pgbouncer=true` in the URL: they go through a pooler in transaction mode, which refuses
+    settings at connect, and would hand a prepared statement to another client.
     """
 
-    def __init__(
-        self,
-        dsn: str,
-        codec: TextCodec | None = None,
-        *,
-        behind_pgbouncer: bool = False,
-        password: Callable[[], str] | None = None,
-    ) -> None:
+    dialect: DialectName = "postgresql"
+
+    def __init__(self, url: URL, codec: TextCodec | None = None) -> None:
         self._codec = codec or TextCodec()
-        self._behind_pgbouncer = behind_pgbouncer
-        self._pool = asyncpg.create_pool(
-            dsn,
-            min_size=0,
-            max_size=MAX_CONNECTIONS,
-            reset=_keep,
-            **connect_options(behind_pgbouncer=behind_pgbouncer, password=password),
-        )
+        self._behind_pgbouncer = url.query.get("pgbouncer") in {"true", "1", "yes"}
+        url = url.difference_update_query(["pgbouncer"])
+        file = url.query.get("passfile")
+        url = url.difference_update_query(["passfile"])
+        self._dsn = to_dsn(url)
+        self._options: dict[str, Any] = {
+            "timeout": CONNECT_SECONDS,
+            "command_timeout": COMMAND_SECONDS,
+            "connection_class": _Connection,
+        }
+        if file is not None and not url.password:
+            read = functools.partial(read_password, Path(str(file)), url)
+            read()  # so that a mistake is named at the start
+            self._options["password"] = read  # at each connect, as the file may be replaced
+        if self._behind_pgbouncer:
+            self._options |= {"statement_cache_size": 0}
+        else:
+            settings = {**_SERVER_LIMITS, "application_name": "troupe"}
+            self._options |= {"server_settings": settings}
+        size: dict[str, Any] = {"min_size": 0, "max_size": MAX_CONNECTIONS, "reset": _keep}
+        self._pool = asyncpg.create_pool(self._dsn, **size, **self._options)
         self._opened = False
 
+    @override
     async def run(self, start: StartUnit[T]) -> T:
         """Run a unit in a transaction and commit it.
 
@@ -243,12 +144,74 @@ class AsyncpgPool:
 
     async def _run(self, connection: Any, unit: Unit[T], query: Query) -> T:
         if query.is_whole_unit and not self._behind_pgbouncer:
-            return await _finish(connection, unit, query, self._codec)
+            return await self._finish(connection, unit, query)
         async with connection.transaction():
             if self._behind_pgbouncer:
                 await connection.execute(_SET_LIMITS)
-            return await _finish(connection, unit, query, self._codec)
+            return await self._finish(connection, unit, query)
 
+    async def _finish(self, connection: Any, unit: Unit[T], query: Query) -> T:
+        try:
+            while True:
+                query = unit.send(await self._rows_of(connection, query))
+        except StopIteration as ended:
+            value: T = ended.value
+            return value
+
+    async def _rows_of(self, connection: Any, query: Query) -> Rows:
+        sql = query.statement.compiled("postgresql")
+        if query.many:
+            rows = [sql.arguments(values, self._codec) for values in query.many]
+            await connection.executemany(sql.text, rows)
+            return ()
+        values = sql.arguments(query.values, self._codec)
+        found: Any = await connection.fetch(sql.text, *values)
+        return decoded(found, tuple(found[0].keys()), self._codec) if found else found
+
+    @override
+    async def read(self, unit: UnitOfWork[T]) -> T:
+        return await self.commit(unit)
+
+    @override
+    async def commit(self, unit: UnitOfWork[T]) -> T:
+        return await self._run_in(self._make_engine(COMMAND_SECONDS), unit)
+
+    @override
+    async def maintain(self, unit: UnitOfWork[T]) -> T:
+        def without_timeout(connection: Connection) -> T:
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+            return unit(connection)
+
+        return await self._run_in(self._make_engine(None), without_timeout)
+
+    async def _run_in(self, engine: AsyncEngine, unit: UnitOfWork[T]) -> T:
+        try:
+            async with engine.begin() as connection:
+                return await connection.run_sync(unit)
+        except FAILURES as error:  # SQLAlchemy does not translate what it raises while it connects
+            raise to_store_error(error) from None
+
+    def _make_engine(self, command_seconds: float | None) -> AsyncEngine:
+        """Make an engine that connects once: few functions run once a service works."""
+
+        async def connect(**_options: Any) -> asyncpg.Connection:
+            options = {**self._options, "command_timeout": command_seconds}
+            return await asyncpg.connect(self._dsn, **options)
+
+        # asyncpg reads the address itself: SQLAlchemy knows neither sslmode nor several hosts.
+        arguments: dict[str, Any] = {"async_creator_fn": connect}
+        if self._behind_pgbouncer:
+            arguments |= {
+                "prepared_statement_cache_size": 0,
+                "prepared_statement_name_func": lambda: f"troupe_{uuid4()}",
+            }
+        engine = create_async_engine(
+            "postgresql+asyncpg://", connect_args=arguments, poolclass=NullPool
+        )
+        attach_codec(engine.sync_engine, self._codec)
+        return engine
+
+    @override
     async def close(self) -> None:
         if self._opened:
             await self._pool.close()
@@ -258,97 +221,32 @@ async def _keep(_connection: object) -> None:
     """Skip asyncpg's reset of a connection, a round trip: units change no session state."""
 
 
-async def _finish(connection: Any, unit: Unit[T], query: Query, codec: TextCodec) -> T:
-    """Run a unit from its first query to its end."""
+def read_password(file: Path, url: URL) -> str:
+    """Return the password of the first line `host:port:database:user:password` that fits.
+
+    asyncpg ignores files that a group may read, as Kubernetes mounts secrets, and keeps escapes.
+
+    Raises:
+        SettingsError: the file cannot be read, or no line fits.
+    """
+    given = url.query.get("host", url.host or "localhost")
+    hosts = given.split(",") if isinstance(given, str) else given
+    found = [one for one in map(_HOST.fullmatch, hosts) if one]
+    names = {"localhost" if one[1].startswith("/") else one[1].strip("[]") for one in found}
+    ports = {one[2] or str(url.query.get("port", url.port or "5432")) for one in found}
+    user = str(url.username or url.query.get("user") or getpass.getuser())
+    wanted = (names, ports, {str(url.database or user)}, {user})
     try:
-        while True:
-            query = unit.send(await _rows_of(connection, query, codec))
-    except StopIteration as ended:
-        value: T = ended.value
-        return value
-
-
-async def _rows_of(connection: Any, query: Query, codec: TextCodec) -> Rows:
-    sql = query.statement.compiled("postgresql")
-    if query.many:
-        rows = [sql.arguments(values, codec) for values in query.many]
-        await connection.executemany(sql.text, rows)
-        return ()
-    found: Any = await connection.fetch(sql.text, *sql.arguments(query.values, codec))
-    return decoded(found, tuple(found[0].keys()), codec) if found else found
-
-
-class PostgresPool(ConnectionPool):
-    """Connections to one PostgreSQL; `?pgbouncer=true` in the URL: through a transaction pooler."""
-
-    dialect: DialectName = "postgresql"
-
-    def __init__(self, url: URL, codec: TextCodec | None = None) -> None:
-        behind_pgbouncer = url.query.get("pgbouncer") in {"true", "1", "yes"}
-        url, password = take_password_file(url.difference_update_query(["pgbouncer"]))
-        dsn = to_dsn(url)
-        self._pool = AsyncpgPool(dsn, codec, behind_pgbouncer=behind_pgbouncer, password=password)
-        limits = connect_options(behind_pgbouncer=behind_pgbouncer, password=password)
-        self._engine = _make_engine(dsn, limits, codec, behind_pgbouncer)
-        patient = {**limits, "command_timeout": None}
-        self._maintaining = _make_engine(dsn, patient, codec, behind_pgbouncer)
-
-    @override
-    async def run(self, start: StartUnit[T]) -> T:
-        return await self._pool.run(start)
-
-    @override
-    async def read(self, unit: UnitOfWork[T]) -> T:
-        return await self.commit(unit)
-
-    @override
-    async def commit(self, unit: UnitOfWork[T]) -> T:
-        return await _run_in(self._engine, unit)
-
-    @override
-    async def maintain(self, unit: UnitOfWork[T]) -> T:
-        def without_timeout(connection: Connection) -> T:
-            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-            return unit(connection)
-
-        return await _run_in(self._maintaining, without_timeout)
-
-    @override
-    async def close(self) -> None:
-        await self._pool.close()
-
-
-def _make_engine(
-    dsn: str, limits: Mapping[str, Any], codec: TextCodec | None, behind_pgbouncer: bool
-) -> AsyncEngine:
-    """Make an engine that opens a connection for each function: few run once a service works."""
-
-    async def connect(**_options: Any) -> asyncpg.Connection:
-        return await asyncpg.connect(dsn, **limits)
-
-    # asyncpg reads the address itself: SQLAlchemy knows neither sslmode nor several hosts.
-    options: dict[str, Any] = {"async_creator_fn": connect}
-    if behind_pgbouncer:
-        options |= {
-            "prepared_statement_cache_size": 0,
-            "prepared_statement_name_func": lambda: f"troupe_{uuid4()}",
-        }
-    engine = create_async_engine("postgresql+asyncpg://", connect_args=options, poolclass=NullPool)
-    attach_codec(engine.sync_engine, codec or TextCodec())
-    return engine
-
-
-async def _run_in(engine: AsyncEngine, unit: UnitOfWork[T]) -> T:
-    try:
-        async with engine.begin() as connection:
-            return await connection.run_sync(unit)
-    except FAILURES as error:  # SQLAlchemy does not translate what it raises while it connects
-        raise to_store_error(error) from None
-
-
-def install_functions(connection: Connection) -> None:
-    """Create the functions of the units, as far as the database does not have them."""
-    install(connection, FUNCTIONS)
+        lines = map(_LINE.fullmatch, file.read_text("utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the password file {file} cannot be read: {error}") from None
+    for line in filter(None, lines):
+        *fields, password = [_ESCAPED.sub(r"\1", one) for one in line.groups()]
+        if all(one in {"*", *known} for one, known in zip(fields, wanted, strict=True)):
+            mask_from_now_on([password])
+            return password
+    searched = ":".join(",".join(sorted(one)) for one in wanted)
+    raise SettingsError(f"no line of the password file {file} is for {searched}")
 
 
 def to_dsn(url: URL) -> str:

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from bot.errors import StoreError
-from bot.storage.database import translate
-from bot.storage.postgres import AsyncpgPool
+from bot.storage.database import parse_url, translate
+from bot.storage.postgres import PostgresPool
 from bot.storage.statements import Rows, Statement, Unit, describe_failure
 
 ROW = "Failing row contains (1, words of people)."
@@ -87,6 +87,6 @@ async def test_unit_fails_as_the_store_and_leaves_no_connection_that_has_lost_tr
     connection = FailingConnection(error)
     monkeypatch.setattr(asyncpg, "create_pool", lambda *_, **__: connection)
     with pytest.raises(StoreError) as failed:
-        await AsyncpgPool("postgresql://nowhere").run(unit)
+        await PostgresPool(parse_url("postgresql://nowhere")).run(unit)
     assert "words" not in "".join(traceback.format_exception(failed.value))
     assert connection.is_terminated is is_terminated
