@@ -27,38 +27,16 @@ from bot.storage.finishing import NextMessage
 from bot.storage.forgetting import Tombstone
 from bot.storage.functions import FUNCTIONS
 from bot.storage.histories import StoredTurns
-from bot.storage.outbox import Moment, SenderIdentity
+from bot.storage.outbox import SenderIdentity, moment_of
 from bot.storage.rows import TURN_COLUMNS, decode, decode_all, decode_event, to_turn, to_turn_row
-from bot.storage.statements import SQL, Statement, Unit, pairs, served_text
+from bot.storage.statements import SQL, Unit, pairs, served_text
 from bot.storage.windows import SessionWindows, SharedWindows, window_of
 
 _log = structlog.get_logger(__name__)
-_CURRENT = "SELECT session FROM conversation WHERE key = :of"
-_SESSION = Statement(_CURRENT)
-_NEWEST = Statement(f"""
-SELECT {", ".join(TURN_COLUMNS)}, session FROM turn
-WHERE conversation = :of AND session = ({_CURRENT}) AND active ORDER BY id DESC LIMIT :most
-""")
-_MESSAGES = Statement("""
-SELECT message_id FROM turn
-WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:rows))
-""")
-_FORGET = [
-    Statement(text)
-    for text in (
-        "DELETE FROM sent_message WHERE conversation = :of",
-        "UPDATE receipt SET content = :content WHERE conversation = :of AND length(content) > 0",
-        "DELETE FROM summary WHERE conversation = :of",
-        # What was sent has no text any more; what never could be sent would keep it for days.
-        "UPDATE outbox SET text = '', file_text = NULL, error = NULL"
-        " WHERE lane = :of_lane AND state = 'dead' AND coalesce(thread, '') = :of_thread",
-        "UPDATE inbox SET state = 'done', payload = NULL"
-        " WHERE conversation = :of AND state = 'dead'",
-        "DELETE FROM choice WHERE conversation = :of",
-        "INSERT INTO forgotten (conversation, at) VALUES (:of, :moment)",
-    )
-]
-_FORGET_TURNS = Statement("DELETE FROM turn WHERE conversation = :of RETURNING id")
+_FORGET = (
+    *("forget_sent_messages", "forget_receipts", "forget_summaries", "forget_unsent_rows"),
+    *("forget_dead_messages", "forget_choices", "note_forgotten"),
+)
 
 
 def _record_nothing(_: Tombstone) -> None:
@@ -243,10 +221,10 @@ class Conversations(StoredTurns):
 
     @transaction
     def _read_session(self, conversation_key: str, max_turns: int) -> Unit[Session]:
-        rows = yield _NEWEST.query_alone({"of": conversation_key, "most": max_turns})
+        rows = yield SQL["newest_turns"].query_alone({"of": conversation_key, "most": max_turns})
         if rows:
             return Session(rows[0][-1], tuple(decode_all("turn", reversed(rows), to_turn)))
-        found = yield _SESSION.query_alone({"of": conversation_key})
+        found = yield SQL["session"].query_alone({"of": conversation_key})
         return Session(found[0][0] if found else 1, ())
 
     async def forget(self, claim: Claim) -> int:
@@ -269,16 +247,16 @@ class Conversations(StoredTurns):
         address = address_of(claim.conversation)
         channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
         values = {"of": claim.conversation, **channel, "content": b"", "moment": now}
-        for statement in _FORGET:
-            yield statement.query(values)
-        return len((yield _FORGET_TURNS.query(values)))
+        for name in _FORGET:
+            yield SQL[name].query(values)
+        return len((yield SQL["forget_turns"].query(values)))
 
     async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
         """Queue the first message of an answer that is still being written.
 
         The same part of the same turn is queued once, whatever process asks and how often.
         """
-        row, at = finishing.to_opening_row(message, opening), self._moment()
+        row, at = finishing.to_opening_row(message, opening), moment_of(self._clock)
         number, taken = await self._database.run(
             lambda: finishing.open_part(claim, row, self._sender, at, self._database.dialect)
         )
@@ -294,7 +272,7 @@ class Conversations(StoredTurns):
         text; one that was opened but is not in the result is deleted. Then the next message is
         begun, or the conversation released if there is none or `go_on` is false.
         """
-        at = self._moment()
+        at = moment_of(self._clock)
         rows = finishing.FinishedRows(
             messages=[*_ids(message), *(one.id for one in message.refused)],
             turns=[
@@ -339,13 +317,10 @@ class Conversations(StoredTurns):
             Tombstone(now, claim.conversation, tuple(sorted(ids)), tuple(sorted(messages)))
         )
 
-    def _moment(self) -> Moment:
-        return Moment(self._clock.now(), self._clock.monotonic())
-
 
 def _messages_of(ids: Collection[int]) -> Unit[set[str]]:
-    rows = yield _MESSAGES.query_alone({"rows": json.dumps(list(ids))})
-    return {row[0] for row in rows if row[0] is not None}
+    rows = yield SQL["messages_of_listed"].query_alone({"rows": json.dumps(list(ids))})
+    return {row[0] for row in rows}
 
 
 def _to_message(stored: NextMessage) -> InboxMessage:

@@ -8,7 +8,7 @@ own revision is not below the oldest one that the upgrade wrote down.
 import contextlib
 import functools
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from importlib import import_module  # noqa: TID251 # modules with heavy imports that few runs need
 from pathlib import Path
@@ -43,13 +43,13 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _FAILURES = (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError)
 INSUFFICIENT_PRIVILEGE = "42501"
-_DEADLOCK_DETECTED = "40P01"
 _READ_ONLY = "25006"
-_UPGRADE_ATTEMPTS = 10
-"""It locks tables in another order than messages do, so PostgreSQL may end either."""
 # Only the newest: a missing key that is in use is reported at the start.
 _NEWEST_TEXTS = [
-    select(*columns).order_by(*(one.desc() for one in table.primary_key)).limit(1)
+    Statement(
+        f"SELECT {', '.join(one.name for one in columns)} FROM {table.name}"
+        f" ORDER BY {', '.join(f'{one.name} DESC' for one in table.primary_key)} LIMIT 1"
+    )
     for table in metadata.sorted_tables
     if (columns := encryptable_columns(table))
 ]
@@ -129,13 +129,12 @@ class Database:
 
     async def check_keys(self) -> None:
         """Read the newest texts; raises `SettingsError` where their key is not there."""
-        for newest in _NEWEST_TEXTS:
-            try:
-                await self.read(lambda c, newest=newest: c.execute(newest).first())  # type: ignore[misc]
-            except UnknownEncryptionKey as error:
-                raise SettingsError(f"{error}. Nothing was changed") from None
-            except Undecodable:
-                _log.warning("not_decodable", what="newest text")
+        try:
+            newest = [await self.fetch(one) for one in _NEWEST_TEXTS]
+        except UnknownEncryptionKey as error:
+            raise SettingsError(f"{error}. Nothing was changed") from None
+        if any(isinstance(text, Undecodable) for rows in newest for row in rows for text in row):
+            _log.warning("not_decodable", what="newest text")
 
     async def migrate(self) -> None:
         """Upgrade the tables to the newest revision, unless they have it or a newer one.
@@ -147,16 +146,19 @@ class Database:
         revisions.check_supported()
         if revisions.is_newer:
             _log.info("newer_tables", revision=revisions.newest, own=NEWEST_REVISION)
-        with _owner_named():
-            if not revisions.is_newer and revisions.newest != NEWEST_REVISION:
-                await self._upgrade()
+        try:
+            is_current = revisions.is_newer or revisions.newest == NEWEST_REVISION
+            if not (is_current or (self.is_sqlite and await self.write(create_tables))):
+                await self.maintain(import_module("bot.storage.migrations").upgrade)
             if not self.is_sqlite:
                 await self.write(import_module("bot.storage.functions").install_functions)
-
-    async def _upgrade(self) -> None:
-        if not (self.is_sqlite and await self.write(create_tables)):
-            unit = import_module("bot.storage.migrations").upgrade
-            await _repeated_after_deadlocks(lambda: self.maintain(unit))
+        except StoreError as error:
+            if error.sql_state != INSUFFICIENT_PRIVILEGE:
+                raise
+            raise SettingsError(
+                "the tables have to be upgraded, and the role in TROUPE_DATABASE_URL may not do "
+                "that: run `troupe db upgrade` with the role that owns them"
+            ) from error
 
 
 def _rows_of(statement: Statement, values: Values) -> Unit[Rows]:
@@ -213,18 +215,19 @@ async def open_database(
     codec = TextCodec()
     if encryption is not None and (encryption.is_on or encryption.encryption_keys):
         codec = import_module("bot.storage.fernets").FernetCodec(encryption)
-    async with _connect(url, codec) as database:
-        with _remedy_added(url):
-            await database.migrate()
-            await database.check_keys()
+
+    async def prepare(database: Database) -> None:
+        await database.migrate()
+        await database.check_keys()
+
+    async with _connect(url, codec, prepare) as database:
         yield database
 
 
 async def upgrade_tables(url: str) -> None:
     """Upgrade the tables and store nothing in them: no key is needed; raises as `open_database`."""
-    async with _connect(url, StoredAsIs()) as database:
-        with _remedy_added(url):
-            await database.migrate()
+    async with _connect(url, StoredAsIs(), Database.migrate):
+        pass
 
 
 @contextlib.asynccontextmanager
@@ -233,24 +236,22 @@ async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
 
     Raises `SettingsError` also if a newer version of Troupe has upgraded it.
     """
-    async with _connect(url, StoredAsIs()) as database:
-        with _remedy_added(url):
-            await database.migrate()
-            if (await database.read(read_revisions)).is_newer:
-                raise SettingsError(
-                    "a newer version of Troupe has upgraded the database, and this one would not "
-                    "copy what is new in it: use the newer version"
-                )
+    async with _connect(url, StoredAsIs(), Database.migrate) as database:
+        if (await database.read(read_revisions)).is_newer:
+            raise SettingsError(
+                "a newer version of Troupe has upgraded the database, and this one would not "
+                "copy what is new in it: use the newer version"
+            )
         yield database
 
 
-@contextlib.asynccontextmanager
-async def open_as_it_is(url: str) -> AsyncIterator[Database]:
+async def _check_tables(database: Database) -> None:
+    await database.read(read_revisions)
+
+
+def open_as_it_is(url: str) -> contextlib.AbstractAsyncContextManager[Database]:
     """Open a database without upgrading its tables; raises as `open_database`."""
-    async with _connect(url, TextCodec()) as database:
-        with _remedy_added(url):
-            await database.read(read_revisions)
-        yield database
+    return _connect(url, TextCodec(), _check_tables)
 
 
 async def read_revision(url: str) -> str | None:
@@ -262,7 +263,10 @@ async def read_revision(url: str) -> str | None:
 
 
 @contextlib.asynccontextmanager
-async def _connect(url: str, codec: TextCodec) -> AsyncIterator[Database]:
+async def _connect(
+    url: str, codec: TextCodec, prepare: Callable[[Database], Awaitable[None]]
+) -> AsyncIterator[Database]:
+    """Open a database, and name the remedy if it cannot be prepared."""
     try:
         parsed = parse_url(url)
     except (ArgumentError, ValueError):
@@ -280,8 +284,13 @@ async def _connect(url: str, codec: TextCodec) -> AsyncIterator[Database]:
             f"TROUPE_DATABASE_URL: {parsed.drivername!r} is not supported; "
             "use postgresql+asyncpg or sqlite"
         )
+    database = Database(connections, codec)
     try:
-        yield Database(connections, codec)
+        try:
+            await prepare(database)
+        except StoreError as error:
+            raise StoreError(f"{error}; {_remedy(parsed, error.sql_state)}") from error
+        yield database
     finally:
         await connections.close()
 
@@ -320,19 +329,6 @@ def parse_url(url: str) -> URL:
     return make_url(f"{scheme}://{credentials}{at}/{path}{joint}host={quote(hosts)}")
 
 
-async def _repeated_after_deadlocks(upgrade: Callable[[], Awaitable[None]]) -> None:
-    for _ in range(_UPGRADE_ATTEMPTS - 1):
-        try:
-            await upgrade()
-        except StoreError as error:
-            if error.sql_state != _DEADLOCK_DETECTED:
-                raise
-            _log.info("upgrade_repeated", reason=str(error))
-        else:
-            return
-    await upgrade()
-
-
 async def _translated(work: Awaitable[T]) -> T:
     try:
         return await work
@@ -352,28 +348,6 @@ def translate(error: Exception) -> StoreError:
             "name the primary, or end the recovery (`SELECT pg_promote()`)"
         )
     return to_store_error(origin)
-
-
-@contextlib.contextmanager
-def _remedy_added(url: str) -> Iterator[None]:
-    try:
-        yield
-    except StoreError as error:
-        raise StoreError(f"{error}; {_remedy(parse_url(url), error.sql_state)}") from error
-
-
-@contextlib.contextmanager
-def _owner_named() -> Iterator[None]:
-    """Name who can upgrade if a PostgreSQL role may only read and write rows."""
-    try:
-        yield
-    except StoreError as error:
-        if error.sql_state != INSUFFICIENT_PRIVILEGE:
-            raise
-        raise SettingsError(
-            "the tables have to be upgraded, and the role in TROUPE_DATABASE_URL may not do that: "
-            "run `troupe db upgrade` with the role that owns them"
-        ) from error
 
 
 def _remedy(url: URL, sql_state: str | None) -> str:

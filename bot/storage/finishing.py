@@ -3,7 +3,7 @@
 Each write for a claim names its epoch, and is refused once there is a newer one.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +14,9 @@ from bot.errors import Fenced
 from bot.storage import histories, outbox
 from bot.storage.functions import FUNCTIONS
 from bot.storage.receipts import USAGE_COLUMNS
-from bot.storage.rows import NOTHING, encode_content
+from bot.storage.rows import NO_MESSAGE, address_columns, encode_content
 from bot.storage.statements import SQL, DialectName, Unit
 from bot.value_class import value_class
-
-_NO_MESSAGE = {**NOTHING, "interaction": None, "file_name": None, "file_text": None}
-"""The columns of a row that deletes a message."""
-
 
 _MESSAGE_COLUMNS = 7
 """How many columns of a function of the database a `NextMessage` has."""
@@ -55,14 +51,8 @@ class PartChanges:
 
     def rows(self, opened: Collection[int]) -> list[dict[str, Any]]:
         """Return the rows to queue, given the parts that were opened."""
-        rows = [
-            {**self.common, **change}
-            for change in self.changes
-            if change["opened"] == (change["part"] in opened)
-        ]
-        delete = {**self.common, "op": OutboxOperation.DELETE, **_NO_MESSAGE}
         surplus = sorted(set(opened).difference(self.parts))
-        return rows + [{**delete, "part": part} for part in surplus]
+        return self._rows({part: {} for part in opened}, {}, ((part, {}) for part in surplus))
 
     def rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows to queue, given the messages whose places the parts take, in order.
@@ -74,14 +64,23 @@ class PartChanges:
         of_texts = [target for target in targets if target["target_part"] < FILE_PARTS]
         files = [target for target in targets if target["target_part"] >= FILE_PARTS]
         places = dict(zip(texts, of_texts, strict=False))
+        surplus = enumerate([*of_texts[len(texts) :], *files], len(texts))
+        return self._rows(places, nothing, surplus)
+
+    def _rows(
+        self,
+        places: Mapping[int, dict[str, Any]],
+        nothing: dict[str, Any],
+        surplus: Iterable[tuple[int, dict[str, Any]]],
+    ) -> list[dict[str, Any]]:
+        """Return the rows of the parts, each with its place, and then the deletions."""
         rows = [
             {**self.common, **change, **places.get(change["part"], nothing)}
             for change in self.changes
             if change["opened"] == (change["part"] in places)
         ]
-        delete = {**self.common, "op": OutboxOperation.DELETE, **_NO_MESSAGE}
-        surplus = enumerate([*of_texts[len(texts) :], *files], len(texts))
-        return rows + [{**delete, "part": number, **target} for number, target in surplus]
+        delete = {**self.common, "op": OutboxOperation.DELETE, **NO_MESSAGE}
+        return rows + [{**delete, "part": part, **target} for part, target in surplus]
 
 
 @value_class
@@ -117,7 +116,7 @@ def open_part(
             raise outdated(claim)
         return number, outbox.given_row(head, at)
     yield from check(claim)
-    number = yield from outbox.queue_once(row)
+    [[number]] = yield SQL["queue_once"].query(row)
     return number, (yield from outbox.make_due(row, sender, at))
 
 
@@ -181,17 +180,14 @@ def _finish_by_steps(
 def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
     """Check the epoch and mark the messages as answered.
 
-    Returns:
-        The session.
-        Whether no message is left and the conversation was released.
+    Returns the session, and whether no message is left and the conversation was released.
     """
     done = SQL["end_message"].query_many([{"message": one} for one in rows.messages])
     if dialect == "sqlite" and rows.go_on and not rows.new_session:
         yield done
         held = yield SQL["settle_if_answered"].query(claim_values(claim))
-        session = _session(claim, held)
-        return session, held[0][1] is None
-    change = SQL["begin_session"] if rows.new_session else SQL["lock_conversation"]
+        return _session(claim, held), held[0][1] is None
+    change = SQL["begin_session" if rows.new_session else "lock_conversation"]
     session = _session(claim, (yield change.query(claim_values(claim))))
     yield done
     return session, False
@@ -201,15 +197,14 @@ def _queue_answer(
     rows: FinishedRows, sender: outbox.SenderIdentity | None, at: outbox.Moment
 ) -> Unit[OutboxRow | None]:
     answer = rows.answer
-    opened: list[int] = []
     if rows.in_place_of:
         targets = yield from histories.resolve_parts(rows.in_place_of)
         queued = answer.rows_in_place(targets)
+    elif answer.may_be_opened:
+        opened = yield SQL["opened_parts"].query({"of_turn": answer.common["turn"]})
+        queued = answer.rows([row[0] for row in opened])
     else:
-        if answer.may_be_opened:
-            found = yield SQL["opened_parts"].query({"of_turn": answer.common["turn"]})
-            opened = [row[0] for row in found]
-        queued = answer.rows(opened)
+        queued = answer.rows(())
     return (yield from outbox.queue(queued, sender, at)) if queued else None
 
 
@@ -236,9 +231,10 @@ def _finish_values(
 
 
 def _range(turns: TurnRange | None, name: str) -> dict[str, int]:
-    if turns is None:
-        return {f"{name}_count": 0, f"{name}_newer": 0}
-    return {f"{name}_count": turns.count, f"{name}_newer": turns.newer}
+    return {
+        f"{name}_count": turns.count if turns else 0,
+        f"{name}_newer": turns.newer if turns else 0,
+    }
 
 
 def check(claim: Claim) -> Unit[None]:
@@ -286,17 +282,22 @@ def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, ob
 
 def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
     """Return the changes on the platform that make the turn read as the result says."""
+    is_press = isinstance(message.incoming, Pressed)
+    outgoing: Sequence[OutgoingPart] = result.outgoing
+    if not (result.in_place_of or any(one.is_response for one in outgoing)):
+        outgoing = [_first_as_response(message, one) for one in outgoing]
     changes = []
-    outgoing = [_marked_response(message, result, one) for one in result.outgoing]
     for one in outgoing:
         content = encode_content(one.content, one.thread)
         if not one.is_shown:
             changes.append(_change(message, one, OutboxOperation.EDIT, content, opened=True))
         changes.append(_change(message, one, OutboxOperation.SEND, content, opened=False))
+    # A response to a native command replaces no earlier message.
+    beside = [one.part for one in outgoing if one.is_response and not is_press]
     return PartChanges(
         _common(message),
         changes,
-        [one.part for one in outgoing if not _is_beside_places(message, result, one)],
+        [one.part for one in outgoing if not (result.in_place_of and one.part in beside)],
         may_be_opened=bool(outgoing or result.was_stopped or message.crashes),
     )
 
@@ -322,19 +323,6 @@ def _change(
     }
 
 
-def _marked_response(message: InboxMessage, result: TurnResult, part: OutgoingPart) -> OutgoingPart:
-    """Mark the first part as the response to a native command, unless another one is marked."""
-    if any(one.is_response for one in result.outgoing) or result.in_place_of:
-        return part
-    return _first_as_response(message, part)
-
-
-def _is_beside_places(message: InboxMessage, result: TurnResult, part: OutgoingPart) -> bool:
-    """Whether a part answers a native command instead of replacing an earlier message."""
-    is_command = not isinstance(message.incoming, Pressed)
-    return bool(result.in_place_of) and is_command and part.is_response
-
-
 def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:
     """Mark it if it is the first; in response to a press it would change the pressed message."""
     is_response = part.part == 0 and not isinstance(message.incoming, Pressed)
@@ -344,12 +332,5 @@ def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPar
 def _common(message: InboxMessage) -> dict[str, object]:
     """Return the columns that all rows of the outbox of a turn share."""
     asked = message.replied_to.incoming
-    return {
-        "turn": message.turn,
-        "platform": asked.address.platform,
-        "bot_id": asked.address.bot_id,
-        "chat": asked.address.chat,
-        "thread": asked.address.thread,
-        "lane": asked.address.lane,
-        "reply_to": asked.message_id,
-    }
+    where = address_columns(asked.address)
+    return {"turn": message.turn, **where, "reply_to": asked.message_id}

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
 
 from sqlalchemy import Connection, func, select, text
 
@@ -35,10 +34,8 @@ class PostgresFunction:
         """Takes the parameters by name, without their "_"; returns the rows."""
 
 
-def _include(sections: Mapping[str, str], name: str, given: str) -> str:
-    """Return a statement, or another section, for the text of a function."""
-    if name in sections:
-        return _expand(sections, sections[name])
+def _include(name: str, given: str) -> str:
+    """Return a statement for the text of a function."""
     record, values = "_", {"now": SERVER_CLOCK}
     for one in given.split():
         value, is_value, expression = one.partition("=")
@@ -49,15 +46,11 @@ def _include(sections: Mapping[str, str], name: str, given: str) -> str:
     return PARAMETER.sub(lambda found: values.get(found[1], record + found[1]), SQL[name].text)
 
 
-def _expand(sections: Mapping[str, str], source: str) -> str:
-    return _INCLUDED.sub(lambda found: _include(sections, found[1], found[2]), source)
-
-
 def _read_functions() -> dict[str, PostgresFunction]:
-    sections, functions = read_sections("functions.sql"), dict[str, PostgresFunction]()
-    for name, section in sections.items():
+    functions: dict[str, PostgresFunction] = {}
+    for name, section in read_sections("functions.sql").items():
         if section.startswith("CREATE"):
-            source = _expand(sections, section)
+            source = _INCLUDED.sub(lambda found: _include(found[1], found[2]), section)
             for called, function in functions.items():
                 source = source.replace(f"troupe_{called}(", f"{function.name}(")
             functions[name] = PostgresFunction(name, source)

@@ -16,83 +16,7 @@ from bot.storage.rows import (
     to_turn,
     to_turn_row,
 )
-from bot.storage.statements import Rows, Statement, Unit
-
-_MAX_LATER_TURNS = 400
-_MAX_FAILED = 100  # the commands that people chose from menus since are among them
-_COLUMNS = ", ".join(f"turn.{name}" for name in ("id", *TURN_COLUMNS))
-_SELECT = f"SELECT {_COLUMNS} FROM turn WHERE turn.conversation = :of"
-_IDS = "SELECT value FROM jsonb_array_elements_text(:ids)"
-_SAID = Statement(f"{_SELECT} AND turn.message_id IN ({_IDS})")
-PARTS = Statement(f"""
-SELECT turn, part FROM outbox
-WHERE lane = :of_lane AND external_id IS NOT NULL AND external_id IN ({_IDS}) AND op = 'send'
-UNION ALL
-SELECT turn, part FROM sent_message WHERE conversation = :of_channel AND external_id IN ({_IDS})
-""")
-_ANSWERS = Statement(f"{_SELECT} AND strpos(turn.sent_as, :part) > 0")
-_SELECT_WITH_SESSIONS = f"""
-SELECT {_COLUMNS}, turn.session, conversation.session, turn.active
-FROM turn JOIN conversation ON conversation.key = turn.conversation
-WHERE turn.conversation = :of
-"""
-_QUESTIONS = f"{_SELECT_WITH_SESSIONS} AND turn.role = 'user' AND turn.active"
-_NEWEST = "ORDER BY turn.id DESC LIMIT 1"
-_QUESTION = Statement(f"{_QUESTIONS} AND turn.message_id = :message {_NEWEST}")
-_QUESTION_BEFORE = Statement(
-    f"{_QUESTIONS} AND turn.session = :in_session AND turn.id < :answer {_NEWEST}"
-)
-# What was sent as a part: an answer, its versions, or the question that it says was not answered.
-_SENT_AS = Statement(f"""
-{_SELECT_WITH_SESSIONS} AND strpos(turn.sent_as, :part) > 0
-ORDER BY turn.active DESC, turn.id DESC LIMIT 1
-""")
-# What was gathered with a question whose answer failed.
-_GATHERED = Statement(f"""
-{_SELECT} AND turn.session = :in_session AND turn.id < :question AND turn.sent_as = :sent_as
-ORDER BY turn.id
-""")
-_VERSIONS = Statement(f"""
-SELECT {_COLUMNS} FROM turn, turn AS answer
-WHERE answer.id = :answer AND turn.conversation = answer.conversation
-    AND turn.session = answer.session AND turn.parent IS NOT DISTINCT FROM answer.parent
-    AND turn.role = 'assistant'
-ORDER BY turn.at, turn.id
-""")
-_IN_SESSION = f"{_SELECT} AND turn.session = :in_session AND turn.active"
-_BEFORE = Statement(f"{_IN_SESSION} AND turn.id < :question ORDER BY turn.id DESC LIMIT :most")
-_AFTER = Statement(
-    f"{_IN_SESSION} AND turn.id > :question ORDER BY turn.id LIMIT {_MAX_LATER_TURNS}"
-)
-_NAMES = "SELECT value FROM jsonb_array_elements_text(:names)"
-_SENDS = Statement(f"""
-SELECT turn, part, external_id FROM outbox
-WHERE turn IN ({_NAMES}) AND op = 'send' AND state <> 'dead'
-""")
-_KEPT_IDS = Statement(f"SELECT turn, part, external_id FROM sent_message WHERE turn IN ({_NAMES})")
-_CURRENT = "(SELECT session FROM conversation WHERE key = :of)"
-# Since what was said or answered in the history; lines that were only observed do not count.
-_FAILED = Statement(f"""
-{_SELECT} AND turn.session = {_CURRENT} AND NOT turn.active AND turn.role = 'user'
-    AND turn.sent_as IS NOT NULL AND turn.id > coalesce((
-        SELECT later.id FROM turn AS later
-        WHERE later.conversation = :of AND later.session = {_CURRENT}
-            AND later.active AND (later.role = 'assistant' OR NOT later.observed)
-        ORDER BY later.id DESC LIMIT 1
-    ), 0)
-ORDER BY turn.id DESC LIMIT {_MAX_FAILED}
-""")
-_ALL = Statement("SELECT id FROM turn WHERE conversation = :of")
-_SAID_BY = Statement("SELECT id FROM turn WHERE conversation = :of AND speaker_id = :person")
-_SAID_BY_US = Statement("""
-SELECT id, parent FROM turn
-WHERE conversation = :of AND speaker_id IS NULL AND parent IS NOT NULL
-ORDER BY id
-""")
-_SAID_BY_OTHERS = Statement("""
-SELECT id FROM turn
-WHERE conversation = :of AND speaker_id IS NOT NULL AND speaker_id <> :person LIMIT 1
-""")
+from bot.storage.statements import SQL, Rows, Unit
 
 
 class StoredTurns:
@@ -108,19 +32,19 @@ class StoredTurns:
         Inactive versions are found as well.
         """
         asked = {"of": claim.conversation, "ids": json.dumps(list(message_ids))}
-        rows = list((yield _SAID.query(asked)))
+        rows = list((yield SQL["turns_of_messages"].query(asked)))
         address = address_of(claim.conversation)
         channel = {"of_lane": address.lane, "of_channel": address.channel}
-        for name, part in (yield PARTS.query({"ids": asked["ids"], **channel})):
+        for name, part in (yield SQL["parts_of_messages"].query({"ids": asked["ids"], **channel})):
             wanted = encode_parts((f"{name}/{part}",))
-            rows += yield _ANSWERS.query({"of": claim.conversation, "part": wanted})
+            rows += yield SQL["turns_sent_as"].query({"of": claim.conversation, "part": wanted})
         by_id = {row[0]: row for row in rows}
         return _read_turns(by_id[number] for number in sorted(by_id))
 
     @transaction
     def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Unit[Exchange | None]:
         """Return a person's message, its answers and up to `max_turns` earlier turns."""
-        found = yield _QUESTION.query({"of": claim.conversation, "message": message_id})
+        found = yield SQL["question"].query({"of": claim.conversation, "message": message_id})
         return (yield from _load_exchange(claim.conversation, found, max_turns))
 
     @transaction
@@ -133,7 +57,7 @@ class StoredTurns:
         in the history; before it is what was gathered with it. None: unknown, or answered since.
         """
         of = {"of": conversation_key}
-        rows = yield _SENT_AS.query({**of, "part": encode_parts((part,))})
+        rows = yield SQL["sent_as"].query({**of, "part": encode_parts((part,))})
         found = decode_all("turn", rows, _with_session)
         if not found:
             return None
@@ -141,7 +65,7 @@ class StoredTurns:
         if sent.turn.role == "user":
             return (yield from _load_unanswered(conversation_key, sent, session, current))
         before = {**of, "in_session": session, "answer": sent.id}
-        questions = (yield _QUESTION_BEFORE.query(before)) if is_active else ()
+        questions = (yield SQL["question_before"].query(before)) if is_active else ()
         return (yield from _load_exchange(conversation_key, questions, max_turns))
 
     @transaction
@@ -151,7 +75,8 @@ class StoredTurns:
         What was gathered with a question precedes it in the history and has the same parts.
         Commands whose menus were sent are among them.
         """
-        return [_to_stored(row) for row in (yield _FAILED.query({"of": claim.conversation}))]
+        rows = yield SQL["failed_questions"].query({"of": claim.conversation})
+        return [_to_stored(row) for row in rows]
 
     @transaction
     def find_said_by(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
@@ -160,12 +85,12 @@ class StoredTurns:
         If nobody else has said anything, these are all turns.
         """
         asked = {"of": claim.conversation, "person": person_id}
-        if not (yield _SAID_BY_OTHERS.query(asked)):
-            return [row[0] for row in (yield _ALL.query(asked))]
+        if not (yield SQL["turn_of_others"].query(asked)):
+            return [row[0] for row in (yield SQL["all_turns"].query(asked))]
         # An answer follows the question, or another answer to it; versions follow the same turn.
-        gone = {row[0] for row in (yield _SAID_BY.query(asked))}
+        gone = {row[0] for row in (yield SQL["turns_of_person"].query(asked))}
         if gone:
-            for id_, parent in (yield _SAID_BY_US.query(asked)):
+            for id_, parent in (yield SQL["turns_of_bot"].query(asked)):
                 if parent in gone:
                     gone.add(id_)
         return sorted(gone)
@@ -173,7 +98,7 @@ class StoredTurns:
     @transaction
     def opened_parts(self, message: InboxMessage) -> Unit[Sequence[int]]:
         """Return the numbers of a message's parts that were opened, in earlier attempts too."""
-        rows = yield _SENDS.query({"names": json.dumps([message.turn])})
+        rows = yield SQL["sends_of_turns"].query({"names": json.dumps([message.turn])})
         return sorted(part for _, part, _ in rows)
 
 
@@ -183,13 +108,13 @@ def _load_unanswered(
     """Return a question whose answer failed; None if it was asked again, and is in the history."""
     if question.turn.message_id is not None:
         again = {"of": conversation, "message": question.turn.message_id}
-        if (yield _QUESTION.query(again)):
+        if (yield SQL["question"].query(again)):
             return None
     known = yield from find_parts(question.turn.sent_as)
     parts = tuple(name for name in question.turn.sent_as if name in known)
     sent_as = encode_parts(question.turn.sent_as)
     asked = {"of": conversation, "in_session": session, "question": question.id}
-    rows = yield _GATHERED.query({**asked, "sent_as": sent_as})
+    rows = yield SQL["gathered_turns"].query({**asked, "sent_as": sent_as})
     earlier = tuple(_to_stored(one).turn for one in rows)
     return Exchange(question, (), Session(session, earlier), session == current, parts)
 
@@ -200,8 +125,8 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
         return None
     [(question, (session, current, _))] = found
     asked = {"of": conversation, "in_session": session, "question": question.id}
-    before = yield _BEFORE.query({**asked, "most": max_turns})
-    later = _read_turns((yield _AFTER.query(asked)))
+    before = yield SQL["turns_before"].query({**asked, "most": max_turns})
+    later = _read_turns((yield SQL["turns_after"].query(asked)))
     answers = tuple(itertools.takewhile(lambda one: one.turn.role == "assistant", later))
     rest = later[len(answers) :]
     is_newest = session == current and all(one.turn.role == "user" for one in rest)
@@ -209,7 +134,7 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
     known = (yield from find_parts(names)) if names else {}
     versions = []
     for one in answers:
-        rows = yield _VERSIONS.query({"answer": one.id})
+        rows = yield SQL["versions"].query({"answer": one.id})
         versions.append(tuple(_read_turns(rows)))
     return Exchange(
         question,
@@ -235,7 +160,10 @@ def resolve_parts(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
 def find_parts(names: Sequence[str]) -> Unit[dict[str, str | None]]:
     """Return the platform's ids of parts; None of one that was not sent yet."""
     asked = {"names": json.dumps(sorted({name.rpartition("/")[0] for name in names}))}
-    rows = [*(yield _KEPT_IDS.query(asked)), *(yield _SENDS.query(asked))]
+    rows = [
+        *(yield SQL["kept_ids_of_turns"].query(asked)),
+        *(yield SQL["sends_of_turns"].query(asked)),
+    ]
     return {f"{name}/{part}": external_id for name, part, external_id in rows}
 
 
@@ -253,61 +181,6 @@ def _read_turns(rows: Iterable[Sequence[Any]]) -> list[StoredTurn]:
     return decode_all("turn", rows, _to_stored)
 
 
-_SET_TEXT = Statement("UPDATE turn SET text = :text WHERE id = :row")
-_SET_OBSERVED = Statement("UPDATE turn SET observed = :observed WHERE id = :row")
-_SET_FILES = Statement("UPDATE turn SET files = :files WHERE id = :row")
-_COPIED = """
-conversation, session, role, speaker_id, speaker_name, text, at, preset, preset_version, parent,
-message_id, sent_as, observed
-"""
-# The place of a turn keeps its id: the version that leaves it is copied to the end.
-_KEEP_VERSION = Statement(f"""
-INSERT INTO turn ({_COPIED}, active) SELECT {_COPIED}, false FROM turn WHERE id = :row
-""")
-_SET_VERSION = Statement("""
-UPDATE turn SET text = :text, at = :at, preset = :preset, preset_version = :preset_version,
-    sent_as = :sent_as
-WHERE id = :row
-""")
-_IS_LISTED = "id IN (SELECT value::bigint FROM jsonb_array_elements_text(:rows))"
-_SUPERSEDE = Statement(f"UPDATE turn SET active = false WHERE {_IS_LISTED}")
-_FIRST = Statement(f"SELECT min(at), min(id) FROM turn WHERE {_IS_LISTED}")
-_DELETE = Statement(f"DELETE FROM turn WHERE {_IS_LISTED}")
-_SENT_PARTS = Statement(f"SELECT sent_as FROM turn WHERE {_IS_LISTED} AND sent_as IS NOT NULL")
-# What was sent has no text any more; what never could be sent would keep it for days.
-_EMPTY_UNSENT = Statement(f"""
-UPDATE outbox SET text = '', file_text = NULL, error = NULL
-WHERE turn IN ({_NAMES}) AND state = 'dead'
-""")
-# A channel is read until the first answer in its first session: what was deleted must not come
-# back. So the rest of that session becomes the next one.
-_MOVE_UNANSWERED = Statement("""
-UPDATE turn SET session = 2
-WHERE conversation = :of AND session = 1
-    AND EXISTS (SELECT 1 FROM conversation WHERE key = :of AND session = 1)
-    AND NOT EXISTS (
-        SELECT 1 FROM turn AS question, turn AS answer
-        WHERE question.conversation = :of AND question.session = 1 AND question.role = 'user'
-            AND NOT question.observed AND answer.conversation = :of AND answer.session = 1
-            AND answer.role = 'assistant' AND answer.id > question.id
-    )
-""")
-_END_EMPTY_SESSION = Statement("""
-UPDATE conversation SET session = session + 1
-WHERE key = :of AND NOT EXISTS (
-    SELECT 1 FROM turn
-    WHERE turn.conversation = conversation.key AND turn.session = conversation.session
-)
-""")
-_DELETE_SUMMARIES = Statement(
-    "DELETE FROM summary WHERE conversation = :of AND covers_to >= :first"
-)
-_EMPTY_RECEIPTS = Statement(
-    "UPDATE receipt SET content = :content WHERE conversation = :of AND at >= :since"
-)
-_NOTE_FORGOTTEN = Statement("INSERT INTO forgotten (conversation, at) VALUES (:of, :moment)")
-
-
 def apply(conversation: str, change: HistoryChange, now: float) -> Unit[None]:
     """Change turns; summaries that cover one of them are deleted.
 
@@ -315,44 +188,44 @@ def apply(conversation: str, change: HistoryChange, now: float) -> Unit[None]:
     the text of its parts that could not be sent.
     """
     for turn_id, files in change.files.items():
-        yield _SET_FILES.query({"row": turn_id, "files": encode_files(files)})
+        yield SQL["set_files"].query({"row": turn_id, "files": encode_files(files)})
     touched = [*change.texts, *change.versions, *change.superseded, *change.deleted]
     touched += change.observed
     if not touched:
         return
-    [(since, first)] = yield _FIRST.query(_rows(touched))
+    [(since, first)] = yield SQL["first_of_listed"].query(_rows(touched))
     if first is None:
         return
-    yield _DELETE_SUMMARIES.query({"of": conversation, "first": first})
+    yield SQL["delete_summaries_from"].query({"of": conversation, "first": first})
     for turn_id, text in change.texts.items():
-        yield _SET_TEXT.query({"row": turn_id, "text": make_storable(text)})
+        yield SQL["set_text"].query({"row": turn_id, "text": make_storable(text)})
     for turn_id, is_observed in change.observed.items():
-        yield _SET_OBSERVED.query({"row": turn_id, "observed": is_observed})
+        yield SQL["set_observed"].query({"row": turn_id, "observed": is_observed})
     yield from _change_versions(change)
     if change.deleted:
         yield from _delete(conversation, change.deleted, since)
-        yield _NOTE_FORGOTTEN.query({"of": conversation, "moment": now})
+        yield SQL["note_forgotten"].query({"of": conversation, "moment": now})
 
 
 def _change_versions(change: HistoryChange) -> Unit[None]:
     for turn_id, version in change.versions.items():
         if turn_id not in change.replaced:
-            yield _KEEP_VERSION.query({"row": turn_id})
-        yield _SET_VERSION.query({"row": turn_id, **to_turn_row(version)})
+            yield SQL["keep_version"].query({"row": turn_id})
+        yield SQL["set_version"].query({"row": turn_id, **to_turn_row(version)})
     if change.restored:
-        yield _DELETE.query(_rows(change.restored))
+        yield SQL["delete_listed"].query(_rows(change.restored))
     if change.superseded:
-        yield _SUPERSEDE.query(_rows(change.superseded))
+        yield SQL["supersede_listed"].query(_rows(change.superseded))
 
 
 def _delete(conversation: str, ids: Collection[int], since: float) -> Unit[None]:
-    yield _EMPTY_RECEIPTS.query({"of": conversation, "since": since, "content": b""})
-    sent_as = [row[0] for row in (yield _SENT_PARTS.query(_rows(ids)))]
+    yield SQL["empty_receipts_since"].query({"of": conversation, "since": since, "content": b""})
+    sent_as = [row[0] for row in (yield SQL["parts_of_listed"].query(_rows(ids)))]
     names = {part.rpartition("/")[0] for parts in sent_as for part in parts.split()}
-    yield _EMPTY_UNSENT.query({"names": json.dumps(sorted(names))})
-    yield _DELETE.query(_rows(ids))
-    yield _MOVE_UNANSWERED.query({"of": conversation})
-    yield _END_EMPTY_SESSION.query({"of": conversation})
+    yield SQL["empty_unsent"].query({"names": json.dumps(sorted(names))})
+    yield SQL["delete_listed"].query(_rows(ids))
+    yield SQL["move_unanswered"].query({"of": conversation})
+    yield SQL["end_empty_session"].query({"of": conversation})
 
 
 def _rows(ids: Collection[int]) -> dict[str, str]:

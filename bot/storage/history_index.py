@@ -6,50 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from bot.chat.incoming import HISTORY_MARK, Address
 from bot.chat.session import MessagePlace
 from bot.storage.database import Database, reading, transaction
-from bot.storage.histories import PARTS
 from bot.storage.rows import TURN_COLUMNS, encode_parts
-from bot.storage.statements import SQL, Statement, Unit, pairs
-
-_MAX_TURNS = 400
-_RECEIVED = Statement("""
-SELECT conversation FROM inbox
-WHERE platform = :platform AND bot_id = :bot_id AND external_key = :external_key
-""")
-_IS_IN_CHANNEL = "(key = :channel OR key ~>=~ :branches AND key ~<~ :end_of_branches)"
-_IN_CHANNEL = f"conversation IN (SELECT key FROM conversation WHERE {_IS_IN_CHANNEL})"
-_NEWEST_OF = Statement(f"""
-SELECT conversation FROM turn WHERE speaker_id = :person AND {_IN_CHANNEL} ORDER BY id DESC LIMIT 1
-""")
-_CONVERSATIONS = Statement(f"""
-SELECT key, (SELECT count(*) FROM turn WHERE turn.conversation = conversation.key)
-FROM conversation WHERE {_IS_IN_CHANNEL}
-""")
-_SAID = Statement(f"""
-SELECT id, conversation, session, active FROM turn
-WHERE message_id IN (SELECT value FROM jsonb_array_elements_text(:ids)) AND {_IN_CHANNEL}
-ORDER BY id
-""")
-_ANSWERS = "SELECT id, conversation, session FROM turn WHERE active AND strpos(sent_as, :part) > 0"
-_ANSWERS_OF_CHANNEL = Statement(f"{_ANSWERS} AND {_IN_CHANNEL} ORDER BY id")
-_ANSWERS_OF_CONVERSATION = Statement(f"{_ANSWERS} AND conversation = :of ORDER BY id")
-_IS_LAST = Statement("""
-SELECT EXISTS (SELECT 1 FROM conversation WHERE key = :of AND session = :in_session)
-    AND NOT EXISTS (
-        SELECT 1 FROM turn
-        WHERE conversation = :of AND active AND id > :turn AND (role = 'user' OR :answered = '')
-    )
-    AND NOT EXISTS (
-        SELECT 1 FROM inbox
-        WHERE conversation = :of AND state = 'new' AND kind = 'said' AND external_key <> :answered
-    )
-""")
-_HAS_TURNS = Statement("SELECT id FROM turn WHERE conversation = :of LIMIT 1")
-_TURNS_UNTIL = Statement(f"""
-SELECT {", ".join(TURN_COLUMNS)} FROM turn
-WHERE conversation = :of AND session = (SELECT session FROM turn WHERE id = :turn) AND active
-    AND id <= :turn
-ORDER BY id DESC LIMIT {_MAX_TURNS}
-""")
+from bot.storage.statements import SQL, Unit, pairs
 
 
 class SqlHistoryIndex:
@@ -73,34 +31,36 @@ class SqlHistoryIndex:
         """
         ids = {"ids": json.dumps(list(message_ids))}
         places = []
-        for turn, key, session, is_active in (yield _SAID.query({**_branches(address), **ids})):
+        for turn, key, session, is_active in (
+            yield SQL["places_of_messages"].query({**_branches(address), **ids})
+        ):
             is_last = is_active and (yield from _is_last(turn, key, session, ""))
             places.append(MessagePlace(key, turn, is_last))
         channel = {"of_lane": address.lane, "of_channel": address.channel}
-        for name, part in (yield PARTS.query({**channel, **ids})):
+        for name, part in (yield SQL["parts_of_messages"].query({**channel, **ids})):
             places += yield from _places_of_part(address, name, f"{name}/{part}", with_copies)
         return places
 
     @reading
     def newest_of(self, address: Address, person_id: str) -> Unit[str | None]:
         """Return the conversation of the channel in which the person spoke last."""
-        rows = yield _NEWEST_OF.query({**_branches(address), "person": person_id})
+        rows = yield SQL["newest_of_person"].query({**_branches(address), "person": person_id})
         return rows[0][0] if rows else None
 
     @reading
     def conversations(self, address: Address) -> Unit[Mapping[str, int]]:
         """Return the keys of all conversations of the channel, with the number of their turns."""
-        return pairs((yield _CONVERSATIONS.query(_branches(address))))
+        return pairs((yield SQL["conversations_of_channel"].query(_branches(address))))
 
     @transaction
     def begin_branch(self, key: str, place: MessagePlace) -> Unit[None]:
         """Copy the history up to a turn to a new conversation; one that has turns keeps them."""
-        if (yield _HAS_TURNS.query({"of": key})):
+        if (yield SQL["has_turns"].query({"of": key})):
             return
-        rows = yield _TURNS_UNTIL.query({"of": place.conversation, "turn": place.turn})
+        rows = yield SQL["turns_until"].query({"of": place.conversation, "turn": place.turn})
         copy = {"conversation": key, "session": 1, "active": True}
         if rows:
-            turns = [dict(zip(TURN_COLUMNS, row, strict=True)) for row in reversed(rows)]
+            turns = [dict(zip(TURN_COLUMNS, row[1:], strict=True)) for row in reversed(rows)]
             yield SQL["append_turn"].query_many([{**copy, **turn} for turn in turns])
 
 
@@ -115,7 +75,7 @@ def _branches(address: Address) -> dict[str, object]:
 
 def _received(address: Address, external_key: str) -> Unit[str | None]:
     bot = {"platform": address.platform, "bot_id": address.bot_id}
-    rows = yield _RECEIVED.query({**bot, "external_key": external_key})
+    rows = yield SQL["conversation_of_key"].query({**bot, "external_key": external_key})
     return rows[0][0] if rows else None
 
 
@@ -126,9 +86,9 @@ def _places_of_part(
     asked_in = yield from _received(address, key)
     wanted = {"part": encode_parts((part,))}
     if asked_in is None or with_copies:
-        rows = yield _ANSWERS_OF_CHANNEL.query({**_branches(address), **wanted})
+        rows = yield SQL["answers_of_channel"].query({**_branches(address), **wanted})
     else:
-        rows = yield _ANSWERS_OF_CONVERSATION.query({"of": asked_in, **wanted})
+        rows = yield SQL["answers_of_conversation"].query({"of": asked_in, **wanted})
     if not rows and asked_in is not None:
         return [MessagePlace(asked_in, None, is_last=True)]
     places = []
@@ -144,5 +104,5 @@ def _is_last(turn: int, conversation: str, session: int, answered: str) -> Unit[
     Further answers to the message with the key `answered` do not count.
     """
     of = {"of": conversation, "in_session": session, "turn": turn, "answered": answered}
-    [[is_last]] = yield _IS_LAST.query(of)
+    [[is_last]] = yield SQL["is_last"].query(of)
     return bool(is_last)

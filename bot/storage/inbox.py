@@ -7,44 +7,13 @@ from typing import Any
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming
-from bot.chat.session import Attempt
 from bot.ports import Clock, Intake
 from bot.storage.database import Database, reading, transaction
 from bot.storage.functions import FUNCTIONS
 from bot.storage.rows import decode_all, decode_event, encode_event, event_kind
-from bot.storage.statements import SQL, Statement, Unit, pairs
+from bot.storage.statements import SQL, Unit, pairs
 
 _LISTED = ("platform", "bot_id", "external_key", "conversation", "kind", "payload")
-_CURSORS = Statement("""
-SELECT name, value AS reached FROM cursor WHERE strpos(name, :prefix) = 1
-""")
-# The attempt of a gathered message is recorded with the message that it is answered with.
-_IN_PROGRESS = Statement(f"""
-SELECT inbox.kind, inbox.payload
-FROM inbox AS named JOIN inbox ON inbox.conversation = named.conversation
-WHERE named.platform = :platform AND named.bot_id = :bot_id AND named.external_key = :external_key
-    AND named.state = 'new' AND inbox.state = 'new' AND (
-        inbox.id = named.id
-        OR inbox.id > named.id AND inbox.attempt = {Attempt.BESIDE_OTHERS:d}
-    )
-ORDER BY inbox.id
-""")
-# One value binds all conversations, so that the statement is the same for any number of them, and
-# of a long queue only its newest rows are read.
-_WAITING = Statement("""
-WITH read AS MATERIALIZED (
-    SELECT value AS conversation, coalesce((
-        SELECT waiting.id FROM inbox AS waiting
-        WHERE waiting.state = 'new' AND waiting.conversation = value
-        ORDER BY waiting.id DESC LIMIT 1 OFFSET :of_each
-    ), 0) AS left_out
-    FROM jsonb_array_elements_text(:conversations)
-)
-SELECT inbox.kind, inbox.payload FROM read JOIN inbox ON inbox.conversation = read.conversation
-WHERE inbox.state = 'new' AND inbox.id > read.left_out
-ORDER BY inbox.id DESC LIMIT :most
-""")
-"""The newest unanswered rows of conversations, a few of each."""
 
 
 class SqlInbox(Intake):
@@ -75,7 +44,7 @@ class SqlInbox(Intake):
     @override
     @reading
     def cursors(self, prefix: str) -> Unit[Mapping[str, str]]:
-        return pairs((yield _CURSORS.query_alone({"prefix": prefix})))
+        return pairs((yield SQL["cursors"].query_alone({"prefix": prefix})))
 
     @reading
     def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:
@@ -84,7 +53,9 @@ class SqlInbox(Intake):
         Nothing once it is done.
         """
         bot = {"platform": address.platform, "bot_id": address.bot_id}
-        return _events((yield _IN_PROGRESS.query_alone({**bot, "external_key": external_key})))
+        return _events(
+            (yield SQL["message_in_progress"].query_alone({**bot, "external_key": external_key}))
+        )
 
     @transaction
     def waiting(
@@ -98,7 +69,7 @@ class SqlInbox(Intake):
             of_each: the most events of one conversation.
         """
         asked = {"conversations": json.dumps(sorted(conversations)), "of_each": of_each}
-        return _events((yield _WAITING.query_alone({**asked, "most": limit})))
+        return _events((yield SQL["waiting_messages"].query_alone({**asked, "most": limit})))
 
 
 def _events(rows: Iterable[Sequence[Any]]) -> list[Incoming]:

@@ -18,7 +18,14 @@ from bot.ports import Clock
 from bot.storage import histories
 from bot.storage.database import Database, reading, transaction
 from bot.storage.functions import FUNCTIONS
-from bot.storage.rows import decode, decode_content, decode_thread, encode_content
+from bot.storage.rows import (
+    NO_MESSAGE,
+    address_columns,
+    decode,
+    decode_content,
+    decode_thread,
+    encode_content,
+)
 from bot.storage.statements import SQL, Rows, Unit, served_text
 from bot.value_class import value_class
 
@@ -37,6 +44,10 @@ class Moment:
     now: float
     """Unix seconds; PostgreSQL uses its own clock instead."""
     monotonic: float
+
+
+def moment_of(clock: Clock) -> Moment:
+    return Moment(clock.now(), clock.monotonic())
 
 
 @value_class
@@ -68,7 +79,7 @@ class SqlOutbox:
         pending); one with an unknown outcome is given as it is, to be reconciled. So is a row whose
         sender's lease has ended.
         """
-        at = self._moment()
+        at = moment_of(self._clock)
         ordered = sorted(lanes)  # in one order, so that nobody deadlocks
         if not self._database.is_sqlite:
             asked = {"lanes": ordered, **identity(self._sender)}
@@ -88,23 +99,21 @@ class SqlOutbox:
 
         `external_id` is the message that it became, None for a change of one.
         """
-        values, at = self._held(row, arrived_as=external_id), self._moment()
-        if not self._database.is_sqlite:
-            lane = {"lane": row.address.lane}
-            call = FUNCTIONS["sent"].call.query_alone({**values, **lane, **identity(self._sender)})
-            [[held, *following]] = yield call
-            if not held:
-                raise self._fenced(row)
-            return given_row(following, at)
-        changed = yield SQL["end_sent_row"].query(values)
-        if not changed:
+        at = moment_of(self._clock)
+        if self._database.is_sqlite:
+            [lane] = yield from self._change("end_sent_row", row, arrived_as=external_id)
+            return (yield from _take_next_alone(lane, self._sender, at))
+        sent = {"row": row.id, "attempt": row.attempts, "arrived_as": external_id}
+        values = {**sent, "lane": row.address.lane, **identity(self._sender)}
+        [[held, *following]] = yield FUNCTIONS["sent"].call.query_alone(values)
+        if not held:
             raise self._fenced(row)
-        return (yield from _take_next_alone(changed[0][0], self._sender, at))
+        return given_row(following, at)
 
     @transaction
     def mark_dead(self, row: OutboxRow, reason: str) -> Unit[OutboxRow | None]:
         """Note that the platform refused it for good, and take the next row of its lane."""
-        at = self._moment()
+        at = moment_of(self._clock)
         key = yield from self._give_up(row, reason)
         return (yield from _take_next(key, self._sender, at))
 
@@ -121,7 +130,7 @@ class SqlOutbox:
         Returns:
             The next row of its lane, which is that part unless it was deleted by us.
         """
-        at = self._moment()
+        at = moment_of(self._clock)
         key = yield from self._give_up(row, reason)
         if (yield SQL["deletion_of"].query({"of": key, "message": row.external_id})):
             return (yield from _take_next(key, self._sender, at))
@@ -137,7 +146,7 @@ class SqlOutbox:
 
         A notice that cannot be delivered either is given up without another one.
         """
-        at = self._moment()
+        at = moment_of(self._clock)
         key = yield from self._give_up(row, reason)
         if row.part < _NOTICE_PART:
             yield SQL["queue_once"].query(_notice(row, notice))
@@ -205,19 +214,19 @@ class SqlOutbox:
         if (yield SQL["unsent_row"].query({"of": lane})):
             yield SQL["make_due_now"].query({"of": lane, "now": self._clock.now()})
 
-    def _moment(self) -> Moment:
-        return Moment(self._clock.now(), self._clock.monotonic())
-
-    def _held(self, row: OutboxRow, **values: object) -> dict[str, object]:
-        return {"row": row.id, "sender": self._sender.owner, "attempt": row.attempts, **values}
+    def _change(self, name: str, row: OutboxRow, **values: object) -> Unit[Sequence[Any]]:
+        """Change a row by a statement; raises `Fenced` unless this sender still holds it."""
+        held = {"row": row.id, "sender": self._sender.owner, "attempt": row.attempts}
+        changed = yield SQL[name].query({**held, **values})
+        if not changed:
+            raise self._fenced(row)
+        return changed[0]
 
     def _give_up(self, row: OutboxRow, reason: str) -> Unit[str]:
         """Mark a row as dead and return its lane."""
         yield SQL["lock_lane"].query({"of": row.address.lane})
-        changed = yield SQL["end_dead_row"].query(self._held(row, error=reason[:_MAX_REASON]))
-        if not changed:
-            raise self._fenced(row)
-        return str(changed[0][0])
+        [lane] = yield from self._change("end_dead_row", row, error=reason[:_MAX_REASON])
+        return str(lane)
 
     def _later(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
         """Give a row back, due after some seconds by the clock that leases are judged by.
@@ -225,12 +234,9 @@ class SqlOutbox:
         A sender whose own clock is behind would look up an unknown outcome before the platform has
         settled it.
         """
-        due = {"seconds": seconds, "now": self._clock.now()}
         yield SQL["lock_lane"].query({"of": row.address.lane})
-        changed = yield SQL["put_off_row"].query(self._held(row, becomes=state, **due))
-        if not changed:
-            raise self._fenced(row)
-        [[key, moment]] = changed
+        due = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
+        key, moment = yield from self._change("put_off_row", row, **due)
         yield SQL["postpone_lane"].query({"of": key, "moment": moment})
 
     def _fenced(self, row: OutboxRow) -> Fenced:
@@ -247,12 +253,6 @@ def queue(
     is_in_place = "target_turn" in rows[0]
     yield (SQL["queue_in_place"] if is_in_place else SQL["queue_row"]).query_many(rows)
     return (yield from make_due(rows[0], sender, at))
-
-
-def queue_once(row: dict[str, Any]) -> Unit[int]:
-    """Append a row unless that part of that turn was queued before; return its id."""
-    [[id_]] = yield SQL["queue_once"].query(row)
-    return int(id_)
 
 
 def make_due(
@@ -323,33 +323,13 @@ def _begin(
 
 def given_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
     """Read the row that a function of the database has taken, if it took one."""
-    if columns[0] is None:
-        return None
-    row, _, _ = _to_row(tuple(columns), at)
-    return row
-
-
-def _sending_deadline(at: Moment) -> float:
-    """Return until when a row that is taken now may be sent, by the monotonic clock."""
-    return at.monotonic + SENDING_SECONDS / 2
+    return None if columns[0] is None else _to_row(tuple(columns), at)[0]
 
 
 def _notice(row: OutboxRow, text: str) -> dict[str, object]:
-    return {
-        "turn": row.turn,
-        "part": _NOTICE_PART + row.part,
-        "op": OutboxOperation.SEND,
-        "platform": row.address.platform,
-        "bot_id": row.address.bot_id,
-        "chat": row.address.chat,
-        "thread": row.address.thread,
-        "lane": row.address.lane,
-        **encode_content(MessageContent(text)),
-        "reply_to": row.reply_to,
-        "interaction": None,
-        "file_name": None,
-        "file_text": None,
-    }
+    named = {"turn": row.turn, "part": _NOTICE_PART + row.part, "op": OutboxOperation.SEND}
+    content = {**NO_MESSAGE, **encode_content(MessageContent(text)), "reply_to": row.reply_to}
+    return {**named, **address_columns(row.address), **content}
 
 
 def identity(sender: SenderIdentity | None) -> dict[str, object]:
@@ -367,22 +347,18 @@ def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, flo
     try:
         return decode(lambda one: _read_row(one, at), columns)
     except Undecodable as error:
-        id_, turn, part, _, platform, bot_id, chat, thread = columns[:8]
-        attempts = columns[12]
+        id_, turn, part, _, platform, bot_id, chat, thread, *_, attempts = columns[:13]
+        part, attempts = (one if isinstance(one, int) else 0 for one in (part, attempts))
         row = OutboxRow(
-            id=id_,
-            turn=turn,
-            address=Address(platform, chat, thread, bot_id),
-            part=part if isinstance(part, int) else 0,
-            op=OutboxOperation.SEND,
+            *(id_, turn, Address(platform, chat, thread, bot_id), part, OutboxOperation.SEND),
             content=MessageContent(""),
             reply_to=None,
             interaction=None,
             state=OutboxState.PENDING,
-            attempts=(attempts if isinstance(attempts, int) else 0) + 1,
+            attempts=attempts + 1,
             external_id=None,
             not_before=0.0,
-            send_before=_sending_deadline(at),
+            send_before=at.monotonic + SENDING_SECONDS / 2,
             problem=str(error),
         )
         return row, 0.0, None
@@ -409,6 +385,6 @@ def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, f
         not_before=not_before,
         file=None if file_name is None else Attachment(file_name, file_text),
         thread=decode_thread(buttons),
-        send_before=_sending_deadline(at),
+        send_before=at.monotonic + SENDING_SECONDS / 2,
     )
     return row, float(not_before), None if started_at is None else float(started_at)

@@ -306,9 +306,6 @@ class RedisRateLimits(RateLimits):
 
         A call that the server has counted, but not answered, then counts twice, so that a limit
         is kept all the same.
-
-        Raises:
-            TimeoutError, RedisError, OSError: the server did not answer in time, or failed.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._answer_seconds
@@ -337,8 +334,7 @@ class RedisRateLimits(RateLimits):
 
     async def _tell_releases(self) -> None:
         """Tell the server which places were given back, the first ones if there are many."""
-        told = list(itertools.islice(self._untold_releases, _RELEASES_AT_ONCE))
-        if not told:
+        if not (told := list(itertools.islice(self._untold_releases, _RELEASES_AT_ONCE))):
             return
         async with self._redis.pipeline(transaction=False) as pipeline:
             for key, holder in told:

@@ -8,13 +8,13 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 import structlog
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 from typing_extensions import override
 
 from bot.errors import TroupeError
@@ -36,9 +36,8 @@ _MAX_PAUSE_SECONDS = 15.0
 _BEAT_SECONDS = 2.0
 
 
-class _Signal(msgspec.Struct, array_like=True):
-    topic: str
-    keys: list[str]
+_Signal: TypeAlias = tuple[str, list[str]]
+"""A topic and keys."""
 
 
 class _Message(msgspec.Struct, array_like=True):
@@ -87,7 +86,7 @@ class RedisSignals(InProcessSignals):
     def publish(self, topic: str, keys: Sequence[str]) -> None:
         super().publish(topic, keys)
         with contextlib.suppress(asyncio.QueueFull):  # the server is away: others poll
-            self._queued.put_nowait(_Signal(topic, list(keys)))
+            self._queued.put_nowait((topic, list(keys)))
 
     async def run(self) -> None:
         """Send and receive until cancelled."""
@@ -106,7 +105,7 @@ class RedisSignals(InProcessSignals):
                 self._is_sending = False
                 self._add_problem(error)
                 await asyncio.sleep(pause)
-                self._drop_queued()  # by now the database was polled
+                self._take_queued(_MAX_QUEUED)  # by now the database was polled
                 pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             else:
                 self._is_sending = True
@@ -120,13 +119,10 @@ class RedisSignals(InProcessSignals):
                 signals = [await self._queued.get()]
         except TimeoutError:
             return []
-        while not self._queued.empty() and len(signals) < _MAX_SIGNALS_IN_A_MESSAGE:
-            signals.append(self._queued.get_nowait())
-        return signals
+        return signals + self._take_queued(_MAX_SIGNALS_IN_A_MESSAGE - 1)
 
-    def _drop_queued(self) -> None:
-        while not self._queued.empty():
-            self._queued.get_nowait()
+    def _take_queued(self, limit: int) -> list[_Signal]:
+        return [self._queued.get_nowait() for _ in range(min(limit, self._queued.qsize()))]
 
     async def _receive_all(self) -> None:
         pause = _PAUSE_SECONDS
@@ -180,8 +176,8 @@ class RedisSignals(InProcessSignals):
             _log.warning("signal_not_understood")
             return
         if message.sender != self._id:
-            for signal in message.signals:
-                self.receive(signal.topic, signal.keys)
+            for topic, keys in message.signals:
+                self.receive(topic, keys)
 
 
 @contextlib.asynccontextmanager
@@ -213,17 +209,10 @@ async def check_redis(url: str) -> None:
     """
     async with contextlib.aclosing(open_client(url)) as redis:
         try:
-            try:
-                await _publish_check(redis)
-            except (TimeoutError, RedisTimeoutError):  # this process may have been busy
-                await _publish_check(redis)
+            async with asyncio.timeout(_CHECK_SECONDS):
+                await redis.publish(SIGNALS_CHANNEL, _encode(_Message("check", [])))
         except (TimeoutError, RedisError, OSError) as error:
             raise TroupeError(describe_redis_error(error, redis)) from error
-
-
-async def _publish_check(redis: Redis) -> None:
-    async with asyncio.timeout(_CHECK_SECONDS):
-        await redis.publish(SIGNALS_CHANNEL, _encode(_Message("check", [])))
 
 
 async def publish_once(url: str, topic: str, keys: Sequence[str]) -> None:
@@ -232,7 +221,7 @@ async def publish_once(url: str, topic: str, keys: Sequence[str]) -> None:
     Raises:
         SettingsError: this is not the address of a Redis.
     """
-    message = _Message(secrets.token_hex(8), [_Signal(topic, list(keys))])
+    message = _Message(secrets.token_hex(8), [(topic, list(keys))])
     async with contextlib.aclosing(open_client(url)) as redis:
         with contextlib.suppress(TimeoutError, RedisError, OSError):
             async with asyncio.timeout(ANSWER_SECONDS):

@@ -4,27 +4,14 @@ Each page is a transaction that locks its rows, and a row that is as it should b
 service may run meanwhile, and a run that was interrupted goes on.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    LargeBinary,
-    Row,
-    Select,
-    Table,
-    Text,
-    literal,
-    select,
-    type_coerce,
-    update,
-)
+from sqlalchemy import Table
 
-from bot.storage.codec import TextCodec
-from bot.storage.column_types import EncryptableText, encryptable_columns
-from bot.storage.copying import Report, page_after
+from bot.storage.column_types import encryptable_columns
+from bot.storage.copying import Report
 from bot.storage.database import Database
+from bot.storage.statements import Query, Statement, Unit
 from bot.storage.tables import metadata
 
 _ROWS_PER_PAGE = 200
@@ -42,50 +29,44 @@ async def rewrite_texts(database: Database, report: Report) -> int:
     """
     total = 0
     for table in metadata.sorted_tables:
-        if columns := encryptable_columns(table):
-            rows = await _rewrite_table(database, table, columns)
+        if encryptable_columns(table):
+            rows = await _rewrite_table(database, table)
             total += rows
             report(table.name, rows)
     await database.truncate_log()
     return total
 
 
-async def _rewrite_table(database: Database, table: Table, columns: Sequence[Column[Any]]) -> int:
+async def _rewrite_table(database: Database, table: Table) -> int:
     """Return how many rows were changed."""
-    stored = [type_coerce(one, _stored_type(one)).label(one.name) for one in columns]
-    rows_as_stored = select(*table.primary_key, *stored).limit(_ROWS_PER_PAGE).with_for_update()
-    changed, last = 0, None
-    while True:
-        page = page_after(rows_as_stored, table, last)
-        rows, changed_here = await database.write(
-            lambda c, page=page: _rewrite_page(c, page, table, columns, database.codec)  # type: ignore[misc]
-        )
-        if not rows:
-            return changed
-        changed += changed_here
-        last = [getattr(rows[-1], one.name) for one in table.primary_key]
+    keys = [one.name for one in table.primary_key]
+    columns = [one.name for one in encryptable_columns(table)]
+    # Under names like `stored_text`, values are neither decoded nor encoded.
+    names = [*keys, *(f"stored_{name}" for name in columns)]
+    selected = ", ".join([*keys, *(f"{name} AS stored_{name}" for name in columns)])
+    key, last = ", ".join(keys), ", ".join(f":{name}" for name in keys)
+    end = f"ORDER BY {key} LIMIT {_ROWS_PER_PAGE} FOR UPDATE"
+    page = Statement(f"SELECT {selected} FROM {table.name} {end}")
+    next_page = Statement(f"SELECT {selected} FROM {table.name} WHERE ({key}) > ({last}) {end}")
+    update = Statement(
+        f"UPDATE {table.name} SET {', '.join(f'{name} = :stored_{name}' for name in columns)}"
+        f" WHERE ({key}) = ({last})"
+    )
 
+    def rewrite(query: Query) -> Unit[tuple[dict[str, Any] | None, int]]:
+        """Return the last row of a page, and how many rows were changed."""
+        row, changed = None, 0
+        for found in (yield query):
+            row = dict(zip(names, found, strict=True))
+            new = {name: database.codec.renewed(row[name]) for name in names[len(keys) :]}
+            if not new.items() <= row.items():
+                changed += 1
+                yield update.query({**row, **new})
+        return row, changed
 
-def _rewrite_page(
-    connection: Connection,
-    page: Select[Any],
-    table: Table,
-    columns: Sequence[Column[Any]],
-    codec: TextCodec,
-) -> tuple[Sequence[Row[Any]], int]:
-    """Return the rows of a page, and how many of them were changed."""
-    rows, changed = connection.execute(page).all(), 0
-    for row in rows:
-        old = {one: getattr(row, one.name) for one in columns}
-        new = {one: codec.renewed(value) for one, value in old.items()}
-        if new == old:
-            continue
-        changed += 1
-        is_it = [one == getattr(row, one.name) for one in table.primary_key]
-        values = {one: literal(value, _stored_type(one)) for one, value in new.items()}
-        connection.execute(update(table).where(*is_it).values(values))
-    return rows, changed
-
-
-def _stored_type(column: Column[Any]) -> Text | LargeBinary:
-    return Text() if isinstance(column.type, EncryptableText) else LargeBinary()
+    row, total = await database.run(lambda: rewrite(page.query()))
+    while row is not None:
+        query = next_page.query(row)
+        row, changed = await database.run(lambda query=query: rewrite(query))  # type: ignore[misc]
+        total += changed
+    return total

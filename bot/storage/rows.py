@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from bot.chat.incoming import (
+    Address,
     Deleted,
     Edited,
     ForgetRequested,
@@ -112,8 +113,24 @@ class _Controls(msgspec.Struct, omit_defaults=True):
 _NO_CONTROLS = _Controls()
 _decode_controls = msgspec.json.Decoder(_Controls).decode
 _decode_face = msgspec.json.Decoder(Face).decode
-NOTHING = {"text": "", "face": None, "buttons": None}
+NO_MESSAGE = {
+    "text": "",
+    "face": None,
+    "buttons": None,
+    **dict.fromkeys(("interaction", "file_name", "file_text")),
+}
 """The columns of a row without a message, such as a deletion."""
+
+
+def address_columns(address: Address) -> dict[str, object]:
+    """Return the columns of a row of the outbox that say where its message goes."""
+    return {
+        "platform": address.platform,
+        "bot_id": address.bot_id,
+        "chat": address.chat,
+        "thread": address.thread,
+        "lane": address.lane,
+    }
 
 
 def encode_content(

@@ -33,6 +33,7 @@ Rows: TypeAlias = Sequence[Sequence[Any]]
 SERVER_CLOCK = "extract(epoch FROM clock_timestamp())::float8"
 PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _HEADING = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_INCLUDED = re.compile(r"\{(\w+)\}")
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 _ONLY_POSTGRESQL = re.compile(r"::\w+| FOR UPDATE( SKIP LOCKED)?| MATERIALIZED")
 _IN_SQLITE = {
@@ -110,14 +111,24 @@ class Statement:
 
 
 def read_sections(file: str) -> dict[str, str]:
-    """Return the texts of a file of this folder by their headings, `-- name: NAME`."""
+    """Return the texts of a file of this folder by their headings, `-- name: NAME`.
+
+    `{NAME}` stands for an earlier text of the file.
+    """
     _, *parts = _HEADING.split((Path(__file__).parent / file).read_text("utf-8"))
-    texts = (_COMMENT.sub("", text).strip() for text in parts[1::2])
-    return dict(zip(parts[::2], texts, strict=True))
+    sections: dict[str, str] = {}
+    for name, text in zip(parts[::2], parts[1::2], strict=True):
+        plain = _COMMENT.sub("", text).strip()
+        sections[name] = _INCLUDED.sub(lambda found: sections.get(found[1], found[0]), plain)
+    return sections
 
 
-SQL = {name: Statement(text) for name, text in read_sections("statements.sql").items()}
-"""The statements of every message, by name."""
+SQL = {
+    name: Statement(text)
+    for file in ("statements.sql", "histories.sql")
+    for name, text in read_sections(file).items()
+}
+"""The statements of messages and histories, by name."""
 
 Encoder: TypeAlias = Callable[[TextCodec, Any], Any]
 

@@ -340,3 +340,67 @@ WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:ids))
 -- name: known_ids
 SELECT external_id FROM outbox WHERE lane = :of AND external_id IS NOT NULL
 ORDER BY id DESC LIMIT :most
+
+-- === reading, and forgetting ===
+
+-- name: newest_turns
+SELECT role, speaker_id, speaker_name, text, at, preset, preset_version, message_id, sent_as,
+    observed, files, session
+FROM turn
+WHERE conversation = :of AND session = (SELECT session FROM conversation WHERE key = :of) AND active
+ORDER BY id DESC LIMIT :most
+
+-- name: session
+SELECT session FROM conversation WHERE key = :of
+
+-- name: cursors
+SELECT name, value AS reached FROM cursor WHERE strpos(name, :prefix) = 1
+
+-- name: message_in_progress
+-- The attempt of a gathered message is recorded with the message that it is answered with: 1 is
+-- BESIDE_OTHERS.
+SELECT inbox.kind, inbox.payload
+FROM inbox AS named JOIN inbox ON inbox.conversation = named.conversation
+WHERE named.platform = :platform AND named.bot_id = :bot_id AND named.external_key = :external_key
+    AND named.state = 'new' AND inbox.state = 'new'
+    AND (inbox.id = named.id OR inbox.id > named.id AND inbox.attempt = 1)
+ORDER BY inbox.id
+
+-- name: waiting_messages
+-- The newest unanswered rows of conversations, a few of each. One value binds all conversations, so
+-- that the statement is the same for any number of them, and of a long queue only its newest rows
+-- are read.
+WITH read AS MATERIALIZED (
+    SELECT value AS conversation, coalesce((
+        SELECT waiting.id FROM inbox AS waiting
+        WHERE waiting.state = 'new' AND waiting.conversation = value
+        ORDER BY waiting.id DESC LIMIT 1 OFFSET :of_each
+    ), 0) AS left_out
+    FROM jsonb_array_elements_text(:conversations)
+)
+SELECT inbox.kind, inbox.payload FROM read JOIN inbox ON inbox.conversation = read.conversation
+WHERE inbox.state = 'new' AND inbox.id > read.left_out
+ORDER BY inbox.id DESC LIMIT :most
+
+-- name: forget_sent_messages
+DELETE FROM sent_message WHERE conversation = :of
+
+-- name: forget_receipts
+UPDATE receipt SET content = :content WHERE conversation = :of AND length(content) > 0
+
+-- name: forget_summaries
+DELETE FROM summary WHERE conversation = :of
+
+-- name: forget_unsent_rows
+-- What was sent has no text any more; what never could be sent would keep it for days.
+UPDATE outbox SET text = '', file_text = NULL, error = NULL
+WHERE lane = :of_lane AND state = 'dead' AND coalesce(thread, '') = :of_thread
+
+-- name: forget_dead_messages
+UPDATE inbox SET state = 'done', payload = NULL WHERE conversation = :of AND state = 'dead'
+
+-- name: forget_choices
+DELETE FROM choice WHERE conversation = :of
+
+-- name: forget_turns
+DELETE FROM turn WHERE conversation = :of RETURNING id

@@ -11,7 +11,6 @@ from configparser import ConfigParser
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-import asyncpg
 import pytest
 from sqlalchemy import Connection
 
@@ -25,9 +24,6 @@ from tests.support.store import answer_in
 from tests.waiting import PATIENCE_SECONDS
 
 _LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-_NEWER = "0199"
-_SET_REVISION = "UPDATE alembic_version SET version_num = '{}'"
-_WAITS = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 _UNITS = 200
 _PROCESSES = 20
 _POOLED = 40
@@ -83,7 +79,6 @@ async def test_wrong_address_is_one_line(url: str) -> None:
 
 
 @pytest.mark.service
-@pytest.mark.service
 @pytest.mark.parametrize(
     ("given", "remedy"),
     [
@@ -104,43 +99,6 @@ async def test_missing_database_and_role_are_told_with_the_remedy(
 async def test_both_pools_limit_what_a_stopped_process_can_hold(url: str) -> None:
     async with open_database(url) as database:
         assert await _limits(database) == [["20s", "5s", "10s"]] * 2
-
-
-@pytest.mark.service
-async def test_upgrade_is_repeated_after_a_deadlock_with_a_unit(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attempts = []
-    turn_is_locked = asyncio.Event()
-
-    def upgrade(connection: Connection) -> None:
-        attempts.append(1)
-        connection.exec_driver_sql("LOCK TABLE turn")
-        turn_is_locked.set()
-        while len(attempts) == 1 and not connection.exec_driver_sql(_WAITS).scalar():
-            pass  # for the unit, which then waits for this transaction
-        connection.exec_driver_sql("LOCK TABLE conversation")
-        connection.exec_driver_sql(_SET_REVISION.format(_NEWER))
-
-    async def lock_the_other_way_round() -> None:
-        async with unit.transaction():
-            await unit.execute("SET LOCAL deadlock_timeout = '1h'")  # so the upgrade finds it
-            await unit.execute("LOCK TABLE conversation IN ROW EXCLUSIVE MODE")
-            locked.set()
-            await turn_is_locked.wait()
-            await unit.execute("LOCK TABLE turn IN ROW EXCLUSIVE MODE")
-
-    locked = asyncio.Event()
-    async with open_database(url) as database, asyncio.TaskGroup() as group:
-        unit = await asyncpg.connect(to_dsn(parse_url(url)))
-        monkeypatch.setattr("bot.storage.database.NEWEST_REVISION", _NEWER)
-        monkeypatch.setattr("bot.storage.migrations.upgrade", upgrade)
-        task = group.create_task(lock_the_other_way_round())
-        await locked.wait()
-        await database.migrate()
-        await task
-        await unit.close()
-    assert len(attempts) == 2
 
 
 async def test_units_run_through_a_transaction_pooler(url: str, postgres_folder: str) -> None:
