@@ -12,22 +12,8 @@ from typing_extensions import override
 from bot.chat.access import AuditEntry
 from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
 from bot.storage.database import Database, transaction
-from bot.storage.operation import RECORD
 from bot.storage.rows import decode, decode_all
-from bot.storage.statements import Statement, Unit
-
-_SET = Statement("""
-INSERT INTO choice (scope, key, value, chosen_by, chosen_at, conversation)
-VALUES (:scope, :key, :value, :by, :at, :conversation)
-ON CONFLICT (scope, key) DO UPDATE SET value = excluded.value, chosen_by = excluded.chosen_by,
-    chosen_at = excluded.chosen_at, conversation = excluded.conversation
-""")
-_RESET = Statement("DELETE FROM choice WHERE scope = :scope AND key = :key")
-_VALUE = Statement("SELECT value FROM choice WHERE scope = :scope AND key = :key FOR UPDATE")
-_OF_SCOPES = Statement("""
-SELECT scope, key, value FROM choice
-WHERE scope IN (SELECT value FROM jsonb_array_elements_text(:scopes))
-""")
+from bot.storage.statements import SQL, Unit
 
 
 class SqlChatSettings(ChatSettings):
@@ -42,22 +28,24 @@ class SqlChatSettings(ChatSettings):
     ) -> Unit[None]:
         of, at = {"scope": scope, "key": key}, self._clock.now()
         if audited:
-            rows = yield _VALUE.query(of)
+            rows = yield SQL["locked_choice"].query(of)
             before = decode(lambda row: str(row[0]), rows[0]) if rows else ""
             if before != (value or ""):  # a command that is run again may change nothing
                 action = f"{'reset' if value is None else 'set'} {key}"
-                yield RECORD.query(asdict(AuditEntry(at, by, action, scope, before, value or "")))
+                yield SQL["record_change"].query(
+                    asdict(AuditEntry(at, by, action, scope, before, value or ""))
+                )
         if value is None:
-            yield _RESET.query(of)
+            yield SQL["reset_choice"].query(of)
         else:
             set_ = {"value": value, "by": by, "at": at, "conversation": _conversation_of(scope)}
-            yield _SET.query({**of, **set_})
+            yield SQL["set_choice"].query({**of, **set_})
 
     @override
     @transaction
     def get_scopes(self, scopes: Sequence[str]) -> Unit[Mapping[str, Mapping[str, str]]]:
         found: dict[str, dict[str, str]] = {}
-        rows = yield _OF_SCOPES.query_alone({"scopes": json.dumps(list(scopes))})
+        rows = yield SQL["choices_of_scopes"].query_alone({"scopes": json.dumps(list(scopes))})
         for scope, key, value in decode_all("setting", rows, _to_setting):
             found.setdefault(scope, {})[key] = value
         return found

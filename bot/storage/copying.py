@@ -17,7 +17,7 @@ from bot.chat.operation import HEARTBEAT_SECONDS
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.database import INSUFFICIENT_PRIVILEGE, Database
-from bot.storage.statements import Statement, Unit
+from bot.storage.statements import SQL, Unit
 from bot.storage.tables import metadata, supported_revision
 
 COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_revision]
@@ -27,10 +27,6 @@ _ROWS_PER_PAGE = 500
 _SEEN_SECONDS = 3 * HEARTBEAT_SECONDS
 """How recent a report must be for its process to count as running."""
 
-_HELD = Statement("""
-SELECT key FROM conversation WHERE owner IS NOT NULL AND lease_until > :now LIMIT 1
-""")
-_SEEN = Statement(f"SELECT owner FROM node WHERE seen_at > :now - {_SEEN_SECONDS} LIMIT 1")
 
 Row = Mapping[str, Any]
 Report = Callable[[str, int], None]
@@ -131,10 +127,10 @@ def _count(connection: Connection, table: Table) -> int:
 
 def _is_in_use(is_sqlite: bool) -> Unit[bool]:
     asked = {"now": SystemClock().now()}
-    if (yield _HELD.query(asked)):
+    if (yield SQL["held_conversation"].query(asked)):
         return True
     # For SQLite, the lock on the data directory answers this.
-    return not is_sqlite and bool((yield _SEEN.query(asked)))
+    return not is_sqlite and bool((yield SQL["seen_node"].query(asked)))
 
 
 def _continue_ids(connection: Connection, table: Table) -> None:

@@ -11,40 +11,9 @@ from bot.errors import Undecodable
 from bot.ports import Clock
 from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import decode, decode_event, encode_event
-from bot.storage.statements import SQL, Statement, Unit
+from bot.storage.statements import SQL, Unit
 
 _IN, _OUT = "in", "out"
-_MAX_REFUSALS = 8
-_SET_ASIDE = """
-SELECT id, conversation, kind, received_at, crashes, payload, platform, bot_id
-FROM inbox WHERE state = 'dead'
-"""
-_RECEIVED = Statement(f"{_SET_ASIDE} ORDER BY id")
-_EVENT = Statement(f"{_SET_ASIDE} AND id = :row")
-_FINISH = Statement("""
-UPDATE inbox SET state = 'done', payload = NULL WHERE id = :row AND state = 'dead' RETURNING id
-""")
-# A row that was dropped has no error any more: it only keeps its place in its turn.
-_IS_LISTED = "state = 'dead' AND error IS NOT NULL"
-_THIS = f"WHERE id = :row AND {_IS_LISTED}"
-_UNSENT = Statement(f"""
-SELECT id, lane, op, started_at, error FROM outbox WHERE {_IS_LISTED} ORDER BY id
-""")
-_REFUSALS = Statement(f"""
-SELECT error FROM outbox WHERE {_IS_LISTED} AND lane = :of ORDER BY id DESC LIMIT {_MAX_REFUSALS}
-""")
-_TEXT = Statement(f"SELECT text FROM outbox {_THIS}")
-_LANE_OF = Statement(f"SELECT lane FROM outbox {_THIS}")
-# It may have arrived although nobody knows: it is looked for before it is sent again.
-_SEND_AGAIN = Statement(f"""
-UPDATE outbox SET state = 'unknown', attempts = 0, not_before = 0, error = NULL, owner = NULL
-{_THIS} RETURNING id
-""")
-_DROP = Statement(f"""
-UPDATE outbox SET error = NULL, text = '', file_name = NULL, file_text = NULL, face = NULL,
-    buttons = NULL
-{_THIS} RETURNING id
-""")
 
 
 class DeadLetters:
@@ -57,14 +26,14 @@ class DeadLetters:
     @reading
     def all(self) -> Unit[Sequence[DeadLetter]]:
         """Return all of them, without what people wrote."""
-        received = [_to_received(row) for row in (yield _RECEIVED.query_alone())]
-        unsent = yield _UNSENT.query_alone()
+        received = [_to_received(row) for row in (yield SQL["dead_messages"].query_alone())]
+        unsent = yield SQL["dead_rows"].query_alone()
         return received + [decode(_to_unsent, row) for row in unsent]
 
     @reading
     def refusals(self, lane: str) -> Unit[Sequence[str]]:
         """Return why the newest parts of a lane were not delivered, each reason once."""
-        rows = yield _REFUSALS.query_alone({"of": lane})
+        rows = yield SQL["refusals"].query_alone({"of": lane})
         return tuple(dict.fromkeys(decode(_first, row) for row in rows))
 
     @reading
@@ -73,7 +42,9 @@ class DeadLetters:
         kind, row = _parse(name)
         if not kind:
             return None
-        found = yield (_TEXT if kind == _OUT else _EVENT).query({"row": row})
+        found = yield (SQL["dead_text"] if kind == _OUT else SQL["dead_message"]).query(
+            {"row": row}
+        )
         if not found:
             return None
         if kind == _OUT:
@@ -99,13 +70,13 @@ class DeadLetters:
     def drop(self, name: str) -> Unit[bool]:
         """Delete the content of one for good; return False if there is none of that name."""
         kind, row = _parse(name)
-        statement = _DROP if kind == _OUT else _FINISH
+        statement = SQL["drop_dead_row"] if kind == _OUT else SQL["drop_dead_message"]
         return bool(kind and (yield statement.query({"row": row})))
 
     def _receive_again(self, row: int) -> Unit[str | None]:
         """Receive an event once more, under another key: its turn has been told its failure."""
-        found = yield _EVENT.query({"row": row})
-        if not found or not (yield _FINISH.query({"row": row})):
+        found = yield SQL["dead_message"].query({"row": row})
+        if not found or not (yield SQL["drop_dead_message"].query({"row": row})):
             return None
         event, now = _event(found[0]), self._clock.now()
         event = replace(event, external_key=f"{event.external_key}:again{secrets.token_hex(3)}")
@@ -122,12 +93,12 @@ class DeadLetters:
         return key
 
     def _send_again(self, row: int) -> Unit[str | None]:
-        found = yield _LANE_OF.query({"row": row})
+        found = yield SQL["lane_of_dead_row"].query({"row": row})
         if not found:
             return None
         key: str = found[0][0]
         yield SQL["make_due_now"].query({"of": key, "now": self._clock.now()})
-        return key if (yield _SEND_AGAIN.query({"row": row})) else None
+        return key if (yield SQL["send_dead_row_again"].query({"row": row})) else None
 
 
 def _parse(name: str) -> tuple[str, int]:

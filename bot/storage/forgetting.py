@@ -28,8 +28,8 @@ from bot.errors import StoreError, Undecodable
 from bot.ports import Clock
 from bot.storage.database import Database, reading
 from bot.storage.inbox import SqlInbox
-from bot.storage.rows import TURN_COLUMNS, decode, decode_all, decode_event, to_turn
-from bot.storage.statements import Statement, Unit, pairs
+from bot.storage.rows import decode, decode_all, decode_event, to_turn
+from bot.storage.statements import SQL, Unit, pairs
 
 FILE_NAME = "forgotten.jsonl"
 
@@ -99,34 +99,6 @@ def _read(file: Path) -> Iterator[Tombstone]:
             ) from None
 
 
-_CONVERSATIONS = Statement("""
-SELECT DISTINCT conversation FROM turn WHERE speaker_id = :person ORDER BY conversation
-""")
-_LINES = Statement(f"""
-SELECT {", ".join(TURN_COLUMNS)}, id, conversation FROM turn
-WHERE speaker_id = :person AND active ORDER BY id
-""")
-_SET_ASIDE = Statement("SELECT id, kind, payload FROM inbox WHERE state = 'dead'")
-_DROP_NOTES = Statement("DELETE FROM message_note WHERE person = :person")
-_DROP_SET_ASIDE = Statement("""
-UPDATE inbox SET state = 'done', payload = NULL
-WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:rows))
-""")
-_DESCRIPTIONS = Statement("""
-SELECT scope, value FROM choice
-WHERE key = 'persona' AND (scope = :person OR scope ~>=~ :anywhere AND scope ~<~ :end_of_anywhere)
-""")
-_SINCE = Statement("SELECT id, conversation FROM forgotten WHERE at >= :since")
-_OF_CHANNEL = Statement("""
-SELECT key FROM conversation
-WHERE key = :channel OR strpos(key, :topics) = 1 OR strpos(key, :branches) = 1
-ORDER BY key
-""")
-_OF_SERVER = Statement("""
-SELECT DISTINCT conversation FROM receipt WHERE server = :server ORDER BY conversation
-""")
-
-
 def _record_nothing(_: Tombstone) -> None:
     return
 
@@ -146,7 +118,7 @@ class PersonalData:
 
     async def conversations(self, person_id: str) -> Sequence[str]:
         """Return the keys of the conversations in which the person has said something."""
-        rows = await self._database.fetch(_CONVERSATIONS, person=person_id)
+        rows = await self._database.fetch(SQL["conversations_of_person"], person=person_id)
         return [row[0] for row in rows]
 
     async def forget_outside_histories(self, person_id: str) -> None:
@@ -156,11 +128,11 @@ class PersonalData:
         """
 
         def unit() -> Unit[None]:
-            rows = yield _SET_ASIDE.query()
+            rows = yield SQL["messages_set_aside"].query()
             gone = [id_ for id_, kind, payload in rows if _is_by(person_id, kind, payload)]
-            yield _DROP_SET_ASIDE.query({"rows": json.dumps(gone)})
+            yield SQL["drop_messages_set_aside"].query({"rows": json.dumps(gone)})
             # Notes quote messages that were ignored, of which nothing else is stored.
-            yield _DROP_NOTES.query({"person": person_id})
+            yield SQL["drop_notes_of_person"].query({"person": person_id})
 
         self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
         await self._database.run(unit)
@@ -170,7 +142,7 @@ class PersonalData:
     def lines(self, person_id: str) -> Unit[Sequence[tuple[str, Turn]]]:
         """Return what the person said, oldest first, each with the key of its conversation."""
         lines: dict[object, tuple[str, Turn]] = {}
-        rows = yield _LINES.query_alone({"person": person_id})
+        rows = yield SQL["lines_of_person"].query_alone({"person": person_id})
         for id_, key, one in decode_all("turn", rows, lambda row: (*row[-2:], to_turn(row))):
             channel = address_of(key).channel  # branches of a conversation have copies
             place = id_ if one.message_id is None else (channel, one.message_id)
@@ -181,7 +153,7 @@ class PersonalData:
     def descriptions(self, person_id: str) -> Unit[Mapping[str, str]]:
         """Return what the person said about themselves with /me, by the scope of the setting."""
         anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
-        rows = yield _DESCRIPTIONS.query_alone({"person": person_id, **anywhere})
+        rows = yield SQL["descriptions"].query_alone({"person": person_id, **anywhere})
         return {row[0]: decode(lambda row: str(row[1]), row) for row in rows}
 
     @reading
@@ -190,7 +162,7 @@ class PersonalData:
 
         The keys are numbers that never return.
         """
-        return pairs((yield _SINCE.query_alone({"since": moment})))
+        return pairs((yield SQL["forgotten_since"].query_alone({"since": moment})))
 
 
 def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
@@ -206,12 +178,14 @@ def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
 async def conversations_of_channel(database: Database, channel: str) -> Sequence[str]:
     """Return the conversations of a channel, with those of its topics and other histories."""
     within = {"topics": f"{channel}:", "branches": f"{channel}{HISTORY_MARK}"}
-    return [row[0] for row in await database.fetch(_OF_CHANNEL, channel=channel, **within)]
+    return [
+        row[0] for row in await database.fetch(SQL["keys_of_channel"], channel=channel, **within)
+    ]
 
 
 async def conversations_of_server(database: Database, server: str) -> Sequence[str]:
     """Return the conversations of a server in which something was answered in 400 days."""
-    return [row[0] for row in await database.fetch(_OF_SERVER, server=server)]
+    return [row[0] for row in await database.fetch(SQL["keys_of_server"], server=server)]
 
 
 async def request_deletion(

@@ -9,26 +9,7 @@ from collections.abc import Sequence
 
 from bot.ports import Clock
 from bot.storage.database import Database, reading, transaction
-from bot.storage.statements import Statement, Unit
-
-_TAKE = Statement("""
-INSERT INTO role_lease (role, owner, lease_until, held_since)
-VALUES (:role, :owner, :now + :seconds, :now)
-ON CONFLICT (role) DO UPDATE SET owner = excluded.owner, lease_until = excluded.lease_until,
-    held_since = CASE
-        WHEN role_lease.owner = excluded.owner AND role_lease.lease_until >= :now
-        THEN role_lease.held_since
-        ELSE :now
-    END
-WHERE role_lease.owner = excluded.owner OR role_lease.lease_until < :now
-RETURNING role
-""")
-_RELEASE = Statement("""
-UPDATE role_lease SET lease_until = 0 WHERE role = :role AND owner = :owner
-""")
-_HELD = Statement("""
-SELECT role FROM role_lease WHERE strpos(role, :prefix) = 1 AND lease_until >= :now
-""")
+from bot.storage.statements import SQL, Unit
 
 
 class SqlRoleLeases:
@@ -48,25 +29,21 @@ class SqlRoleLeases:
             StoreError: It is not known whether this process holds it.
         """
         asked = {"role": role, "owner": self._owner, "seconds": seconds}
-        return bool((yield _TAKE.query({**asked, "now": self._clock.now()})))
+        return bool((yield SQL["take_role"].query({**asked, "now": self._clock.now()})))
 
     @transaction
     def release(self, role: str) -> Unit[None]:
         """Give back a lease, if this process holds it, so that another one need not wait."""
-        yield _RELEASE.query({"role": role, "owner": self._owner})
+        yield SQL["release_role"].query({"role": role, "owner": self._owner})
 
     @reading
     def held(self, prefix: str) -> Unit[Sequence[str]]:
         """Return the roles with this beginning that any process holds; raises `StoreError`."""
-        rows = yield _HELD.query_alone({"prefix": prefix, "now": self._clock.now()})
+        rows = yield SQL["held_roles"].query_alone({"prefix": prefix, "now": self._clock.now()})
         return [row[0] for row in rows]
 
 
 _INSTALLATION = ""  # where no platform is meant
-_CLAIM = Statement("""
-INSERT INTO first_bot (platform, account) VALUES (:platform, :account) ON CONFLICT DO NOTHING
-""")
-_FIRST = Statement("SELECT account FROM first_bot WHERE platform = :platform")
 
 
 async def read_installation_id(database: Database) -> str:
@@ -85,6 +62,6 @@ async def resolve_bot_id(database: Database, platform: str, account: str) -> str
 
 def _first(platform: str, account: str) -> Unit[str]:
     """Return the first account of a platform: this one, unless there was an earlier one."""
-    yield _CLAIM.query({"platform": platform, "account": account})
-    [[first]] = yield _FIRST.query({"platform": platform})
+    yield SQL["claim_first_bot"].query({"platform": platform, "account": account})
+    [[first]] = yield SQL["first_bot"].query({"platform": platform})
     return str(first)

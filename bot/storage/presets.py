@@ -10,22 +10,9 @@ from bot.chat.session import PresetVersion
 from bot.ports import Clock
 from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import decode
-from bot.storage.statements import Statement, Unit, insert_into
+from bot.storage.statements import SQL, Unit
 
-_NEWEST = Statement("""
-SELECT version, sha256, content FROM preset_version WHERE name = :name
-ORDER BY version DESC LIMIT 1
-""")
-_CONTENT = Statement("SELECT content FROM preset_version WHERE name = :name AND version = :version")
 _DELETED = hashlib.sha256(b"").hexdigest()
-_HISTORY = Statement("""
-SELECT version, first_seen_at FROM preset_version WHERE name = :name AND sha256 <> :deleted
-ORDER BY version DESC LIMIT :most
-""")
-_INSERT = Statement(
-    insert_into("preset_version", ("name", "version", "sha256", "content", "first_seen_at"))
-    + " ON CONFLICT DO NOTHING"
-)
 
 
 class PresetVersions:
@@ -50,41 +37,34 @@ class PresetVersions:
         sha256 = hashlib.sha256(preset.content.encode()).hexdigest()
         row = {"name": preset.name, "sha256": sha256, "content": preset.content}
         while True:
-            newest = yield _NEWEST.query(row)
+            newest = yield SQL["newest_preset"].query(row)
             if newest and newest[0][1] == sha256:
                 return int(newest[0][0])
             number = max(preset.version, newest[0][0] + 1 if newest else 1)
             # A process that starts at the same time may have taken the number: then try again.
-            yield _INSERT.query({**row, "version": number, "first_seen_at": self._clock.now()})
+            yield SQL["add_preset"].query(
+                {**row, "version": number, "first_seen_at": self._clock.now()}
+            )
 
     @reading
     def newest(self, name: str) -> Unit[PresetVersion | None]:
         """Return the newest version, None if the service never started with such a preset."""
-        rows = yield _NEWEST.query_alone({"name": name})
+        rows = yield SQL["newest_preset"].query_alone({"name": name})
         return decode(lambda row: PresetVersion(name, row[2], row[0]), rows[0]) if rows else None
 
     @reading
     def find(self, name: str, version: int) -> Unit[PresetVersion | None]:
         """Return a version, or None."""
-        rows = yield _CONTENT.query_alone({"name": name, "version": version})
+        rows = yield SQL["preset_content"].query_alone({"name": name, "version": version})
         return decode(lambda row: PresetVersion(name, row[0], version), rows[0]) if rows else None
 
     @reading
     def history(self, name: str, limit: int) -> Unit[Sequence[tuple[int, float]]]:
         """Return the newest numbers, newest first, and when each was first seen (Unix seconds)."""
-        rows = yield _HISTORY.query_alone({"name": name, "deleted": _DELETED, "most": limit})
+        rows = yield SQL["preset_history"].query_alone(
+            {"name": name, "deleted": _DELETED, "most": limit}
+        )
         return [(version, first_seen_at) for version, first_seen_at in rows]
-
-
-_DRAFT = ("name", "base_version", "revision", "content", "updated_at", "source_name", "source")
-_DRAFTS = Statement(f"SELECT {', '.join(_DRAFT[:5])} FROM preset_draft ORDER BY name")
-_BY_NAME = Statement(f"SELECT {', '.join(_DRAFT)} FROM preset_draft WHERE name = :name")
-_ADD = Statement(insert_into("preset_draft", _DRAFT) + " ON CONFLICT DO NOTHING RETURNING name")
-_UPDATE = Statement(f"""
-UPDATE preset_draft SET {", ".join(f"{name} = :{name}" for name in _DRAFT[1:])}
-WHERE name = :name AND revision = :revision - 1 RETURNING name
-""")
-_DELETE = Statement("DELETE FROM preset_draft WHERE name = :name RETURNING name")
 
 
 class PresetDrafts:
@@ -96,12 +76,12 @@ class PresetDrafts:
     @reading
     def all(self) -> Unit[Sequence[PresetDraft]]:
         """Return every draft by name, without the files that they were imported from."""
-        rows = yield _DRAFTS.query_alone()
+        rows = yield SQL["drafts"].query_alone()
         return [decode(lambda row: PresetDraft(*row), row) for row in rows]
 
     @reading
     def find(self, name: str) -> Unit[PresetDraft | None]:
-        rows = yield _BY_NAME.query_alone({"name": make_storable(name)})
+        rows = yield SQL["draft"].query_alone({"name": make_storable(name)})
         return decode(_to_draft, rows[0]) if rows else None
 
     @transaction
@@ -120,12 +100,14 @@ class PresetDrafts:
             "source_name": source and make_storable(source.name),
             "source": source and source.content,
         }
-        return bool((yield (_ADD if draft.revision == 1 else _UPDATE).query(row)))
+        return bool(
+            (yield (SQL["add_draft"] if draft.revision == 1 else SQL["update_draft"]).query(row))
+        )
 
     @transaction
     def delete(self, name: str) -> Unit[bool]:
         """Return whether there was one."""
-        return bool((yield _DELETE.query({"name": make_storable(name)})))
+        return bool((yield SQL["delete_draft"].query({"name": make_storable(name)})))
 
 
 def _to_draft(row: Sequence[Any]) -> PresetDraft:

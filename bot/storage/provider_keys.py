@@ -4,13 +4,8 @@ from collections.abc import Callable, Sequence
 
 from bot.ports import Clock
 from bot.storage.database import Database, reading, transaction
-from bot.storage.statements import Statement, Unit, insert_into
+from bot.storage.statements import SQL, Unit
 from bot.value_class import value_class
-
-_ADD = Statement(insert_into("provider_key", ("provider", "token", "added_at")))
-_ALL = Statement("SELECT id, provider, token, added_at FROM provider_key ORDER BY id")
-_REPLACE = Statement("UPDATE provider_key SET token = :token WHERE id = :row")
-_REMOVE = Statement("DELETE FROM provider_key WHERE id = :row RETURNING id")
 
 
 @value_class
@@ -32,22 +27,24 @@ class ProviderKeys:
 
     @transaction
     def add(self, provider: str, token: str) -> Unit[None]:
-        yield _ADD.query({"provider": provider, "token": token, "added_at": self._clock.now()})
+        yield SQL["add_key"].query(
+            {"provider": provider, "token": token, "added_at": self._clock.now()}
+        )
 
     @reading
     def read(self) -> Unit[Sequence[StoredKey]]:
         """Return all keys, oldest first."""
-        return [StoredKey(*row) for row in (yield _ALL.query_alone())]
+        return [StoredKey(*row) for row in (yield SQL["keys"].query_alone())]
 
     @transaction
     def remove(self, number: int) -> Unit[bool]:
         """Remove a key; return False if there is none of this number."""
-        return bool((yield _REMOVE.query({"row": number})))
+        return bool((yield SQL["remove_key"].query({"row": number})))
 
     @transaction
     def replace_tokens(self, renew: Callable[[str, str], str]) -> Unit[int]:
         """Replace every token, or none if `renew` raises; return their number."""
-        keys = yield _ALL.query()
+        keys = yield SQL["keys"].query()
         for number, provider, token, _ in keys:
-            yield _REPLACE.query({"row": number, "token": renew(provider, token)})
+            yield SQL["replace_key"].query({"row": number, "token": renew(provider, token)})
         return len(keys)

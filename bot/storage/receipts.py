@@ -12,33 +12,13 @@ from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
 from bot.storage.database import Database, reading
 from bot.storage.rows import decode_all
-from bot.storage.statements import Rows, Statement, Unit
+from bot.storage.statements import SQL, Rows, Unit
 
 _COMPRESSION_LEVEL = 1  # half the time for a tenth more space
 _WINDOW_BITS, _MEMORY_LEVEL = 13, 6
 """The defaults clear 268 KB of memory for each receipt, which takes longer than compressing it."""
-_SECONDS_TO_FINISH = 600.0
-"""How long after its last word an answer may be stored, while other characters answer too."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Receipt).decode
-
-_KEPT = "SELECT id, content FROM receipt WHERE conversation = :of AND length(content) > 0"
-_NEWEST = Statement(f"""
-{_KEPT} AND turn = (
-    SELECT turn FROM receipt WHERE conversation = :of AND length(content) > 0
-    ORDER BY id DESC LIMIT 1
-)
-ORDER BY id
-""")
-_OF_ANSWER = Statement(f"""
-{_KEPT} AND turn = (
-    SELECT turn FROM receipt
-    WHERE conversation = :of AND at >= :at AND at < :at + {_SECONDS_TO_FINISH}
-        AND length(content) > 0
-    ORDER BY id LIMIT 1
-)
-ORDER BY id
-""")
 
 
 def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict[str, object]:
@@ -89,12 +69,14 @@ class Receipts:
     @reading
     def newest(self, conversation: str) -> Unit[Sequence[tuple[int, Receipt]]]:
         """Return the receipts of the last answered message: one for each character."""
-        return _decode_rows((yield _NEWEST.query_alone({"of": conversation})))
+        return _decode_rows((yield SQL["newest_receipts"].query_alone({"of": conversation})))
 
     @reading
     def of_answer(self, conversation: str, at: float) -> Unit[Sequence[tuple[int, Receipt]]]:
         """Return the receipts of what was answered at or right after a moment, in Unix seconds."""
-        return _decode_rows((yield _OF_ANSWER.query_alone({"of": conversation, "at": at})))
+        return _decode_rows(
+            (yield SQL["receipts_of_answer"].query_alone({"of": conversation, "at": at}))
+        )
 
 
 def _decode_rows(rows: Rows) -> list[tuple[int, Receipt]]:

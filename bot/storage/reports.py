@@ -26,41 +26,15 @@ from bot.chat.session import Turn
 from bot.ports import Clock
 from bot.storage.database import Database, reading
 from bot.storage.receipts import decode_receipt
-from bot.storage.rows import TURN_COLUMNS, decode, decode_all, to_turn
-from bot.storage.statements import Rows, Statement, Unit
+from bot.storage.rows import decode, decode_all, to_turn
+from bot.storage.statements import SQL, Rows, Statement, Unit
 
 _ROWS_PER_READ = 500
 _MAX_ROWS_SEARCHED = 4000
 """Decoding this many receipts takes about a third of a second."""
 _SECONDS_TO_FINISH = 600.0
 """How long after an answer's last word its receipt may be stored: others answer meanwhile."""
-_MAX_TURNS = 1000
-"""Before an answer; a prompt holds no more than a part of them."""
-
 _ANSWER = "SELECT id, conversation, at, content FROM receipt WHERE length(content) > 0"
-_BY_ID = Statement(f"{_ANSWER} AND id = :number")
-_BEFORE = Statement("""
-SELECT id FROM receipt
-WHERE conversation = :of AND id < :number AND preset = :preset AND length(content) > 0
-ORDER BY id DESC LIMIT 1
-""")
-# A row keeps when its last attempt was begun, which is the one that was sent.
-_DELIVERY = Statement("""
-SELECT max(started_at), count(*) FILTER (WHERE state NOT IN ('sent', 'dead')) FROM outbox
-WHERE turn = (SELECT turn FROM receipt WHERE id = :number)
-""")
-_TURN = ", ".join(TURN_COLUMNS)
-_ANSWERS = Statement(f"""
-SELECT {_TURN}, session, parent FROM turn
-WHERE conversation = :of AND preset = :preset AND role = 'assistant'
-    AND at BETWEEN :since AND :until
-ORDER BY at DESC, id DESC
-""")
-_EARLIER = Statement(f"""
-SELECT {_TURN}, id, parent FROM turn
-WHERE conversation = :of AND session = :in_session AND id <= :newest
-ORDER BY id DESC LIMIT {_MAX_TURNS}
-""")
 _CONDITIONS = {
     "conversation": "conversation = :conversation",
     "preset": "preset = :preset",
@@ -98,14 +72,14 @@ class AnswerLog:
     @reading
     def find(self, number: int) -> Unit[StoredAnswer | None]:
         """Return an answer; None if it does not exist or its text was deleted."""
-        rows = yield _BY_ID.query_alone({"number": number})
+        rows = yield SQL["answer"].query_alone({"number": number})
         return next(iter(decode_all("receipt", rows, _stored_answer)), None)
 
     @reading
     def find_before(self, answer: StoredAnswer) -> Unit[int | None]:
         """Return the number of the same preset's answer before this one in its conversation."""
         of = {"of": answer.conversation, "preset": answer.receipt.preset}
-        rows = yield _BEFORE.query_alone({**of, "number": answer.number})
+        rows = yield SQL["answer_before"].query_alone({**of, "number": answer.number})
         return rows[0][0] if rows else None
 
     @reading
@@ -115,7 +89,7 @@ class AnswerLog:
         None: not all of it was sent yet, or that is not stored any more. Where several characters
         answered the same message, their messages count as one answer.
         """
-        [[sent_at, unsent]] = yield _DELIVERY.query_alone({"number": answer.number})
+        [[sent_at, unsent]] = yield SQL["delivery_of_answer"].query_alone({"number": answer.number})
         return None if unsent else sent_at
 
     @reading
@@ -126,13 +100,13 @@ class AnswerLog:
         """
         one, of = answer.receipt, {"of": answer.conversation}
         times = {"since": answer.at - _SECONDS_TO_FINISH, "until": answer.at}
-        rows = yield _ANSWERS.query({**of, **times, "preset": one.preset})
+        rows = yield SQL["answers_around"].query({**of, **times, "preset": one.preset})
         found = decode_all("turn", rows, lambda row: (to_turn(row), row[-2], row[-1]))
         same = (places for said, *places in found if said.text == one.answer)
         session, parent = next(same, (None, None))
         if session is None or parent is None:
             return None
-        earlier = yield _EARLIER.query({**of, "in_session": session, "newest": parent})
+        earlier = yield SQL["earlier_turns"].query({**of, "in_session": session, "newest": parent})
         turns = _ancestors(earlier, parent)
         return recorded_scene(answer.conversation, session, turns, one.scopes, one.preset)
 
@@ -195,54 +169,6 @@ def _ancestors(rows: Iterable[Sequence[Any]], newest: int) -> list[Turn]:
     return found[::-1]
 
 
-_SESSIONS = Statement("""
-SELECT session, count(*), min(at), max(at) FROM turn WHERE conversation = :of AND active
-GROUP BY session ORDER BY session DESC LIMIT :most
-""")
-_PEOPLE = Statement("""
-SELECT speaker_id, speaker_name FROM turn
-WHERE id IN (
-    SELECT max(id) FROM turn WHERE conversation = :of AND speaker_id IS NOT NULL
-    GROUP BY speaker_id
-)
-ORDER BY id DESC LIMIT :most
-""")
-_TURNS = Statement(
-    f"SELECT {_TURN}, session FROM turn WHERE conversation = :of AND active ORDER BY id"
-)
-_QUEUES = Statement("""
-SELECT count(*), min(ready_since), coalesce(sum(CASE WHEN lease_until > :now THEN 1 ELSE 0 END), 0)
-FROM conversation WHERE ready_since IS NOT NULL
-""")
-_UNSENT = Statement("""
-SELECT (SELECT count(*) FROM lane WHERE due_at IS NOT NULL),
-    (SELECT count(*) FROM outbox WHERE state NOT IN ('sent', 'dead'))
-""")
-_AGES = Statement("""
-SELECT :now - (SELECT min(ready_since) FROM conversation WHERE ready_since IS NOT NULL),
-    :now - (SELECT min(due_at) FROM lane WHERE due_at IS NOT NULL)
-""")
-_MESSAGE = Statement("""
-SELECT received_at, state = 'done', crashes FROM inbox
-WHERE platform = :platform AND bot_id = :bot_id AND external_key = :external_key
-""")
-_MESSAGE_PARTS = Statement("""
-SELECT part, op, state, attempts, error FROM outbox WHERE turn = :of ORDER BY part, id
-""")
-_CHANNELS = Statement("""
-SELECT newest.conversation, newest.answers, newest.id, receipt.at, receipt.preset
-FROM (
-    SELECT conversation, count(*) AS answers, max(id) AS id FROM receipt GROUP BY conversation
-) AS newest JOIN receipt ON receipt.id = newest.id
-ORDER BY newest.id DESC LIMIT :most
-""")
-# Without what people say about themselves.
-_SETTINGS = Statement("""
-SELECT scope, key, value, chosen_by, chosen_at FROM choice WHERE key NOT LIKE 'persona%'
-ORDER BY scope, key
-""")
-
-
 class ServiceState:
     """The backlog of an installation, its channels, and what was said in them."""
 
@@ -253,8 +179,8 @@ class ServiceState:
     @reading
     def queues(self) -> Unit[QueueState]:
         """Return how much is waiting."""
-        [[waiting, oldest, held]] = yield _QUEUES.query({"now": self._clock.now()})
-        [[lanes, unsent]] = yield _UNSENT.query()
+        [[waiting, oldest, held]] = yield SQL["queues"].query({"now": self._clock.now()})
+        [[lanes, unsent]] = yield SQL["unsent_counts"].query()
         return QueueState(waiting, oldest, held, lanes, unsent)
 
     @reading
@@ -263,7 +189,7 @@ class ServiceState:
 
         In seconds; 0 where nothing waits.
         """
-        [[conversations, lanes]] = yield _AGES.query_alone({"now": self._clock.now()})
+        [[conversations, lanes]] = yield SQL["queue_ages"].query_alone({"now": self._clock.now()})
         return max(0.0, conversations or 0.0), max(0.0, lanes or 0.0)
 
     @reading
@@ -272,37 +198,37 @@ class ServiceState:
         source, _, external_key = turn.partition(":")
         platform, _, bot_id = source.partition("@")
         named = {"platform": platform, "bot_id": bot_id, "external_key": external_key}
-        rows = yield _MESSAGE.query(named)
+        rows = yield SQL["traced_message"].query(named)
         received_at, is_done, crashes = rows[0] if rows else (None, True, 0)
-        parts = yield _MESSAGE_PARTS.query({"of": turn})
+        parts = yield SQL["traced_parts"].query({"of": turn})
         delivered = [decode(lambda row: DeliveredPart(*row), row) for row in parts]
         return MessageTrace(received_at, bool(is_done), crashes, delivered)
 
     @reading
     def channels(self, limit: int) -> Unit[Sequence[KnownChannel]]:
         """Return the channels with answers, those with the newest answers first."""
-        return [KnownChannel(*row) for row in (yield _CHANNELS.query_alone({"most": limit}))]
+        return [KnownChannel(*row) for row in (yield SQL["channels"].query_alone({"most": limit}))]
 
     @reading
     def chat_settings(self) -> Unit[Sequence[MadeSetting]]:
         """Return the settings made in chats by scope, without what people say about themselves."""
-        rows = yield _SETTINGS.query_alone()
+        rows = yield SQL["made_settings"].query_alone()
         return [decode(lambda row: MadeSetting(*row), row) for row in rows]
 
     @reading
     def sessions(self, conversation: str, limit: int) -> Unit[Sequence[KnownSession]]:
         """Return the sessions of a conversation, the newest first."""
-        rows = yield _SESSIONS.query_alone({"of": conversation, "most": limit})
+        rows = yield SQL["sessions"].query_alone({"of": conversation, "most": limit})
         return [KnownSession(*row) for row in rows]
 
     @reading
     def people(self, conversation: str, limit: int) -> Unit[Sequence[Person]]:
         """Return the speakers under their newest names, the last speaker first."""
-        rows = yield _PEOPLE.query_alone({"of": conversation, "most": limit})
+        rows = yield SQL["people"].query_alone({"of": conversation, "most": limit})
         return [decode(lambda row: Person(*row), row) for row in rows]
 
     @reading
     def turns(self, conversation: str) -> Unit[Sequence[tuple[int, Turn]]]:
         """Return everything that was said, oldest first, each with the number of its session."""
-        rows = yield _TURNS.query_alone({"of": conversation})
+        rows = yield SQL["turns_of_conversation"].query_alone({"of": conversation})
         return decode_all("turn", rows, lambda row: (row[-1], to_turn(row)))

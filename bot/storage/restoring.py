@@ -19,49 +19,16 @@ from bot.storage import histories
 from bot.storage.copying import copy_file
 from bot.storage.database import Database
 from bot.storage.forgetting import Tombstone
-from bot.storage.statements import Statement, Unit
+from bot.storage.statements import SQL, Unit
 
-_IS_UNSENT = "state NOT IN ('sent', 'dead')"
-_UNKNOWN = Statement(f"""
-UPDATE outbox SET state = 'unknown', owner = NULL, attempts = 0, not_before = 0,
-    started_at = coalesce(started_at, :now)
-WHERE {_IS_UNSENT} RETURNING id
-""")
-_PREPARE = [
-    Statement(text)
-    for text in (
-        f"UPDATE lane SET due_at = :now WHERE key IN (SELECT lane FROM outbox WHERE {_IS_UNSENT})",
-        "UPDATE conversation SET owner = NULL, lease_until = 0",
-        # Without its attempts a message has no parts that were opened, which would be deleted.
-        "UPDATE inbox SET attempt = 0, crashes = 0, own_crashes = 0 WHERE state = 'new'",
-        "UPDATE inbox SET state = 'done', payload = NULL"
-        " WHERE state = 'new' AND kind IN ('pressed', 'joined', 'edited')",
-        "DELETE FROM cursor WHERE name LIKE '% session'",
-        "DELETE FROM forgotten_message",
-        "DELETE FROM message_note",  # which quote what was forgotten since
-        "INSERT INTO restore (at, answered_until) VALUES (:at, :answered_until)",
-    )
-]
-_OPEN = Statement("SELECT count(*) FROM inbox WHERE state = 'new'")
-_TURNS = Statement("SELECT id FROM turn WHERE conversation = :of AND at <= :until")
-_NOTE_MESSAGE = Statement("""
-INSERT INTO forgotten_message (conversation, message_id, at) VALUES (:of, :message, :until)
-""")
-_TOLD = "DELETE FROM choice WHERE key LIKE 'persona%' AND chosen_at <= :until"
-_FORGET_PERSON = Statement(f"{_TOLD} AND (scope = :person OR strpos(scope, :person_anywhere) = 1)")
-_FORGET_CHANNEL = [
-    Statement(text)
-    for text in (
-        "DELETE FROM sent_message WHERE conversation = :of",
-        "UPDATE inbox SET state = 'done', payload = NULL"
-        " WHERE conversation = :of AND (state = 'new' OR state = 'dead') AND received_at <= :until",
-        "UPDATE outbox SET state = 'dead', error = NULL, text = '', file_name = NULL,"
-        " file_text = NULL, face = NULL, buttons = NULL, owner = NULL"
-        f" WHERE lane = :of_lane AND ({_IS_UNSENT} OR state = 'dead')"
-        " AND coalesce(thread, '') = :of_thread",
-        f"{_TOLD} AND conversation = :of",
-    )
-]
+_PREPARE = (
+    *("make_lanes_due", "release_everything", "clear_attempts", "drop_presses"),
+    *("drop_sessions_of_gateways", "drop_forgotten_messages", "drop_notes", "note_restore"),
+)
+_FORGET_CHANNEL = (
+    *("forget_sent_messages", "forget_messages_until", "forget_rows_of_channel"),
+    "forget_descriptions_of_channel",
+)
 
 
 async def prepare_restored(
@@ -83,10 +50,19 @@ async def prepare_restored(
 
     def unit() -> Unit[tuple[int, int]]:
         values = {"now": now, "at": now, "answered_until": answered_until}
-        for statement in _PREPARE:
-            yield statement.query(values)
-        unknown = yield _UNKNOWN.query(values)
-        [[unanswered]] = yield _OPEN.query()
+        for name in (
+            "make_lanes_due",
+            "release_everything",
+            "clear_attempts",
+            "drop_presses",
+            "drop_sessions_of_gateways",
+            "drop_forgotten_messages",
+            "drop_notes",
+            "note_restore",
+        ):
+            yield SQL[name].query(values)
+        unknown = yield SQL["mark_all_unknown"].query(values)
+        [[unanswered]] = yield SQL["count_unanswered"].query()
         return len(unknown), unanswered
 
     found = await database.run(unit)
@@ -100,29 +76,29 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
     until, key, person = tombstone.at, tombstone.conversation, tombstone.person
     if person is not None:
         of = {"person": person, "person_anywhere": f"{person}@"}
-        yield _FORGET_PERSON.query({**of, "until": until})
+        yield SQL["forget_descriptions"].query({**of, "until": until})
     if key is None:
         return
-    found = [row[0] for row in (yield _TURNS.query({"of": key, "until": until}))]
+    found = [row[0] for row in (yield SQL["turns_until_moment"].query({"of": key, "until": until}))]
     is_whole = tombstone.is_of_whole_conversation
     gone = found if is_whole else set(found).intersection(tombstone.turns)
     yield from histories.apply(key, HistoryChange(deleted=sorted(gone)), now)
     for name in [""] if is_whole else tombstone.messages:
-        yield _NOTE_MESSAGE.query({"of": key, "message": name, "until": until})
+        yield SQL["note_forgotten_message"].query({"of": key, "message": name, "until": until})
     if is_whole:
         address = address_of(key)
         channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
-        for statement in _FORGET_CHANNEL:
-            yield statement.query({"of": key, "until": until, **channel})
+        for name in (
+            "forget_sent_messages",
+            "forget_messages_until",
+            "forget_rows_of_channel",
+            "forget_descriptions_of_channel",
+        ):
+            yield SQL[name].query({"of": key, "until": until, **channel})
 
 
 _MATTERS_SECONDS = 30 * 86_400.0
 """No platform delivers older messages."""
-_NEWEST = Statement("""
-SELECT answered_until FROM restore
-WHERE at >= :since AND id = (SELECT max(id) FROM restore)
-""")
-_FORGOTTEN = Statement("SELECT conversation, message_id, at FROM forgotten_message")
 
 
 async def read_restore(database: Database, now: float) -> Restore | None:
@@ -131,10 +107,10 @@ async def read_restore(database: Database, now: float) -> Restore | None:
 
 
 def _newest_restore(now: float) -> Unit[Restore | None]:
-    rows = yield _NEWEST.query({"since": now - _MATTERS_SECONDS})
+    rows = yield SQL["newest_restore"].query({"since": now - _MATTERS_SECONDS})
     if not rows:
         return None
-    forgotten = [tuple(row) for row in (yield _FORGOTTEN.query())]
+    forgotten = [tuple(row) for row in (yield SQL["forgotten_messages"].query())]
     return Restore(
         rows[0][0],
         frozenset((key, name) for key, name, _ in forgotten if name),

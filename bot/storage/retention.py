@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from bot.chat.incoming import address_of, source_name
 from bot.ports import Clock
 from bot.storage.database import Database
-from bot.storage.operation import IS_JOB
-from bot.storage.statements import Rows, Statement, Unit
+from bot.storage.statements import SQL, Rows, Statement, Unit
 
 _DAY = 86_400.0
 INBOX_SECONDS = 14 * _DAY
@@ -28,44 +27,6 @@ _ROWS_PER_PAGE = 500
 """Few enough that no worker waits long for the transaction that deletes them."""
 
 _IS_FINAL = "state IN ('sent', 'dead')"
-# The range keeps PostgreSQL from reading a whole table in order to look for the ids of one page.
-_IDS = """
-id BETWEEN :first AND :last AND id IN (SELECT value::bigint FROM jsonb_array_elements_text(:ids))
-"""
-# Turns are found by the messages that they were sent as (histories.py).
-_KEEP_MESSAGE_IDS = Statement(f"""
-INSERT INTO sent_message (conversation, external_id, turn, part)
-SELECT lane || coalesce(':' || thread, ''), external_id, turn, part FROM outbox
-WHERE {_IDS} AND op = 'send' AND external_id IS NOT NULL
-ON CONFLICT DO NOTHING
-""")
-_TURNS = Statement(f"SELECT id, turn, platform, bot_id FROM outbox WHERE {_IDS}")
-_UNSENT_TURNS = Statement(f"""
-SELECT turn FROM outbox
-WHERE turn IN (SELECT value FROM jsonb_array_elements_text(:turns)) AND NOT {_IS_FINAL}
-""")
-_UNANSWERED_KEYS = Statement("""
-SELECT external_key FROM inbox
-WHERE platform = :platform AND bot_id = :bot_id AND state = 'new'
-    AND external_key IN (SELECT value FROM jsonb_array_elements_text(:keys))
-""")
-_KEPT_CONTENT = "FROM receipt WHERE at BETWEEN :since AND :until AND length(content) > 0"
-_END_OF_PAGE = Statement(f"""
-SELECT max(at) FROM (SELECT at {_KEPT_CONTENT} ORDER BY at LIMIT {_ROWS_PER_PAGE}) AS oldest
-""")
-_EMPTY_RECEIPTS = Statement(f"""
-UPDATE receipt SET content = :content
-WHERE id IN (SELECT id {_KEPT_CONTENT}) RETURNING id
-""")
-_DELETE_OTHERS = [
-    Statement(text)
-    for text in (
-        "DELETE FROM budget WHERE key < :oldest RETURNING key",
-        "DELETE FROM node WHERE seen_at < :dead_since RETURNING owner",
-        # The names of jobs stay: that nobody has one is what an operator has to see.
-        f"DELETE FROM role_lease WHERE NOT ({IS_JOB}) AND lease_until < :dead_since RETURNING role",
-    )
-]
 
 
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
@@ -84,9 +45,9 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
         deleted += await _delete_old(database, table, time, now - seconds, condition)
     deleted += await _empty_receipts(database, now - receipt_seconds)
     oldest = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
-    for statement in _DELETE_OTHERS:
+    for name in ("delete_old_budgets", "delete_dead_nodes", "delete_dead_leases"):
         values = {"oldest": oldest, "dead_since": now - _NODE_SECONDS}
-        deleted += len(await database.execute(statement, **values))
+        deleted += len(await database.execute(SQL[name], **values))
     return deleted
 
 
@@ -94,10 +55,12 @@ async def _empty_receipts(database: Database, until: float) -> int:
     """Delete the content of old receipts, page by page; their usage stays."""
     emptied, since = 0, 0.0
     while True:
-        [[end]] = await database.fetch(_END_OF_PAGE, since=since, until=until)
+        [[end]] = await database.fetch(SQL["end_of_receipt_page"], since=since, until=until)
         if end is None:
             return emptied
-        emptied += len(await database.execute(_EMPTY_RECEIPTS, since=since, until=end, content=b""))
+        emptied += len(
+            await database.execute(SQL["empty_receipt_page"], since=since, until=end, content=b"")
+        )
         since = end
 
 
@@ -112,7 +75,7 @@ async def _delete_old(
         SELECT id, {time}, {time} < :moment AND {condition} FROM {table}
         WHERE id > :last ORDER BY id LIMIT {_ROWS_PER_PAGE}
     """)
-    delete = Statement(f"DELETE FROM {table} WHERE {_IDS}")
+    delete = Statement(f"DELETE FROM {table} WHERE {SQL['is_listed'].text}")
     deleted = last = 0
     while True:
         rows = await database.fetch(page, last=last, moment=moment)
@@ -127,7 +90,7 @@ async def _delete_old(
 def _delete_rows(table: str, delete: Statement, ids: Sequence[int]) -> Unit[int]:
     if table == "outbox":
         ids = yield from _of_complete_turns(ids)
-        yield _KEEP_MESSAGE_IDS.query(_listed(ids))
+        yield SQL["keep_message_ids"].query(_listed(ids))
     yield delete.query(_listed(ids))
     return len(ids)
 
@@ -140,36 +103,18 @@ def _listed(ids: Iterable[int]) -> dict[str, object]:
 
 def _of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
     """Return the rows of complete turns: an edit that is still to come needs the message's id."""
-    rows = yield _TURNS.query(_listed(ids))
+    rows = yield SQL["turns_of_rows"].query(_listed(ids))
     turns = {row[1] for row in rows}
-    unsent = yield _UNSENT_TURNS.query({"turns": json.dumps(list(turns))})
+    unsent = yield SQL["unsent_turns"].query({"turns": json.dumps(list(turns))})
     incomplete = {row[0] for row in unsent}
     for platform, bot_id in {(row[2], row[3]) for row in rows}:
         source = f"{source_name(platform, bot_id)}:"  # as `InboxMessage.turn` spells it
         keys = json.dumps([one.removeprefix(source) for one in turns if one.startswith(source)])
         asked = {"platform": platform, "bot_id": bot_id, "keys": keys}
-        incomplete.update(f"{source}{row[0]}" for row in (yield _UNANSWERED_KEYS.query(asked)))
+        incomplete.update(
+            f"{source}{row[0]}" for row in (yield SQL["unanswered_keys"].query(asked))
+        )
     return [row[0] for row in rows if row[1] not in incomplete]
-
-
-_PAGE = Statement(f"""
-SELECT id, conversation, session, at, sent_as FROM turn
-WHERE id > :last ORDER BY id LIMIT {_ROWS_PER_PAGE}
-""")
-_EXISTS = Statement("SELECT key FROM conversation WHERE key = :of")
-# What processes know of the history holds under the next epoch only: they read it again.
-_SKIP_EPOCH = Statement("""
-UPDATE conversation SET epoch = epoch + 1 WHERE key = :of AND ready_since IS NULL RETURNING key
-""")
-_DELETE_TURNS = Statement(f"DELETE FROM turn WHERE {_IDS}")
-_DELETE_SUMMARIES = Statement("""
-DELETE FROM summary WHERE conversation = :of
-    AND session IN (SELECT value::bigint FROM jsonb_array_elements_text(:sessions))
-""")
-_DELETE_SENT = Statement("""
-DELETE FROM sent_message WHERE conversation = :channel
-    AND turn IN (SELECT value FROM jsonb_array_elements_text(:names))
-""")
 
 
 def kept_since(clock: Clock, days: float | None) -> float:
@@ -196,7 +141,7 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
     moment = _start_of_day(await database.now(clock), days)
     deleted = last = 0
     while True:
-        rows = await database.fetch(_PAGE, last=last)
+        rows = await database.fetch(SQL["page_of_turns"], last=last)
         for key, expired in _by_conversation(rows, moment).items():
             deleted += await database.run(
                 lambda key=key, expired=expired: _delete_turns_of(key, expired)  # type: ignore[misc]
@@ -217,12 +162,12 @@ def _by_conversation(rows: Rows, moment: float) -> Mapping[str, Rows]:
 
 def _delete_turns_of(key: str, expired: Rows) -> Unit[int]:
     of = {"of": key}
-    if not (yield _SKIP_EPOCH.query(of)) and (yield _EXISTS.query(of)):
+    if not (yield SQL["skip_epoch"].query(of)) and (yield SQL["conversation_exists"].query(of)):
         return 0
     sessions = json.dumps(sorted({row[2] for row in expired}))
-    yield _DELETE_SUMMARIES.query({**of, "sessions": sessions})
+    yield SQL["delete_summaries_of_sessions"].query({**of, "sessions": sessions})
     parts = [name for row in expired for name in (row[4] or "").split("\n") if name]
     names = json.dumps(sorted({part.rpartition("/")[0] for part in parts}))
-    yield _DELETE_SENT.query({"channel": address_of(key).channel, "names": names})
-    yield _DELETE_TURNS.query(_listed(row[0] for row in expired))
+    yield SQL["delete_sent_messages"].query({"channel": address_of(key).channel, "names": names})
+    yield SQL["delete_turns"].query(_listed(row[0] for row in expired))
     return len(expired)

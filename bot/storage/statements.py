@@ -125,10 +125,10 @@ def read_sections(file: str) -> dict[str, str]:
 
 SQL = {
     name: Statement(text)
-    for file in ("statements.sql", "histories.sql")
+    for file in ("statements.sql", "histories.sql", "content.sql", "settings.sql", "operation.sql")
     for name, text in read_sections(file).items()
 }
-"""The statements of messages and histories, by name."""
+"""All statements, by name."""
 
 Encoder: TypeAlias = Callable[[TextCodec, Any], Any]
 

@@ -18,32 +18,10 @@ from bot.chat.story import PackedVector, Story, StoryVector
 from bot.ports import Stories
 from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import decode
-from bot.storage.statements import Rows, Statement, Unit
+from bot.storage.statements import SQL, Rows, Unit
 from bot.value_class import value_class
 
 _MAX_CACHE_BYTES = 128 * 1024 * 1024  # 80,000 stories of the default model
-
-_REVISION = Statement("SELECT revision FROM story_revision WHERE character = :of")
-_VECTORS = Statement("""
-SELECT sha256, vector FROM story WHERE character = :of AND model = :model ORDER BY place
-""")
-_TEXTS = Statement("""
-SELECT sha256, place, text FROM story
-WHERE character = :of AND sha256 IN (SELECT value FROM jsonb_array_elements_text(:keys))
-""")
-_KNOWN = Statement("SELECT sha256, place, model FROM story WHERE character = :of")
-_THIS = "WHERE character = :of AND sha256 = :key"
-_DELETE = Statement(f"DELETE FROM story {_THIS}")
-_SET_PLACE = Statement(f"UPDATE story SET place = :place {_THIS}")
-_SET_VECTOR = Statement(f"UPDATE story SET model = :model, vector = :vector {_THIS}")
-_INSERT = Statement("""
-INSERT INTO story (character, sha256, place, text) VALUES (:of, :key, :place, :text)
-""")
-_RAISE_REVISION = Statement("""
-INSERT INTO story_revision (character, revision) VALUES (:of, 1)
-ON CONFLICT (character) DO UPDATE SET revision = story_revision.revision + 1
-""")
-"""Locks the stories of a character until the commit."""
 
 
 @value_class
@@ -72,16 +50,16 @@ class SqlStories(Stories):
         places = {key: place for place, key in enumerate(wanted)}
         known = yield from _load_known(character)
         if {key: place for key, (place, _) in known.items()} != places:
-            yield _RAISE_REVISION.query({"of": character})
+            yield SQL["raise_story_revision"].query({"of": character})
             known = yield from _load_known(character)  # which others may have changed until now
             for key in known.keys() - wanted.keys():
-                yield _DELETE.query({"of": character, "key": key})
+                yield SQL["delete_story"].query({"of": character, "key": key})
             for key, place in places.items():
                 row = {"of": character, "key": key, "place": place}
                 if key not in known:
-                    yield _INSERT.query({**row, "text": make_storable(wanted[key])})
+                    yield SQL["add_story"].query({**row, "text": make_storable(wanted[key])})
                 elif known[key][0] != place:
-                    yield _SET_PLACE.query(row)
+                    yield SQL["set_story_place"].query(row)
         models = {key: model for key, (_, model) in known.items()}
         return [text for key, text in wanted.items() if models.get(key) != model_id]
 
@@ -90,10 +68,10 @@ class SqlStories(Stories):
     def save_vectors(
         self, character: str, model_id: str, vectors: Sequence[StoryVector]
     ) -> Unit[None]:
-        yield _RAISE_REVISION.query({"of": character})
+        yield SQL["raise_story_revision"].query({"of": character})
         for one in vectors:
             made = {"model": model_id, "vector": one.vector}
-            yield _SET_VECTOR.query({"of": character, "key": _key(one.text), **made})
+            yield SQL["set_story_vector"].query({"of": character, "key": _key(one.text), **made})
 
     @override
     async def nearest(
@@ -107,7 +85,7 @@ class SqlStories(Stories):
     @reading
     def _texts(self, character: str, keys: Sequence[str]) -> Unit[Mapping[str, tuple[int, str]]]:
         """Return the places and texts of stories."""
-        rows = yield _TEXTS.query_alone({"of": character, "keys": json.dumps(keys)})
+        rows = yield SQL["story_texts"].query_alone({"of": character, "keys": json.dumps(keys)})
         return {row[0]: decode(lambda row: (row[1], row[2]), row) for row in rows}
 
     async def _load_cached(
@@ -128,11 +106,11 @@ class SqlStories(Stories):
         self, character: str, model_id: str, known: _CachedVectors | None
     ) -> Unit[tuple[int, Rows | None]]:
         """Return the revision and the vectors; None: those that are known are of this revision."""
-        found = yield _REVISION.query({"of": character})
+        found = yield SQL["story_revision"].query({"of": character})
         revision = found[0][0] if found else 0
         if known and (known.revision, known.model_id) == (revision, model_id):
             return revision, None
-        return revision, (yield _VECTORS.query({"of": character, "model": model_id}))
+        return revision, (yield SQL["story_vectors"].query({"of": character, "model": model_id}))
 
     def _evict(self) -> None:
         while (
@@ -144,7 +122,7 @@ class SqlStories(Stories):
 
 def _load_known(character: str) -> Unit[dict[str, tuple[int, str | None]]]:
     """Return the place of each story, and the model that its vector is of."""
-    rows = yield _KNOWN.query({"of": character})
+    rows = yield SQL["known_stories"].query({"of": character})
     return {key: (place, model) for key, place, model in rows}
 
 

@@ -5,30 +5,9 @@ from collections.abc import Sequence
 from bot.chat.access import ApiToken, Scope
 from bot.ports import Clock
 from bot.storage.database import Database, reading, transaction
-from bot.storage.statements import Statement, Unit
+from bot.storage.statements import SQL, Unit
 
 _LOGIN, _SESSION, _API = "login", "session", "api"
-_IS_FRESH = "(expires_at IS NULL OR expires_at > :at)"
-_OF_DIGEST = f"FROM console_token WHERE sha256 = :digest AND kind = :kind AND {_IS_FRESH}"
-_FIND = Statement(f"SELECT name, scopes, created_at {_OF_DIGEST}")
-_USE = Statement(f"DELETE {_OF_DIGEST} RETURNING kind")
-_DELETE_EXPIRED = Statement("DELETE FROM console_token WHERE expires_at <= :at")
-_ADD = Statement("""
-INSERT INTO console_token (sha256, kind, created_at, expires_at)
-VALUES (:digest, :kind, :at, :expires_at)
-""")
-_END_SESSIONS = Statement(
-    "DELETE FROM console_token WHERE kind <> 'api' RETURNING kind, expires_at"
-)
-_ADD_API_TOKEN = Statement("""
-INSERT INTO console_token (sha256, kind, name, scopes, created_at)
-VALUES (:digest, 'api', :name, :scopes, :created_at)
-ON CONFLICT (name) DO NOTHING RETURNING name
-""")
-_API_TOKENS = Statement("""
-SELECT name, scopes, created_at FROM console_token WHERE kind = 'api' ORDER BY name
-""")
-_REVOKE = Statement("DELETE FROM console_token WHERE name = :name RETURNING name")
 
 
 class ConsoleTokens:
@@ -52,7 +31,7 @@ class ConsoleTokens:
     @reading
     def has_session(self, digest: str) -> Unit[bool]:
         """Return whether a session exists that has not expired."""
-        return bool((yield _FIND.query_alone(self._asked(digest, _SESSION))))
+        return bool((yield SQL["find_token"].query_alone(self._asked(digest, _SESSION))))
 
     async def end_session(self, digest: str) -> None:
         await self._use(digest, _SESSION)
@@ -60,7 +39,7 @@ class ConsoleTokens:
     @transaction
     def end_all_sessions(self) -> Unit[int]:
         """End all sessions and delete all one-time tokens; return the number of sessions."""
-        now, ended = self._clock.now(), (yield _END_SESSIONS.query())
+        now, ended = self._clock.now(), (yield SQL["end_sessions"].query())
         return sum(kind == _SESSION and expires_at > now for kind, expires_at in ended)
 
     @transaction
@@ -68,32 +47,32 @@ class ConsoleTokens:
         """Store a token; return False if its name is taken."""
         scopes = " ".join(sorted(token.scopes))
         row = {"name": token.name, "scopes": scopes, "created_at": token.created_at}
-        return bool((yield _ADD_API_TOKEN.query({"digest": digest, **row})))
+        return bool((yield SQL["add_api_token"].query({"digest": digest, **row})))
 
     @reading
     def find_api_token(self, digest: str) -> Unit[ApiToken | None]:
-        rows = yield _FIND.query_alone(self._asked(digest, _API))
+        rows = yield SQL["find_token"].query_alone(self._asked(digest, _API))
         return _api_token(*rows[0]) if rows else None
 
     @reading
     def api_tokens(self) -> Unit[Sequence[ApiToken]]:
         """Return all tokens by name."""
-        return [_api_token(*row) for row in (yield _API_TOKENS.query_alone())]
+        return [_api_token(*row) for row in (yield SQL["api_tokens"].query_alone())]
 
     @transaction
     def revoke_api_token(self, name: str) -> Unit[bool]:
         """Delete a token; return False if there is none of that name."""
-        return bool((yield _REVOKE.query({"name": name})))
+        return bool((yield SQL["revoke_token"].query({"name": name})))
 
     @transaction
     def _add(self, digest: str, kind: str, expires_at: float) -> Unit[None]:
         row = {**self._asked(digest, kind), "expires_at": expires_at}
-        yield _DELETE_EXPIRED.query(row)
-        yield _ADD.query(row)
+        yield SQL["delete_expired_tokens"].query(row)
+        yield SQL["add_token"].query(row)
 
     @transaction
     def _use(self, digest: str, kind: str) -> Unit[bool]:
-        return bool((yield _USE.query(self._asked(digest, kind))))
+        return bool((yield SQL["use_token"].query(self._asked(digest, kind))))
 
     def _asked(self, digest: str, kind: str) -> dict[str, object]:
         return {"digest": digest, "kind": kind, "at": self._clock.now()}

@@ -13,14 +13,7 @@ from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
 from bot.ports import Clock
 from bot.storage.database import Database, reading, transaction
 from bot.storage.receipts import usage_columns
-from bot.storage.statements import SQL, Statement, Unit, pairs
-
-_LISTED = "WHERE key IN (SELECT value FROM jsonb_array_elements_text(:keys))"
-_ENSURE = Statement("INSERT INTO budget (key, spent) VALUES (:key, 0) ON CONFLICT DO NOTHING")
-# In one order everywhere, so that nobody deadlocks.
-_LOCKED = Statement(f"SELECT key, spent FROM budget {_LISTED} ORDER BY key FOR UPDATE")
-_SPENT = Statement(f"SELECT key, spent FROM budget {_LISTED}")
-_ADD = Statement(f"UPDATE budget SET spent = spent + :amount {_LISTED}")
+from bot.storage.statements import SQL, Unit, pairs
 
 
 class Budgets:
@@ -36,12 +29,14 @@ class Budgets:
     def reserve(self, caps: Sequence[BudgetCap], amount: int) -> Unit[BudgetCap | None]:
         """Count an amount against all caps, or nothing and return one that it would exceed."""
         keys = _keys(caps)
-        yield _ENSURE.query_many([{"key": key} for key in sorted(cap.key for cap in caps)])
-        spent = pairs((yield _LOCKED.query({"keys": keys})))
+        yield SQL["ensure_budget"].query_many(
+            [{"key": key} for key in sorted(cap.key for cap in caps)]
+        )
+        spent = pairs((yield SQL["locked_budgets"].query({"keys": keys})))
         for cap in caps:
             if spent[cap.key] + amount > cap.limit:
                 return cap
-        yield _ADD.query({"keys": keys, "amount": amount})
+        yield SQL["add_to_budgets"].query({"keys": keys, "amount": amount})
         return None
 
     async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
@@ -51,13 +46,13 @@ class Budgets:
 
     @transaction
     def _add(self, caps: Sequence[BudgetCap], amount: int) -> Unit[None]:
-        yield _LOCKED.query({"keys": _keys(caps)})
-        yield _ADD.query({"keys": _keys(caps), "amount": amount})
+        yield SQL["locked_budgets"].query({"keys": _keys(caps)})
+        yield SQL["add_to_budgets"].query({"keys": _keys(caps), "amount": amount})
 
     @transaction
     def spent(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
         """Return the money spent or reserved, by the key of the cap."""
-        return pairs((yield _SPENT.query({"keys": _keys(caps)})))
+        return pairs((yield SQL["budgets"].query({"keys": _keys(caps)})))
 
 
 def _keys(caps: Sequence[BudgetCap]) -> str:
@@ -81,22 +76,7 @@ class UsageLog:
         yield SQL["add_receipt"].query({**of, **spent})
 
 
-# The rows without a turn are of summaries.
-_SUMS = """
-coalesce(sum(CASE WHEN turn <> '' THEN 1 ELSE 0 END), 0), coalesce(sum(prompt_tokens), 0),
-coalesce(sum(cached_tokens), 0), coalesce(sum(output_tokens), 0), coalesce(sum(cost), 0),
-coalesce(sum(CASE WHEN cost IS NULL AND turn <> '' THEN 1 ELSE 0 END), 0)
-"""
-_SINCE = "FROM receipt WHERE at >= :since AND provider IS NOT NULL"
-_OF_PERSON = Statement(f"SELECT {_SUMS} {_SINCE} AND person = :person")
 _DAY_SECONDS = 86_400
-_GROUPS = (
-    f"floor(at / {_DAY_SECONDS})::bigint, person, conversation, server, preset, provider, model"
-)
-_BY_DAY = Statement(f"""
-SELECT {_GROUPS}, {_SUMS} {_SINCE} AND at < :until
-GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
-""")
 
 
 class UsageTotals:
@@ -108,14 +88,16 @@ class UsageTotals:
     @reading
     def of_person(self, person: str, since: datetime) -> Unit[UsageTotal]:
 
-        [row] = yield _OF_PERSON.query_alone({"person": person, "since": since.timestamp()})
+        [row] = yield SQL["usage_of_person"].query_alone(
+            {"person": person, "since": since.timestamp()}
+        )
         return UsageTotal(*map(int, row))
 
     @reading
     def by_day(self, since: datetime, until: datetime) -> Unit[Sequence[UsageRow]]:
         """Return a row for each day, person, channel, preset and model, oldest first."""
         times = {"since": since.timestamp(), "until": until.timestamp()}
-        return [_usage_row(*row) for row in (yield _BY_DAY.query_alone(times))]
+        return [_usage_row(*row) for row in (yield SQL["usage_by_day"].query_alone(times))]
 
 
 def _usage_row(day: int, *more: Any) -> UsageRow:

@@ -24,37 +24,12 @@ from bot.storage.database import Database, reading, transaction
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode_all, to_turn_row
-from bot.storage.statements import SQL, Rows, Statement, Unit
+from bot.storage.statements import SQL, Rows, Unit
 
 _TOPIC = "web_channels"
 _encode = msgspec.json.Encoder().encode
 _decode_channel = msgspec.json.Decoder(WebChannel).decode
 _decode_message = msgspec.json.Decoder(WebMessage).decode
-
-_MESSAGES = "SELECT content, position, revision FROM web_message WHERE channel = :of"
-_BY_ID = Statement(f"{_MESSAGES} AND id = :id AND NOT is_deleted")
-_NEWEST = Statement(f"{_MESSAGES} AND NOT is_deleted ORDER BY position DESC LIMIT :most")
-_CHANGED = Statement(f"{_MESSAGES} AND revision > :newer_than ORDER BY revision LIMIT :most")
-_CHANNELS = Statement("SELECT content, revision FROM web_channel ORDER BY created_at")
-_CHANNEL = Statement("SELECT content, revision FROM web_channel WHERE id = :of")
-_CREATE = Statement("""
-INSERT INTO web_channel (id, revision, content, created_at) VALUES (:of, 0, :content, :created_at)
-""")
-_UPDATE = Statement("UPDATE web_channel SET content = :content WHERE id = :of")
-_DELETE = Statement("DELETE FROM web_channel WHERE id = :of")
-_DELETE_MESSAGES = Statement("DELETE FROM web_message WHERE channel = :of")
-# The row of the channel is locked until the commit, so that revisions are committed in their order.
-_NEXT = Statement("""
-UPDATE web_channel SET revision = revision + 1 WHERE id = :of RETURNING revision
-""")
-_ADD = Statement("""
-INSERT INTO web_message (channel, id, position, revision, is_deleted, content)
-VALUES (:of, :id, :revision, :revision, :is_deleted, :content) ON CONFLICT DO NOTHING
-""")
-_REPLACE = Statement("""
-UPDATE web_message SET revision = :revision, is_deleted = :is_deleted, content = :content
-WHERE channel = :of AND id = :id AND NOT is_deleted RETURNING id
-""")
 
 
 class SqlWebChannels:
@@ -67,18 +42,20 @@ class SqlWebChannels:
     async def create(self, channel: WebChannel) -> None:
         """Add a channel without messages."""
         row = {"content": _encode(channel), "created_at": channel.created_at.timestamp()}
-        await self._database.execute(_CREATE, of=channel.id, **row)
+        await self._database.execute(SQL["create_web_channel"], of=channel.id, **row)
 
     async def update(self, channel: WebChannel) -> None:
         """Replace everything of a channel but its messages."""
-        await self._database.execute(_UPDATE, of=channel.id, content=_encode(channel))
+        await self._database.execute(
+            SQL["update_web_channel"], of=channel.id, content=_encode(channel)
+        )
         self._signals.publish(_TOPIC, [channel.id])
 
     async def delete(self, channel_id: str) -> None:
         """Delete a channel with its messages; one that does not exist is no error."""
 
         def unit() -> Unit[None]:
-            for statement in (_DELETE_MESSAGES, _DELETE):
+            for statement in (SQL["delete_web_messages"], SQL["delete_web_channel"]):
                 yield statement.query({"of": channel_id})
 
         await self._database.run(unit)
@@ -86,13 +63,13 @@ class SqlWebChannels:
 
     @reading
     def get(self, channel_id: str) -> Unit[WebChannel | None]:
-        rows = yield _CHANNEL.query_alone({"of": channel_id})
+        rows = yield SQL["web_channel"].query_alone({"of": channel_id})
         return next(iter(decode_all("web_channel", rows, _to_channel)), None)
 
     @reading
     def all(self) -> Unit[Sequence[WebChannel]]:
         """Return every channel, the oldest first."""
-        return decode_all("web_channel", (yield _CHANNELS.query_alone()), _to_channel)
+        return decode_all("web_channel", (yield SQL["web_channels"].query_alone()), _to_channel)
 
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None:
         """Append messages; one whose id is known is left as it is.
@@ -107,10 +84,10 @@ class SqlWebChannels:
     @transaction
     def _add(self, channel_id: str, messages: Sequence[WebMessage]) -> Unit[bool]:
         for one in messages:
-            revisions = yield _NEXT.query({"of": channel_id})
+            revisions = yield SQL["next_web_revision"].query({"of": channel_id})
             if not revisions:
                 return False
-            yield _ADD.query(_to_row(channel_id, one, revisions[0][0]))
+            yield SQL["add_web_message"].query(_to_row(channel_id, one, revisions[0][0]))
         return True
 
     async def replace(self, channel_id: str, message: WebMessage) -> bool:
@@ -121,28 +98,30 @@ class SqlWebChannels:
 
     @transaction
     def _replace(self, channel_id: str, message: WebMessage) -> Unit[bool]:
-        revisions = yield _NEXT.query({"of": channel_id})
+        revisions = yield SQL["next_web_revision"].query({"of": channel_id})
         if not revisions:
             return False
-        return bool((yield _REPLACE.query(_to_row(channel_id, message, revisions[0][0]))))
+        return bool(
+            (yield SQL["replace_web_message"].query(_to_row(channel_id, message, revisions[0][0])))
+        )
 
     @reading
     def find(self, channel_id: str, message_id: str) -> Unit[WebMessage | None]:
         """Return a message that was not deleted."""
-        rows = yield _BY_ID.query_alone({"of": channel_id, "id": message_id})
+        rows = yield SQL["web_message"].query_alone({"of": channel_id, "id": message_id})
         return next(iter(_to_messages(rows)), None)
 
     @reading
     def newest(self, channel_id: str, limit: int) -> Unit[Sequence[WebMessage]]:
         """Return the newest messages that were not deleted, oldest first."""
-        rows = yield _NEWEST.query_alone({"of": channel_id, "most": limit})
+        rows = yield SQL["newest_web_messages"].query_alone({"of": channel_id, "most": limit})
         return _to_messages(rows)[::-1]
 
     @reading
     def changed(self, channel_id: str, after: int, limit: int) -> Unit[Sequence[WebMessage]]:
         """Return what was changed after a revision, in the order of the changes."""
         asked = {"of": channel_id, "newer_than": after, "most": limit}
-        return _to_messages((yield _CHANGED.query_alone(asked)))
+        return _to_messages((yield SQL["changed_web_messages"].query_alone(asked)))
 
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
         """Call a handler with the ids of channels that changed; return a function that ends this.
@@ -173,13 +152,6 @@ def _to_message(row: Sequence[Any]) -> WebMessage:
 
 
 _MAX_TURNS = 400
-_RECENT = Statement("""
-SELECT conversation FROM turn GROUP BY conversation ORDER BY max(id) DESC LIMIT :most
-""")
-_CREATE_COPY = Statement("""
-INSERT INTO conversation (key, platform) VALUES (:of, :platform)
-ON CONFLICT DO NOTHING RETURNING key
-""")
 
 
 class HistoryCopies:
@@ -192,7 +164,7 @@ class HistoryCopies:
     @reading
     def recent(self, limit: int) -> Unit[Sequence[str]]:
         """Return the keys of conversations, those with the newest turns first."""
-        return [row[0] for row in (yield _RECENT.query_alone({"most": limit}))]
+        return [row[0] for row in (yield SQL["recent_conversations"].query_alone({"most": limit}))]
 
     async def copy(self, source: str, target: str) -> Sequence[Turn]:
         """Copy the newest turns of the current session; return them as they were copied.
@@ -205,7 +177,7 @@ class HistoryCopies:
 
     @transaction
     def _store(self, turns: Sequence[Turn], target: str) -> Unit[bool]:
-        if not (yield _CREATE_COPY.query({"of": target, "platform": WEB_PLATFORM})):
+        if not (yield SQL["create_copy"].query({"of": target, "platform": WEB_PLATFORM})):
             return False
         copy = {"conversation": target, "session": 1, "sent_as": None, "files": None}
         rows = [{**to_turn_row(one), **copy} for one in turns]

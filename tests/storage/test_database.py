@@ -1,6 +1,7 @@
 """The database: migrations, errors."""
 
 import asyncio
+import re
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,9 @@ from bot.storage.database import (
     read_revision,
     translate,
 )
+from bot.storage.statements import SQL
 from bot.storage.tables import cursor, outbox, supported_revision
+from tests.checkout import CHECKOUT
 
 TIMEOUT_SECONDS = 10.0
 
@@ -28,6 +31,12 @@ def put(name: str) -> Callable[[Connection], str]:
         return name
 
     return unit
+
+
+def test_every_statement_in_a_file_is_used() -> None:
+    files = [*CHECKOUT.glob("bot/storage/*.py"), *CHECKOUT.glob("bot/storage/*.sql")]
+    texts = "".join(file.read_text() for file in files)
+    assert SQL.keys() <= {*re.findall(r"[\"'](\w+)[\"']", texts), *re.findall(r"\{(\w+)", texts)}
 
 
 async def test_closed_database_refuses_writes(tmp_path: Path) -> None:
