@@ -17,7 +17,7 @@ from sqlalchemy import URL, Connection, NullPool
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from typing_extensions import override
 
-from bot.errors import SettingsError
+from bot.errors import SettingsError, StoreError
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import attach_codec
 from bot.storage.sqlite import ConnectionPool, UnitOfWork
@@ -88,9 +88,9 @@ class PostgresPool(ConnectionPool):
             "connection_class": _Connection,
         }
         if file is not None and not url.password:
-            read = functools.partial(read_password, Path(str(file)), url)
-            read()  # so that a mistake is named at the start
-            self._options["password"] = read  # at each connect, as the file may be replaced
+            path = Path(str(file))
+            read_password(path, url)  # so that a mistake is named at the start
+            self._options["password"] = functools.partial(_password_now, path, url)
         if self._behind_pgbouncer:
             self._options |= {"statement_cache_size": 0}
         else:
@@ -247,6 +247,14 @@ def read_password(file: Path, url: URL) -> str:
             return password
     searched = ":".join(",".join(sorted(one)) for one in wanted)
     raise SettingsError(f"no line of the password file {file} is for {searched}")
+
+
+def _password_now(file: Path, url: URL) -> str:
+    """Read the password at a connect: the file may have been replaced, or is away for a moment."""
+    try:
+        return read_password(file, url)
+    except SettingsError as error:
+        raise StoreError(str(error)) from None
 
 
 def to_dsn(url: URL) -> str:

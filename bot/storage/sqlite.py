@@ -11,6 +11,7 @@ next ones wait for others; units that follow each other, each after the last one
 
 import asyncio
 import contextlib
+import functools
 import os
 import queue
 import sqlite3
@@ -30,7 +31,6 @@ from bot.storage.codec import TextCodec
 from bot.storage.column_types import attach_codec
 from bot.storage.data_dir import close_to_others
 from bot.storage.statements import DialectName, Query, Rows, StartUnit, decoded
-from bot.value_class import value_class
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], T]
@@ -41,26 +41,9 @@ _SECONDS_BETWEEN_COMMITS = 0.015
 """After a commit of several units; each of the three units of an answer waits this long."""
 
 
-@value_class
-class _Job:
-    work: Work[Any]
-    done: asyncio.Future[Any]
-
-
-@value_class
-class _Outcome:
-    done: asyncio.Future[Any]
-    value: Any
-    error: BaseException | None
-
-    def tell(self) -> None:
-        """Wake the waiting caller."""
-        if self.done.done():  # its caller was cancelled meanwhile
-            return
-        if self.error is not None:
-            self.done.set_exception(self.error)
-        else:
-            self.done.set_result(self.value)
+_Job: TypeAlias = tuple[Work[Any], asyncio.Future[Any]]
+_Outcome: TypeAlias = tuple[asyncio.Future[Any], Any, BaseException | None]
+"""What waits for a unit, its value, and its error."""
 
 
 class SqliteWriter:
@@ -84,22 +67,19 @@ class SqliteWriter:
 
     async def run(self, start: StartUnit[T]) -> T:
         """Run a unit and commit it; raises as `commit` does."""
-        return await self._put(lambda connection: run_unit(connection, start, self._codec))
+        return await self.commit(lambda connection: run_unit(connection, start, self._codec))
 
-    async def commit(self, work: Work[T]) -> T:
+    def commit(self, work: Work[T]) -> asyncio.Future[T]:
         """Run some work in a transaction and commit it; it may be run twice.
 
         Raises:
             sqlite3.Error: the database did not take it; nothing of it was written.
             Exception: whatever the work raised; nothing of it was written.
         """
-        return await self._put(work)
-
-    def _put(self, work: Work[T]) -> asyncio.Future[T]:
         if self._closed:
             raise sqlite3.ProgrammingError("the database is closed")
         done: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put(_Job(work, done))
+        self._jobs.put((work, done))
         return done
 
     async def close(self) -> None:
@@ -119,7 +99,7 @@ class SqliteWriter:
                     connection = connection or self._connect()
                     outcomes = _commit_together(connection, batch)
                 except sqlite3.Error as error:  # it cannot even be opened
-                    outcomes = [_Outcome(job.done, None, error) for job in batch]
+                    outcomes = [(done, None, error) for _, done in batch]
                 if outcomes:
                     self._loop.call_soon_threadsafe(_deliver, outcomes)
                 together = len(batch) > 1
@@ -145,12 +125,12 @@ class SqliteWriter:
 def _commit_together(connection: sqlite3.Connection, batch: Sequence[_Job]) -> list[_Outcome]:
     """Commit all units in one transaction; where one fails, each in its own."""
     try:
-        values = _transaction(connection, [job.work for job in batch])
+        values = _transaction(connection, [work for work, _ in batch])
     except Exception as error:  # noqa: BLE001 -- a unit's own error belongs to who asked for it
         if len(batch) == 1:
-            return [_Outcome(batch[0].done, None, error)]
+            return [(batch[0][1], None, error)]
         return [outcome for job in batch for outcome in _commit_together(connection, [job])]
-    return [_Outcome(job.done, value, None) for job, value in zip(batch, values, strict=True)]
+    return [(done, value, None) for (_, done), value in zip(batch, values, strict=True)]
 
 
 def _transaction(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> list[Any]:
@@ -196,7 +176,16 @@ def _rows_of(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
 def _deliver(outcomes: Sequence[_Outcome]) -> None:
     gate = wake_ups()
     for outcome in outcomes:
-        gate.wake(outcome.tell)
+        gate.wake(functools.partial(_wake_caller, *outcome))
+
+
+def _wake_caller(done: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if done.done():  # its caller was cancelled meanwhile
+        return
+    if error is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(value)
 
 
 UnitOfWork = Callable[[Connection], T]
