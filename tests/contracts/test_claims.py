@@ -1,16 +1,28 @@
 """What the inbox and the claims promise, on SQLite and on PostgreSQL."""
 
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
 import pytest
 from sqlalchemy import func, select, update
 
-from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import Attempt, Claim, InboxMessage, TurnResult
 from bot.errors import Fenced
 from bot.storage.tables import conversation, inbox
-from tests.samples import make_incoming, read_session
-from tests.support.store import LANE, LEASE, Store, claimed, due, present, ready, said, take_message
+from tests.samples import make_incoming
+from tests.support.store import (
+    LANE,
+    LEASE,
+    Store,
+    claimed,
+    due,
+    in_parts,
+    present,
+    ready,
+    said,
+    take_message,
+    texts_of,
+)
 
 
 async def test_received_message_is_given_back_whole(store: Store) -> None:
@@ -21,16 +33,12 @@ async def test_received_message_is_given_back_whole(store: Store) -> None:
     assert await store.inbox.cursors("telegram:") == {"telegram:offset": "8"}
 
 
-async def test_message_delivered_twice_is_stored_once(store: Store) -> None:
+async def test_message_delivered_again_is_neither_stored_nor_begun(store: Store) -> None:
     await store.inbox.receive([make_incoming(), make_incoming()], {})
     await store.inbox.receive([make_incoming()], {"telegram:offset": "9"})
-    count = await store.scalar(select(func.count(inbox.c.id)))
-    assert count == 1
-
-
-async def test_message_delivered_again_after_its_answer_is_not_begun(store: Store) -> None:
-    claim, message = await take_message(store)
-    await store.conversations.finish(claim, message, TurnResult())
+    assert await store.scalar(select(func.count(inbox.c.id))) == 1
+    begun = present(await claimed(store))
+    await store.conversations.finish(begun.claim, begun.message, TurnResult())
     await store.inbox.receive([make_incoming(key="5:1")], {})
     assert await claimed(store) is None
     assert await ready(store) == []
@@ -66,24 +74,16 @@ async def test_waiting_gives_the_newest_of_each_of_any_number_of_conversations(
 
 
 async def test_conversation_is_held_by_one_until_it_is_released(store: Store) -> None:
-    claim, _ = await take_message(store)
+    claim, message = await take_message(store)
     assert await claimed(store, owner="other") is None
     assert await ready(store) == []
     await store.conversations.release(claim)
-    assert await ready(store) == [LANE]
-    assert await claimed(store, owner="other") is not None
-
-
-async def test_expired_lease_lets_others_claim(store: Store) -> None:
-    await store.inbox.receive([make_incoming()], {})
-    assert await claimed(store, lease=-1) is not None
-    assert await ready(store) == [LANE]
-    assert await claimed(store, owner="other") is not None
-
-
-async def test_released_conversation_waits_for_its_next_message(store: Store) -> None:
-    claim, message = await take_message(store)
-    finished = await store.conversations.finish(claim, message, TurnResult())
+    assert await store.conversations.renew([claim], LEASE) == []
+    assert await ready(store) == [LANE], "it is not renewed any more"
+    claim = present(await claimed(store, lease=-1)).claim
+    assert await ready(store) == [LANE], "its lease has ended"
+    begun = present(await claimed(store, owner="other"))
+    finished = await store.conversations.finish(begun.claim, message, TurnResult())
     assert finished.next_message is None
     assert await ready(store) == []
     await store.inbox.receive([make_incoming(key="5:2")], {})
@@ -117,47 +117,33 @@ async def test_restarted_owner_need_not_wait_for_its_own_lease(store: Store) -> 
 
 async def test_renewal_holds_all_claims_and_returns_those_that_were_lost(store: Store) -> None:
     await store.inbox.receive([make_incoming(), make_incoming(chat="6", key="6:1")], {})
-    lost = await claimed(store, lease=-1)
-    held = await claimed(store, "telegram:6", lease=-1)
-    assert lost is not None
-    assert held is not None
-    later = await claimed(store, owner="other", lease=-1)
-
+    lost = present(await claimed(store, lease=-1))
+    held = present(await claimed(store, "telegram:6", lease=-1))
+    present(await claimed(store, owner="other", lease=-1))
     assert await store.conversations.renew([lost.claim, held.claim], LEASE) == [lost.claim]
-
-    assert later is not None
-    assert await ready(store) == [LANE]  # the other's lease is not touched
+    assert await ready(store) == [LANE], "the other's lease is not touched"
 
 
-async def test_renewal_does_not_hold_what_was_released(store: Store) -> None:
-    await store.inbox.receive([make_incoming()], {})
-    one = present(await claimed(store))
-    await store.conversations.release(one.claim)
-
-    assert await store.conversations.renew([one.claim], LEASE) == []
-
-    assert await claimed(store, owner="other") is not None
+def writes(store: Store, claim: Claim, message: InboxMessage) -> list[Awaitable[object]]:
+    [part] = in_parts("x")
+    return [
+        store.conversations.finish(claim, message, TurnResult([said("x")], [part])),
+        store.conversations.release(claim),
+        store.conversations.open(claim, message, part),
+        store.conversations.undo_attempt(claim, message),
+        store.conversations.forget(claim),
+    ]
 
 
 async def test_later_claim_fences_everything_an_earlier_one_does(store: Store) -> None:
     await store.inbox.receive([make_incoming()], {})
-    old = await claimed(store, lease=-1)
-    new = await claimed(store, owner="other")
-    assert old is not None
-    assert new is not None
+    old = present(await claimed(store, lease=-1))
+    new = present(await claimed(store, owner="other"))
     assert new.claim.epoch > old.claim.epoch
-    claim, message = old.claim, old.message
-    result = TurnResult(turns=[said("x")], outgoing=[OutgoingPart(0, MessageContent("x"))])
-    for stale in (
-        store.conversations.finish(claim, message, result),
-        store.conversations.release(claim),
-        store.conversations.open(claim, message, OutgoingPart(0, MessageContent("x"))),
-        store.conversations.undo_attempt(claim, message),
-        store.conversations.forget(claim),
-    ):
+    for stale in writes(store, old.claim, old.message):
         with pytest.raises(Fenced):
             await stale
-    assert (await read_session(store.database, LANE, 10)).turns == ()
+    assert await texts_of(store) == []
     assert await due(store) == []
 
 
@@ -165,17 +151,11 @@ async def test_claim_that_a_crash_of_the_server_undid_is_fenced_by_its_successor
     store: Store,
 ) -> None:
     lost, message = await take_message(store)
-    undone = update(conversation).values(epoch=0, owner=None, lease_until=0.0)
-    await store.write(undone)
+    await store.write(update(conversation).values(epoch=0, owner=None, lease_until=0.0))
     again = present(await claimed(store, owner="other"))
     assert again.claim.epoch == lost.epoch
     assert await store.conversations.renew([lost], LEASE) == [lost]
-    for stale in (
-        store.conversations.finish(lost, message, TurnResult()),
-        store.conversations.open(lost, message, OutgoingPart(0, MessageContent("x"))),
-        store.conversations.release(lost),
-        store.conversations.forget(lost),
-    ):
+    for stale in writes(store, lost, message):
         with pytest.raises(Fenced):
             await stale
     await store.conversations.finish(again.claim, again.message, TurnResult())
@@ -212,55 +192,41 @@ async def count_deaths(store: Store, *attempts: Attempt | None) -> list[tuple[in
     return counts
 
 
-async def test_only_deaths_in_an_attempt_alone_are_a_messages_own(store: Store) -> None:
-    attempts = (None, Attempt.BESIDE_OTHERS, Attempt.ALONE, Attempt.ALONE, Attempt.NONE)
-    counts = await count_deaths(store, *attempts, None)
-    assert counts == [(1, 0), (2, 0), (3, 0), (4, 1), (5, 2), (5, 2)]
+@pytest.mark.parametrize(
+    ("attempts", "counted"),
+    [
+        (
+            (None, Attempt.BESIDE_OTHERS, Attempt.ALONE, Attempt.ALONE, Attempt.NONE, None),
+            [(1, 0), (2, 0), (3, 0), (4, 1), (5, 2), (5, 2)],
+        ),
+        ((Attempt.ALONE, Attempt.ALONE, None), [(1, 0), (2, 2), (3, 3)]),
+        ((Attempt.ALONE, Attempt.DEFERRED, None), [(1, 0), (2, 2), (2, 0)]),
+        ((None, None, None, None), [(1, 0), (2, 0), (2, 0), (2, 0)]),
+    ],
+    ids=["only alone", "a second in a row", "deferred", "a suspect that has not started"],
+)
+async def test_deaths_are_a_messages_own_if_nothing_else_explains_them(
+    store: Store, attempts: Sequence[Attempt | None], counted: Sequence[tuple[int, int]]
+) -> None:
+    assert await count_deaths(store, *attempts) == counted
 
 
-async def test_second_death_in_a_row_alone_explains_the_first(store: Store) -> None:
-    counts = await count_deaths(store, Attempt.ALONE, Attempt.ALONE, None)
-    assert counts == [(1, 0), (2, 2), (3, 3)]
-
-
-async def test_death_while_a_message_was_deferred_clears_it(store: Store) -> None:
-    counts = await count_deaths(store, Attempt.ALONE, Attempt.DEFERRED, None)
-    assert counts == [(1, 0), (2, 2), (2, 0)]
-
-
-async def test_suspect_that_has_not_started_is_not_blamed(store: Store) -> None:
-    counts = await count_deaths(store, None, None, None, None)
-    assert counts == [(1, 0), (2, 0), (2, 0), (2, 0)]
-
-
-async def test_two_bots_in_one_group_do_not_share_messages(store: Store) -> None:
-    other = make_incoming()
-    other = replace(other, address=replace(other.address, bot_id="77"))
-    await store.inbox.receive([make_incoming()], {})
-    await store.inbox.receive([other], {})
-    assert sorted(await ready(store, "telegram", "telegram@77")) == [LANE, "telegram@77:5"]
-    first, second = await claimed(store), await claimed(store, "telegram@77:5")
-    assert first is not None
-    assert second is not None
-    for begun in (first, second):
-        result = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
-        await store.conversations.finish(begun.claim, begun.message, result)
-    rows = await store.outbox.take([LANE, "telegram@77:5"])
-    assert [row.address.bot_id for row in rows] == ["", "77"]
-
-
-async def test_only_conversations_and_lanes_of_served_bots_are_given(store: Store) -> None:
+async def test_two_bots_in_one_group_share_neither_messages_nor_lanes(store: Store) -> None:
     other = make_incoming()
     other = replace(other, address=replace(other.address, bot_id="77"))
     await store.inbox.receive([make_incoming(), other], {})
-    assert await ready(store, "telegram@77", "discord") == ["telegram@77:5"]
+    both = [LANE, "telegram@77:5"]
+    assert sorted(await ready(store, "telegram", "telegram@77")) == both
+    assert await ready(store, "telegram@77", "discord") == both[1:]
     assert await ready(store, "telegram@7", "discord@77") == []
-    for key in (LANE, "telegram@77:5"):
+    for key in both:
         begun = present(await claimed(store, key))
-        result = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
+        result = TurnResult(outgoing=in_parts("hi"))
         await store.conversations.finish(begun.claim, begun.message, result)
-    assert await due(store, "telegram@77") == ["telegram@77:5"]
+    assert await due(store, "telegram@77") == both[1:]
     assert await due(store) == [LANE]
+    rows = await store.outbox.take(both)
+    assert [row.address.bot_id for row in rows] == ["", "77"]
 
 
 async def test_message_is_found_until_it_is_answered(store: Store) -> None:

@@ -1,6 +1,7 @@
 """What the outbox promises, on SQLite and on PostgreSQL."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 from sqlalchemy import select
@@ -19,7 +20,7 @@ from bot.chat.outgoing import (
     OutgoingPart,
     ReplyPrompt,
 )
-from bot.chat.session import TurnResult
+from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.errors import Fenced
 from bot.storage.outbox import SqlOutbox
 from bot.storage.tables import outbox
@@ -29,6 +30,7 @@ from tests.support.store import (
     answer,
     due,
     expire_lease,
+    in_parts,
     present,
     send_all,
     take,
@@ -37,33 +39,35 @@ from tests.support.store import (
 )
 
 
+async def open_two(store: Store) -> tuple[Claim, InboxMessage]:
+    claim, message = await take_message(store)
+    for part in in_parts("…", "…"):
+        await store.conversations.open(claim, message, part)
+    return claim, message
+
+
 async def test_part_is_opened_once_however_often_it_is_asked_for(store: Store) -> None:
     claim, message = await take_message(store)
-    first = await store.conversations.open(claim, message, OutgoingPart(0, MessageContent("…")))
-    again = await store.conversations.open(claim, message, OutgoingPart(0, MessageContent("other")))
+    first, again = [
+        await store.conversations.open(claim, message, part)
+        for text in ("…", "other")
+        for part in in_parts(text)
+    ]
     assert again.row_id == first.row_id
 
 
 async def test_open_takes_the_row_for_its_own_sender_once(store: Store) -> None:
     claim, message = await take_message(store)
-    first = await store.sending_conversations.open(
-        claim, message, OutgoingPart(0, MessageContent("…"))
-    )
-    assert first.row is not None
-    assert first.row.id == first.row_id
-    second = await store.sending_conversations.open(
-        claim, message, OutgoingPart(1, MessageContent("…"))
-    )
+    first, second = [
+        await store.sending_conversations.open(claim, message, part) for part in in_parts("…", "…")
+    ]
+    assert present(first.row).id == first.row_id
     assert second.row is None, "the first one of its lane is under way"
 
 
 async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) -> None:
-    claim, message = await take_message(store)
-    for part in (0, 1):
-        await store.conversations.open(claim, message, OutgoingPart(part, MessageContent("…")))
-    await store.conversations.finish(
-        claim, message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("done"))])
-    )
+    claim, message = await open_two(store)
+    await store.conversations.finish(claim, message, TurnResult(outgoing=in_parts("done")))
     rows = await send_all(store)
     assert [(row.op, row.part, row.text, row.external_id) for row in rows] == [
         (OutboxOperation.SEND, 0, "…", None),
@@ -86,28 +90,20 @@ async def test_opened_part_that_shows_its_text_is_not_edited(store: Store) -> No
     assert await store.outbox.mark_sent(row, "m1") is None
 
 
-async def test_head_of_a_lane_holds_back_what_follows(store: Store) -> None:
-    await answer(store, "a", "b")
-    await store.outbox.reschedule(await taken(store), seconds=4e9)
-    assert await take(store) is None
-    assert await due(store) == []
-
-
 async def test_refused_row_lets_its_lane_go_on(store: Store) -> None:
     await answer(store, "a", "b")
     head = await taken(store)
     assert await store.outbox.sent_ids([head.id]) == {}
+    assert await store.outbox.has_later(head)
     following = present(await store.outbox.mark_dead(head, "blocked"))
     assert following.text == "b"
+    assert not await store.outbox.has_later(following)
     assert await store.outbox.sent_ids([head.id, following.id]) == {head.id: None}
 
 
 async def test_part_whose_edit_is_refused_replaces_its_message(store: Store) -> None:
-    claim, message = await take_message(store)
-    for part in (0, 1):
-        await store.conversations.open(claim, message, OutgoingPart(part, MessageContent("…")))
-    texts = [OutgoingPart(part, MessageContent(text)) for part, text in enumerate("ab")]
-    await store.conversations.finish(claim, message, TurnResult(outgoing=texts))
+    claim, message = await open_two(store)
+    await store.conversations.finish(claim, message, TurnResult(outgoing=in_parts("a", "b")))
     second = present(await store.outbox.mark_sent(await taken(store), "m1"))
     edit = present(await store.outbox.mark_sent(second, "m2"))
     again = present(await store.outbox.send_again(edit, "refused", is_gone=False))
@@ -121,15 +117,24 @@ async def test_part_whose_edit_is_refused_replaces_its_message(store: Store) -> 
 
 
 async def test_rescheduled_row_is_due_after_its_time(store: Store) -> None:
-    await answer(store, "a")
+    await answer(store, "a", "b")
     await store.outbox.reschedule(await taken(store), seconds=0.0)
     assert await due(store) == [LANE]
     assert await due(store, "discord") == []
-    assert (await taken(store)).attempts == 2
+    again = await taken(store)
+    assert (again.attempts, again.text) == (2, "a")
+    await store.outbox.reschedule(again, seconds=4e9)
+    assert await take(store) is None, "it holds back what follows"
+    assert await due(store) == []
 
 
-async def test_row_is_given_to_one_sender_however_many_ask(store: Store) -> None:
+@pytest.mark.parametrize("is_unknown", [False, True])
+async def test_row_is_given_to_one_sender_however_many_ask(
+    store: Store, *, is_unknown: bool
+) -> None:
     await answer(store, "a")
+    if is_unknown:
+        await store.outbox.mark_unknown(await taken(store), seconds=0)
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(take(store, outbox))
@@ -151,14 +156,6 @@ async def test_row_of_a_dead_sender_is_unknown(store: Store) -> None:
     assert await store.outbox.sent_ids([row.id]) == {row.id: "9"}
 
 
-async def test_rows_behind_a_row_are_those_of_its_lane(store: Store) -> None:
-    await answer(store, "a", "b")
-    first = await taken(store)
-    assert await store.outbox.has_later(first)
-    last = present(await store.outbox.mark_sent(first, "1"))
-    assert not await store.outbox.has_later(last)
-
-
 async def test_unknown_row_settles_before_it_is_given(store: Store) -> None:
     await answer(store, "a")
     await taken(store)
@@ -175,18 +172,15 @@ async def test_restarted_sender_finds_its_own_rows_at_once(store: Store) -> None
     assert (await taken(store)).state is OutboxState.UNKNOWN
 
 
-async def test_two_senders_are_never_given_one_unknown_row(store: Store) -> None:
-    await answer(store, "a")
-    await store.outbox.mark_unknown(await taken(store), seconds=0)
-    async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(take(store, outbox))
-            for outbox in (store.outbox, store.other_outbox, store.outbox, store.other_outbox)
-        ]
-    assert sum(task.result() is not None for task in tasks) == 1
+REPORTS: Mapping[str, Callable[[SqlOutbox, OutboxRow], Awaitable[object]]] = {
+    "sent": lambda outbox, row: outbox.mark_sent(row, "10"),
+    "dead": lambda outbox, row: outbox.mark_dead(row, "no"),
+    "unknown": lambda outbox, row: outbox.mark_unknown(row, 0),
+    "pending": lambda outbox, row: outbox.reschedule(row, 0),
+}
 
 
-@pytest.mark.parametrize("report", ["sent", "dead", "unknown", "pending"])
+@pytest.mark.parametrize("report", REPORTS)
 async def test_late_report_of_an_earlier_sender_is_refused(store: Store, report: str) -> None:
     """A late `reschedule` once reopened a row that had been sent: a second copy on Telegram."""
     await answer(store, "a")
@@ -194,21 +188,10 @@ async def test_late_report_of_an_earlier_sender_is_refused(store: Store, report:
     await expire_lease(store)
     await store.other_outbox.mark_sent(await taken(store, store.other_outbox), "9")
     with pytest.raises(Fenced):
-        await _report(store.outbox, late, report)
+        await REPORTS[report](store.outbox, late)
     assert await store.outbox.sent_ids([late.id]) == {late.id: "9"}
     assert await due(store) == []
-
-
-async def _report(outbox: SqlOutbox, row: OutboxRow, report: str) -> None:
-    match report:
-        case "sent":
-            await outbox.mark_sent(row, "10")
-        case "dead":
-            await outbox.mark_dead(row, "no")
-        case "unknown":
-            await outbox.mark_unknown(row, 0)
-        case _:
-            await outbox.reschedule(row, 0)
+    assert await store.scalar(select(outbox.c.text)) == "", "a sent row leaves no text"
 
 
 async def test_late_report_of_an_earlier_attempt_of_the_same_sender_is_refused(
@@ -220,13 +203,6 @@ async def test_late_report_of_an_earlier_attempt_of_the_same_sender_is_refused(
     await taken(store)
     with pytest.raises(Fenced):
         await store.outbox.reschedule(late, seconds=0)
-
-
-async def test_sent_row_leaves_no_text(store: Store) -> None:
-    await answer(store, "secret")
-    await store.outbox.mark_sent(await taken(store), "9")
-    text = await store.scalar(select(outbox.c.text))
-    assert text == ""
 
 
 async def test_part_in_a_thread_finds_the_message_that_its_thread_is_opened_from(
@@ -288,8 +264,8 @@ async def test_faces_and_buttons_reach_the_sender_as_they_were_queued(store: Sto
     )
     nameless = MessageContent("plain")
     await store.conversations.open(claim, message, OutgoingPart(0, content))
-    final = [OutgoingPart(0, nameless), OutgoingPart(1, content)]
-    await store.conversations.finish(claim, message, TurnResult(outgoing=final))
+    final = TurnResult(outgoing=in_parts(nameless, content))
+    await store.conversations.finish(claim, message, final)
     rows = await send_all(store)
     assert [(row.op, row.part, row.content) for row in rows] == [
         (OutboxOperation.SEND, 0, content),
@@ -306,8 +282,8 @@ async def make_idle(store: Store) -> None:
 
 async def queue_more(store: Store, *texts: str) -> None:
     claim, message = await take_message(store, "5:2")
-    outgoing = [OutgoingPart(part, MessageContent(text)) for part, text in enumerate(texts)]
-    await store.sending_conversations.finish(claim, message, TurnResult(outgoing=outgoing))
+    result = TurnResult(outgoing=in_parts(*texts))
+    await store.sending_conversations.finish(claim, message, result)
 
 
 async def test_held_lane_is_given_to_nobody_until_it_is_given_back(store: Store) -> None:
@@ -358,7 +334,4 @@ async def test_lane_is_not_given_back_for_who_holds_it_by_now(store: Store) -> N
     assert await store.outbox.hold_lane(LANE) is None
     await store.other_outbox.release_lane(LANE, held)
     assert await store.outbox.hold_lane(LANE) is not None
-
-
-async def test_lane_without_a_row_yet_is_not_held(store: Store) -> None:
-    assert await store.outbox.hold_lane("telegram:unknown") is None
+    assert await store.outbox.hold_lane("telegram:unknown") is None, "it has no row yet"

@@ -22,7 +22,7 @@ from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.presets import PresetVersions
 from bot.storage.stories import SqlStories
 from bot.storage.tables import inbox, lane
-from tests.samples import ALICE, begin, make_incoming
+from tests.samples import ALICE, begin, make_incoming, read_session
 
 RECEIPT = Receipt(
     preset="nora",
@@ -126,16 +126,34 @@ async def take_message(store: Store, key: str = "5:1") -> tuple[Claim, InboxMess
     return await begin(store.conversations)
 
 
+async def finish(
+    store: Store, key: str = "5:1", *, go_on: bool = True, **result: Any
+) -> tuple[Claim, InboxMessage]:
+    """Receive a message and finish it with a `TurnResult` of these fields."""
+    claim, message = await take_message(store, key)
+    await store.conversations.finish(claim, message, TurnResult(**result), go_on=go_on)
+    return claim, message
+
+
+def in_parts(*contents: str | MessageContent | OutgoingPart) -> list[OutgoingPart]:
+    """Return the parts of an answer; a text or content becomes the part of its place."""
+    return [
+        one
+        if isinstance(one, OutgoingPart)
+        else OutgoingPart(number, MessageContent(one) if isinstance(one, str) else one)
+        for number, one in enumerate(contents)
+    ]
+
+
 async def answer(
     store: Store, *parts: str | OutgoingPart, key: str = "5:1"
 ) -> tuple[Claim, InboxMessage]:
-    claim, message = await take_message(store, key)
-    outgoing = [
-        OutgoingPart(number, MessageContent(part)) if isinstance(part, str) else part
-        for number, part in enumerate(parts)
-    ]
-    await store.conversations.finish(claim, message, TurnResult(outgoing=outgoing))
-    return claim, message
+    return await finish(store, key, outgoing=in_parts(*parts))
+
+
+async def texts_of(store: Store, key: str = LANE) -> list[str]:
+    """Return the texts of a history as a fresh process reads it."""
+    return [one.text for one in (await read_session(store.database, key)).turns]
 
 
 async def take(store: Store, outbox: SqlOutbox | None = None) -> OutboxRow | None:
