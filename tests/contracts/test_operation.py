@@ -8,7 +8,7 @@ from sqlalchemy import select, update
 
 from bot.chat.incoming import Address, Said
 from bot.chat.operation import HEARTBEAT_SECONDS, Pause
-from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
+from bot.chat.outgoing import OutboxState
 from bot.chat.session import Turn, TurnResult
 from bot.commands.privacy import export_words
 from bot.runtime.clock import SystemClock
@@ -19,7 +19,7 @@ from bot.storage.operation import NodeRegistry, Pauses
 from bot.storage.retention import delete_expired
 from bot.storage.tables import conversation, inbox, node, outbox, role_lease
 from tests.samples import ALICE, BOB, begin, make_incoming
-from tests.support.store import Store, refuse_answer, set_aside, take_message
+from tests.support.store import Store, in_parts, present, refuse_answer, set_aside, take_message
 
 LANE = "telegram:5"
 
@@ -61,28 +61,19 @@ async def test_only_what_some_process_should_do_is_listed_as_a_job(store: Store)
     assert [one.role for one in jobs] == ["receive discord 0/1"]
 
 
-async def test_process_that_died_is_silent_and_one_that_reports_is_not(store: Store) -> None:
+async def test_process_that_died_is_silent_and_one_that_starts_again_is_as_old_as_its_new_life(
+    store: Store,
+) -> None:
     nodes = NodeRegistry(store.database, SystemClock())
     await nodes.enter("me", "worker", "1.0")
-    long_ago = update(node).values(seen_at=node.c.seen_at - 10 * HEARTBEAT_SECONDS)
-    await store.write(long_ago)
+    started, seen = node.c.started_at - 1000, node.c.seen_at - 10 * HEARTBEAT_SECONDS
+    await store.write(update(node).values(started_at=started, seen_at=seen))
     assert [one.is_silent for one in await nodes.nodes()] == [True]
-
     await nodes.report("me", "worker", "1.0")
-
-    assert [one.is_silent for one in await nodes.nodes()] == [False]
-
-
-async def test_process_that_starts_again_is_as_old_as_its_new_life(store: Store) -> None:
-    nodes = NodeRegistry(store.database, SystemClock())
-    await nodes.enter("me", "worker", "1.0")
-    long_ago = update(node).values(started_at=node.c.started_at - 1000)
-    await store.write(long_ago)
-    await nodes.report("me", "worker", "1.0")
-    assert (await nodes.nodes())[0].started_seconds > 999, "a report changes no start"
-
+    [mine] = await nodes.nodes()
+    assert not mine.is_silent
+    assert mine.started_seconds > 999, "a report changes no start"
     await nodes.enter("me", "worker", "1.1")
-
     [mine] = await nodes.nodes()
     assert mine.started_seconds < 500
     assert mine.version == "1.1"
@@ -93,8 +84,7 @@ async def test_job_is_as_old_as_its_holder_has_it(store: Store) -> None:
     nodes = NodeRegistry(store.database, clock)
     us, them = (SqlRoleLeases(store.database, owner, clock) for owner in ("us", "them"))
     assert await us.take("receive telegram", 60)
-    long_ago = update(role_lease).values(held_since=role_lease.c.held_since - 1000)
-    await store.write(long_ago)
+    await store.write(update(role_lease).values(held_since=role_lease.c.held_since - 1000))
     assert await us.take("receive telegram", 60)
     [job] = await nodes.held_jobs()
     assert job.owner == "us"
@@ -113,20 +103,17 @@ async def test_work_is_counted_with_its_age(store: Store) -> None:
     nodes = NodeRegistry(store.database, SystemClock())
     assert {one.count for one in await nodes.background_work()} == {0}
     await store.inbox.receive([make_incoming(), make_incoming(key="6:1", chat="6")], {})
-    waited = update(conversation).values(ready_since=conversation.c.ready_since - 100)
-    await store.write(waited)
+    await store.write(update(conversation).values(ready_since=conversation.c.ready_since - 100))
     claim, message = await begin(store.conversations)
-    answer = OutgoingPart(0, MessageContent("an answer"))
-    await store.conversations.finish(claim, message, TurnResult(outgoing=[answer]))
+    result = TurnResult(outgoing=in_parts("an answer"))
+    await store.conversations.finish(claim, message, result)
     [row] = await store.outbox.take([LANE])
     await store.outbox.mark_unknown(row, 0)
 
     work = {one.name: one for one in await nodes.background_work()}
 
     waiting = work["conversations that wait"]
-    assert waiting.count == 1
-    assert waiting.oldest_seconds is not None
-    assert waiting.oldest_seconds > 99
+    assert (waiting.count, present(waiting.oldest_seconds) > 99) == (1, True)
     assert work["lanes that wait to be sent"].count == 1
     assert work["sends with an unknown outcome"].count == 1
 
@@ -185,19 +172,11 @@ async def test_message_that_was_set_aside_can_be_processed_again(store: Store) -
     claim, message = await begin(store.conversations)
     assert isinstance(message.incoming, Said)
     assert (message.incoming.text, message.crashes, message.own_crashes) == ("poison", 0, 0)
-    answer = OutgoingPart(0, MessageContent("an answer"))
-    await store.conversations.finish(claim, message, TurnResult(outgoing=[answer]))
+    result = TurnResult(outgoing=in_parts("an answer"))
+    await store.conversations.finish(claim, message, result)
     [row] = await store.outbox.take([LANE])
     assert row.content.text == "an answer", "although the notice has part 0 of the first turn"
-
-
-async def test_message_that_was_answered_is_no_dead_letter(store: Store) -> None:
-    claim, message = await take_message(store)
-    await store.conversations.finish(claim, message, TurnResult())
-
     assert await letters(store).all() == []
-    payloads = await store.rows(select(inbox.c.payload))
-    assert [tuple(one) for one in payloads] == [(None,)]
 
 
 async def test_part_that_was_not_delivered_is_looked_for_before_it_is_sent_again(
@@ -207,6 +186,8 @@ async def test_part_that_was_not_delivered_is_looked_for_before_it_is_sent_again
     [letter] = await letters(store).all()
     assert (letter.place, letter.kind, letter.reason) == (LANE, "send", "the chat is closed")
     assert await letters(store).text(letter.name) == "an answer"
+    assert await letters(store).refusals(LANE) == ("the chat is closed",)
+    assert await letters(store).refusals(f"{LANE}9") == ()
 
     assert await letters(store).retry(letter.name) == LANE
 
@@ -237,16 +218,21 @@ async def test_name_of_no_letter_does_nothing(store: Store, name: str) -> None:
     assert len(await letters(store).all()) == 1
 
 
-async def test_forgotten_person_leaves_no_dead_letter(store: Store) -> None:
+@pytest.mark.parametrize("is_channel", [False, True])
+async def test_forgotten_person_or_channel_leaves_no_dead_letter(
+    store: Store, *, is_channel: bool
+) -> None:
     await set_aside(store)
     data = PersonalData(store.database, SystemClock())
     await data.forget_outside_histories("telegram:99")
     assert len(await letters(store).all()) == 1
-
-    await data.forget_outside_histories(ALICE.id)
-
+    if is_channel:
+        claim, _ = await take_message(store, "5:2")
+        await store.conversations.forget(claim)
+    else:
+        await data.forget_outside_histories(ALICE.id)
+        assert await words_in(store) == set()
     assert await letters(store).all() == []
-    assert await words_in(store) == set()
 
 
 async def test_own_words_are_exported_from_every_conversation(store: Store) -> None:
@@ -269,28 +255,10 @@ async def test_own_words_are_exported_from_every_conversation(store: Store) -> N
     assert counts == [2, 1]
 
 
-async def test_refusals_are_those_of_their_lane(store: Store) -> None:
-    await refuse_answer(store)
-    assert await letters(store).refusals(LANE) == ("the chat is closed",)
-    assert await letters(store).refusals(f"{LANE}9") == ()
-
-
-async def test_forgotten_channel_leaves_no_dead_letter(store: Store) -> None:
-    await set_aside(store)
-    claim, _ = await take_message(store, "5:2")
-
-    await store.conversations.forget(claim)
-
-    assert await letters(store).all() == []
-
-
 async def test_old_dead_letters_are_deleted(store: Store) -> None:
     await set_aside(store)
-    old = update(inbox).values(received_at=inbox.c.received_at - 15 * 86_400)
-    await store.write(old)
-
+    await store.write(update(inbox).values(received_at=inbox.c.received_at - 15 * 86_400))
     await delete_expired(store.database, SystemClock(), 30)
-
     assert await letters(store).all() == []
 
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import AsyncIterator
 from configparser import ConfigParser
@@ -25,10 +24,6 @@ from tests.waiting import PATIENCE_SECONDS
 
 _LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 _UNITS = 200
-_PROCESSES = 20
-_POOLED = 40
-_MESSAGES = 200
-"""Of each of the processes behind the pooler; five units each."""
 
 
 @pytest.fixture
@@ -110,46 +105,6 @@ async def test_units_run_through_a_transaction_pooler(url: str, postgres_folder:
         assert (await _limits(database))[0] == ["20s", "5s", "10s"]
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(600)
-async def test_twenty_processes_share_forty_connections_of_a_pooler(
-    url: str, postgres_folder: str
-) -> None:
-    async with (
-        open_database(url) as database,
-        running_pgbouncer(postgres_folder, url, pool_size=_POOLED) as pooled,
-    ):
-        most = 0
-        started = [
-            await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.contracts.pooled_process"),
-                *(str(number), str(_MESSAGES), pooled),
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
-            for number in range(_PROCESSES)
-        ]
-        answers = [asyncio.create_task(process.communicate()) for process in started]
-        while not all(answer.done() for answer in answers):
-            most = max(most, await database.read(_count_connections))
-            await asyncio.sleep(0.2)
-        outputs = [answer.result() for answer in answers]
-        assert [printed.decode() for printed, _ in outputs] == [f"{_MESSAGES}\n"] * _PROCESSES
-        assert not any(b"Error" in errors for _, errors in outputs)
-        own = 1  # of this test, beside the pooler
-        assert 1 < most - own <= _POOLED
-
-
-def _count_connections(connection: Connection) -> int:
-    """Count the pooler's connections, and that which counts."""
-    counted = connection.exec_driver_sql(
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND backend_type = 'client backend'"
-        " AND application_name <> 'troupe' OR pid = pg_backend_pid()"
-    )
-    return int(counted.scalar_one())
-
-
 async def _limits(database: Database) -> list[list[str]]:
     """Return the limits of a unit, and of a function of SQLAlchemy's."""
 
@@ -166,10 +121,8 @@ async def _limits(database: Database) -> list[list[str]]:
 
 
 @contextlib.asynccontextmanager
-async def running_pgbouncer(
-    postgres_folder: str, url: str, pool_size: int = 3
-) -> AsyncIterator[str]:
-    """Run a pooler in front of a database; gives the URL to use."""
+async def running_pgbouncer(postgres_folder: str, url: str) -> AsyncIterator[str]:
+    """Run a pooler with three connections in front of a database; gives the URL to use."""
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
         pytest.skip("no pgbouncer on this machine")
@@ -181,7 +134,7 @@ async def running_pgbouncer(
         settings["databases"] = {urlsplit(url).path[1:]: f"host={postgres_folder} user=postgres"}
         settings["pgbouncer"].update(
             {"listen_addr": "", "unix_socket_dir": name, "auth_type": "any"}
-            | {"default_pool_size": str(pool_size)}
+            | {"default_pool_size": "3"}
         )
         with (folder / "pgbouncer.ini").open("w") as file:
             settings.write(file)
