@@ -13,7 +13,7 @@ from sqlalchemy import insert, select
 
 from bot.chat.incoming import Pressed, Quote, Said
 from bot.chat.operation import Restore
-from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
+from bot.chat.outgoing import OutboxState
 from bot.chat.session import HistoryChange, InboxMessage, MessageNote, Turn, TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
@@ -29,34 +29,23 @@ from bot.storage.restoring import (
 )
 from bot.storage.tables import choice, conversation, cursor, inbox, turn
 from bot.turn.limits.refusals import RestoredMessages
-from tests.samples import ALICE, BOB, begin, make_incoming, read_session
-from tests.support.store import Store, present, take_message
+from tests.samples import ALICE, BOB, begin, make_incoming
+from tests.support.store import Store, answer, finish, present, texts_of
 
 LANE = "telegram:5"
 NOW = SystemClock().now()
 LATER = NOW + 86_400  # s; later than any test that runs after the import of this module
 
 
-async def say_and_answer(store: Store, text: str, key: str, person: str = "alice") -> None:
-    author = ALICE if person == "alice" else BOB
-    await store.inbox.receive([make_incoming(text, key=key, author=author)], {})
-    claim, message = await begin(store.conversations)
+async def say_and_answer(store: Store, text: str, key: str) -> None:
     at = datetime.now(UTC)
-    turns = [
-        Turn("user", text, author, at, message_id=key.rpartition(":")[2]),
-        Turn("assistant", f"about {text}", None, at, "nora", 1),
-    ]
-    await store.conversations.finish(claim, message, TurnResult(turns))
-
-
-async def history(store: Store) -> list[str]:
-    return [one.text for one in (await read_session(store.database)).turns]
+    said = Turn("user", text, ALICE, at, message_id=key.rpartition(":")[2])
+    answered = Turn("assistant", f"about {text}", None, at, "nora", 1)
+    await finish(store, key, turns=[said, answered])
 
 
 async def test_whatever_is_not_known_to_be_sent_is_looked_for(store: Store) -> None:
-    claim, message = await take_message(store)
-    parts = [OutgoingPart(part, MessageContent(f"part {part}")) for part in range(2)]
-    await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
+    await answer(store, "part 0", "part 1")
     [first] = await store.outbox.take([LANE])
     assert first.state is OutboxState.PENDING
 
@@ -103,7 +92,7 @@ async def test_turns_of_tombstones_are_deleted_and_later_ones_stay(
     )
     await say_and_answer(store, "secret", "5:1")
     await say_and_answer(store, "harmless", "5:2")
-    before = await history(store)
+    before = await texts_of(store)
     await store.inbox.receive([make_incoming("/forget last", key="5:3")], {})
     claim, message = await begin(recording)
     found = await recording.find_turns(claim, ["1"])
@@ -116,11 +105,11 @@ async def test_turns_of_tombstones_are_deleted_and_later_ones_stay(
     assert b"secret" not in file.read_bytes()
 
     await bring_back(store, "secret", found[0].id)
-    assert sorted(await history(store)) == sorted(before)
+    assert sorted(await texts_of(store)) == sorted(before)
     await prepare_restored(store.database, [tombstone], LATER, LATER)
 
-    assert "secret" not in await history(store)
-    assert "harmless" in await history(store)
+    assert "secret" not in await texts_of(store)
+    assert "harmless" in await texts_of(store)
     restored = await read_restore(store.database, NOW)
     assert restored == Restore(LATER, frozenset({(LANE, "1")}))
 
@@ -140,7 +129,7 @@ async def test_id_that_another_turn_has_now_deletes_nothing(store: Store) -> Non
 
     await prepare_restored(store.database, [old], LATER, LATER)
 
-    assert await history(store) == ["harmless", "about harmless"]
+    assert await texts_of(store) == ["harmless", "about harmless"]
 
 
 async def test_whole_conversation_is_forgotten_up_to_the_moment(store: Store) -> None:
@@ -151,26 +140,19 @@ async def test_whole_conversation_is_forgotten_up_to_the_moment(store: Store) ->
 
     await prepare_restored(store.database, [Tombstone(LATER, LANE)], LATER, LATER)
 
-    assert await history(store) == []
-    payloads = await store.rows(select(inbox.c.payload))
-    assert [tuple(one) for one in payloads] == [(None,), (None,)]
-    scopes = await store.rows(select(choice.c.scope))
-    assert scopes == []
+    assert await texts_of(store) == []
+    assert await store.scalars(select(inbox.c.payload)) == [None, None]
+    assert await store.scalars(select(choice.c.scope)) == []
     assert await store.conversations.begin([LANE], "me", 60) == []
 
 
 async def test_descriptions_of_a_person_are_deleted_but_not_those_made_later(store: Store) -> None:
     for scope in (ALICE.id, f"{ALICE.id}@{LANE}", f"{ALICE.id}0", BOB.id):
         await store.chat_settings.set(scope, "persona", "tall", "x")
-    early = Tombstone(NOW - 1000, person=ALICE.id)
-    await prepare_restored(store.database, [early], LATER, LATER)
-    count = select(choice.c.scope).order_by(choice.c.scope)
-    scopes = await store.scalars(count)
-    assert len(scopes) == 4
-
-    await prepare_restored(store.database, [Tombstone(LATER, person=ALICE.id)], LATER, LATER)
-
-    scopes = await store.scalars(count)
+    for at, left in ((NOW - 1000, 4), (LATER, 2)):
+        await prepare_restored(store.database, [Tombstone(at, person=ALICE.id)], LATER, LATER)
+        scopes = await store.scalars(select(choice.c.scope))
+        assert len(scopes) == left
     assert sorted(scopes) == sorted([f"{ALICE.id}0", BOB.id])
 
 
@@ -234,8 +216,7 @@ async def test_quote_of_what_was_forgotten_has_no_words() -> None:
 
 
 async def test_without_a_restore_everything_is_as_ever() -> None:
-    messages = await messages_after(None)
-    said = said_at(0, "/help")
+    messages, said = await messages_after(None), said_at(0, "/help")
     assert messages.keep(said) is said
     assert not messages.is_void(said)
     assert not messages.is_context(InboxMessage(1, said, 0))
@@ -252,17 +233,9 @@ def test_line_that_was_being_written_at_a_death_is_no_error(tmp_path: Path) -> N
     assert read_tombstones([file, tmp_path / "none"]) == [Tombstone(1.0, LANE)]
 
     record_tombstone(file, Tombstone(3.0, LANE))
-
     with pytest.raises(StoreError, match=r"line 2 .*delete it if it was cut off"):
         read_tombstones([file])
     assert file.read_bytes().endswith(b'\n{"at":3.0,"conversation":"telegram:5"}\n')
-
-
-def test_damaged_line_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "forgotten.jsonl"
-    file.write_bytes(b'{"at": 1.0}\nnonsense\n')
-    with pytest.raises(StoreError, match="line 2 is not a tombstone"):
-        read_tombstones([file])
 
 
 @pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + bytes(100)])

@@ -3,7 +3,6 @@
 import pytest
 from sqlalchemy import Table, func, select, update
 
-from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, Summary, Turn, TurnResult, fingerprint_turns
 from bot.runtime.clock import SystemClock
 from bot.service.jobs import delete_expired_once
@@ -13,7 +12,7 @@ from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import inbox, outbox, receipt, role_lease, sent_message, summary, turn
 from tests.samples import begin, make_incoming
-from tests.support.store import RECEIPT, Store, take_message
+from tests.support.store import RECEIPT, Store, answer, in_parts, take_message
 
 DAY = 86_400.0
 
@@ -30,19 +29,16 @@ async def send_rows(store: Store, how_many: int) -> list[str]:
 
 
 async def make_older(store: Store, days: float) -> None:
-    seconds = days * DAY
-    messages = update(inbox).values(received_at=inbox.c.received_at - seconds)
-    rows = update(outbox).values(started_at=outbox.c.started_at - seconds)
-    await store.database.write(lambda c: c.execute(messages).rowcount + c.execute(rows).rowcount)
+    for column in (inbox.c.received_at, outbox.c.started_at):
+        await store.write(update(column.table).values({column: column - days * DAY}))
+
+
+async def count(store: Store, table: Table) -> int:
+    return int(await store.scalar(select(func.count()).select_from(table)))
 
 
 async def count_rows(store: Store) -> tuple[int, int]:
-    counts = [select(func.count()).select_from(table) for table in (inbox, outbox)]
-    inbox_rows, outbox_rows = [
-        await store.database.read(lambda c, one=one: c.execute(one).scalar_one())  # type: ignore[misc]
-        for one in counts
-    ]
-    return inbox_rows, outbox_rows
+    return await count(store, inbox), await count(store, outbox)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +47,7 @@ async def count_rows(store: Store) -> tuple[int, int]:
 async def test_answered_messages_and_sent_rows_are_deleted(
     store: Store, days: float, left: tuple[int, int]
 ) -> None:
-    claim, message = await take_message(store)
-    parts = [OutgoingPart(0, MessageContent("a")), OutgoingPart(1, MessageContent("b"))]
-    await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
+    await answer(store, "a", "b")
     await send_rows(store, 2)
     await make_older(store, days)
     assert await delete_expired(store.database, SystemClock(), 14) == 3 - sum(left)
@@ -62,14 +56,12 @@ async def test_answered_messages_and_sent_rows_are_deleted(
 
 async def test_unanswered_messages_and_unsent_turns_are_kept(store: Store) -> None:
     claim, message = await take_message(store)
-    await store.conversations.open(claim, message, OutgoingPart(0, MessageContent("…")))
+    await store.conversations.open(claim, message, *in_parts("…"))
     await send_rows(store, 1)
     await make_older(store, 100)
     await delete_expired(store.database, SystemClock(), 14)
     assert await count_rows(store) == (1, 1), "the answer will be an edit of this message"
-    await store.conversations.finish(
-        claim, message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("a"))])
-    )
+    await store.conversations.finish(claim, message, TurnResult(outgoing=in_parts("a")))
     await delete_expired(store.database, SystemClock(), 14)
     assert await count_rows(store) == (0, 2), "the edit needs the message's id"
     [row] = await store.outbox.take(["telegram:5"])
@@ -80,17 +72,16 @@ async def test_answer_is_found_by_its_messages_after_its_outbox_rows_were_delete
     store: Store,
 ) -> None:
     claim, message = await take_message(store)
-    parts = [OutgoingPart(0, MessageContent("a")), OutgoingPart(1, MessageContent("b"))]
-    names = tuple(message.part_name(part.part) for part in parts)
-    answer = Turn("assistant", "a b", None, message.incoming.at, sent_as=names)
-    await store.conversations.finish(claim, message, TurnResult([answer], outgoing=parts))
+    names = tuple(message.part_name(part) for part in (0, 1))
+    answered = Turn("assistant", "a b", None, message.incoming.at, sent_as=names)
+    await store.conversations.finish(claim, message, TurnResult([answered], in_parts("a", "b")))
     ids = await send_rows(store, 2)
     before = [await store.conversations.find_turns(claim, [one]) for one in ids]
     await make_older(store, 7.1)
     await delete_expired(store.database, SystemClock(), 14)
     assert await count_rows(store) == (1, 0)
     assert [await store.conversations.find_turns(claim, [one]) for one in ids] == before
-    assert [[found.turn for found in one] for one in before] == [[answer], [answer]]
+    assert [[found.turn for found in one] for one in before] == [[answered], [answered]]
 
 
 async def say(store: Store, number: int) -> tuple[Claim, InboxMessage]:
@@ -99,9 +90,8 @@ async def say(store: Store, number: int) -> tuple[Claim, InboxMessage]:
     await store.inbox.receive([incoming], {})
     claim, message = await begin(store.conversations)
     asked = Turn("user", incoming.text, incoming.author, incoming.at, message_id=str(number))
-    part = OutgoingPart(0, MessageContent("a"))
-    answer = Turn("assistant", "a", None, incoming.at, sent_as=(message.part_name(0),))
-    result = TurnResult([asked, answer], outgoing=[part], receipts=[RECEIPT])
+    answered = Turn("assistant", "a", None, incoming.at, sent_as=(message.part_name(0),))
+    result = TurnResult([asked, answered], in_parts("a"), [RECEIPT])
     await store.conversations.finish(claim, message, result)
     await send_rows(store, 1)
     return claim, message
@@ -109,18 +99,8 @@ async def say(store: Store, number: int) -> tuple[Claim, InboxMessage]:
 
 async def let_days_pass(store: Store, days: float) -> None:
     await make_older(store, days)
-    olds = [update(one).values(at=one.c.at - days * DAY) for one in (turn, receipt)]
-    await store.database.write(lambda c: sum(c.execute(one).rowcount for one in olds))
-
-
-async def texts(store: Store) -> list[str]:
-    rows = select(turn.c.text).order_by(turn.c.id)
-    return list(await store.scalars(rows))
-
-
-async def count(store: Store, table: Table) -> int:
-    rows = select(func.count()).select_from(table)
-    return int(await store.scalar(rows))
+    for table in (turn, receipt):
+        await store.write(update(table).values(at=table.c.at - days * DAY))
 
 
 async def test_old_turns_are_deleted_with_what_was_made_of_them(store: Store) -> None:
@@ -139,7 +119,7 @@ async def test_old_turns_are_deleted_with_what_was_made_of_them(store: Store) ->
     assert await delete_expired_turns(store.database, SystemClock(), 30) == 0
     assert await delete_expired_turns(store.database, SystemClock(), 10) == 2
 
-    assert await texts(store) == ["question 2", "a"]
+    assert await store.scalars(select(turn.c.text).order_by(turn.c.id)) == ["question 2", "a"]
     assert await count(store, summary) == await count(store, sent_message) == 0
     assert await delete_expired_turns(store.database, SystemClock(), 10) == 0
 
@@ -173,9 +153,8 @@ async def test_retention_job_deletes_turns_where_it_is_set(
     await let_days_pass(store, 12)
     settings = Settings.model_construct(history_days=days, receipt_days=14)
     await delete_expired_once(store.database, settings, SystemClock())
-    content = select(func.count()).select_from(receipt).where(receipt.c.content != b"")
-    with_prompt = await store.scalar(content)
-    assert (await count(store, turn), with_prompt) == (left, left // 2)
+    contents = await store.scalars(select(receipt.c.content))
+    assert (await count(store, turn), sum(map(bool, contents))) == (left, left // 2)
 
 
 async def test_leases_of_processes_that_ended_are_deleted_and_jobs_stay(store: Store) -> None:
@@ -191,7 +170,6 @@ async def test_leases_of_processes_that_ended_are_deleted_and_jobs_stay(store: S
 
     assert await delete_expired(store.database, clock, 14) == 3
 
-    query = select(role_lease.c.role)
-    left = await store.database.read(lambda c: set(c.execute(query).scalars()))
-    assert left == {*jobs, "shards of discord at c", "shards of discord at d"}
+    left = await store.scalars(select(role_lease.c.role))
+    assert set(left) == {*jobs, "shards of discord at c", "shards of discord at d"}
     assert await ended.take("identify discord 0", 60), "a row that is gone can be made again"
