@@ -63,10 +63,17 @@ def make_rows(table: Table) -> list[dict[str, Any]]:
     return [{c.name: make_value(c, number) for c in table.columns} for number in numbers]
 
 
-async def fill(database: Database) -> None:
-    for table in COPIED_TABLES:
+async def fill(database: Database, *tables: Table) -> None:
+    for table in tables or COPIED_TABLES:
         rows = make_rows(table)
         await database.write(lambda c, t=table, r=rows: c.execute(insert(t), r).rowcount)  # type: ignore[misc]
+
+
+async def copy(store: Store, target: Database) -> dict[str, int]:
+    """Copy a database; return the number of rows by table, as reported."""
+    reported: dict[str, int] = {}
+    assert await copy_rows(store.database, target, reported.__setitem__) == sum(reported.values())
+    return reported
 
 
 async def count_all(database: Database) -> int:
@@ -76,18 +83,20 @@ async def count_all(database: Database) -> int:
 
 async def test_every_row_of_every_table_is_copied(store: Store, target: Database) -> None:
     await fill(store.database)
-    reported: dict[str, int] = {}
-    copied = await copy_rows(store.database, target, reported.__setitem__)
+    reported = await copy(store, target)
     assert reported == {table.name: count_rows(table) for table in COPIED_TABLES}
-    assert copied == await count_all(target) == sum(reported.values())
+    assert await count_all(target) == sum(reported.values())
+    half = delete_from(turn).where(turn.c.id > _ROWS // 2)
+    await target.write(lambda c: c.execute(half).rowcount)
+    assert await copy(store, target) == reported, "a copy that was interrupted goes on"
+    assert await count_all(target) == sum(reported.values())
 
 
 async def test_ids_continue_after_the_largest_copied_one(store: Store, target: Database) -> None:
-    for table in (inbox, outbox):
-        rows = make_rows(table)
-        rows[-1]["id"] = 25_000_000_000
-        await store.database.write(lambda c, t=table, r=rows: c.execute(insert(t), r).rowcount)  # type: ignore[misc]
-    await copy_rows(store.database, target, lambda _table, _rows: None)
+    await fill(store.database, inbox, outbox)
+    largest = update(inbox).where(inbox.c.id == _ROWS).values(id=25_000_000_000)
+    await store.write(largest)
+    await copy(store, target)
     await SqlInbox(target, SystemClock()).receive([make_incoming()], {})
     newest = select(func.max(inbox.c.id))
     assert await target.read(lambda c: c.execute(newest).scalar()) == 25_000_000_001
@@ -100,9 +109,9 @@ async def test_encrypted_texts_are_copied_as_they_are(empty_database: str, tmp_p
         await SqlInbox(database, SystemClock()).receive([make_incoming(text="to be copied")], {})
     async with (
         open_without_decrypting(empty_database) as source,
-        open_without_decrypting(target_url) as copy,
+        open_without_decrypting(target_url) as copied,
     ):
-        await copy_rows(source, copy, lambda _table, _rows: None)
+        await copy_rows(source, copied, lambda _table, _rows: None)
     assert b"to be copied" not in (tmp_path / "copied.db").read_bytes()
     async with open_database(target_url, encryption) as database:
         _claim, message = await begin(Conversations(database, SystemClock()))
@@ -110,21 +119,12 @@ async def test_encrypted_texts_are_copied_as_they_are(empty_database: str, tmp_p
     assert message.incoming.text == "to be copied"
 
 
-async def test_interrupted_copy_goes_on(store: Store, target: Database) -> None:
-    await fill(store.database)
-    await copy_rows(store.database, target, lambda _table, _rows: None)
-    half = delete_from(turn).where(turn.c.id > _ROWS // 2)
-    await target.write(lambda c: c.execute(half).rowcount)
-    await copy_rows(store.database, target, lambda _table, _rows: None)
-    assert await count_all(target) == await count_all(store.database)
-
-
 async def test_used_database_is_refused_and_not_changed(store: Store, target: Database) -> None:
     await store.inbox.receive([make_incoming(text="to be copied")], {})
     await SqlInbox(target, SystemClock()).receive([make_incoming(text="of another one")], {})
     before = await count_all(target)
     with pytest.raises(StoreError, match=r"differ in the table \w+, row .*nothing else has used"):
-        await copy_rows(store.database, target, lambda _table, _rows: None)
+        await copy(store, target)
     assert await count_all(target) == before
 
 
@@ -132,7 +132,7 @@ async def test_database_in_use_is_not_copied(store: Store, target: Database) -> 
     await store.inbox.receive([make_incoming()], {})
     await begin(store.conversations)
     with pytest.raises(StoreError, match="stop all of them"):
-        await copy_rows(store.database, target, lambda _table, _rows: None)
+        await copy(store, target)
 
 
 async def test_idle_process_on_postgresql_is_noticed_until_it_is_long_silent(
@@ -144,15 +144,14 @@ async def test_idle_process_on_postgresql_is_noticed_until_it_is_long_silent(
     await store.write(insert(node), row)
     if not store.database.is_sqlite:
         with pytest.raises(StoreError, match="works on this database, or was killed less than 30"):
-            await copy_rows(store.database, target, lambda _table, _rows: None)
-        ended = update(node).values(seen_at=node.c.seen_at - 31)
-        await store.write(ended)
-    assert await copy_rows(store.database, target, lambda _table, _rows: None) > 0
+            await copy(store, target)
+        await store.write(update(node).values(seen_at=node.c.seen_at - 31))
+    assert sum((await copy(store, target)).values()) > 0
 
 
 async def test_copy_takes_new_messages(store: Store, target: Database) -> None:
     await store.inbox.receive([make_incoming(text="before")], {})
-    await copy_rows(store.database, target, lambda _table, _rows: None)
+    await copy(store, target)
     await SqlInbox(target, SystemClock()).receive([make_incoming(key="later", text="after")], {})
     rows = await target.read(lambda c: c.execute(select(inbox.c.id).order_by(inbox.c.id)).all())
     assert [row.id for row in rows] == [1, 2]

@@ -11,7 +11,7 @@ import pytest
 from cryptography.fernet import Fernet
 from sqlalchemy import LargeBinary, Text, insert, select, update
 
-from bot.chat.session import Summary, Turn, TurnResult, fingerprint_turns
+from bot.chat.session import Summary, Turn, fingerprint_turns
 from bot.errors import SettingsError, StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextEncryption
@@ -25,14 +25,13 @@ from bot.storage.tables import metadata, provider_key, supported_revision, turn
 from bot.telemetry.secret_masker import SecretMasker
 from tests.checkout import CHECKOUT
 from tests.samples import ALICE, begin, make_incoming, read_session
-from tests.support.store import present
+from tests.support.store import LANE, NOON, finish, open_store, present
 
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
 OFF, ON = TextEncryption([OLD]), TextEncryption([OLD], is_on=True)
 ROTATED = TextEncryption([NEW, OLD], is_on=True)
 NO_KEY = TextEncryption()
 WORD = "canary words"
-CONVERSATION = "telegram:5"
 COLUMNS = [column for table in metadata.sorted_tables for column in encryptable_columns(table)]
 NOT_WORDS = {
     "inbox": "platform bot_id external_key conversation kind state",
@@ -82,14 +81,29 @@ async def fill(database: Database) -> None:
             await database.write(lambda c, t=table, r=row: c.execute(insert(t), r).rowcount)  # type: ignore[misc]
 
 
+async def fill_new(url: str, encryption: TextEncryption) -> None:
+    async with open_database(url, encryption) as database:
+        await fill(database)
+
+
+async def read_values(database: Database) -> Mapping[str, str | bytes]:
+    """Return what a database gives for each column that can be encrypted."""
+    found = {}
+    for column in COLUMNS:
+        query = select(column)
+        found[str(column)] = await database.read(lambda c, q=query: c.execute(q).scalar())  # type: ignore[misc]
+    return found
+
+
 async def stored_values(url: str) -> Mapping[str, str | bytes]:
-    """Return what the database holds in each column that can be encrypted."""
     async with open_without_decrypting(url) as database:
-        found = {}
-        for column in COLUMNS:
-            query = select(column)
-            found[str(column)] = await database.read(lambda c, q=query: c.execute(q).scalar())  # type: ignore[misc]
-        return found
+        return await read_values(database)
+
+
+async def expect_refusal(url: str, encryption: TextEncryption) -> None:
+    with pytest.raises(SettingsError, match="TROUPE_ENCRYPTION_KEYS"):
+        async with open_database(url, encryption):
+            pytest.fail("it opened")
 
 
 def is_plain(value: str | bytes) -> bool:
@@ -109,41 +123,28 @@ def test_every_text_column_is_encryptable_or_no_words() -> None:
 async def test_every_column_is_encrypted_and_read(empty_database: str) -> None:
     async with open_database(empty_database, ON) as database:
         await fill(database)
-        for column in COLUMNS:
-            query = select(column)
-            found = await database.read(lambda c, q=query: c.execute(q).scalar())  # type: ignore[misc]
-            assert is_plain(found), column
+        assert all(map(is_plain, (await read_values(database)).values()))
     for name, value in (await stored_values(empty_database)).items():
         assert WORD not in str(value), name
 
 
-async def test_it_is_off_without_the_option(empty_database: str) -> None:
-    async with open_database(empty_database, OFF) as database:
-        await fill(database)
-    assert all(map(is_plain, (await stored_values(empty_database)).values()))
-
-
 async def test_turned_on_and_off_over_old_rows(empty_database: str) -> None:
-    async with open_database(empty_database, NO_KEY) as database:
-        await fill(database)
+    await fill_new(empty_database, OFF)
+    assert all(map(is_plain, (await stored_values(empty_database)).values())), "it is off by itself"
     reported: dict[str, int] = {}
+    tables = {column.table.name for column in COLUMNS}
     async with open_database(empty_database, ON) as database:
-        [old] = await database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
-        assert old == WORD
-        tables = {column.table.name for column in COLUMNS}
+        assert all(map(is_plain, (await read_values(database)).values()))
         assert await rewrite_texts(database, reported.__setitem__) == len(tables)
         assert await rewrite_texts(database, nothing) == 0
     assert reported.keys() == tables
     assert not any(map(is_plain, (await stored_values(empty_database)).values()))
-    with pytest.raises(SettingsError, match="TROUPE_ENCRYPTION_KEYS"):
-        async with open_database(empty_database, NO_KEY):
-            pass
+    await expect_refusal(empty_database, NO_KEY)
     async with open_database(empty_database, OFF) as database:
         assert await rewrite_texts(database, nothing) == len(tables)
     assert all(map(is_plain, (await stored_values(empty_database)).values()))
     async with open_database(empty_database, NO_KEY) as database:
-        [old] = await database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
-        assert old == WORD
+        assert all(map(is_plain, (await read_values(database)).values()))
 
 
 @pytest.mark.parametrize("keys", [(), (NEW,)])
@@ -151,29 +152,20 @@ async def test_turned_on_and_off_over_old_rows(empty_database: str) -> None:
 async def test_wrong_key_is_named_and_changes_nothing(
     empty_database: str, keys: Sequence[str], *, is_on: bool
 ) -> None:
-    async with open_database(empty_database, ON) as database:
-        await fill(database)
+    await fill_new(empty_database, ON)
     before = await stored_values(empty_database)
-    with pytest.raises(SettingsError, match="TROUPE_ENCRYPTION_KEYS"):
-        async with open_database(empty_database, TextEncryption(keys, is_on=is_on)):
-            pass
+    await expect_refusal(empty_database, TextEncryption(keys, is_on=is_on))
     assert await stored_values(empty_database) == before
 
 
 async def test_rotated_texts_need_the_new_key_only(empty_database: str) -> None:
-    async with open_database(empty_database, ON) as database:
-        await fill(database)
+    await fill_new(empty_database, ON)
     async with open_database(empty_database, ROTATED) as database:
         assert await rewrite_texts(database, nothing) > 0
         assert await rewrite_texts(database, nothing) == 0
-    with pytest.raises(SettingsError, match="TROUPE_ENCRYPTION_KEYS"):
-        async with open_database(empty_database, ON):
-            pass
+    await expect_refusal(empty_database, ON)
     async with open_database(empty_database, TextEncryption([NEW], is_on=True)) as database:
-        for column in COLUMNS:
-            query = select(column)
-            found = await database.read(lambda c, q=query: c.execute(q).scalar())  # type: ignore[misc]
-            assert is_plain(found), column
+        assert all(map(is_plain, (await read_values(database)).values()))
 
 
 async def test_running_process_finds_a_newer_key_in_the_file(
@@ -182,8 +174,7 @@ async def test_running_process_finds_a_newer_key_in_the_file(
     file = tmp_path / "keys"
     file.write_text(OLD, encoding="utf-8")
     async with open_database(empty_database, TextEncryption([OLD], True, file)) as other:
-        async with open_database(empty_database, ROTATED) as database:
-            await fill(database)
+        await fill_new(empty_database, ROTATED)
         query = select(turn.c.text)
         with pytest.raises(StoreError, match="TROUPE_ENCRYPTION_KEYS"):
             await other.read(lambda c: c.execute(query).scalar())
@@ -193,8 +184,7 @@ async def test_running_process_finds_a_newer_key_in_the_file(
 
 
 async def test_what_is_forgotten_while_texts_are_rewritten_stays_gone(empty_database: str) -> None:
-    async with open_database(empty_database, NO_KEY) as database:
-        await fill(database)
+    await fill_new(empty_database, NO_KEY)
     async with open_database(empty_database, ON) as database:
         gone = update(turn).values(text="")
         async with asyncio.TaskGroup() as group:
@@ -204,25 +194,18 @@ async def test_what_is_forgotten_while_texts_are_rewritten_stays_gone(empty_data
 
 
 async def test_summary_stays_valid_when_the_turns_are_rewritten(empty_database: str) -> None:
-    async with open_database(empty_database, NO_KEY) as database:
-        await _save_summary(database)
+    async with open_store(empty_database, NO_KEY) as store:
+        turns = [Turn("user", one, ALICE, NOON) for one in ("日本", "two", "three")]
+        await finish(store, turns=turns)
+        summaries = SqlSummaries(store.database)
+        covered = (await summaries.load_turns(LANE)).turns
+        saved = Summary(1, covered[-1].id, fingerprint_turns(covered), "They count.")
+        assert await summaries.save(LANE, saved)
     for encryption in (ON, OFF):
         async with open_database(empty_database, encryption) as database:
             assert await rewrite_texts(database, nothing) > 0
-            found = present(await SqlSummaries(database).current(CONVERSATION))
+            found = present(await SqlSummaries(database).current(LANE))
             assert found.text == "They count."
-
-
-async def _save_summary(database: Database) -> None:
-    await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
-    conversations = Conversations(database, SystemClock())
-    claim, message = await begin(conversations, CONVERSATION)
-    turns = [Turn("user", one, ALICE, message.incoming.at) for one in ("日本", "two", "three")]
-    await conversations.finish(claim, message, TurnResult(turns=turns))
-    summaries = SqlSummaries(database)
-    covered = (await summaries.load_turns(CONVERSATION)).turns[:2]
-    saved = Summary(1, covered[-1].id, fingerprint_turns(covered), "They count.")
-    assert await summaries.save(CONVERSATION, saved)
 
 
 async def test_process_without_the_option_reads_what_another_one_encrypts(
@@ -258,8 +241,7 @@ asyncio.run(main())
 
 
 async def test_rewriting_that_was_killed_goes_on(empty_database: str) -> None:
-    async with open_database(empty_database, NO_KEY) as database:
-        await fill(database)
+    await fill_new(empty_database, NO_KEY)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _KILLED, empty_database, OLD), cwd=CHECKOUT
     )
