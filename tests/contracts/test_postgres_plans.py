@@ -10,26 +10,18 @@ from typing import TypeVar
 
 import pytest
 import pytest_asyncio
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from typing_extensions import override
 
-from bot.chat.incoming import Address
-from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
-from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnRange, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextCodec
-from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.retention import delete_expired
-from bot.storage.rows import encode_event
 from bot.storage.sqlite import ConnectionPool, UnitOfWork
 from bot.storage.statements import DialectName, Query, Rows, StartUnit
-from bot.storage.tables import inbox
 from tests.postgres import create_postgres_database
-from tests.samples import ALICE, make_incoming
+from tests.support.chat_steps import OVER_ALL_ROWS, STEPS, Chat
 from tests.turn.whole_chat import use_whole_chat
 
 pytestmark = [
@@ -39,7 +31,6 @@ pytestmark = [
 ]
 
 T = TypeVar("T")
-CONVERSATION = "telegram:c77"
 _READ_PER_MESSAGE = 40
 """More rows than a step reads that is about one message."""
 _EXPIRED = 700
@@ -122,31 +113,16 @@ class OneConnection(ConnectionPool):
         """The test closes it."""
 
 
-class Process:
-    """The repositories of a process; each step notes which tables it scanned, what it read."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        database = Database(OneConnection(connection))
-        clock, sender = SystemClock(), SenderIdentity("me", 0)
-        self.database = database
-        self.inbox = SqlInbox(database, clock)
-        self.conversations = Conversations(database, clock, sender)
-        self.outbox = SqlOutbox(database, clock, sender)
-        self.scanned: dict[str, list[str]] = {}
-        self.rows_read: dict[str, int] = {}
-
-    async def step(self, name: str, work: Callable[[], Awaitable[T]]) -> T:
-        before = await self.database.read(_counts)
-        value = await work()
-        after = await self.database.read(_counts)
-        none = (0, 0)
-        self.scanned[name] = [
-            table for table, (scans, _) in after.items() if scans > before.get(table, none)[0]
-        ]
-        self.rows_read[name] = sum(
-            rows - before.get(table, none)[1] for table, (_, rows) in after.items()
-        )
-        return value
+async def measured(
+    database: Database, work: Callable[[], Awaitable[object]]
+) -> tuple[set[str], int, object]:
+    """Return which tables were scanned in some work, how many rows were read, and its value."""
+    before = await database.read(_counts)
+    value = await work()
+    after = await database.read(_counts)
+    rows = sum(read - before.get(table, (0, 0))[1] for table, (_, read) in after.items())
+    scans = {table for table, (n, _) in after.items() if n > before.get(table, (0, 0))[0]}
+    return scans, rows, value
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -156,101 +132,35 @@ async def full_url(postgres_folder: str) -> AsyncIterator[str]:
         await connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         for statement in _FILL.split(";"):
             await connection.exec_driver_sql(statement)
-        readable = update(inbox).where(inbox.c.conversation == CONVERSATION)
-        await connection.execute(readable.values(payload=encode_event(make_incoming(chat="c77"))))
         await connection.commit()
     yield url
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def process(full_url: str) -> AsyncIterator[Process]:
+async def full(full_url: str) -> AsyncIterator[Database]:
     async with _transaction(full_url) as connection:
-        yield Process(connection)
+        yield Database(OneConnection(connection))
 
 
-async def test_no_step_of_a_message_scans_a_table(process: Process) -> None:
-    messages = [make_incoming(chat="new", key=f"new:{number}") for number in (1, 2)]
-    await process.step("receive", lambda: process.inbox.receive(messages, {"discord:1": "2"}))
-    claim, message = await _begin(process, "telegram:new")
-    opened = await process.step(
-        "open",
-        lambda: process.conversations.open(claim, message, OutgoingPart(0, MessageContent("…"))),
-    )
-    await _mark_sent(process, opened.row)
-    said = [Turn("user", "a", ALICE, message.incoming.at)] * 2
-    result = TurnResult(
-        said, [OutgoingPart(0, MessageContent("Hi.")), OutgoingPart(1, MessageContent("There."))]
-    )
-    finished = await process.step(
-        "finish", lambda: process.conversations.finish(claim, message, result)
-    )
-    await _mark_sent(process, finished.row)
-    following = finished.next_message
-    assert following is not None
-    again = TurnResult(said, supersedes=TurnRange(0, 1))
-    await process.step(
-        "finish again", lambda: process.conversations.finish(claim, following, again)
-    )
-    _assert_nothing_is_scanned(process)
+@pytest.mark.parametrize("step", sorted(STEPS.keys() - OVER_ALL_ROWS))
+async def test_no_step_scans_a_table(full: Database, step: str) -> None:
+    chat = Chat(full)
+    await chat.open()
+    scanned, rows, _ = await measured(full, lambda: STEPS[step](chat))
+    assert scanned == set()
+    assert rows <= _READ_PER_MESSAGE
 
 
-async def test_no_poll_of_a_full_queue_scans_a_table(process: Process) -> None:
-    ready = await process.step("ready", lambda: process.conversations.ready(9, ["telegram"]))
-    assert len(ready) == 9
-    due = await process.step("due", lambda: process.outbox.due_lanes(9, ["telegram"]))
-    assert len(due) == 9
-    asked = [CONVERSATION, *(f"discord:{number}" for number in range(5000))]
-    waiting = await process.step("waiting", lambda: process.inbox.waiting(asked, 500, 20))
-    assert len(waiting) == 1
-    claim, _ = await _begin(process, CONVERSATION)
-    assert not await process.step("renew", lambda: process.conversations.renew([claim], 15))
-    [row] = await process.step("take", lambda: process.outbox.take([CONVERSATION]))
-    await process.step("has later", lambda: process.outbox.has_later(row))
-    await process.step("later", lambda: process.outbox.reschedule(row, 0))
-    await process.step("probe", lambda: process.outbox.sent_ids([row.id]))
-    await process.step("known ids", lambda: process.outbox.known_ids(Address("telegram", "c77")))
-    await process.step("load", lambda: process.conversations.load_session(claim, 20))
-    await process.step("release", lambda: process.conversations.release(claim))
-    _assert_nothing_is_scanned(process)
+async def test_nothing_that_is_done_to_a_chat_scans_a_table(full: Database) -> None:
+    scanned, _, _ = await measured(full, lambda: use_whole_chat(full))
+    assert scanned <= _SMALL
 
 
-async def test_forget_scans_no_table_of_messages(process: Process) -> None:
-    claim, _ = await _begin(process, CONVERSATION)
-    assert await process.step("forget", lambda: process.conversations.forget(claim)) == 10
-    await process.step("release", lambda: process.conversations.release(claim))
-    _assert_nothing_is_scanned(process)
-
-
-async def test_nothing_that_is_done_to_a_chat_scans_a_table(process: Process) -> None:
-    await process.step("whole chat", lambda: use_whole_chat(process.database))
-    assert set(process.scanned["whole chat"]) <= _SMALL
-
-
-async def test_retention_reads_little_more_than_it_deletes(process: Process) -> None:
-    clock = SystemClock()
-    deleted = await process.step("retention", lambda: delete_expired(process.database, clock, 14))
+async def test_retention_reads_little_more_than_it_deletes(full: Database) -> None:
+    scanned, rows, deleted = await measured(full, lambda: delete_expired(full, SystemClock(), 14))
     assert deleted == 4 * _EXPIRED
-    assert set(process.scanned["retention"]) <= _SMALL
-    assert process.rows_read["retention"] < 20 * _EXPIRED
-
-
-async def _begin(process: Process, key: str) -> tuple[Claim, InboxMessage]:
-    async def begin() -> list[ClaimedMessage]:
-        return list(await process.conversations.begin([key], "me", 60))
-
-    [begun] = await process.step("begin", begin)
-    return begun.claim, begun.message
-
-
-async def _mark_sent(process: Process, row: OutboxRow | None) -> None:
-    assert row is not None
-    await process.step("sent", lambda: process.outbox.mark_sent(row, str(row.id)))
-
-
-def _assert_nothing_is_scanned(process: Process) -> None:
-    print(process.rows_read)  # noqa: T201
-    assert {name: tables for name, tables in process.scanned.items() if tables} == {}
-    assert {name for name, rows in process.rows_read.items() if rows > _READ_PER_MESSAGE} == set()
+    assert scanned <= _SMALL
+    assert rows < 20 * _EXPIRED
 
 
 def _counts(connection: Connection) -> dict[str, tuple[int, int]]:

@@ -4,33 +4,22 @@ That holds for the path of a message, and for what runs beside it: polls, probes
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import pytest
 from sqlalchemy import Connection, event, text
 from typing_extensions import override
 
-from bot.chat.incoming import Address
-from bot.chat.outgoing import MessageContent, OutgoingPart
-from bot.chat.session import Claim, InboxMessage, TurnResult
-from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextCodec
-from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SenderIdentity, SqlOutbox
-from bot.storage.receipts import Receipts
-from bot.storage.retention import delete_expired
 from bot.storage.sqlite import UnitOfWork
 from bot.storage.statements import Query, StartUnit, Unit
-from bot.storage.summaries import SqlSummaries
-from tests.samples import begin, make_incoming
+from tests.support.chat_steps import OVER_ALL_ROWS, STEPS, Chat
 from tests.turn.whole_chat import use_whole_chat
 
 T = TypeVar("T")
 Values: TypeAlias = Mapping[str, Any] | Sequence[Any]
-LANE = "telegram:5"
 # They hold only rows that somebody has to work on.
 _QUEUES = "ix_conversation_ready|ix_lane_due|ix_inbox_open|ix_inbox_dead|ix_outbox_unsent"
 # A node is a process, and a lease is of a job or a process: there are few, and retention, which
@@ -40,8 +29,6 @@ _OWN = r"CONSTANT ROW|\(subquery-\d+\)"  # what the statement itself consists of
 _MAY_SCAN = re.compile(
     rf"SCAN (({_FEW}|{_OWN})$|\w+ VIRTUAL TABLE|\w+ USING (COVERING )?INDEX ({_QUEUES})\b)"
 )
-_OVER_ALL_ROWS = {"retention", "restart"}
-"""One deletes in batches, the other goes over all open rows, once at the start of a process."""
 _MAX_INSTRUCTIONS = 20_000
 """Of SQLite's virtual machine: going over all rows of others takes several times as many."""
 _FILL = """
@@ -62,14 +49,6 @@ _OF_OTHERS = {
     "lane (key, platform, due_at)": "'telegram:' || (1000 + n), 'telegram', n",
 }
 """Rows of other chats, by the columns that are filled."""
-
-
-class LateClock(SystemClock):
-    """All that was stored is old."""
-
-    @override
-    def now(self) -> float:
-        return super().now() + 100 * 86_400.0
 
 
 class RecordingDatabase(Database):
@@ -118,86 +97,18 @@ class RecordingDatabase(Database):
         return connection
 
 
-class Chat:
-    """A chat with one answer queued and one message left."""
-
-    def __init__(self, database: Database) -> None:
-        clock, sender = SystemClock(), SenderIdentity("me", 0)
-        self.database = RecordingDatabase(database)
-        self.inbox = SqlInbox(self.database, clock)
-        self.outbox = SqlOutbox(self.database, clock, sender)
-        self.conversations = Conversations(self.database, clock, sender)
-        self.claim = Claim("", 0, "")
-        self.message: InboxMessage | None = None
-
-    async def open(self) -> None:
-        await self.receive("5")
-        self.claim, message = await begin(self.conversations)
-        result = TurnResult(outgoing=[OutgoingPart(0, MessageContent("Hi."))])
-        finished = await self.conversations.finish(self.claim, message, result)
-        self.message = finished.next_message
-        assert finished.row is not None
-        await self.outbox.reschedule(finished.row, 0)
-        self.database.statements.clear()
-
-    async def receive(self, prefix: str) -> None:
-        """Receive two messages."""
-        messages = [make_incoming(key=f"{prefix}:{number}") for number in (1, 2)]
-        await self.inbox.receive(messages, {"telegram:offset": "1"})
-
-    async def finish(self) -> object:
-        assert self.message is not None
-        return await self.conversations.finish(self.claim, self.message, TurnResult())
-
-    async def send(self) -> object:
-        [row] = await self.outbox.take([LANE])
-        return await self.outbox.mark_sent(row, "1")
-
-    async def forget(self) -> object:
-        return await self.conversations.forget(self.claim)
-
-    async def probe(self) -> object:
-        [row] = await self.outbox.take([LANE])
-        await self.outbox.known_ids(Address("telegram", "5"))
-        return await self.outbox.sent_ids([row.id])
-
-    async def restart(self) -> None:
-        await self.conversations.release_all("me")
-        await self.outbox.release_all()
-
-    async def change(self) -> object:
-        """Look up what an edit or a deletion of a message changes."""
-        await self.conversations.find_turns(self.claim, ["1", "2"])
-        return await self.conversations.load_exchange(self.claim, "1", 40)
-
-    async def look_back(self) -> object:
-        await self.conversations.load_session(self.claim, 40)
-        await SqlSummaries(self.database).current(LANE)
-        return await Receipts(self.database).newest(LANE)
-
-
-STEPS: dict[str, Callable[[Chat], Awaitable[object]]] = {
-    "ready": lambda chat: chat.conversations.ready(9, ["telegram"]),
-    "begin": lambda chat: chat.conversations.begin([LANE], "me", 60),
-    "finish": Chat.finish,
-    "due": lambda chat: chat.outbox.due_lanes(9, ["telegram"]),
-    "send": Chat.send,
-    "renew": lambda chat: chat.conversations.renew([chat.claim], 60),
-    "restart": Chat.restart,
-    "probe": Chat.probe,
-    "change": Chat.change,
-    "look back": Chat.look_back,
-    "forget": Chat.forget,
-    "retention": lambda chat: delete_expired(chat.database, LateClock(), 14),
-}
+async def statements_of(step: str, database: Database) -> RecordingDatabase:
+    recording = RecordingDatabase(database)
+    chat = Chat(recording)
+    await chat.open()
+    recording.statements.clear()
+    await STEPS[step](chat)
+    return recording
 
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_no_step_scans_a_table(step: str, database: Database) -> None:
-    chat = Chat(database)
-    await chat.open()
-    await STEPS[step](chat)
-    assert await _scans(chat.database) == set()
+    assert await _scans(await statements_of(step, database)) == set()
 
 
 async def test_nothing_that_is_done_to_a_chat_scans_a_table(database: Database) -> None:
@@ -206,19 +117,17 @@ async def test_nothing_that_is_done_to_a_chat_scans_a_table(database: Database) 
     assert await _scans(recording) == set()
 
 
-@pytest.mark.parametrize("step", sorted(STEPS.keys() - _OVER_ALL_ROWS))
+@pytest.mark.parametrize("step", sorted(STEPS.keys() - OVER_ALL_ROWS))
 async def test_no_step_goes_over_the_rows_of_others(step: str, database: Database) -> None:
     def fill(connection: Connection) -> None:
         for into, columns in _OF_OTHERS.items():
             connection.execute(text(_FILL.format(into, columns)))
 
     await database.write(fill)
-    chat = Chat(database)
-    await chat.open()
-    await STEPS[step](chat)
+    recording = await statements_of(step, database)
 
     def instructions(connection: Connection) -> dict[str, int]:
-        executed = dict(chat.database.statements)
+        executed = dict(recording.statements)
         return {sql: _instructions(connection, sql, values) for sql, values in executed.items()}
 
     counts = await database.write(instructions)
