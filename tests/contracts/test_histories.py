@@ -244,10 +244,10 @@ async def test_answer_is_found_by_its_parts_with_all_its_versions(store: Store) 
     [answered] = found.answers
     new = Turn("assistant", "c", None, NOON + timedelta(seconds=1), "nova", 2, sent_as=found.parts)
     await change(store, "cb1", versions={answered.id: new})
-    for part in found.parts:
-        again = present(await load_answered(store, part))
-        assert again.question.turn.text == "why?"
-        assert texts_of_versions(again) == [["a b", "c"]]
+    again, by_second = [present(await load_answered(store, part)) for part in found.parts]
+    assert again == by_second
+    assert again.question.turn.text == "why?"
+    assert texts_of_versions(again) == [["a b", "c"]]
     [[old, _]] = again.versions
     await change(store, "cb2", versions={answered.id: old.turn}, restored=[old.id])
     again = present(await load_answered(store, found.parts[0]))
