@@ -22,12 +22,12 @@ from bot.errors import Fenced, StoreError, Undecodable
 from bot.ports import Clock
 from bot.storage import finishing
 from bot.storage import receipts as receipt_rows
-from bot.storage.database import Database, transaction
+from bot.storage.database import Database, moment_of, transaction
 from bot.storage.finishing import NextMessage
 from bot.storage.forgetting import Tombstone
 from bot.storage.functions import FUNCTIONS
 from bot.storage.histories import StoredTurns
-from bot.storage.outbox import SenderIdentity, moment_of
+from bot.storage.outbox import SenderIdentity
 from bot.storage.rows import TURN_COLUMNS, decode, decode_all, decode_event, to_turn, to_turn_row
 from bot.storage.statements import SQL, Unit, pairs, served_text
 from bot.storage.windows import SessionWindows, SharedWindows, window_of

@@ -37,6 +37,7 @@ from bot.storage.statements import (
     to_store_error,
 )
 from bot.storage.tables import metadata, supported_revision
+from bot.value_class import value_class
 
 T = TypeVar("T")
 
@@ -159,6 +160,19 @@ class Database:
                 "the tables have to be upgraded, and the role in TROUPE_DATABASE_URL may not do "
                 "that: run `troupe db upgrade` with the role that owns them"
             ) from error
+
+
+@value_class
+class Moment:
+    """The start of a unit, by the clocks of its process."""
+
+    now: float
+    """Unix seconds; PostgreSQL uses its own clock instead."""
+    monotonic: float
+
+
+def moment_of(clock: Clock) -> Moment:
+    return Moment(clock.now(), clock.monotonic())
 
 
 def _rows_of(statement: Statement, values: Values) -> Unit[Rows]:

@@ -12,6 +12,7 @@ from bot.chat.outgoing import FILE_PARTS, OutboxOperation, OutboxRow, OutgoingPa
 from bot.chat.session import Claim, HistoryChange, InboxMessage, TurnRange, TurnResult
 from bot.errors import Fenced
 from bot.storage import histories, outbox
+from bot.storage.database import Moment
 from bot.storage.functions import FUNCTIONS
 from bot.storage.receipts import USAGE_COLUMNS
 from bot.storage.rows import NO_MESSAGE, address_columns, encode_content
@@ -105,7 +106,7 @@ def open_part(
     claim: Claim,
     row: dict[str, Any],
     sender: outbox.SenderIdentity | None,
-    at: outbox.Moment,
+    at: Moment,
     dialect: DialectName,
 ) -> Unit[tuple[int, OutboxRow | None]]:
     """Queue the first message of an unfinished answer, and take it if its lane is free."""
@@ -124,7 +125,7 @@ def finish(
     claim: Claim,
     rows: FinishedRows,
     sender: outbox.SenderIdentity | None,
-    at: outbox.Moment,
+    at: Moment,
     dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
     """Check the epoch, mark the messages as answered, append its turns, queue its answer.
@@ -149,7 +150,7 @@ def _finish_by_steps(
     claim: Claim,
     rows: FinishedRows,
     sender: outbox.SenderIdentity | None,
-    at: outbox.Moment,
+    at: Moment,
     dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
     session, is_settled = yield from _end_messages(claim, rows, dialect)
@@ -194,7 +195,7 @@ def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Uni
 
 
 def _queue_answer(
-    rows: FinishedRows, sender: outbox.SenderIdentity | None, at: outbox.Moment
+    rows: FinishedRows, sender: outbox.SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
     answer = rows.answer
     if rows.in_place_of:

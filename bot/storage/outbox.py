@@ -16,7 +16,7 @@ from bot.chat.outgoing import Attachment, MessageContent, OutboxOperation, Outbo
 from bot.errors import Fenced, Undecodable
 from bot.ports import Clock
 from bot.storage import histories
-from bot.storage.database import Database, reading, transaction
+from bot.storage.database import Database, Moment, moment_of, reading, transaction
 from bot.storage.functions import FUNCTIONS
 from bot.storage.rows import (
     NO_MESSAGE,
@@ -35,19 +35,6 @@ _NOTICE_PART = 10_000
 """Parts from this number on are notices that another part could not be delivered."""
 _MAX_KNOWN_IDS = 1000  # of a chat: more messages of ours than a probe ever looks back over
 _MAX_REASON = 500  # characters
-
-
-@value_class
-class Moment:
-    """The start of a unit, by the clocks of its process."""
-
-    now: float
-    """Unix seconds; PostgreSQL uses its own clock instead."""
-    monotonic: float
-
-
-def moment_of(clock: Clock) -> Moment:
-    return Moment(clock.now(), clock.monotonic())
 
 
 @value_class
