@@ -14,43 +14,14 @@ from tests.checkout import CHECKOUT
 
 BOT = CHECKOUT / "bot"
 TOP_LEVEL_MODULES = {
-    "__init__",
-    "__main__",
-    "errors",
-    "intake",
-    "memory",
-    "ports",
-    "settings",
-    "setup",
-    "tools",
+    *("__init__", "__main__", "errors", "intake", "memory", "ports", "settings", "setup", "tools"),
     "value_class",
 }
 MAX_FUNCTION_LINES = 60
 CITATION = re.compile(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?")
 
-# Words of the former private vocabulary, and the standard terms that replace them.
-PRIVATE_WORDS = {
-    "walk": "turn, conversation worker",
-    "desk": "worker pool",
-    "seat": "slot lease",
-    "shelf": "index",
-    "casting": "preset resolver",
-    "ensemble": "active characters",
-    "speaking": "answer pipeline",
-    "hearing": "receiving",
-    "overhear": "observe",
-    "rehearse": "preview",
-    "listening": "supervisor",
-    "nursery": "child launcher",
-    "siege": "load",
-    "errand": "task",
-    "crowd": "group",
-    "house": "service",
-    "overheard": "observed",
-    "heard": "received",
-    "spare": "undo, unused",
-    "room": "channel, token budget",
-}
+_, *_PAIRS = (CHECKOUT / "tests" / "private_words.txt").read_text("utf-8").splitlines()
+PRIVATE_WORDS = dict(pair.split(": ") for pair in _PAIRS)
 PRIVATE_WORDS |= {f"{word}s": term for word, term in PRIVATE_WORDS.items()}
 
 

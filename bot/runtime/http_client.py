@@ -87,14 +87,8 @@ _DEFAULT_HEADERS = {"Accept-Encoding": "identity", "User-Agent": f"troupe/{__ver
 class HttpClient:
     """Sends requests to one server, over kept-alive connections. Redirects are not followed.
 
-    Args:
-        base_url: the address, and what all paths begin with.
-        headers: are sent with every request.
-        connect_seconds: how long connecting may take.
-        unix_socket: where the server listens, if it is on this machine.
-        uses_proxy: use the proxy that the environment sets for this address.
-        allows_address: whether an IP address of the server may be contacted. The connection goes
-            to the checked address: the name is not looked up again.
+    All paths begin with `base_url`. A connection goes to the address that `allows_address` was
+    asked about: the name is not looked up again.
     """
 
     def __init__(
@@ -130,17 +124,8 @@ class HttpClient:
     ) -> "HttpResponse":
         """Send a request and return its response, with the body still unread.
 
-        Args:
-            method: in upper case.
-            path: what follows the base URL; it may have a query.
-            body: None: the request has none.
-            deadline: in the event loop's time.
-            content_type: of the body, where the headers of the client do not say it.
-            headers: more of them; they must not come from people.
-
-        Raises:
-            ConnectionFailed: there is no response.
-            TimeoutError: there was none before the deadline.
+        The deadline is in the event loop's time; `headers` must not come from people. Raises
+        `ConnectionFailed`, or `TimeoutError` after the deadline.
         """
         attempt = _Attempt()
         try:
@@ -250,15 +235,9 @@ class HttpResponse:
         unclosed.add(self)
 
     async def read(self, deadline: float, pause_seconds: float = 0.0) -> bytes:
-        """Return the next bytes of the body; none at its end.
+        """Return the next bytes of the body, none at its end; raises as `request` does.
 
-        Args:
-            deadline: in the event loop's time.
-            pause_seconds: what arrives before is left in the kernel, unless some is here already.
-
-        Raises:
-            ConnectionFailed: the body ends too early, or is malformed.
-            TimeoutError: nothing came before the deadline.
+        What arrives within `pause_seconds` is left in the kernel, unless some is here already.
         """
         content = self._response.content
         try:

@@ -1,37 +1,15 @@
 """Tokens in a text that arrives in pieces are masked, as they are in the whole text."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
 
-TOKENS = (
-    "sk-proj-FAKE0000000000000000000000000000",
-    "xai-FAKE00000000000000000",
-    "ghp_FAKE0000000000000000",
-    "110000000:AAFAKE0000000000000000000000000000000",
-    "MTA0NTY3ODkwMTIzNDU2Nzg5.GaBcDe.FAKE00000000000000000000000000",
-    "AIzaFAKE00000000000000000000000000000000",
-    "AKIAFAKE000000000000",
-    "eyJGQUtFRkFLRUZBS0VGQUtFIn0.eyJzdWIiOiIxIn0.FAKE",
-    "postgresql://bot:s3cr3t%40pw@db/chat",
-    "-----BEGIN RSA PRIVATE KEY-----\nFAKE FAKE\n-----END RSA PRIVATE KEY-----",
-    "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nFAKE\n-----END PGP PRIVATE KEY BLOCK-----",
-    "ASIAFAKE000000000000",
-    "github_pat_11FAKE000000000000000_FAKE00",
-    "glpat-FAKE0000000000000000",
-    "npm_FAKE0000000000000000000000000000",
-    "xapp-1-FAKE-000000000000",
-    "rk_live_FAKE0000000000000000",
-    "SG.FAKE000000000000000000.FAKE0000000000000000",
-    "hvs.FAKE00000000000000000000",
-    "dapi0000000000000000000000000000000a",
-    "SK0000000000000000000000000000000a",
-    "AGE-SECRET-KEY-1FAKE00000000000000000000",
-    "https://discord.com/api/webhooks/100000000000000000/FAKE00000000000000000000000000000000000000",
-    "https://hooks.slack.com/services/T00000000/B00000000/FAKE00000000000000000000",
-)
+_FILE = Path(__file__).with_name("fake_tokens.txt")
+TOKENS = tuple(line.replace("\\n", "\n") for line in _FILE.read_text("utf-8").splitlines())
 WORDS = (
     *("hello", "Nothing", "MDMA", "sk-learning", "https://example.org/a:b", "12:30", "你好", "x"),
     *("SG", "SKILL_1", "npm_x", "hvs.", "github", "https://x/webhooks/12", "dapifer"),
