@@ -71,24 +71,16 @@ class EmbeddingSettings(SettingsGroup):
         " 'troupe-bot[embeddings]'`; without it, words), words compares the words, openai is a"
         " service with OpenAI's API, gguf and onnx are model files.",
     )
-    base_url: HttpAddress | None = Field(
-        None, description="For openai: the address of the service."
-    )
+    base_url: HttpAddress | None = Field(None, description="For openai: the service's address.")
     api_key: SecretStr | None = Field(None, description="For openai: the key for the service.")
     api_key_file: Path | None = Field(
-        None,
-        description="For openai: a file with that key instead, such as a mounted secret. It may be"
-        " replaced while the service runs.",
+        None, description="For openai: a file with that key instead, which may be replaced."
     )
     model: str | None = Field(None, description="For openai: the name of the model.")
     price: float | None = Field(
-        None,
-        ge=0,
-        description="For openai: what a million tokens cost, in US dollars, for `troupe usage`.",
+        None, ge=0, description="For openai: US dollars per million tokens."
     )
-    model_path: Path | None = Field(
-        None, description="For gguf and onnx: the path of the model file."
-    )
+    model_path: Path | None = Field(None, description="For gguf and onnx: the model file.")
 
     @model_validator(mode="after")
     def _read_key_file(self) -> Self:
@@ -217,14 +209,10 @@ class ConsoleSettings(SettingsGroup):
         " one is used.",
     )
     pages: bool = Field(
-        True,
-        description="Whether the console and its API are served; otherwise only health and"
-        " metrics, which need no log-in.",
+        True, description="Whether the console and its API are served, or only health and metrics."
     )
     url: HttpAddress | None = Field(
-        None,
-        description="The address that browsers open the console at, where that is another one,"
-        " such as that of a proxy.",
+        None, description="The address of the console in browsers, such as that of a proxy."
     )
     token: SecretStr | None = Field(
         None,
@@ -235,17 +223,12 @@ class ConsoleSettings(SettingsGroup):
     )
     token_file: Path | None = Field(
         None,
-        description="A file with that token instead, such as a mounted secret. It may be replaced"
-        " while the service runs.",
+        description="A file with that token instead, which may be replaced.",
     )
-    tls_certificate: Path | None = Field(
-        None, description="The file of a certificate in PEM, to serve HTTPS."
-    )
+    tls_certificate: Path | None = Field(None, description="A certificate in PEM, to serve HTTPS.")
     tls_key: Path | None = Field(None, description="The file of the certificate's key in PEM.")
     trusted_proxy: str | None = Field(
-        None,
-        description="The IP address of the proxy in front that serves HTTPS; others are refused"
-        " the console then.",
+        None, description="The IP address of the only proxy that may serve the console, by HTTPS."
     )
 
     @property
@@ -352,13 +335,9 @@ class Settings(BaseSettings):
         validate_default=True,
     )
 
-    data_dir: Path = Field(
-        Path("data"), description="The folder for the database, models and caches."
-    )
+    data_dir: Path = Field(Path("data"), description="For the database, models and caches.")
     presets_dir: Path | None = Field(
-        None,
-        description="The folder with the presets; by default ./presets, or the presets that come"
-        " with Troupe.",
+        None, description="The presets; by default ./presets, or those that come with Troupe."
     )
     default_preset: str = Field(
         "assistant", description="The preset that answers where no other one was chosen."
@@ -382,9 +361,7 @@ class Settings(BaseSettings):
         " database, separated by commas, the newest first; `troupe keys new` makes one.",
     )
     encryption_keys_file: Path | None = Field(
-        None,
-        description="A file with them instead, one a line, such as a mounted secret. It may be"
-        " replaced while the service runs.",
+        None, description="A file with them instead, one a line, which may be replaced."
     )
     encrypt_texts: bool = Field(
         False,
@@ -401,9 +378,7 @@ class Settings(BaseSettings):
     embedding: EmbeddingSettings = Field(
         EmbeddingSettings(), description="The embedding model that retrieves stories."
     )
-    delivery: DeliverySettings = Field(
-        DeliverySettings(), description="How messages are delivered."
-    )
+    delivery: DeliverySettings = Field(DeliverySettings(), description="How messages are sent.")
     limits: LimitSettings = Field(
         LimitSettings(), description="How many answers a person and a channel get."
     )
@@ -450,8 +425,7 @@ class Settings(BaseSettings):
     )
     traces_url: HttpAddress | None = Field(
         None,
-        description="The collector that traces of messages are sent to, as OTLP over HTTP, such as"
-        " http://127.0.0.1:4318; needs the extra `traces`.",
+        description="A collector of traces over OTLP/HTTP; it needs the extra `traces`.",
     )
 
     @field_validator("encryption_keys", mode="before")
