@@ -12,15 +12,19 @@ import asyncio
 import math
 import time
 import zlib
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
-
+from collections import defaultdict
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
 from typing_extensions import override
-
 from tests.rigs.simwire import SimWire
-from tests.rigs.tgwire import Err, TgWire
+from tests.rigs.tgwire import Err
+from tests.rigs.tgwire import TgWire
+from typing import TypeAlias
+
 
 IN_FLIGHT_SECONDS = 0.5
 """How long after a refusal calls may arrive that had left before, on a busy machine."""
@@ -33,12 +37,6 @@ _SHOWN_CALLS = 120
 _DISCORD_SECONDS = {"channels": 5.0, "webhooks": 2.0}
 _READS = ("getchat",)
 _UNCOUNTED = ("sendchataction", "deletemessage")
-
-
-class Window(Protocol):
-    def seconds_until_free(self, now: float) -> float: ...
-
-    def take(self, now: float) -> None: ...
 
 
 @dataclass
@@ -87,6 +85,9 @@ class Bucket:
 
     def take(self, now: float) -> None:
         self.empty_until = max(now, self.empty_until) + self.interval
+
+
+Window: TypeAlias = FixedWindow | SlidingWindow | Bucket
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import aiohttp
 import pytest
 
 from tests.checkout import CHECKOUT
 from tests.support.chats import LoopbackPlatforms
-from tests.support.child_launcher import ChildLauncher
+from tests.support.child_launcher import ChildLauncher, LaunchedChild
 from tests.support.model_server import ModelServer
 from tests.waiting import wait_until
 
@@ -29,18 +29,7 @@ _INHERITED = {"PATH", "HOME", "LANG"}
 _PATIENCE_SECONDS = 90.0  # on a busy machine
 
 
-class Process(Protocol):
-    @property
-    def pid(self) -> int: ...
-
-    @property
-    def returncode(self) -> int | None: ...
-
-    async def wait(self) -> int: ...
-
-    def send_signal(self, number: int, /) -> None: ...
-
-    def kill(self) -> None: ...
+Process: TypeAlias = asyncio.subprocess.Process | LaunchedChild
 
 
 def preset_json(name: str, **more: object) -> str:
