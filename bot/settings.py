@@ -2,7 +2,6 @@
 
 import contextlib
 import difflib
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -428,26 +427,12 @@ class Settings(BaseSettings):
         description="A collector of traces over OTLP/HTTP; it needs the extra `traces`.",
     )
 
-    @field_validator("encryption_keys", mode="before")
-    @classmethod
-    def _split_keys(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-
-    @field_validator("admins", mode="before")
+    @field_validator("encryption_keys", "admins", mode="before")
     @classmethod
     def _split_commas(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        if value.lstrip().startswith("["):
-            try:
-                return frozenset(map(str, json.loads(value)))
-            except ValueError:
-                raise ValueError(
-                    "separate people by commas, without brackets: discord:123,telegram:456"
-                ) from None
-        return frozenset(part.strip() for part in value.split(",") if part.strip())
+        return [part.strip() for part in value.split(",") if part.strip()]
 
     @field_validator("admins")
     @classmethod

@@ -108,8 +108,6 @@ def test_empty_variables_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_admins_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_ADMINS", " discord:1, telegram:2 ,")
     assert read_settings().admins == {"discord:1", "telegram:2"}
-    monkeypatch.setenv("TROUPE_ADMINS", '["discord:1", "telegram:2"]')
-    assert read_settings().admins == {"discord:1", "telegram:2"}
 
 
 def test_password_in_an_address_is_sent_but_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
