@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from typing_extensions import override
@@ -274,50 +274,41 @@ def _is_command(said: Said) -> bool:
     return said.wake is not None and said.text[:1] == "/" and said.text[1:2].isalnum()
 
 
+@dataclass(eq=False)
 class InboxIntake(Intake):
-    """Stores what `keep` leaves of messages, then wakes the workers of their conversations.
+    """Stores what `keep` leaves of messages, then wakes the workers of their conversations."""
 
-    `announce` takes the messages, some of which overtake others. Without a router, they say
-    themselves which history they belong to.
-    """
-
-    def __init__(
-        self,
-        inbox: SqlInbox,
-        wake: Callable[[Sequence[str]], None],
-        announce: Callable[[Sequence[Incoming]], None] = lambda _messages: None,
-        router: HistoryRouter | None = None,
-        keep: Callable[[Incoming], Incoming | None] = lambda message: message,
-    ) -> None:
-        self._inbox = inbox
-        self._wake = wake
-        self._announce = announce
-        self._router = router
-        self._keep = keep
+    inbox: SqlInbox
+    wake: Callable[[Sequence[str]], None]
+    announce: Callable[[Sequence[Incoming]], None] = lambda _messages: None
+    """Takes the messages before, as some of them overtake others."""
+    router: HistoryRouter | None = None
+    """None: the messages say themselves which history they belong to."""
+    keep: Callable[[Incoming], Incoming | None] = lambda message: message
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         began = time.time()
-        kept = [one for each in messages if (one := self._keep(each)) is not None]
+        kept = [one for each in messages if (one := self.keep(each)) is not None]
         storable = [with_storable_text(one) for one in kept]
-        if self._router is None:
-            await self._inbox.receive(storable, cursors)
+        if self.router is None:
+            await self.inbox.receive(storable, cursors)
         else:
-            async with self._router.routed(storable) as routed:
+            async with self.router.routed(storable) as routed:
                 storable = list(routed)
-                await self._inbox.receive(storable, cursors)
+                await self.inbox.receive(storable, cursors)
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
         for one in kept:
             turn, platform = f"{one.address.source}:{one.external_key}", one.address.platform
             attributes = {"troupe.platform": platform}
             record_span("receive", turn, began, time.time(), attributes=attributes)
-        self._announce(storable)
-        self._wake(list(dict.fromkeys(one.address.conversation for one in storable)))
+        self.announce(storable)
+        self.wake(list(dict.fromkeys(one.address.conversation for one in storable)))
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:
-        return await self._inbox.cursors(prefix)
+        return await self.inbox.cursors(prefix)
 
 
 def with_storable_text(incoming: Incoming) -> Incoming:

@@ -112,20 +112,16 @@ tokens. Raises `BudgetUsedUp` and `StoreError`.
 """
 
 
+@dataclass(eq=False)
 class Summarizer:
     """Keeps the summaries of conversations up to date, for presets with the key `summary`."""
 
-    def __init__(
-        self,
-        summaries: SqlSummaries,
-        backends: Mapping[str, Backend],
-        pay: PaySummary | None = None,
-        readable: ReadableTurns = all_turns,
-    ) -> None:
-        self._summaries = summaries
-        self._backends = backends
-        self._pay = pay
-        self._readable = readable
+    summaries: SqlSummaries
+    backends: Mapping[str, Backend]
+    pay: PaySummary | None = None
+    readable: ReadableTurns = all_turns
+
+    def __post_init__(self) -> None:
         self._requested: dict[str, tuple[Preset, int, Said]] = {}
         self._in_progress: set[str] = set()
         self._wake = asyncio.Event()
@@ -134,7 +130,7 @@ class Summarizer:
         """Return the part for a prompt, if there is a valid summary."""
         if preset.summary is None:
             return None
-        summary = await self._summaries.current(conversation)
+        summary = await self.summaries.current(conversation)
         if summary is None:
             return None
         return PromptPart("summary", f"What was said before, in short:\n{summary.text}")
@@ -171,7 +167,7 @@ class Summarizer:
 
     async def summarize(self, preset: Preset, conversation: str, kept: int, said: Said) -> None:
         """Extend the summary to all but the newest `kept` turns, if enough of them are new."""
-        sources = await self._summaries.load_turns(conversation)
+        sources = await self.summaries.load_turns(conversation)
         old = sources.turns[: max(0, len(sources.turns) - kept)]
         summary = sources.summary
         covered = sum(one.id <= summary.covers_to for one in old) if summary else 0
@@ -188,13 +184,13 @@ class Summarizer:
                 fingerprint=fingerprint_turns(old[:covered]),
                 text=await self._generate(preset, conversation, summary, batch, said),
             )
-            if not await self._summaries.save(conversation, summary):
+            if not await self.summaries.save(conversation, summary):
                 return
 
     async def _model_limit(self, preset: Preset) -> int | None:
         """Return what the model that summarizes can read; None if its backend does not know."""
         provider, prompt = _summary_prompt(preset, "", ())
-        return await self._backends[provider].max_prompt_tokens(prompt)
+        return await self.backends[provider].max_prompt_tokens(prompt)
 
     async def _generate(
         self,
@@ -204,11 +200,11 @@ class Summarizer:
         turns: Sequence[StoredTurn],
         said: Said,
     ) -> str:
-        read = {id(one) for one in await self._readable([one.turn for one in turns])}
+        read = {id(one) for one in await self.readable([one.turn for one in turns])}
         turns = [one for one in turns if id(one.turn) in read]
         messages = (Message("user", transcript(last.text if last else "", turns)),)
         provider, prompt = _summary_prompt(preset, f"{conversation}:summary", messages)
-        backend = self._backends[provider]
+        backend = self.backends[provider]
         try:
             text, has_thoughts = await self._write(preset, provider, prompt, said)
             if has_thoughts and not text:  # they took all the tokens that it may have
@@ -226,17 +222,17 @@ class Summarizer:
     ) -> tuple[str, bool]:
         """Return a summary, and whether the model reasoned."""
         async with await self._paid(preset, provider, prompt, said) as request:
-            await _stream_summary(self._backends[provider], request)
+            await _stream_summary(self.backends[provider], request)
         return mask_pasted_tokens(request.text.strip()), request.has_thoughts
 
     async def _paid(
         self, preset: Preset, provider: str, prompt: Prompt, said: Said
     ) -> AbstractAsyncContextManager[SummaryRequest]:
-        if self._pay is None:
+        if self.pay is None:
             return nullcontext(SummaryRequest(prompt))
         tokens = await counter_for_model(prompt.model).count_prompt(prompt)
         summarizing = preset.model_copy(update={"provider": provider, "model": prompt.model})
-        return self._pay(summarizing, said, prompt, tokens)
+        return self.pay(summarizing, said, prompt, tokens)
 
 
 async def _stream_summary(backend: Backend, request: SummaryRequest) -> None:
@@ -330,20 +326,20 @@ async def no_stories(
     return None
 
 
+@dataclass(eq=False)
 class StoryRetriever:
     """Retrieves from the stories of these characters, which are named like their presets."""
 
-    def __init__(self, embedder: Embedder, stories: Stories, characters: Collection[str]) -> None:
-        self._embedder = embedder
-        self._stories = stories
-        self._characters = frozenset(characters)
-        self._cached_vectors: OrderedDict[str, PackedVector] = OrderedDict()
+    embedder: Embedder
+    stories: Stories
+    characters: Collection[str]
+    _cached_vectors: OrderedDict[str, PackedVector] = field(default_factory=OrderedDict, init=False)
 
     async def retrieve(
         self, preset: Preset, newest: str, payer: EmbeddingPayer | None = None
     ) -> RetrievedStories | None:
         """Retrieve the stories for each query that can be embedded; raises `StoreError`."""
-        if preset.name not in self._characters:
+        if preset.name not in self.characters:
             return None
         found: dict[str, Sequence[Story]] = {}
         fixed = story_queries_for(preset, "").keys()
@@ -353,8 +349,8 @@ class StoryRetriever:
                     vector = await self._embed(query, payer)
                     if query not in fixed:
                         self._drop_later(query)
-                    found[query] = await self._stories.nearest(
-                        preset.name, vector, self._embedder.model_id, limit
+                    found[query] = await self.stories.nearest(
+                        preset.name, vector, self.embedder.model_id, limit
                     )
         except (EmbeddingError, BudgetUsedUp, TimeoutError) as error:
             _log.warning(
@@ -365,9 +361,9 @@ class StoryRetriever:
     async def _embed(self, query: str, payer: EmbeddingPayer | None) -> PackedVector:
         vector = self._cached_vectors.pop(query, None)
         if vector is None and payer is not None:
-            vector = await self._embedder.embed_query_for(query, payer)
+            vector = await self.embedder.embed_query_for(query, payer)
         elif vector is None:
-            vector = await self._embedder.embed_query(query)
+            vector = await self.embedder.embed_query(query)
         self._cached_vectors[query] = vector
         if len(self._cached_vectors) > _MAX_CACHED_QUERIES:
             self._cached_vectors.popitem(last=False)

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Generic, TypeVar
 
 import structlog
@@ -55,50 +56,37 @@ def _hold_nothing(_key: str) -> float:
     return 0.0
 
 
+@dataclass(eq=False)
 class KeyedWorkerPool(Generic[Item]):
-    """Claims keys of one queue and processes their items.
+    """Claims keys of one queue and processes their items."""
 
-    Args:
-        queue: names the queue in signals, metrics and logs.
-        ready_keys: reads up to this many ready, unclaimed keys from SQL.
-        claim: claims the ready ones among some keys; returns the item of each.
-        process: processes an item. It records its own failures: exceptions are only logged.
-        max_concurrent: how many keys are processed at once.
-        urgent_beside: how many urgent keys may be processed in addition.
-        hold: returns the seconds for which a key must not be claimed, and is then asked again;
-            urgent keys are never held.
-        wakes_keys: whether this process wakes keys itself, and so do the others. Each leaves keys
-            woken by another to it for a moment, so that not all try to claim every key.
-    """
+    queue: str
+    """Names the queue in signals, metrics and logs."""
+    _: KW_ONLY
+    signals: Signals
+    ready_keys: Callable[[int], Awaitable[Sequence[str]]]
+    """Reads up to this many ready, unclaimed keys from SQL."""
+    claim: Callable[[Sequence[str]], Awaitable[Mapping[str, Item]]]
+    """Claims the ready ones among some keys; returns the item of each."""
+    process: Callable[[Item], Awaitable[None]]
+    """Processes an item. It records its own failures: exceptions are only logged."""
+    max_concurrent: int
+    """How many keys are processed at once."""
+    clock: Clock
+    hold: Callable[[str], float] = _hold_nothing
+    """Returns the seconds for which a key is not claimed, then asked again; no urgent key is."""
+    wakes_keys: bool = False
+    """Whether this process wakes keys itself, and so do the others. Each leaves keys woken by
+    another to it for a moment, so that not all try to claim every key."""
+    urgent_beside: int = 0
+    """How many urgent keys may be processed in addition."""
 
-    def __init__(
-        self,
-        queue: str,
-        *,
-        signals: Signals,
-        ready_keys: Callable[[int], Awaitable[Sequence[str]]],
-        claim: Callable[[Sequence[str]], Awaitable[Mapping[str, Item]]],
-        process: Callable[[Item], Awaitable[None]],
-        max_concurrent: int,
-        clock: Clock,
-        hold: Callable[[str], float] = _hold_nothing,
-        wakes_keys: bool = False,
-        urgent_beside: int = 0,
-    ) -> None:
-        self._queue = queue
-        self._signals = signals
-        self._ready_keys = ready_keys
-        self._claim = claim
-        self._process = process
-        self._max_concurrent = max_concurrent
-        self._clock = clock
-        self._hold = hold
+    def __post_init__(self) -> None:
         self._held: dict[str, None] = {}  # woken keys that are not to be claimed yet, in order
         self._held_until = math.inf  # when the first of them is asked for again
         self._call_off_release = _do_nothing
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._woken: dict[str, None] = {}  # in the order of their wake-ups
-        self._urgent_beside = urgent_beside
         self._urgent: set[str] = set()
         self._left: dict[str, None] = {}  # to the process that has woken them
         self._next_items: dict[str, Item] = {}  # claimed while the key was still in progress
@@ -106,10 +94,12 @@ class KeyedWorkerPool(Generic[Item]):
         self._claiming = asyncio.Lock()
         self.stopping = False
         self._is_drained = False
-        KEYS_IN_PROGRESS.labels(queue).set_function(lambda: len(self._tasks))
-        signals.subscribe(queue, self._wake_here, self._leave if wakes_keys else None)
-        if urgent_beside:
-            signals.subscribe(urgent_topic(queue), self._note_urgent)
+        KEYS_IN_PROGRESS.labels(self.queue).set_function(lambda: len(self._tasks))
+        self.signals.subscribe(
+            self.queue, self._wake_here, self._leave if self.wakes_keys else None
+        )
+        if self.urgent_beside:
+            self.signals.subscribe(urgent_topic(self.queue), self._note_urgent)
 
     @property
     def busy_count(self) -> int:
@@ -119,11 +109,11 @@ class KeyedWorkerPool(Generic[Item]):
 
     async def is_idle(self) -> bool:
         """Return whether no key has work, here or in the database."""
-        return not await self._ready_keys(1) and self.busy_count == 0
+        return not await self.ready_keys(1) and self.busy_count == 0
 
     def wake(self, keys: Sequence[str], *, is_urgent: bool = False) -> None:
         """Tell every process that keys are ready; costs nothing and never waits."""
-        wake_keys(self._signals, self._queue, keys, is_urgent=is_urgent)
+        wake_keys(self.signals, self.queue, keys, is_urgent=is_urgent)
 
     def start(self, key: str, item: Item) -> None:
         """Process an item that is claimed already, after the one in progress for its key.
@@ -135,15 +125,15 @@ class KeyedWorkerPool(Generic[Item]):
         if key in self._tasks:
             self._next_items[key] = item
             return
-        task = asyncio.create_task(self._process_one(key, item), name=f"{self._queue}: {key}")
+        task = asyncio.create_task(self._process_one(key, item), name=f"{self.queue}: {key}")
         self._tasks[key] = task
         task.add_done_callback(lambda done: self._on_done(key, done))
 
     async def run(self) -> None:
         """Claim and start keys until cancelled; keys in progress then continue until `drain`."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._claim_woken(), name=f"{self._queue}: claim")
-            group.create_task(self._poll(), name=f"{self._queue}: poll")
+            group.create_task(self._claim_woken(), name=f"{self.queue}: claim")
+            group.create_task(self._poll(), name=f"{self.queue}: poll")
 
     async def drain(self, seconds: float) -> None:
         """Wait for keys in progress, also those being claimed, and cancel what takes longer."""
@@ -168,7 +158,7 @@ class KeyedWorkerPool(Generic[Item]):
 
     def _leave(self, keys: Sequence[str]) -> None:
         if not self._left:
-            self._clock.call_later(_LEAVE_SECONDS, self._wake_left)
+            self.clock.call_later(_LEAVE_SECONDS, self._wake_left)
         self._left.update(dict.fromkeys(keys))
 
     def _wake_left(self) -> None:
@@ -179,10 +169,10 @@ class KeyedWorkerPool(Generic[Item]):
         while not self.stopping:
             await self._changed.wait()
             self._changed.clear()
-            keys = self._next_keys(self._max_concurrent - len(self._tasks))
+            keys = self._next_keys(self.max_concurrent - len(self._tasks))
             if keys and not self.stopping:
                 await self._claim_and_start(keys)
-                if self._hold is not _hold_nothing:
+                if self.hold is not _hold_nothing:
                     await asyncio.sleep(0)  # what begins may say that others are to be held
                 self._look_again()  # others may have taken these, and left some of the rest
 
@@ -194,7 +184,7 @@ class KeyedWorkerPool(Generic[Item]):
         """Return keys to claim: urgent ones first, then in the order of their wake-ups."""
         urgent: list[str] = []
         if self._urgent:
-            most = min(free + self._urgent_beside, _MAX_CLAIMED)
+            most = min(free + self.urgent_beside, _MAX_CLAIMED)
             woken = (key for key in self._woken if key in self._urgent and key not in self._tasks)
             urgent = list(itertools.islice(woken, max(0, most)))
         others = [key for key in self._woken if key not in urgent] if urgent else self._woken
@@ -209,7 +199,7 @@ class KeyedWorkerPool(Generic[Item]):
         for key in woken:
             if key in self._tasks:  # it stays woken: it is looked at when its task has ended
                 continue
-            if (seconds := self._hold(key)) > 0:
+            if (seconds := self.hold(key)) > 0:
                 held[key] = seconds
                 continue
             keys.append(key)
@@ -223,11 +213,11 @@ class KeyedWorkerPool(Generic[Item]):
         return keys
 
     def _release_after(self, seconds: float) -> None:
-        until = self._clock.monotonic() + seconds
+        until = self.clock.monotonic() + seconds
         if until < self._held_until:
             self._call_off_release()
             self._held_until = until
-            self._call_off_release = self._clock.call_later(seconds, self._release)
+            self._call_off_release = self.clock.call_later(seconds, self._release)
 
     def _release(self) -> None:
         self._woken = {**self._held, **self._woken}
@@ -241,9 +231,9 @@ class KeyedWorkerPool(Generic[Item]):
         self._urgent.difference_update(keys)
         async with self._claiming:
             try:
-                claimed = await self._claim(keys)
+                claimed = await self.claim(keys)
             except StoreError as error:  # polling finds them again
-                _log.warning("claim_failed", queue=self._queue, reason=str(error))
+                _log.warning("claim_failed", queue=self.queue, reason=str(error))
                 return
             for key, item in claimed.items():
                 self.start(key, item)
@@ -252,13 +242,13 @@ class KeyedWorkerPool(Generic[Item]):
         """Poll for ready keys: their wake-up may be lost, or their holder dead."""
         while True:
             try:
-                keys = await self._ready_keys(_MAX_KEYS_POLLED)
+                keys = await self.ready_keys(_MAX_KEYS_POLLED)
             except StoreError as error:
-                _log.warning("poll_failed", queue=self._queue, reason=str(error))
+                _log.warning("poll_failed", queue=self.queue, reason=str(error))
             else:
                 self._wake_here([key for key in keys if key not in self._tasks])
-            has_signals = self._signals.reaches_others
-            await self._clock.sleep(_POLL_SECONDS if has_signals else _POLL_WITHOUT_SIGNALS_SECONDS)
+            has_signals = self.signals.reaches_others
+            await self.clock.sleep(_POLL_SECONDS if has_signals else _POLL_WITHOUT_SIGNALS_SECONDS)
 
     def _on_done(self, key: str, task: asyncio.Task[None]) -> None:
         del self._tasks[key]
@@ -266,10 +256,10 @@ class KeyedWorkerPool(Generic[Item]):
         if key in self._next_items:
             self.start(key, self._next_items.pop(key))
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("work_failed", queue=self._queue, key=key, exc_info=error)
+            _log.error("work_failed", queue=self.queue, key=key, exc_info=error)
 
     async def _process_one(self, key: str, item: Item) -> None:
         try:
-            await self._process(item)
+            await self.process(item)
         except StoreError as error:
-            _log.warning("work_postponed", queue=self._queue, key=key, reason=str(error))
+            _log.warning("work_postponed", queue=self.queue, key=key, reason=str(error))

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -35,24 +36,19 @@ class ChildFailed(TroupeError):
     """A child process did not become ready; the text holds the end of its output."""
 
 
+@dataclass(eq=False)
 class SupervisedProcess:
-    """A child process that is restarted with growing delays; `ready` is whether it answers."""
+    """A child process that is restarted with growing delays whenever it exits."""
 
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        ready: Callable[[], Awaitable[bool]],
-        *,
-        log_file: Path,
-        start_seconds: float,
-    ) -> None:
-        self.name = name
+    name: str
+    command: Sequence[str]
+    ready: Callable[[], Awaitable[bool]]
+    """Returns whether it answers."""
+    log_file: Path
+    start_seconds: float
+
+    def __post_init__(self) -> None:
         self.restarts = 0
-        self._command = command
-        self._probe = ready
-        self._log_file = log_file
-        self._start_seconds = start_seconds
         self._process: asyncio.subprocess.Process | None = None
         self._ready_event = asyncio.Event()
 
@@ -76,7 +72,7 @@ class SupervisedProcess:
             async with asyncio.timeout(seconds):
                 await self._ready_event.wait()
         except TimeoutError:
-            raise ChildFailed(f"{self.name} is not ready; see {self._log_file}") from None
+            raise ChildFailed(f"{self.name} is not ready; see {self.log_file}") from None
 
     async def start(self) -> None:
         """Start it and wait until it answers; raises `ChildFailed`."""
@@ -85,22 +81,22 @@ class SupervisedProcess:
         except OSError as error:  # no such program, or no space for a log or a process
             raise ChildFailed(f"{self.name} cannot be started: {error}") from None
         try:
-            async with asyncio.timeout(self._start_seconds):
-                while not await self._probe():
+            async with asyncio.timeout(self.start_seconds):
+                while not await self.ready():
                     if self._process.returncode is not None:
                         raise ChildFailed(f"{self.name} exited at start: {self._log_tail()}")
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             await self.stop()
             raise ChildFailed(
-                f"{self.name} did not answer within {self._start_seconds:.0f} s: {self._log_tail()}"
+                f"{self.name} did not answer within {self.start_seconds:.0f} s: {self._log_tail()}"
             ) from None
         self._ready_event.set()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
-        with self._log_file.open("ab") as log:
+        with self.log_file.open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                *self._command,
+                *self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -143,7 +139,7 @@ class SupervisedProcess:
             await process.wait()
 
     def _log_tail(self) -> str:
-        with self._log_file.open(errors="replace") as log:
+        with self.log_file.open(errors="replace") as log:
             return " / ".join(line.strip() for line in deque(log, 5)) or "it printed nothing"
 
 
@@ -157,7 +153,7 @@ async def supervised(
     start_seconds: float = 30,
 ) -> AsyncIterator[SupervisedProcess]:
     """Run a child process for the length of the block; raises `ChildFailed` if it won't start."""
-    child = SupervisedProcess(name, command, ready, log_file=log_file, start_seconds=start_seconds)
+    child = SupervisedProcess(name, command, ready, log_file, start_seconds)
     try:
         await child.start()
         supervisor = asyncio.create_task(child.restart_on_exit(), name=f"supervise {name}")

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -129,6 +130,7 @@ class ExclusiveReceiver:
         await self._role.run(lambda: self._platform.run(intake))
 
 
+@dataclass(eq=False)
 class ShardReceiver:
     """Receives over this process's share of the shards, one lease each.
 
@@ -136,38 +138,30 @@ class ShardReceiver:
     so that neither a new session nor a message is lost.
     """
 
-    def __init__(
-        self,
-        platform: ShardedPlatform,
-        source: str,
-        owner: str,
-        leases: SqlRoleLeases,
-        clock: Clock,
-    ) -> None:
-        """Create the receiver; `run` joins the processes that share the platform.
+    platform: ShardedPlatform
+    source: str
+    """The bot, as in `Address.source`."""
+    owner: str
+    """The unique name of this process."""
+    leases: SqlRoleLeases
+    clock: Clock
 
-        `source` is the bot, as in `Address.source`; `owner` is the unique name of this process.
-        """
-        self.name, self.check = platform.name, platform.check
-        self._platform = platform
-        self._source = source
-        self._owner = owner
-        self._leases = leases
-        self._clock = clock
+    def __post_init__(self) -> None:
+        self.name, self.check = self.platform.name, self.platform.check
         self._roles: dict[str, ExclusiveRole] = {}
         self._share = 0
-        self._members = f"shards of {source} at "
+        self._members = f"shards of {self.source} at "
 
     @property
     def connection_error(self) -> str | None:
         """Why nothing is received; None for a process that stands by."""
         roles = self._roles.values()
         is_standby = any(one.is_standby for one in roles) and not any(one.is_held for one in roles)
-        return None if is_standby else self._platform.connection_error
+        return None if is_standby else self.platform.connection_error
 
     async def run(self, intake: Intake) -> None:
-        shards = await self._platform.shards()
-        member = f"{self._members}{self._owner}"
+        shards = await self.platform.shards()
+        member = f"{self._members}{self.owner}"
         jobs: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
@@ -176,7 +170,7 @@ class ShardReceiver:
                 for shard in shards:
                     if shard not in jobs:
                         jobs[shard] = asyncio.create_task(self._run_shard(shard, intake))
-                pause = asyncio.create_task(self._clock.sleep(_ASK_SECONDS))
+                pause = asyncio.create_task(self.clock.sleep(_ASK_SECONDS))
                 try:
                     ended, _ = await asyncio.wait(
                         {*jobs.values(), pause}, return_when=asyncio.FIRST_COMPLETED
@@ -190,13 +184,13 @@ class ShardReceiver:
             await cancel_and_wait(jobs.values())
             self._roles.clear()
             with contextlib.suppress(StoreError):  # then it expires
-                await self._leases.release(member)
+                await self.leases.release(member)
 
     async def _count_share(self, member: str, shards: int) -> int:
         """Return how many shards this process may hold; unchanged while the database is down."""
         try:
-            await self._leases.take(member, _MEMBER_SECONDS)
-            members = await self._leases.held(self._members)
+            await self.leases.take(member, _MEMBER_SECONDS)
+            members = await self.leases.held(self._members)
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
             return self._share
@@ -213,11 +207,11 @@ class ShardReceiver:
             others = (role.is_held for name, role in self._roles.items() if name != shard)
             return sum(others) < self._share
 
-        receive = f"receive {self._source}"
+        receive = f"receive {self.source}"
         role = self._roles[shard] = ExclusiveRole(
-            f"{receive} {shard}", self._leases, self._clock, may_take, counted_as=receive
+            f"{receive} {shard}", self.leases, self.clock, may_take, counted_as=receive
         )
         try:
-            await role.run(lambda: self._platform.run_shard(shard, intake))
+            await role.run(lambda: self.platform.run_shard(shard, intake))
         finally:
             del self._roles[shard]

@@ -4,6 +4,7 @@ import asyncio
 import random
 import signal
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import structlog
@@ -25,25 +26,19 @@ Receiver: TypeAlias = Platform | ExclusiveReceiver | ShardReceiver
 """What receives from a platform: itself, or what shares it with other processes."""
 
 
+@dataclass(eq=False)
 class PlatformSupervisor:
     """Runs platforms concurrently and restarts those that fail, except after `PlatformFatal`."""
 
-    def __init__(
-        self,
-        platforms: Collection[Receiver],
-        intake: Intake,
-        clock: Clock,
-        announce: Callable[[str], None],
-        companions: Collection[str] = (),
-    ) -> None:
-        """Create the supervisor; companions are the names of platforms that end last."""
-        self._platforms = platforms
-        self._companions = companions
-        self._announce = announce
-        self._intake = intake
-        self._clock = clock
-        self._failed: dict[str, str] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+    platforms: Collection[Receiver]
+    intake: Intake
+    clock: Clock
+    announce: Callable[[str], None]
+    """Tells the operator that a platform is connected."""
+    companions: Collection[str] = ()
+    """The names of platforms that end last."""
+    _failed: dict[str, str] = field(default_factory=dict, init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def problem(self, platform: Receiver) -> str | None:
         """Return why a platform receives nothing at the moment; None if it works."""
@@ -58,12 +53,12 @@ class PlatformSupervisor:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         stopped = asyncio.create_task(stop.wait())
-        tasks = {one.name: asyncio.create_task(self._keep_running(one)) for one in self._platforms}
+        tasks = {one.name: asyncio.create_task(self._keep_running(one)) for one in self.platforms}
         self._tasks = set(tasks.values())
-        running = {task for name, task in tasks.items() if name not in self._companions}
+        running = {task for name, task in tasks.items() if name not in self.companions}
         running = running or set(self._tasks)  # nothing else runs that they could accompany
         try:
-            while (running or not self._platforms) and not stop.is_set():
+            while (running or not self.platforms) and not stop.is_set():
                 done, _ = await asyncio.wait(
                     {*running, stopped}, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -80,8 +75,8 @@ class PlatformSupervisor:
         pause = _MIN_PAUSE_SECONDS
         was_connected = False
         while True:
-            started = self._clock.monotonic()
-            run = asyncio.create_task(platform.run(self._intake), name=f"run {platform.name}")
+            started = self.clock.monotonic()
+            run = asyncio.create_task(platform.run(self.intake), name=f"run {platform.name}")
             try:
                 while not run.done():
                     await asyncio.wait([run], timeout=_POLL_SECONDS)
@@ -108,17 +103,17 @@ class PlatformSupervisor:
                 _log.error("platform_failed", platform=platform.name, exc_info=error)
             if is_fatal:
                 return  # the others continue; /readyz names the problem
-            if self._clock.monotonic() - started >= _GOOD_RUN_SECONDS:
+            if self.clock.monotonic() - started >= _GOOD_RUN_SECONDS:
                 pause = _MIN_PAUSE_SECONDS  # this failure is not one of a series
-            await self._clock.sleep(pause + random.uniform(0, 1))  # noqa: S311
+            await self.clock.sleep(pause + random.uniform(0, 1))  # noqa: S311
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             self._failed.pop(platform.name, None)
 
     async def _announce_platform(self, platform: Receiver) -> None:
         try:
-            self._announce(f"on {platform.name} as {await platform.check()}")
+            self.announce(f"on {platform.name} as {await platform.check()}")
         except PlatformError as error:
             _log.warning("name_unknown", platform=platform.name, reason=str(error))
 
     def _has_other_working(self, platform: Receiver) -> bool:
-        return any(one.name not in self._failed for one in self._platforms if one is not platform)
+        return any(one.name not in self._failed for one in self.platforms if one is not platform)
