@@ -274,7 +274,7 @@ def _is_command(said: Said) -> bool:
     return said.wake is not None and said.text[:1] == "/" and said.text[1:2].isalnum()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class InboxIntake(Intake):
     """Stores what `keep` leaves of messages, then wakes the workers of their conversations."""
 

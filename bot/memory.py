@@ -112,7 +112,7 @@ tokens. Raises `BudgetUsedUp` and `StoreError`.
 """
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Summarizer:
     """Keeps the summaries of conversations up to date, for presets with the key `summary`."""
 
@@ -326,7 +326,7 @@ async def no_stories(
     return None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class StoryRetriever:
     """Retrieves from the stories of these characters, which are named like their presets."""
 

@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -84,29 +84,24 @@ _EXACT = 1e9  # aiohttp rounds timeouts above this to whole seconds
 _DEFAULT_HEADERS = {"Accept-Encoding": "identity", "User-Agent": f"troupe/{__version__}"}
 
 
+@dataclass(eq=False, repr=False)
 class HttpClient:
-    """Sends requests to one server, over kept-alive connections. Redirects are not followed.
+    """Sends requests to one server, over kept-alive connections. Redirects are not followed."""
 
-    All paths begin with `base_url`. A connection goes to the address that `allows_address` was
-    asked about: the name is not looked up again.
-    """
+    base_url: str
+    """The address, and what all paths begin with."""
+    headers: Mapping[str, str]
+    """They are sent with every request."""
+    _: KW_ONLY
+    connect_seconds: float
+    unix_socket: Path | None = None
+    uses_proxy: bool = True
+    """Whether it uses the proxy that the environment sets for this address."""
+    allows_address: Callable[[str], bool] | None = None
+    """Whether an IP address may be contacted: the name is not looked up again after that."""
 
-    def __init__(
-        self,
-        base_url: str,
-        headers: Mapping[str, str],
-        *,
-        connect_seconds: float,
-        unix_socket: Path | None = None,
-        uses_proxy: bool = True,
-        allows_address: Callable[[str], bool] | None = None,
-    ) -> None:
-        self._base_url = base_url
-        self._headers = dict(headers)
-        self._connect_seconds = connect_seconds
-        self._unix_socket = unix_socket
-        self._uses_proxy = uses_proxy and unix_socket is None
-        self._allows_address = allows_address
+    def __post_init__(self) -> None:
+        self._headers = dict(self.headers)
         self._url = URL()
         self._addresses: dict[str, URL] = {}
         self._session: aiohttp.ClientSession | None = None
@@ -170,7 +165,7 @@ class HttpClient:
     def _open(self) -> aiohttp.ClientSession:
         """Make the session; raises `ConnectionFailed` if the address cannot be asked."""
         try:
-            url = URL(self._base_url)
+            url = URL(self.base_url)
         except ValueError:
             raise InvalidAddress from None
         if not url.host or url.scheme not in {"http", "https"}:
@@ -185,8 +180,8 @@ class HttpClient:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             max_field_size=_MAX_HEADER_BYTES,
-            proxy=_environment_proxy(url) if self._uses_proxy else None,
-            timeout=aiohttp.ClientTimeout(connect=self._connect_seconds, ceil_threshold=_EXACT),
+            proxy=_environment_proxy(url) if self.uses_proxy and not self.unix_socket else None,
+            timeout=aiohttp.ClientTimeout(connect=self.connect_seconds, ceil_threshold=_EXACT),
             trace_configs=[_TRACES],
         )
         return self._session
@@ -194,13 +189,13 @@ class HttpClient:
     def _connector(self, url: URL) -> aiohttp.BaseConnector:
         closes = self._headers.get("Connection") == "close"
         idle_seconds = None if closes else _IDLE_SECONDS
-        if self._unix_socket is not None:
+        if self.unix_socket is not None:
             return aiohttp.UnixConnector(
-                str(self._unix_socket), closes, keepalive_timeout=idle_seconds, limit=0
+                str(self.unix_socket), closes, keepalive_timeout=idle_seconds, limit=0
             )
         resolver = None
-        if self._allows_address is not None:
-            resolver = _CheckingResolver(self._allows_address)
+        if self.allows_address is not None:
+            resolver = _CheckingResolver(self.allows_address)
             host = url.raw_host or ""
             if ":" in host or host.replace(".", "").isdigit():  # aiohttp asks no resolver
                 resolver.check(host, host)

@@ -56,7 +56,7 @@ def _hold_nothing(_key: str) -> float:
     return 0.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class KeyedWorkerPool(Generic[Item]):
     """Claims keys of one queue and processes their items."""
 

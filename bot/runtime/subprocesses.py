@@ -36,7 +36,7 @@ class ChildFailed(TroupeError):
     """A child process did not become ready; the text holds the end of its output."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SupervisedProcess:
     """A child process that is restarted with growing delays whenever it exits."""
 

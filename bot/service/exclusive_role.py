@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -25,29 +25,25 @@ _ASK_SECONDS = 1.0
 _MEMBER_SECONDS = 10.0
 
 
+@dataclass(eq=False, repr=False)
 class ExclusiveRole:
     """Holds a lease while its work runs, and stops the work as soon as the lease is in doubt."""
 
-    def __init__(
-        self,
-        name: str,
-        leases: SqlRoleLeases,
-        clock: Clock,
-        may_take: Callable[[], bool] = lambda: True,
-        *,
-        counted_as: str | None = None,
-    ) -> None:
-        """Compete in `run` while `may_take` is true; `counted_as` is the name in metrics."""
-        self._held_count = HELD_ROLES.labels(counted_as or name)
-        self._name = name
-        self._may_take = may_take
-        self._leases = leases
-        self._clock = clock
+    name: str
+    leases: SqlRoleLeases
+    clock: Clock
+    may_take: Callable[[], bool] = lambda: True
+    """Whether `run` competes for the lease now."""
+    counted_as: str | None = None
+    """The name in metrics, which several roles may share."""
+    is_standby: bool = field(default=False, init=False)
+    """Whether another process does the work now."""
+    is_held: bool = field(default=False, init=False)
+    """Whether this process does it."""
+
+    def __post_init__(self) -> None:
+        self._held_count = HELD_ROLES.labels(self.counted_as or self.name)
         self._held_until = 0.0  # of the monotonic clock
-        self.is_standby = False
-        """Whether another process does the work now."""
-        self.is_held = False
-        """Whether this process does it."""
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Work whenever the lease is held, until the work ends or raises."""
@@ -63,16 +59,16 @@ class ExclusiveRole:
         finally:
             self.is_standby = self.is_held = False
             with contextlib.suppress(StoreError):  # then it expires
-                await self._leases.release(self._name)
+                await self.leases.release(self.name)
 
     async def _wait_for_turn(self) -> None:
-        while not (is_taken := self._may_take() and await self._take()):
+        while not (is_taken := self.may_take() and await self._take()):
             if is_taken is not None and not self.is_standby:
                 self.is_standby = True
-                _log.info("standing_by", role=self._name)
-            await self._clock.sleep(_ASK_SECONDS)
+                _log.info("standing_by", role=self.name)
+            await self.clock.sleep(_ASK_SECONDS)
         if self.is_standby:
-            _log.info("role_taken_over", role=self._name)
+            _log.info("role_taken_over", role=self.name)
         self.is_standby, self.is_held = False, True
         self._held_count.inc()
 
@@ -83,7 +79,7 @@ class ExclusiveRole:
         try:
             await asyncio.wait([working, renewing], return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
-                _log.warning("role_lost", role=self._name)
+                _log.warning("role_lost", role=self.name)
                 return False
         finally:
             await cancel_and_wait([renewing])
@@ -93,18 +89,18 @@ class ExclusiveRole:
         return True
 
     async def _renew_until_lost(self) -> None:
-        while (left := self._held_until - self._clock.monotonic()) > 0:
-            await self._clock.sleep(min(_RENEW_SECONDS, left))
-            if self._clock.monotonic() >= self._held_until:
+        while (left := self._held_until - self.clock.monotonic()) > 0:
+            await self.clock.sleep(min(_RENEW_SECONDS, left))
+            if self.clock.monotonic() >= self._held_until:
                 return  # this process stood still, or the database did not answer
             if await self._take() is False:
                 return
 
     async def _take(self) -> bool | None:
         """Take or renew the lease; None: the database failed, so that nobody knows."""
-        asked = self._clock.monotonic()
+        asked = self.clock.monotonic()
         try:
-            is_taken = await self._leases.take(self._name, _LEASE_SECONDS)
+            is_taken = await self.leases.take(self.name, _LEASE_SECONDS)
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
             return None
@@ -130,7 +126,7 @@ class ExclusiveReceiver:
         await self._role.run(lambda: self._platform.run(intake))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ShardReceiver:
     """Receives over this process's share of the shards, one lease each.
 

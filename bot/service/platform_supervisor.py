@@ -26,7 +26,7 @@ Receiver: TypeAlias = Platform | ExclusiveReceiver | ShardReceiver
 """What receives from a platform: itself, or what shares it with other processes."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class PlatformSupervisor:
     """Runs platforms concurrently and restarts those that fail, except after `PlatformFatal`."""
 

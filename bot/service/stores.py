@@ -4,6 +4,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from bot.chat.usage import MICROS, BudgetKind, Period
@@ -43,26 +44,21 @@ from bot.turn.limits.spending import BudgetRules, Spending
 _SLOT_MARGIN_SECONDS = 60.0  # retries and a pause of the process are beyond an answer's own limit
 
 
+@dataclass(eq=False, repr=False)
 class StorageContainer:
     """Settings and open resources of a process, its tables and limits."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        resources: Resources,
-        specs: Sequence[PlatformSpec],
-        progress: Callable[[str], None],
-        options: RunOptions,
-        clock: Clock | None = None,
-    ) -> None:
+    settings: Settings
+    resources: Resources
+    specs: Sequence[PlatformSpec]
+    progress: Callable[[str], None]
+    options: RunOptions
+    clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
         """Create what needs no other part; the rest is built on first use."""
-        self.settings = settings
-        self.resources = resources
-        self.specs = specs
-        self.progress = progress
-        self.options = options
-        self.clock = clock = clock or SystemClock()
-        self.owner = _lease_owner(settings, data_dir_use(specs))
+        settings, resources, clock = self.settings, self.resources, self.clock
+        self.owner = _lease_owner(settings, data_dir_use(self.specs))
         """The name that this process holds leases under."""
         self.database = database = resources.database
         self.signals = resources.signals
@@ -85,7 +81,7 @@ class StorageContainer:
         self.conversations = Conversations(
             database,
             clock,
-            sender if Role.SENDER in options.roles else None,
+            sender if Role.SENDER in self.options.roles else None,
             self._record_tombstone,
             resources.shared_windows,
         )
