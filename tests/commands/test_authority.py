@@ -136,9 +136,7 @@ async def test_press_is_refused_if_the_platform_does_not_answer_in_time(database
 
 
 @pytest.mark.parametrize("action", ButtonAction)
-async def test_admin_may_press_all_but_the_askers_own(
-    database: Database, action: ButtonAction
-) -> None:
+async def test_admin_may_press_all_but_an_askers(database: Database, action: ButtonAction) -> None:
     question = AnsweredQuestion(database)
     await question.store(is_answered=action is not ButtonAction.STOP)
     question.is_admin = True

@@ -231,7 +231,7 @@ async def test_preset_reset_names_the_inherited_preset_and_its_scope(setup: Setu
         ("discord:guild:1", "inherited from the server"),
     ],
 )
-async def test_preset_list_and_show_name_the_scope_of_the_choice(
+async def test_preset_list_and_show_name_scopes(
     setup: Setup, scope: str | None, origin: str
 ) -> None:
     if scope:
@@ -330,9 +330,7 @@ async def test_new_takes_the_number_of_a_greeting(
         ("nova", "/new 2", "^nova has only one greeting"),
     ],
 )
-async def test_new_says_how_many_greetings_there_are(
-    setup: Setup, active: str, line: str, problem: str
-) -> None:
+async def test_new_counts_the_greetings(setup: Setup, active: str, line: str, problem: str) -> None:
     await setup.use(CHANNEL, active)
     with pytest.raises(UserError, match=problem):
         await setup.run_command(line)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from sqlalchemy import select, update
 
@@ -30,14 +31,14 @@ class Delivery:
         limits: Limits = LIMITS,
         platforms: tuple[str, ...] = ("telegram",),
         surface: FakeSurface | None = None,
+        **options: Any,
     ) -> None:
         self.database = database
         self.clock = FakeClock()
         self.surface = surface or FakeSurface(limits)
         self.outbox = SqlOutbox(database, self.clock, SenderIdentity("me", settle_seconds=10))
-        self.sender = Sender(
-            self.outbox, dict.fromkeys(platforms, self.surface), self.clock, settle_seconds=10
-        )
+        surfaces = dict.fromkeys(platforms, self.surface)
+        self.sender = Sender(self.outbox, surfaces, self.clock, settle_seconds=10, **options)
 
     @property
     def texts(self) -> list[str]:

@@ -43,17 +43,6 @@ async def seconds_refused(call: Awaitable[object]) -> float:
     return refused.value.retry_after_seconds
 
 
-async def test_full_window_of_a_chat_refuses_every_call_until_its_oldest_has_left_it() -> None:
-    setup = Setup(FakeSurface(GROUP))
-    for _ in range(5):
-        await setup.send()
-        await setup.clock.advance(3)
-    assert await seconds_refused(setup.send()) == 45
-    await setup.clock.advance(45)
-    await setup.send()
-    assert await seconds_refused(setup.send()) == 3
-
-
 async def test_live_edits_leave_calls_to_the_outbox() -> None:
     setup = Setup(FakeSurface(GROUP))
     await setup.send()
@@ -108,7 +97,7 @@ async def test_typing_counts_for_the_bot_where_the_platform_counts_it(counts_typ
 
 
 @pytest.mark.parametrize("counts_responses", [False, True])
-async def test_responses_to_commands_wait_for_no_rate_where_the_platform_does_not_count_them(
+async def test_responses_wait_for_no_rate_where_they_are_not_counted(
     counts_responses: bool,
 ) -> None:
     windows = (CallWindow(2, 5.0),)

@@ -131,9 +131,7 @@ async def test_unreachable_platform_is_retried_with_exponential_backoff(database
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["hears of deletions", "does not"])
-async def test_answer_whose_message_is_gone_when_it_is_complete_is_sent_anew(
-    database: Database, is_told: bool
-) -> None:
+async def test_answer_without_its_message_is_anew(database: Database, is_told: bool) -> None:
     delivery = Delivery(database, replace(WITHOUT_NONCES, hears_deletions=is_told))
     delivery.surface.fail_next("edit", MessageNotFound("message to edit not found"))
     await delivery.queue("whole", opening="first words")
@@ -205,9 +203,7 @@ class RefusingEdits(FakeSurface):
 
 @pytest.mark.parametrize("limits", [LIMITS, WITHOUT_NONCES])
 @pytest.mark.parametrize("lost", [0, 1])
-async def test_answer_whose_edit_is_refused_is_sent_as_a_new_message(
-    database: Database, limits: Limits, lost: int
-) -> None:
+async def test_refused_edit_is_sent_anew(database: Database, limits: Limits, lost: int) -> None:
     surface = RefusingEdits(limits, Refused("another user wrote it"), lost=lost)
     delivery = Delivery(database, surface=surface)
     await delivery.queue("whole", "rest", opening="w")
@@ -225,9 +221,7 @@ async def test_answer_whose_edit_is_refused_is_sent_as_a_new_message(
 @pytest.mark.parametrize(
     ("edit", "sends"), [(MessageNotFound("deleted"), 1), (Refused("no right"), 2)]
 )
-async def test_answer_that_may_neither_be_edited_nor_sent_is_given_up(
-    database: Database, edit: Refused, sends: int
-) -> None:
+async def test_refused_answer_is_given_up(database: Database, edit: Refused, sends: int) -> None:
     delivery = Delivery(database, surface=RefusingEdits(LIMITS, edit, Refused("no right")))
     await delivery.queue("whole", opening="w")
     await delivery.work()
@@ -237,9 +231,7 @@ async def test_answer_that_may_neither_be_edited_nor_sent_is_given_up(
 
 @pytest.mark.parametrize("arrived", [True, False])
 @pytest.mark.parametrize("limits", [LIMITS, WITHOUT_NONCES])
-async def test_file_with_an_unknown_outcome_is_delivered_once(
-    database: Database, limits: Limits, arrived: bool
-) -> None:
+async def test_file_is_delivered_once(database: Database, limits: Limits, arrived: bool) -> None:
     delivery = Delivery(database, limits)
     if arrived:
         delivery.surface.responses_to_lose = 1
@@ -325,9 +317,7 @@ async def test_row_is_unknown_while_searches_fail(database: Database, error: Pla
     assert delivery.calls("send") == 0
 
 
-async def test_message_is_repeated_with_its_nonce_if_no_search_is_allowed(
-    database: Database,
-) -> None:
+async def test_message_is_repeated_with_its_nonce_if_not_searched_for(database: Database) -> None:
     delivery = Delivery(database)
     delivery.surface.responses_to_lose = 1
     delivery.surface.fail_next("find", Refused("no right to read the history"))

@@ -6,67 +6,42 @@ from functools import partial
 
 import pytest
 
-from bot.chat.outgoing import MessageContent, OutgoingPart
-from bot.chat.session import TurnResult
-from bot.delivery.sender import LaneDelivery, Sender, SentRows, follow_sent_rows, publish_sent_row
+from bot.delivery.sender import LaneDelivery, SentRows, follow_sent_rows, publish_sent_row
 from bot.errors import Refused
 from bot.runtime.in_process import InProcessSignals
-from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SenderIdentity, SqlOutbox
-from tests.fakes import LIMITS, FakeClock, FakeSurface, run_ready_tasks
-from tests.samples import begin, make_incoming
+from tests.delivery.setup import LANE, Delivery
+from tests.fakes import run_ready_tasks
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-LANE = "telegram:5"
 
-
-class WorkerAndSender:
+class WorkerAndSender(Delivery):
     """A worker that sends nothing itself, a sender, and the signals between their processes."""
 
     def __init__(self, database: Database) -> None:
-        self.database = database
-        self.clock = FakeClock()
-        self.surface = FakeSurface(LIMITS)
         signals, self.woken, self.woken_urgently = InProcessSignals(), list[str](), list[str]()
-        self._outbox = SqlOutbox(database, self.clock, SenderIdentity("sender", 10))
-        self.sender = Sender(
-            self._outbox,
-            {"telegram": self.surface},
-            self.clock,
-            settle_seconds=10,
-            announce=partial(publish_sent_row, signals),
-        )
-        sent_rows = SentRows(self._outbox)
+        super().__init__(database, announce=partial(publish_sent_row, signals))
+        sent_rows = SentRows(self.outbox)
         follow_sent_rows(signals, sent_rows)
         self.delivery = LaneDelivery(sent_rows, self._wake)
 
     def _wake(self, lanes: Sequence[str], *, is_urgent: bool) -> None:
         (self.woken_urgently if is_urgent else self.woken).extend(lanes)
 
-    async def queue(self) -> None:
-        conversations = Conversations(self.database, self.clock)
-        await SqlInbox(self.database, self.clock).receive([make_incoming(key="5:0")], {})
-        claim, message = await begin(conversations, LANE)
-        outgoing = [OutgoingPart(0, MessageContent("an answer"))]
-        finished = await conversations.finish(claim, message, TurnResult(outgoing=outgoing))
-        self.delivery.deliver(LANE, finished.row)
-
-    async def send(self) -> None:
-        for row in (await self.sender.take(self.woken)).values():
-            await self.sender.work(row)
+    async def answer(self) -> None:
+        await self.queue("an answer")
+        self.delivery.deliver(LANE, None)
 
 
 async def test_worker_hears_of_a_row_that_another_process_sent(database: Database) -> None:
     both = WorkerAndSender(database)
-    await both.queue()
+    await both.answer()
     waiting = asyncio.create_task(both.delivery.wait_until_sent(1))
     await run_ready_tasks()
-    await both.send()
+    await both.work()
     async with asyncio.timeout(PATIENCE_SECONDS):  # before the outbox is asked
         assert await waiting == "1"
-    assert list(both.surface.messages.values()) == ["an answer"]
+    assert both.texts == ["an answer"]
 
 
 async def test_senders_are_told_which_lane_waits_for_no_rate(database: Database) -> None:
@@ -78,11 +53,11 @@ async def test_senders_are_told_which_lane_waits_for_no_rate(database: Database)
 
 async def test_worker_hears_that_a_row_was_refused(database: Database) -> None:
     both = WorkerAndSender(database)
-    await both.queue()
+    await both.answer()
     both.surface.fail_next("send", Refused("blocked"))
     waiting = asyncio.create_task(both.delivery.wait_until_sent(1))
     await run_ready_tasks()
-    await both.send()
+    await both.work()
     with pytest.raises(Refused):
         await waiting
 

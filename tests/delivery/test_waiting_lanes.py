@@ -208,19 +208,6 @@ async def test_lanes_that_a_process_holds_can_be_taken_by_another() -> None:
     assert len(outbox.sent) == 300
 
 
-async def test_held_lanes_are_sent_although_new_rows_keep_coming() -> None:
-    outbox = outbox_with(lanes(60))
-    async with running(outbox) as [process]:
-        await outbox.clock.advance(0)
-        for number in range(1000, 1400):  # 40 a second, taken as they are queued
-            lane = f"{TELEGRAM}:{number}"
-            outbox.queue(lane)
-            process.pool.start(lane, outbox.begin(lane))
-            await outbox.clock.advance(0.025)
-        sent = set(outbox.sent) & set(lanes(60))
-    assert len(sent) == 60, "none waits for as long as others come"
-
-
 async def test_whoever_waits_longest_goes_first() -> None:
     outbox = outbox_with([])
     queued = lanes(400)

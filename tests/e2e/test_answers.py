@@ -141,7 +141,7 @@ async def test_thread_goes_on_without_a_mention(where: DiscordChat, model: Model
 @in_threads
 @at("channel", "discord_thread")
 @pytest.mark.parametrize("blocks", ["the message", "an edit"])
-async def test_answer_that_automod_blocks_is_replaced_by_a_word_to_the_asker(
+async def test_asker_is_told_of_automod(
     where: DiscordChat, model: ModelServer, blocks: str
 ) -> None:
     wire, path = where.platforms.discord, f"/channels/{where.chat}/messages"

@@ -123,9 +123,7 @@ async def nova_is_chosen(where: DiscordChat, menu: Any) -> None:
 
 
 @at("channel")
-async def test_menus_on_discord_are_their_authors_and_everybody_is_told(
-    where: DiscordChat, running: ServiceProcess
-) -> None:
+async def test_menus_on_discord_are_private(where: DiscordChat, running: ServiceProcess) -> None:
     menu = await open_menu(where, "settings menu")
     assert menu.ephemeral
     assert menu.response.content.startswith("Who answers here: tester (the default)")

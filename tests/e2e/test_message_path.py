@@ -176,9 +176,7 @@ async def test_closed_client_is_replaced(
 
 
 @at("channel")
-async def test_only_an_admin_changes_the_preset_of_a_discord_channel(
-    where: DiscordChat, model: ModelServer
-) -> None:
+async def test_only_an_admin_changes_a_preset(where: DiscordChat, model: ModelServer) -> None:
     platforms, member = where.platforms, where.people[0]
     with pytest.raises(SetupError, match="default-member-permissions"):
         await where.slash(member, "preset list")

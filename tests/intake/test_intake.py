@@ -39,9 +39,7 @@ class RecordingInbox(SqlInbox):
         await super().receive(messages, cursors)
 
 
-async def test_each_conversation_is_woken_once_after_its_messages_are_stored(
-    database: Database,
-) -> None:
+async def test_each_conversation_is_woken_once_its_messages_are_stored(database: Database) -> None:
     waker, inbox = RecordingWaker(), SqlInbox(database, SystemClock())
     intake = InboxIntake(inbox, waker.wake)
     await intake.receive(

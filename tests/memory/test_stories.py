@@ -60,7 +60,7 @@ async def test_preset_without_stories_or_placeholders_embeds_nothing(database: D
     assert embedder.queries == []
 
 
-async def test_words_of_people_are_not_kept_as_queries(
+async def test_queries_of_people_are_dropped(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedder = FakeEmbedder()

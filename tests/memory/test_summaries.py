@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Person, Said
 from bot.chat.prompt import Finish, FinishReason, Prompt, ReasoningDelta, Usage
-from bot.chat.session import HistoryChange, StoredTurn, Turn, TurnResult
+from bot.chat.session import Claim, HistoryChange, InboxMessage, StoredTurn, Turn, TurnResult
 from bot.errors import BackendUnavailable, BudgetUsedUp
 from bot.memory import Summarizer, SummaryRequest, transcript
 from bot.ports import ConversationMemory
@@ -88,29 +88,25 @@ class Setup:
         self._received = 0
 
     async def say(self, *texts: str, new_session: bool = False) -> None:
-        self._received += 1
-        await self._inbox.receive([make_incoming(key=f"5:{self._received}")], {})
-        claim, message = await begin(self._conversations, CHAT)
         turns = [
             Turn("assistant", text, None, AT) if n % 2 else Turn("user", text, ALICE, AT)
             for n, text in enumerate(texts)
         ]
-        await self._conversations.finish(
-            claim, message, TurnResult(turns=turns, new_session=new_session)
-        )
+        await self.finish(TurnResult(turns=turns, new_session=new_session))
 
-    async def change(self, change: HistoryChange) -> None:
-        self._received += 1
-        await self._inbox.receive([make_incoming(key=f"5:{self._received}")], {})
-        claim, message = await begin(self._conversations, CHAT)
-        await self._conversations.finish(claim, message, TurnResult(change=change))
+    async def finish(self, result: TurnResult) -> None:
+        await self._conversations.finish(*await self._begin(), result)
 
     async def forget(self) -> None:
-        self._received += 1
-        await self._inbox.receive([make_incoming(key=f"5:{self._received}")], {})
-        claim, _ = await begin(self._conversations, CHAT)
+        claim, _ = await self._begin()
         await self._conversations.forget(claim)
         await self._conversations.release(claim)
+
+    async def _begin(self) -> tuple[Claim, InboxMessage]:
+        """Receive a message, and claim the conversation for it."""
+        self._received += 1
+        await self._inbox.receive([make_incoming(key=f"5:{self._received}")], {})
+        return await begin(self._conversations, CHAT)
 
     async def summary_part(self) -> str | None:
         part = await self.summarizer.load_part(NORA, CHAT)
@@ -172,7 +168,7 @@ async def test_summary_of_changed_turns_is_replaced(database: Database, change: 
     await setup.say(*LINES)
     await setup.summarizer.summarize(NORA, CHAT, kept=2, said=SAID)
     first = {"edited": HistoryChange({1: "no line"}), "forgotten": HistoryChange(deleted=[1])}
-    await setup.change(first[change])
+    await setup.finish(TurnResult(change=first[change]))
     assert await setup.summary_part() is None
     await setup.summarizer.summarize(NORA, CHAT, kept=2, said=SAID)
     assert "Earlier summary" not in setup.asked[1]

@@ -387,9 +387,7 @@ async def test_typing_is_repeated_before_it_expires_whatever_is_refused() -> Non
 
 
 @pytest.mark.parametrize(("typing_seconds", "answer_seconds"), [(10, 0.4), (0, 10)])
-async def test_typing_is_not_sent_for_a_quick_answer_or_where_there_is_no_indicator(
-    typing_seconds: float, answer_seconds: float
-) -> None:
+async def test_typing_is_not_always_sent(typing_seconds: float, answer_seconds: float) -> None:
     surface, clock = FakeSurface(replace(LIMITS, typing_seconds=typing_seconds)), FakeClock()
 
     async with TypingIndicator(surface, CHAT, clock):

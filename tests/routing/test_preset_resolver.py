@@ -109,9 +109,7 @@ def test_unknown_default_is_an_error_that_names_the_setting(database: Database) 
         (" ", sorted(PRESETS)),
     ],
 )
-def test_complete_suggests_names_that_start_with_the_input_first(
-    database: Database, typed: str, names: list[str]
-) -> None:
+def test_complete_suggests_names_in_order(database: Database, typed: str, names: list[str]) -> None:
     assert list(resolver(database).complete(typed)) == names
 
 

@@ -67,9 +67,7 @@ def chosen(candidates: Sequence[SpeakerCandidate]) -> list[str]:
         ("hello all", {"dice": 0.4}, ["nora", "marlowe"]),
     ],
 )
-def test_called_characters_answer_in_that_order_and_others_by_chance(
-    text: str, given: dict[str, Any], names: list[str]
-) -> None:
+def test_who_is_called_answers_in_order(text: str, given: dict[str, Any], names: list[str]) -> None:
     assert chosen(asked(text, **given)) == names
 
 

@@ -33,7 +33,7 @@ def make_setup(
     database: Database,
     *scripts: list[Any],
     backend: FakeBackend | None = None,
-    limits: Mapping[tuple[BudgetKind, Period], int] | None = None,
+    budgets: Mapping[tuple[BudgetKind, Period], int] | None = None,
     cheaper: Preset | None = None,
     **options: Any,
 ) -> Setup:
@@ -43,7 +43,7 @@ def make_setup(
         clock,
         Budgets(database),
         InProcessRateLimits(clock),
-        BudgetRules(limits or {}, cheaper, max_output_tokens=400),
+        BudgetRules(budgets or {}, cheaper, max_output_tokens=400),
     )
     return Setup(
         database,

@@ -27,7 +27,7 @@ MALLORY = Person("telegram:6", "Mallory")
 
 async def test_answering_again_is_charged_to_who_wants_it(database: Database) -> None:
     """Else an admin of a small group could use up the budget of everybody who asks there."""
-    setup = make_setup(database, *[["Hi.", DONE]] * 5, limits={PERSON_A_DAY: 8_100})
+    setup = make_setup(database, *[["Hi.", DONE]] * 5, budgets={PERSON_A_DAY: 8_100})
     await setup.say(make_incoming("hello", author=BOB))
     retry = make_incoming("/retry", key="5:20", author=MALLORY, wake=WakeReason.COMMAND)
     answer = next(reversed(setup.surface.messages))
@@ -58,7 +58,7 @@ async def test_answering_again_counts_against_the_rate_of_who_wants_it(database:
 async def test_budget_of_a_group_counts_in_its_topics_and_outside(database: Database) -> None:
     """Else whoever is out of money in the topics goes on beside them."""
     setup = make_setup(
-        database, *[["Hi.", DONE]] * 4, limits={(BudgetKind.SERVER, Period.DAY): 4_100}
+        database, *[["Hi.", DONE]] * 4, budgets={(BudgetKind.SERVER, Period.DAY): 4_100}
     )
     in_topic = {"message_thread_id": 7, "is_topic_message": True}
     for number, fields in enumerate(({}, in_topic, {})):
@@ -74,7 +74,7 @@ async def test_budget_of_a_group_counts_in_its_topics_and_outside(database: Data
 
 @pytest.mark.parametrize("kind", [BudgetKind.CHANNEL, BudgetKind.PERSON])
 async def test_budgets_of_another_group_are_not_used(database: Database, kind: BudgetKind) -> None:
-    setup = make_setup(database, *[["Hi.", DONE]] * 4, limits={(kind, Period.DAY): 4_100})
+    setup = make_setup(database, *[["Hi.", DONE]] * 4, budgets={(kind, Period.DAY): 4_100})
     for number in range(3):
         text = f"spend {CHAT} {ALICE.id}"
         await setup.receive(make_incoming(text, key=f"6:{number}", chat="6", author=MALLORY))

@@ -136,9 +136,7 @@ async def test_who_writes_as_a_group_or_channel_has_nobody_forgotten(database: D
 
 
 @pytest.mark.parametrize("sender", [AS_GROUP, AS_CHANNEL], ids=["group", "channel"])
-async def test_words_of_a_chat_are_not_exported(
-    database: Database, sender: Mapping[str, Any]
-) -> None:
+async def test_words_of_a_chat_are_private(database: Database, sender: Mapping[str, Any]) -> None:
     group = Group(database, backend=FakeBackend())
     await group.write(1, "my question", **sender)
     told = await group.write(2, "/export", **sender)

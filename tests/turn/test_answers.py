@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from structlog.testing import capture_logs
 
 from bot.chat.answers import AnswerSearch
 from bot.chat.incoming import Address, Joined, Person, Quote, WakeReason
@@ -84,24 +83,6 @@ async def test_answer_without_a_character_is_an_error(
     assert problem in told
     assert "(error " in told
     assert await setup.history() == []
-
-
-async def test_steps_are_in_the_log_of_a_failure_or_in_the_receipt(database: Database) -> None:
-    lost = BackendInterrupted("reset", notice="The model broke off.")
-    setup = Setup(database, [lost])
-    with capture_logs() as logs:
-        await setup.say("a story")
-    steps = [one["event"] for one in logs if one["event"] in {"prompt_composed", "prefill"}]
-    assert steps == ["prompt_composed", "prefill"]
-    assert next(one["tokens"] for one in logs if one["event"] == "prompt_composed") > 0
-
-    answering = Setup(database, ["one"])
-    with capture_logs() as logs:
-        await answering.say("hello")
-    assert not [one for one in logs if one["event"] == "prefill"]
-    [(_, receipt)] = await Receipts(database).newest("telegram:5")
-    timings = receipt.timings
-    assert 0 <= timings.composed_seconds <= timings.queued_seconds
 
 
 async def test_reasoning_is_neither_shown_nor_stored_in_the_history(database: Database) -> None:

@@ -7,14 +7,13 @@ import pytest
 from sqlalchemy import select, update
 from typing_extensions import override
 
-from bot.chat.command import ButtonAction, ButtonData
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import (
     Address,
     Edited,
     Incoming,
     MediaItem,
     MediaKind,
-    Pressed,
     Quote,
     Said,
     WakeReason,
@@ -33,7 +32,7 @@ from bot.turn.message_groups import user_turn
 from tests.fakes import FakeBackend, FakeClock, FakeSurface
 from tests.media.file_samples import picture
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.setup import CHAT, FILES, SeeingFakeBackend, Setup, download
+from tests.turn.setup import CHAT, FILES, SeeingFakeBackend, Setup, download, pressed
 
 PICTURE = MediaItem(MediaKind.IMAGE, "cat.png", None, "cat")
 NOTES = MediaItem(MediaKind.FILE, "notes.txt", None, "notes")
@@ -120,10 +119,7 @@ def question(*files: MediaItem, text: str = "what is it?", key: str = "5:70") ->
 
 
 def press(asked: Said) -> Incoming:
-    part = f"telegram:{asked.external_key}/0"
-    data = ButtonData(ButtonAction.RETRY, part, 0).encode()
-    at, scopes = asked.at, asked.scopes
-    return Pressed(asked.address, "cb1", "900", ALICE, data, at, scopes, interaction="77")
+    return pressed(ButtonAction.RETRY, f"telegram:{asked.external_key}/0")
 
 
 def command(_asked: Said) -> Incoming:
@@ -255,15 +251,6 @@ async def test_only_where_the_files_are_is_kept_and_only_of_questions(database: 
     assert asked == '[{"kind":"file","name":"notes.txt","size":9,"source":"notes"}]'
 
 
-@pytest.mark.parametrize("forget", ["/forget", "/forget last"])
-async def test_forget_deletes_where_the_files_are(database: Database, forget: str) -> None:
-    setup = make_setup(database, "one")
-    await setup.say(question(LISTED))
-    assert [one is not None for one in await stored_files(database)] == [True, False]
-    await setup.say(make_incoming(forget, key="5:71"))
-    assert await stored_files(database) == []
-
-
 DEAF = "I cannot listen to voice messages here. Please tell me in words what it is about."
 VOICE = MediaItem(MediaKind.VOICE, "", 2000, "v1")
 FILES["v1"] = b"OggS"
@@ -294,9 +281,7 @@ def spoken(text: str = "", wake: WakeReason | None = WakeReason.DM) -> Said:
 @pytest.mark.parametrize(
     ("caption", "question"), [("", "what time is it?"), ("Well:", "Well:\nwhat time is it?")]
 )
-async def test_spoken_words_are_the_question(
-    database: Database, caption: str, question: str
-) -> None:
+async def test_spoken_words_are_asked(database: Database, caption: str, question: str) -> None:
     backend = TranscribingFakeBackend("what time is it?", ["Noon."])
     setup = Setup(database, backend=backend, download=download)
     await setup.say(spoken(caption))

@@ -203,9 +203,7 @@ async def test_old_message_that_a_thread_was_opened_about_is_not_read_again(
 
 
 @pytest.mark.parametrize("error", [Refused("Missing Access"), Unreachable("gone")])
-async def test_channel_that_cannot_be_read_is_answered(
-    database: Database, error: PlatformError
-) -> None:
+async def test_unreadable_channel_is_answered(database: Database, error: PlatformError) -> None:
     channel = Channel("old", error=error)
     setup = Setup(database, ["Hm."], read_before=channel.read_before)
     await setup.say(QUESTION)

@@ -65,9 +65,7 @@ async def versions(setup: Setup) -> Sequence[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("limits", [WITHOUT_NONCES, None], ids=["no nonce", "nonce"])
-async def test_edited_question_is_answered_in_its_message(
-    database: Database, limits: object
-) -> None:
+async def test_edited_question_is_answered_in_place(database: Database, limits: object) -> None:
     backend = FakeBackend(["Paris."], ["Rome."], ["Oslo."])
     given = {"limits": limits} if limits else {}
     setup = Setup(database, backend=backend, **given)  # type: ignore[arg-type]
@@ -88,19 +86,6 @@ async def test_edited_question_is_answered_in_its_message(
         ("Rome.", False),
         ("capital of Norway?", True),
     ]
-
-
-async def test_longer_and_shorter_new_answers_add_and_delete_messages(database: Database) -> None:
-    long = " ".join(map(str, range(900)))
-    backend = FakeBackend(["short"], [long], ["short again"], [long])
-    setup = Setup(database, backend=backend)
-    await handle(setup, said("one", "5:1"), edit("two", "5:1"))
-    assert len(setup.texts) > 1
-    assert " ".join(setup.texts).split() == long.split()
-    await handle(setup, edit("three", "5:1", 2))
-    assert setup.texts == ["short again"]
-    await handle(setup, edit("four", "5:1", 3))
-    assert " ".join(setup.texts).split() == long.split()
 
 
 async def test_edit_during_the_answer_leaves_one_answer_to_the_new_text(database: Database) -> None:

@@ -137,7 +137,7 @@ async def flood_is_slowed_down(database: Database, given: Any) -> None:
 async def budget_is_not_renewed_by_a_time_zone(database: Database, given: Any) -> None:
     """Write with the clock of somewhere else: the service's own clock begins the day."""
     setup = make_budget_setup(
-        database, ["Hi.", DONE], ["Ho.", DONE], limits={(BudgetKind.PERSON, Period.DAY): 4_100}
+        database, ["Hi.", DONE], ["Ho.", DONE], budgets={(BudgetKind.PERSON, Period.DAY): 4_100}
     )
     hours, minutes = given["user_tz"].split(":")
     zone = timezone(timedelta(hours=int(hours), minutes=int(minutes)))

@@ -1,6 +1,5 @@
 """Test who shares a history in a channel: everybody, each person, or each chain of replies."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,6 @@ from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.turn.setup import CHAT, Setup, pressed
-from tests.waiting import wait_until
 
 OF_ALICE, OF_BOB = f"{CHAT}#user=1", f"{CHAT}#user=2"
 
@@ -64,29 +62,6 @@ async def test_everybody_shares_a_channel_until_an_admin_chooses(database: Datab
     assert "shared | user | thread | replies" in setup.texts[-1]
 
 
-async def test_each_person_has_a_history(database: Database) -> None:
-    setup = await scoped(database, "user", ["one"], ["two"], ["three"])
-    await say(setup, asked("a", 702), asked("b", 703, BOB), asked("c", 704))
-    assert prompt(setup, 1) == ["b"]
-    assert prompt(setup) == ["a", "one", "c"]
-    assert await texts(database, OF_BOB) == ["b", "two"]
-    assert await texts(database, CHAT) == []
-
-
-async def test_answer_to_one_person_does_not_hold_up_another(database: Database) -> None:
-    go_on = asyncio.Event()
-    setup = Setup(database, [go_on, "slow"], ["quick"])
-    await say(setup, asked("/settings scope user", 701))
-    await setup.receive(asked("a", 702), asked("b", 703, BOB))
-    slow = asyncio.create_task(setup.work(OF_ALICE))
-    await wait_until(lambda: len(setup.backend.prompts) == 1)
-    await setup.work(OF_BOB)
-    assert setup.texts[-1] == "quick"
-    go_on.set()
-    await slow
-    assert setup.texts[-1] == "slow"
-
-
 async def test_new_retry_edit_and_stop_are_about_the_own_history(database: Database) -> None:
     setup = await scoped(database, "user", ["one"], ["two"], ["again"], ["edited"])
     await say(setup, asked("a", 702), asked("b", 703, BOB))
@@ -126,16 +101,6 @@ async def test_button_finds_the_history_of_its_answer(database: Database) -> Non
     assert await setup.buttons.refusal(replace(press, author=ALICE)) is None  # an admin
     gone = pressed(ButtonAction.RETRY, "telegram:5:709/0", by=BOB)
     assert "no longer works" in str(await setup.buttons.refusal(gone))
-
-
-async def test_deleted_message_leaves_the_history_that_has_it(database: Database) -> None:
-    setup = await scoped(database, "user", ["one"], ["two"])
-    await say(setup, asked("a", 702), asked("b", 703, BOB))
-    message = asked("", 702)
-    deleted = Deleted(message.address, "d1", ("702",), message.at, message.scopes)
-    await say(setup, deleted)
-    assert await texts(database, OF_ALICE) == ["one"]
-    assert await texts(database, OF_BOB) == ["b", "two"]
 
 
 async def test_forget_channel_reaches_all_its_histories(database: Database) -> None:

@@ -127,9 +127,7 @@ def make_setup(database: Database, *scripts: Sequence[ScriptStep]) -> tuple[Setu
     return setup, notes
 
 
-async def test_commands_buttons_edits_and_deletions_work_during_a_pause(
-    database: Database,
-) -> None:
+async def test_all_but_questions_works_during_a_pause(database: Database) -> None:
     setup = PausedSetup(database, backend=FakeBackend(["one"]))
     await setup.say(question("the question", "5:1"))
     await setup.pause()

@@ -83,9 +83,7 @@ async def test_continue_asks_to_go_on(database: Database) -> None:
 
 
 @pytest.mark.parametrize("action", [ButtonAction.RETRY, ButtonAction.CONTINUE])
-async def test_press_knows_the_title_of_its_thread(
-    database: Database, action: ButtonAction
-) -> None:
+async def test_press_has_the_title_of_its_thread(database: Database, action: ButtonAction) -> None:
     setup = Setup(database, ["one"], ["two"])
     asked = replace(make_incoming("a", key="5:1"), in_thread=True, thread_title="Ferns")
     await setup.say(asked, replace(pressed(action), in_thread=True, thread_title="Ferns"))

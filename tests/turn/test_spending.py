@@ -5,15 +5,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from bot.chat.incoming import Person
 from bot.chat.prompt import Message, Prompt, Usage
-from bot.chat.story import StoryVector
 from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal, format_cost
-from bot.embedders.openai import OpenAIEmbedder
 from bot.embedders.registry import CountedEmbedder
 from bot.errors import BackendInterrupted, BackendUnavailable, BudgetUsedUp
-from bot.memory import StoryRetriever
+from bot.memory import StoryRetriever, index_stories
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
 from bot.settings import EmbeddingSettings
@@ -30,12 +29,11 @@ from bot.turn.limits.spending import (
     embedding_payer,
     no_embedding_payer,
 )
-from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend
-from tests.rigs.fake_embeddings import FakeEmbeddings
+from tests.fakes import FakeBackend, FakeClock, FakeEmbedder, FakeRemoteBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.budgets import DONE, PERSON_A_DAY, PROVIDERS, make_setup
-from tests.turn.busy_channel import LIMITS_OF_CHATS, answer_all, asked, end
-from tests.turn.setup import CHAT, Setup, running_worker
+from tests.turn.busy_channel import LIMITS_OF_CHATS, answer_all, asked
+from tests.turn.setup import CHAT, Setup
 
 
 async def costs(database: Database) -> list[int | None]:
@@ -66,7 +64,7 @@ async def test_cost_is_estimated_where_the_provider_counts_nothing(database: Dat
 
 
 async def test_budget_refuses_with_the_time_of_renewal(database: Database) -> None:
-    setup = make_setup(database, ["Hi.", DONE], limits={PERSON_A_DAY: 4_100})
+    setup = make_setup(database, ["Hi.", DONE], budgets={PERSON_A_DAY: 4_100})
     await setup.say("hello", "again")
     assert setup.texts == [
         "Hi.",
@@ -77,7 +75,7 @@ async def test_budget_refuses_with_the_time_of_renewal(database: Database) -> No
 
 
 async def test_budget_is_renewed(database: Database) -> None:
-    setup = make_setup(database, ["Hi.", DONE], ["Ho.", DONE], limits={PERSON_A_DAY: 4_100})
+    setup = make_setup(database, ["Hi.", DONE], ["Ho.", DONE], budgets={PERSON_A_DAY: 4_100})
     await setup.say("hello", "again")
     await setup.clock.advance(86_400)
     await setup.say("and again")
@@ -95,7 +93,7 @@ async def test_preset_may_have_a_budget_of_its_own(database: Database) -> None:
 
 async def test_request_that_failed_costs_nothing(database: Database) -> None:
     setup = make_setup(
-        database, [BackendUnavailable("away")], ["Hi.", DONE], limits={PERSON_A_DAY: 4_100}
+        database, [BackendUnavailable("away")], ["Hi.", DONE], budgets={PERSON_A_DAY: 4_100}
     )
     await setup.say("hello", "again")
     assert setup.texts[1] == "Hi."
@@ -107,7 +105,7 @@ async def test_cheaper_model_answers_first_and_is_told_of_once(database: Databas
     setup = make_setup(
         database,
         ["Hi.", DONE],
-        limits={PERSON_A_DAY: 4_100},
+        budgets={PERSON_A_DAY: 4_100},
         cheaper=cheaper,
         fallback=small,
     )
@@ -154,7 +152,7 @@ async def test_continuation_of_a_cut_answer_is_reserved_like_another_answer(
     setup = make_setup(
         database,
         backend=FakeRemoteBackend(cut, ["a time.", DONE]),
-        limits={PERSON_A_DAY: limit},
+        budgets={PERSON_A_DAY: limit},
     )
     await setup.say("a story")
     assert setup.texts == [text]
@@ -167,46 +165,28 @@ async def test_continuation_of_a_cut_answer_is_reserved_like_another_answer(
 LIMITS = {(BudgetKind.PERSON, Period.DAY): 6_000, (BudgetKind.CHANNEL, Period.DAY): 50_000}
 
 
-class Burst:
+def burst(database: Database) -> Setup:
     """A group in which Alice and Bob ask at the same time, and get one answer."""
+    script: list[Any] = ["Both of you.", DONE]
+    group: dict[str, Any] = {"limits": LIMITS_OF_CHATS, "preset": {"context": "all"}}
+    return make_setup(database, script, budgets=LIMITS, **group)
 
-    def __init__(self, database: Database) -> None:
-        clock = FakeClock()
-        self._budgets = Budgets(database)
-        self._spending = Spending(
-            PROVIDERS,
-            clock,
-            self._budgets,
-            InProcessRateLimits(clock),
-            BudgetRules(LIMITS, max_output_tokens=400),
-        )
-        self.setup = Setup(
-            database,
-            ["Both of you.", DONE],
-            limits=LIMITS_OF_CHATS,
-            clock=clock,
-            preset={"context": "all"},
-            spending=self._spending,
-        )
-        preset = self.setup.resolver.default
-        self._caps: dict[str, BudgetCap] = {}
-        for author in (ALICE, BOB):
-            for cap in self._spending.caps(asked(1, author), preset):
-                self._caps[cap.owner] = cap
 
-    async def use_up(self, owner: str) -> None:
-        """Leave nothing of a budget."""
-        cap = self._caps[owner]
-        assert await self._budgets.reserve([cap], cap.limit) is None
+def caps(setup: Setup) -> dict[str, BudgetCap]:
+    """The budgets of both and of the channel, by their owners."""
+    preset, of = setup.resolver.default, setup.container.spending.caps
+    return {cap.owner: cap for one in (ALICE, BOB) for cap in of(asked(1, one), preset)}
 
-    async def ask(self) -> None:
-        await self.setup.receive(asked(1, ALICE), asked(2, BOB))
-        async with running_worker(self.setup) as worker:
-            await end(self.setup, worker)
 
-    async def spent(self) -> dict[str, int]:
-        spent = await self._budgets.spent(list(self._caps.values()))
-        return {owner: spent.get(cap.key, 0) for owner, cap in self._caps.items()}
+async def answer_burst(setup: Setup, *used_up: Person) -> dict[str, int]:
+    """Answer both, of whom some have nothing left; return what is spent of each budget."""
+    budgets, by_owner = setup.container.budgets, caps(setup)
+    for person in used_up:
+        cap = by_owner[person.id]
+        assert await budgets.reserve([cap], cap.limit) is None
+    await answer_all(setup, asked(1, ALICE), asked(2, BOB))
+    spent = await budgets.spent(list(by_owner.values()))
+    return {owner: spent.get(cap.key, 0) for owner, cap in by_owner.items()}
 
 
 @pytest.mark.parametrize(
@@ -215,23 +195,18 @@ class Burst:
 async def test_newest_of_those_who_asked_and_can_pay_pays(
     database: Database, used_up: tuple[Person, ...], spent: dict[Person, int]
 ) -> None:
-    burst = Burst(database)
-    for person in used_up:
-        await burst.use_up(person.id)
-    await burst.ask()
-    assert burst.setup.texts == ["Both of you."]
+    setup = burst(database)
     of_people = {person.id: amount for person, amount in spent.items()}
-    assert await burst.spent() == {**of_people, "telegram:5": 2_000}
+    assert await answer_burst(setup, *used_up) == {**of_people, "telegram:5": 2_000}
+    assert setup.texts == ["Both of you."]
 
 
 async def test_nothing_stays_reserved_where_nobody_can_pay(database: Database) -> None:
-    burst = Burst(database)
-    await burst.use_up(ALICE.id)
-    await burst.use_up(BOB.id)
-    await burst.ask()
-    [told] = burst.setup.texts
+    setup = burst(database)
+    spent = await answer_burst(setup, ALICE, BOB)
+    assert spent == {ALICE.id: 6_000, BOB.id: 6_000, "telegram:5": 0}
+    [told] = setup.texts
     assert "Your budget of $0.0060 is used up today" in told
-    assert await burst.spent() == {ALICE.id: 6_000, BOB.id: 6_000, "telegram:5": 0}
 
 
 async def test_who_asks_too_much_delays_nobody_elses_answer(database: Database) -> None:
@@ -296,53 +271,40 @@ async def test_summary_is_refused_when_the_budget_is_used_up(database: Database)
     assert await spent(database, spending) == [0]
 
 
-EVER = datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(4e9, UTC)
 STORM = make_incoming("was there a storm?", key="5:1")
 NORA = Preset.model_validate(
-    {
-        "name": "nora",
-        "provider": "p",
-        "model": "m",
-        "persona": "Nora.\n{{RAG-dialogues|token<=200|n<=1}}",
-    }
+    {**PRESET.model_dump(), "persona": "Nora.\n{{RAG-dialogues|token<=200|n<=1}}"}
+)
+AT_TEN_MICROS = EmbeddingSettings(
+    kind="openai", base_url="http://127.0.0.1:1", model="bge-m3", price=10
 )
 
 
+class MeteredEmbedder(FakeEmbedder):
+    @override
+    def take_tokens(self) -> int:
+        return 9 * len(self.queries)
+
+
 async def search(
-    database: Database, limit: int, status: int = 200, *, may_spend: bool = True
+    database: Database, limit: int, *, is_down: bool = False, may_spend: bool = True
 ) -> tuple[int, int, int]:
     """Ask for stories; return how many were found, what was spent, and what the usage says."""
-    clock = FakeClock()
-    budgets = Budgets(database)
+    clock, budgets, inner = FakeClock(), Budgets(database), MeteredEmbedder()
     rules = BudgetRules({PERSON_A_DAY: limit})
     spending = Spending({}, clock, budgets, InProcessRateLimits(clock), rules)
-    async with FakeEmbeddings() as service:
-        service.answer = (
-            b'{"data": [{"embedding": [1, 2], "index": 0}], "usage": {"total_tokens": 9}}'
-        )
-        service.status = status
-        settings = EmbeddingSettings(
-            kind="openai", base_url=service.base_url, model="bge-m3", price=10
-        )
-        inner = OpenAIEmbedder(settings, clock)
-        embedder = CountedEmbedder(inner, settings, UsageLog(database, clock))
-        stories = SqlStories(database)
-        await stories.replace_stories("nora", ["A storm."], embedder.model_id)
-        [vector] = await inner.embed_documents(["A storm."]) if status == 200 else [b""]
-        inner.take_tokens()
-        if vector:
-            await stories.save_vectors("nora", embedder.model_id, [StoryVector("A storm.", vector)])
-        retriever = StoryRetriever(embedder, stories, ["nora"])
+    stories = SqlStories(database)
+    await index_stories({"nora": ["A storm."]}, inner, stories, clock)
+    inner.is_down = is_down
+    embedder = CountedEmbedder(inner, AT_TEN_MICROS, UsageLog(database, clock))
+    payer = no_embedding_payer(NORA, STORM)
+    if may_spend:
         payer = embedding_payer(NORA, STORM, spending)
-        asked_before = len(service.log)
-        found = await retriever.retrieve(
-            NORA, STORM.text, payer if may_spend else no_embedding_payer(NORA, STORM)
-        )
-        await embedder.close()
-        assert (len(service.log) > asked_before) == (may_spend and limit >= 90)
+    found = await StoryRetriever(embedder, stories, ["nora"]).retrieve(NORA, STORM.text, payer)
+    assert bool(inner.queries) == bool(found)
     [cap] = spending.caps(STORM, NORA)
     spent = (await budgets.spent([cap])).get(cap.key, 0)
-    of_person = await UsageTotals(database).of_person(STORM.author.id, EVER[0])
+    of_person = await UsageTotals(database).of_person(STORM.author.id, EPOCH)
     return sum(map(len, (found or {}).values())), spent, of_person.cost
 
 
@@ -351,7 +313,7 @@ async def search(
     [
         (100_000, {}, (1, 90, 90)),
         (50, {}, (0, 0, 0)),
-        (100_000, {"status": 500}, (0, 0, 0)),
+        (100_000, {"is_down": True}, (0, 0, 0)),
         (100_000, {"may_spend": False}, (0, 0, 0)),
     ],
     ids=["paid", "budget used up", "failed", "nothing may be spent"],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bot.chat.command import ButtonAction, ButtonData
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import Person, Pressed, Said, WakeReason
 from bot.errors import BackendUnavailable, RateLimited
 from bot.storage.database import Database
@@ -108,10 +108,8 @@ async def test_stop_counts_that_waits_at_a_start(database: Database, is_button: 
     setup = Setup(database, backend=backend, limits=WITHOUT_NONCES)
     async with answering(setup, "a story"):
         pass  # the process ends
-    data = ButtonData(ButtonAction.STOP, "telegram:5:1/0").encode()
-    asked = said("/stop")
-    press = Pressed(asked.address, "cb1", "900", ALICE, data, asked.at, asked.scopes)
-    await elsewhere(setup).say(press if is_button else asked)
+    stop = pressed(ButtonAction.STOP) if is_button else said("/stop")
+    await elsewhere(setup).say(stop)
     assert len(backend.prompts) == 1
     assert await setup.history() == [("user", "a story")]
 
@@ -164,9 +162,7 @@ async def test_retry_replaces_the_newest_answer(database: Database) -> None:
 
 
 @pytest.mark.parametrize("again", ["/retry", pressed(ButtonAction.RETRY)], ids=["typed", "pressed"])
-async def test_retry_of_an_answer_without_chance_is_not_the_same_again(
-    database: Database, again: str | Pressed
-) -> None:
+async def test_retry_is_not_the_same_again(database: Database, again: str | Pressed) -> None:
     preset = {"parameters": {"temperature": 0, "top_p": 1}}
     setup = Setup(database, preset=preset)
     await setup.say("a", again, "b")

@@ -125,7 +125,7 @@ async def test_each_request_is_reserved_and_charged(database: Database) -> None:
     roll = calling(("dice", '{"dice": "d6"}'), usage=usage)
     limits = {(BudgetKind.PERSON, Period.DAY): 1_000_000}
     backend = CallingFakeBackend([roll], ["Six.", finish])
-    setup = make_budget_setup(database, backend=backend, limits=limits, preset=ALL)
+    setup = make_budget_setup(database, backend=backend, budgets=limits, preset=ALL)
     await setup.say("roll")
     [(_, receipt)] = await Receipts(database).newest(CHAT)
     assert receipt.charge.cost == 4000

@@ -182,20 +182,8 @@ def test_blank_text_has_no_parts() -> None:
 @pytest.mark.parametrize(
     "unit",
     [
-        "word ",
-        "x",
-        "`",
-        "```\n",
-        "- ",
-        "[",
-        "**a",
-        "\n",
-        " ",
-        "。",
-        "e\u0301",
-        FAMILY,
-        "🇩🇪",
-        "~~~a\n`",
+        *("word ", "x", "`", "```\n", "- ", "[", "**a", "\n", " ", "。", "e\u0301"),
+        *(FAMILY, "🇩🇪", "~~~a\n`"),
     ],
 )
 @pytest.mark.parametrize("limits", [DISCORD, TELEGRAM])
