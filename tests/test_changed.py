@@ -4,7 +4,7 @@ from tests.changed import find_tests
 
 
 def test_module_belongs_to_the_test_folder_of_its_name() -> None:
-    assert find_tests(["bot/cli/preset.py", "bot/cli/run.py"]) == ["tests/cli"]
+    assert find_tests(["bot/cli/preset_files.py", "bot/cli/run.py"]) == ["tests/cli"]
 
 
 def test_changed_test_is_run_alone_unless_its_folder_is() -> None:

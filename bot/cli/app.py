@@ -28,7 +28,9 @@ app = lazy_app(
             "bot.cli.init", "Set up a model, Telegram and Discord, and write .env."
         ),
         "check": LazyCommand("bot.cli.check", "Test every setting, preset and connection."),
-        "preset": LazyCommand("bot.cli.preset", "List, show, check, import and export presets."),
+        "preset": LazyCommand(
+            "bot.cli.preset_files", "List, show, check, import and export presets."
+        ),
         "character": LazyCommand(
             "bot.cli.preset_files", "Import, list and export character cards."
         ),

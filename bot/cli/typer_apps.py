@@ -28,21 +28,7 @@ class LazyCommand:
         return getattr(command, "commands", {}).get(name, command)
 
 
-class _QuickHelpOption:
-    """Keep Typer from importing pydantic to convert the value of an absent `--help`."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        option = super().get_help_option(ctx)  # type: ignore[misc] # of the command beside it
-        if option is not None:
-            option.default = False  # instead of None: a bool needs no conversion
-        return option
-
-
-class QuickCommand(_QuickHelpOption, TyperCommand):
-    """A command that runs without pydantic if it has no options of its own."""
-
-
-class LazyGroup(_QuickHelpOption, TyperGroup):
+class LazyGroup(TyperGroup):
     """A group that lists commands from a table and imports one only to run it."""
 
     table: ClassVar[Mapping[str, LazyCommand]] = {}
@@ -53,6 +39,13 @@ class LazyGroup(_QuickHelpOption, TyperGroup):
             self.add_command(TyperCommand(name, help=command.summary))
 
     # Typer does not export the copy of click that the context is from.
+    @override
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.default = False  # None would be converted, and Typer imports pydantic for that
+        return option
+
     @override
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)

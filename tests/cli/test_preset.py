@@ -9,12 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from bot.cli.app import app
-from bot.cli.preset import configured_presets_folder
-from bot.errors import PresetError, SettingsError, UserError
+from bot.errors import PresetError, UserError
 from bot.prompting.presets.files import load_presets, preset_version
 from bot.runtime.clock import SystemClock
-from bot.runtime.shipped_files import presets_folder
-from bot.settings import read_settings
 from bot.storage.database import open_database
 from bot.storage.presets import PresetVersions
 from tests.cli.command import troupe
@@ -249,74 +246,19 @@ async def started_with(folder: Path, name: str) -> None:
         await PresetVersions(database, SystemClock()).save([preset_version(preset)])
 
 
-def test_list_names_presets_with_their_descriptions(folder: Path) -> None:
-    write_preset(folder, "b", {"name": "nova", "description": "Knows stars.", "provider": "local"})
-    write_preset(folder, "a", {"name": "Ада", "provider": "local"})
-    write_preset(folder, "book", {"entries": []})
-
-    assert troupe("preset", "list") == "Ада\nnova: Knows stars.\n"
-
-
-def test_list_gives_each_preset_one_line_in_the_order_of_its_letters(folder: Path) -> None:
+def test_list_gives_each_preset_one_line(folder: Path) -> None:
     """A description forges no other preset, and reverses none."""
     text = "Kind.\nnova: x\r\u2028\x1b[2K\x9b31m\u202eevil\u2066"
-    write_preset(folder, "b", {"name": "nova", "description": text, "provider": "local"})
-
-    [line] = troupe("preset", "list").splitlines()
-
-    assert line == r"nova: Kind.\nnova: x\r\u2028\x1b[2K\x9b31m\u202eevil\u2066"
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('{"name": "nova",\n oops}', r"presets/nova\.json, line 2: "),
-        ('{"provider": "local"}', r"presets/nova\.json: the key 'name' is missing"),
-        ("[]", r"presets/nova\.json: a preset is one JSON object"),
-    ],
-)
-def test_list_names_file_that_is_no_preset(folder: Path, text: str, problem: str) -> None:
-    (folder / "presets" / "nova.json").write_text(text, encoding="utf-8")
-    (folder / "presets" / "other.json").write_text('{"name": "other"}', encoding="utf-8")
+    for file, more in (("b", {"name": "nova", "description": text}), ("a", {"name": "Ада"})):
+        content = {"provider": "local", "model": "m", **more}
+        (folder / "presets" / f"{file}.json").write_text(json.dumps(content), encoding="utf-8")
+    (folder / "presets" / "book.json").write_text('{"entries": []}', encoding="utf-8")
+    (folder / "presets" / "nova.json").write_text('{"name": "nova",\n oops}', encoding="utf-8")
 
     listed = CliRunner().invoke(app, ["preset", "list"], catch_exceptions=False)
 
-    assert re.search(problem, listed.stderr)
-    assert listed.stdout.splitlines()[-1] == "other"
-
-
-@pytest.mark.parametrize(
-    ("environment", "dotenv", "toml"),
-    [
-        ({}, "", ""),
-        ({"TROUPE_PRESETS_DIR": "one"}, "TROUPE_PRESETS_DIR=two", 'presets_dir = "three"'),
-        ({"troupe_presets_dir": "one"}, "", ""),
-        ({"TROUPE_PRESETS_DIR": ""}, "export troupe_presets_dir='two'", 'presets_dir = "three"'),
-        ({}, "TROUPE_PRESETS_DIR=", 'presets_dir = "three"'),
-        ({}, "", 'presets_dir = "three"'),
-    ],
-)
-def test_list_reads_the_same_presets_folder_as_all_settings(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    environment: dict[str, str],
-    dotenv: str,
-    toml: str,
-) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    (folder / ".env").write_text(dotenv, encoding="utf-8")
-    (folder / "troupe.toml").write_text(toml, encoding="utf-8")
-
-    assert configured_presets_folder() == presets_folder(read_settings().presets_dir)
-
-
-def test_list_refuses_unreadable_toml(folder: Path) -> None:
-    (folder / "troupe.toml").write_text("presets_dir = [", encoding="utf-8")
-
-    with pytest.raises(SettingsError, match=r"troupe\.toml cannot be read"):
-        troupe("preset", "list")
-
-
-def write_preset(folder: Path, file: str, content: dict[str, object]) -> None:
-    (folder / "presets" / f"{file}.json").write_text(json.dumps(content), encoding="utf-8")
+    assert re.search(r"presets/nova\.json, line 2: ", listed.stderr)
+    assert listed.stdout.splitlines() == [
+        "Ада",
+        r"nova: Kind.\nnova: x\r\u2028\x1b[2K\x9b31m\u202eevil\u2066",
+    ]

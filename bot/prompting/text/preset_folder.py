@@ -1,7 +1,4 @@
-"""List and read the files of a presets folder without parsing them.
-
-`troupe preset list` uses it, which imports neither pydantic nor the schema of a preset.
-"""
+"""List and read the files of a presets folder without parsing them."""
 
 import contextlib
 from collections.abc import Mapping
