@@ -1,5 +1,6 @@
 """Answers: the list, one answer, its prompt, its comparison with another one, its replay."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Literal, TypeAlias
@@ -305,7 +306,7 @@ class AnswerPages(RouteGroup):
             {
                 "older": answer_row(older),
                 "newer": answer_row(newer),
-                "prompt": differing_pieces(*prompts),
+                "prompt": await asyncio.to_thread(differing_pieces, *prompts),
                 "answer": differing_pieces(older.receipt.answer, newer.receipt.answer),
             },
         )
@@ -398,6 +399,6 @@ class ReplayPages(RouteGroup):
                 "made": told,
                 "differences": differing_pieces(receipt.answer, str(told["answer"])),
                 "is_same_prompt": prompts[0] == prompts[1],
-                "prompt": differing_pieces(*prompts),
+                "prompt": await asyncio.to_thread(differing_pieces, *prompts),
             },
         )

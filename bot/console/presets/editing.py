@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bot.chat.access import AuditEntry
 from bot.chat.drafts import PresetDraft
-from bot.console.differences import PatienceMatcher
+from bot.console.differences import opcodes
 from bot.console.presets.form import apply_form, write_preset_json
 from bot.console.presets.lorebook_entries import apply_entry_forms, has_entry_fields
 from bot.errors import PresetError, RequestRefused, UserError
@@ -280,8 +280,7 @@ def changed_lines(before: str, after: str) -> tuple[str, str]:
     old_lines, new_lines = before.splitlines(), after.splitlines()
     removed: list[str] = []
     added: list[str] = []
-    codes = PatienceMatcher(old_lines, new_lines).get_opcodes()
-    for tag, old, old_end, new, new_end in codes:
+    for tag, old, old_end, new, new_end in opcodes(old_lines, new_lines):
         if tag != "equal":
             removed += old_lines[old:old_end]
             added += new_lines[new:new_end]
