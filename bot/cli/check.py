@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Annotated, Protocol, TypeVar
 
 import typer
@@ -57,7 +56,6 @@ from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.logs import only_warnings_logged
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import make_tool_servers
-from bot.value_class import value_class
 
 Report = Callable[[str], None]
 """Prints one line of the result."""
@@ -70,17 +68,6 @@ _RESOLVER_OPTIONS = "timeout:1 attempts:3"
 """For glibc: without a network a name would take 10 s, and the process would wait for it."""
 
 app = command_app()
-
-
-@value_class
-class _CheckItem:
-    name: str
-    subject: Callable[[], Awaitable[str]]
-    """Returns the result; raises TroupeError for a problem."""
-    is_limited: bool = True
-    """Whether it must end within `_SECONDS`; if not, it has its own limits."""
-    is_local: bool = False
-    """Whether it needs no network, so that only a busy machine exceeds the limit."""
 
 
 @app.command()
@@ -123,66 +110,67 @@ async def check_everything(
 
     All things are tested side by side, each with a time limit, and reported in order.
     """
-    is_right = _check_variable_names(report)
+    unknown = describe_unknown_variables()
+    for line in unknown:
+        report(f"WRONG  settings: {line}")
+    if not unknown:
+        report("ok     settings")
+    is_right = not unknown
     async with Renderer() as renderer, asyncio.TaskGroup() as group:
-        checks = list(_list_checks(settings, renderer, asks_models=asks_models))
-        outcomes = [group.create_task(_run_check(one)) for one in checks]
-        for one, outcome in zip(checks, outcomes, strict=True):
+        started = [
+            (name, group.create_task(_outcome(subject, seconds)))
+            for name, subject, seconds in _list_checks(settings, renderer, asks_models=asks_models)
+        ]
+        for name, outcome in started:
             found, problems = await outcome
             for line in problems:
-                report(f"WRONG  {one.name}: {line}")
+                report(f"WRONG  {name}: {line}")
             if problems:
                 is_right = False
             else:
-                report(f"ok     {one.name}: {found}")
+                report(f"ok     {name}: {found}")
     return is_right
 
 
-async def _run_check(check: _CheckItem) -> tuple[str, Sequence[str]]:
-    """Return the result of a check, and a line for each problem."""
+async def _outcome(subject: Awaitable[str], seconds: float | None) -> tuple[str, Sequence[str]]:
+    """Return the result of a check, or a line for each problem."""
     try:
-        async with asyncio.timeout(_SECONDS if check.is_limited else None):
-            return await check.subject(), ()
+        async with asyncio.timeout(seconds):
+            return await subject, ()
     except TimeoutError:
-        if check.is_local:
-            return "", [f"not tested within {_SECONDS:g} s: this machine is busy; try again"]
-        return "", [f"no answer within {_SECONDS:g} s; is it running, and is the network there?"]
+        why = "is it running, is the network there, or is this machine busy?"
+        return "", [f"no answer within {seconds:g} s; {why}"]
     except TroupeError as error:
         return "", str(error).splitlines()
 
 
 def _list_checks(
     settings: Settings, renderer: Renderer, *, asks_models: bool
-) -> Iterator[_CheckItem]:
-    yield _CheckItem("presets", partial(_test_presets, settings, renderer), is_local=True)
-    is_sqlite = settings.database_url is None
-    yield _CheckItem("database", partial(_test_database, settings), is_local=is_sqlite)
-    yield _CheckItem("signals", partial(_test_signals, settings))
-    for spec in settings.configured_platforms:
-        yield _CheckItem(spec.kind, partial(_test_platform, spec, settings))
+) -> Iterator[tuple[str, Awaitable[str], float | None]]:
+    """Yield the name of each check, its work, and its time limit unless it has its own."""
     folder = _read_folder(settings)
     presets = folder.presets
+    yield "presets", _test_presets(settings, renderer), _SECONDS
+    yield "database", _test_database(settings), _SECONDS
+    yield "signals", _test_signals(settings), _SECONDS
+    for spec in settings.configured_platforms:
+        yield spec.kind, _test_platform(spec, settings), _SECONDS
     if stories_by_preset(presets, folder.stories):
-        yield _CheckItem("embedding", partial(_test_embedder, settings))
+        yield "embedding", _test_embedder(settings), _SECONDS
     for name in settings.mcp_servers:
-        subject = partial(_test_tool_server, name, settings)
-        yield _CheckItem(f"MCP server {name}", subject, is_limited=False)
-    models_by_provider = _models_by_provider(presets, settings)
-    for name, models in models_by_provider.items():
-        yield _CheckItem(
-            f"provider {name}", partial(_test_provider, name, models, settings, renderer)
-        )
+        yield f"MCP server {name}", _test_tool_server(name, settings), None
+    for name, models in _models_by_provider(presets, settings).items():
+        yield f"provider {name}", _test_provider(name, models, settings, renderer), _SECONDS
         for model in models if asks_models else ():
             capped = _lowest_output_limit(presets, name, model)
-            ask = partial(_ask_model, name, model, capped, settings, renderer)
-            yield _CheckItem(f"answer of {name}/{model}", ask, is_limited=False)
+            answer = _ask_model(name, model, capped, settings, renderer)
+            yield f"answer of {name}/{model}", answer, None
     for each in presets.values():
         if each.calls_tools and each.provider in settings.providers:
-            subject = partial(_test_tools, each, settings, renderer)
-            yield _CheckItem(f"tools of preset {each.name}", subject, is_local=True)
+            yield f"tools of preset {each.name}", _test_tools(each, settings, renderer), _SECONDS
     turns = asyncio.Lock()  # two models at once would slow each other down
     for model, trial in model_trials(settings.providers.values(), settings.data_dir, renderer):
-        yield _CheckItem(f"model {model}", partial(_try_model, trial, turns), is_limited=False)
+        yield f"model {model}", _try_model(trial, turns), None
 
 
 def _read_folder(settings: Settings) -> ReadPresets:
@@ -204,15 +192,6 @@ def _models_by_provider(
         if name in settings.providers and model not in found.setdefault(name, []):
             found[name].append(model)
     return found
-
-
-def _check_variable_names(report: Report) -> bool:
-    unknown = describe_unknown_variables()
-    for line in unknown:
-        report(f"WRONG  settings: {line}")
-    if not unknown:
-        report("ok     settings")
-    return not unknown
 
 
 async def _test_presets(settings: Settings, renderer: Renderer) -> str:
@@ -339,24 +318,24 @@ async def _ask_model(
                     pass
     usage = finish.usage
     if not text.strip():
-        spent = has_thoughts and finish.reason is FinishReason.LENGTH
-        raise BackendUnavailable(_describe_thinking(capped) if spent else "an empty answer")
-    seconds = time.monotonic() - started
+        raise BackendUnavailable(
+            _describe_thinking(capped)
+            if has_thoughts and finish.reason is FinishReason.LENGTH
+            else "an empty answer"
+        )
     counts = f"{usage.prompt_tokens} tokens read, {usage.output_tokens} written"
     counted = counts if usage.output_tokens else "it reports no usage, so costs are estimated"
-    return f"after {seconds:.1f} s; {counted}"
+    return f"after {time.monotonic() - started:.1f} s; {counted}"
 
 
 def _describe_thinking(capped: Preset | None) -> str:
-    if capped is None:
-        return (
-            "it used up its output tokens for thinking and gave no answer; give it a larger"
-            " context, turn its thinking off, or choose another model"
-        )
-    limit = capped.output_limit
+    limit, raised = "its", "give it a larger context"
+    if capped is not None:
+        limit = f"its {capped.output_limit}"
+        raised = f"remove or raise max_output_tokens in preset {capped.name!r}"
     return (
-        f"it used up its {limit} output tokens for thinking and gave no answer; remove or raise"
-        f" max_output_tokens in preset {capped.name!r}, or choose a model that does not think"
+        f"it used up {limit} output tokens for thinking and gave no answer; {raised}, or choose a"
+        " model that does not think"
     )
 
 

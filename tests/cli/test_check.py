@@ -8,19 +8,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-
 import pytest
 from typer.testing import CliRunner
-
 from bot.backends.model_files import store as model_store
 from bot.cli.app import app
 from bot.cli.check import check_everything
 from bot.settings import read_settings
-from tests.backends import tiny_gguf, toy_projector
+from tests.backends import tiny_gguf
+from tests.backends import toy_projector
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT
-from tests.rigs.fake_openai import FakeOpenAI, thinking
+from tests.rigs.fake_openai import FakeOpenAI
+from tests.rigs.fake_openai import thinking
 from tests.support.chats import running_platforms
+
 
 ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"}
 
@@ -348,18 +349,8 @@ async def test_check_does_not_wait_for_a_network_that_swallows_everything(
         write_preset(folder, {**ECHO, "provider": "mine"})
         passed, lines = await run_check()
     assert not passed
-    problem = "no answer within 3 s; is it running, and is the network there?"
+    problem = "no answer within 3 s; is it running, is the network there, or is this machine busy?"
     assert wrong_lines(lines) == [f"telegram: {problem}", f"provider mine: {problem}"]
-
-
-async def test_check_does_not_blame_presets_for_a_busy_machine(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bot.cli.check._SECONDS", 0)
-    write_preset(folder, {**ECHO, "template": "{{ messages[0].content }}"})
-    passed, lines = await run_check()
-    assert not passed
-    assert "WRONG  presets: not tested within 0 s: this machine is busy; try again" in lines
 
 
 def test_check_reports_wrong_settings_in_its_list(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any, Literal, TypeAlias
 
 from bot.prompting.presets.preset import Preset
-from bot.texts.text import Text, looked_up, marked, translatable
 from bot.value_class import value_class
 
 LONG_TEXTS = frozenset({
@@ -21,82 +20,6 @@ NOT_IN_FORM = frozenset({
     "parameters.n", "parameters.best_of",  # one answer is asked for
 })  # fmt: skip
 
-GROUPS: Sequence[tuple[Text, Sequence[str]]] = (
-    (translatable("Who answers"), ("provider", "model")),
-    (
-        translatable("Character"),
-        ("role_name", "description", "persona", "personality", "scenario", "system", "greeting",
-         "alternate_greetings", "group_greetings", "post_history_instructions", "avatar", "aliases",
-         "user_name_in_message", "macros"),
-    ),
-    (
-        translatable("Answers"),
-        ("max_input_tokens", "max_output_tokens", "parameters.temperature", "parameters.top_p",
-         "stop_sequences", "filter_chars", "long_answer", "stream", "buttons"),
-    ),
-    (
-        translatable("When it answers"),
-        ("talkativeness", "cooldown_seconds", "context", "scope", "wake.mention", "wake.reply",
-         "wake.names", "wake.sticky", "wake.always", "wake.chance", "wake.words", "busy.mode"),
-    ),
-)  # fmt: skip
-"""What is in no group comes last."""
-
-CHOICES: Sequence[str] = (
-    marked("default"), marked("add"), marked("not add"),
-    marked("channel"), marked("user"), marked("thread"), marked("reply chain"),
-    marked("addressed"), marked("all"),
-    marked("collect"), marked("interrupt"), marked("queue"),
-    marked("parts"), marked("file"), marked("hidden"), marked("folded"),
-    marked("system"), marked("assistant"),
-    marked("before char"), marked("after char"), marked("note top"), marked("note bottom"),
-    marked("at depth"), marked("examples top"), marked("examples bottom"), marked("outlet"),
-    marked("and any"), marked("not all"), marked("not any"), marked("and all"),
-)  # fmt: skip
-"""The names of choices, with spaces for underscores."""
-
-LABELS: Mapping[str, Text] = {
-    "provider": translatable("Provider"),
-    "model": translatable("Model"),
-    "role_name": translatable("Name of the character"),
-    "description": translatable("Description"),
-    "persona": translatable("Persona"),
-    "personality": translatable("Personality"),
-    "scenario": translatable("Scenario"),
-    "system": translatable("System text"),
-    "greeting": translatable("Greeting"),
-    "alternate_greetings": translatable("More greetings"),
-    "group_greetings": translatable("Greetings among several characters"),
-    "post_history_instructions": translatable("Instructions after the newest message"),
-    "avatar": translatable("Address of the picture"),
-    "aliases": translatable("Other names"),
-    "user_name_in_message": translatable("Name the speakers"),
-    "macros": translatable("Fill in macros of cards"),
-    "max_input_tokens": translatable("Tokens of the prompt, at most"),
-    "max_output_tokens": translatable("Tokens of the answer, at most"),
-    "parameters.temperature": translatable("Temperature"),
-    "parameters.top_p": translatable("Top-p"),
-    "stop_sequences": translatable("Stop at"),
-    "filter_chars": translatable("Remove from answers"),
-    "long_answer": translatable("Long answers"),
-    "stream": translatable("Show answers while they are written"),
-    "buttons": translatable("Buttons under answers"),
-    "talkativeness": translatable("Talkativeness"),
-    "cooldown_seconds": translatable("Rests for (seconds)"),
-    "context": translatable("Reads"),
-    "scope": translatable("One history for each"),
-    "wake.mention": translatable("Answers when mentioned"),
-    "wake.reply": translatable("Answers replies"),
-    "wake.names": translatable("Answers to its names"),
-    "wake.sticky": translatable("Keeps answering in threads"),
-    "wake.always": translatable("Answers everything"),
-    "wake.chance": translatable("Chance of answering the rest"),
-    "wake.words": translatable("Words that wake it"),
-    "busy.mode": translatable("Messages during an answer"),
-}
-"""By field name; other fields are labeled with their key."""
-
-
 FieldKind: TypeAlias = Literal[
     "text", "long", "number", "whole", "choice", "flag", "lines", "texts"
 ]
@@ -104,7 +27,6 @@ FieldKind: TypeAlias = Literal[
 _Schema: TypeAlias = Mapping[str, Any]
 _CHARS_PER_ROW = 62
 _MAX_ROWS = 12
-_FURTHER = translatable("Others")
 
 
 def value_at(value: object, path: Sequence[str]) -> object:
@@ -155,7 +77,8 @@ class FormField:
     """A key with its value in one preset."""
 
     spec: FieldSpec
-    label: Text
+    label: str
+    """The key of its label in templates/presets/labels.html."""
     texts: Sequence[str]
     """As it is written in the form; several for `texts`, else one."""
     is_given: bool
@@ -180,13 +103,14 @@ class FormField:
         return written_texts(self.spec, self.spec.default)[0]
 
 
-def form_groups(value: Mapping[str, object]) -> list[tuple[Text, Sequence[FormField]]]:
-    """Return titles and fields of the form of a preset, whose JSON may be invalid."""
-    specs = {one.name: one for one in field_specs()}
-    groups = [
-        (title, [_field(specs.pop(name), value) for name in names]) for title, names in GROUPS
-    ]
-    return [*groups, (_FURTHER, [_field(one, value) for one in specs.values()])]
+def form_fields(value: Mapping[str, object]) -> Mapping[str, FormField]:
+    """Return the fields of the form of a preset by their names; its JSON may be invalid."""
+    fields = {}
+    for spec in field_specs():
+        found = spec.value_in(value)
+        texts = written_texts(spec, found)
+        fields[spec.name] = FormField(spec, spec.name, texts, found is not None)
+    return fields
 
 
 def keys_without_field(value: Mapping[str, object]) -> list[str]:
@@ -247,12 +171,6 @@ def _kind(schema: _Schema, path: tuple[str, ...]) -> FieldKind | None:
             return "texts" if path[-1].endswith("greetings") else "lines"
         case _:
             return None
-
-
-def _field(spec: FieldSpec, value: Mapping[str, object]) -> FormField:
-    found = spec.value_in(value)
-    label = LABELS.get(spec.name) or looked_up(spec.name)
-    return FormField(spec, label, written_texts(spec, found), found is not None)
 
 
 def written_texts(spec: FieldSpec, value: object) -> Sequence[str]:

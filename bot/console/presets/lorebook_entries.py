@@ -20,7 +20,6 @@ from bot.console.presets.form import (
 )
 from bot.prompting.lorebook.entries import EntryPosition
 from bot.prompting.lorebook.files import LOGICS, MAX_ENTRIES, POSITIONS, ROLES
-from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
 PREFIX = "lorebook."
@@ -48,23 +47,6 @@ _SPECS = (
     FieldSpec(("case_sensitive",), "flag"),
     FieldSpec(("match_whole_words",), "flag"),
 )
-_LABELS: Mapping[str, Text] = {
-    "name": translatable("Name of the entry"),
-    "keys": translatable("Keys"),
-    "content": translatable("Text"),
-    "order": translatable("Order: the highest comes last"),
-    "constant": translatable("Always in the prompt"),
-    "enabled": translatable("In use"),
-    "position": translatable("Place in the prompt"),
-    "depth": translatable("Depth, in messages"),
-    "role": translatable("Role"),
-    "secondary_keys": translatable("Secondary keys"),
-    "logic": translatable("Condition of the secondary keys"),
-    "probability": translatable("Probability in percent"),
-    "scan_depth": translatable("Messages that are searched"),
-    "case_sensitive": translatable("Upper and lower case differ"),
-    "match_whole_words": translatable("Only whole words"),
-}
 _WORLD_INFO: Mapping[str, tuple[str, ...]] = {
     "name": ("comment",),
     "keys": ("key",),
@@ -115,7 +97,7 @@ def entry_form(book: object, number: int) -> EntryForm | None:
         value = _value(book, entry, name)
         named = replace(spec, path=(PREFIX.rstrip("."), str(number), name))
         texts = written_texts(spec, value)
-        fields.append(FormField(named, _LABELS[name], texts, value is not None))
+        fields.append(FormField(named, f"entry.{name}", texts, value is not None))
     title = str(_value(book, entry, "name") or "") or fields[1].texts[0].replace("\n", ", ")
     return EntryForm(number, title, fields)
 

@@ -26,7 +26,7 @@ from bot.console.presets.editing import (
     draft_conflict,
 )
 from bot.console.presets.files import ExportForm, PresetImports, send_preset
-from bot.console.presets.form import form_groups, keys_without_field, write_preset_json
+from bot.console.presets.form import form_fields, keys_without_field, write_preset_json
 from bot.console.presets.lorebook_entries import add_entry, remove_entry
 from bot.console.presets.preview import (
     SAMPLE_SCENES,
@@ -252,9 +252,9 @@ class PresetPages(RouteGroup):
     def _form(self, value: Mapping[str, object] | None) -> dict[str, object]:
         """Return the fields; none for a text that is not JSON."""
         if value is None:
-            return {"groups": None, "others": [], "providers": []}
+            return {"fields": None, "others": [], "providers": []}
         return {
-            "groups": form_groups(value),
+            "fields": form_fields(value),
             "others": keys_without_field(value),
             "providers": sorted({*self.providers, str(value.get("provider", ""))} - {""}),
         }

@@ -1,19 +1,20 @@
 """The form of a preset: made from its schema, and put back into its JSON."""
 
 import re
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bot.console.pages import PageRenderer
 from bot.console.presets.form import (
-    GROUPS,
-    LABELS,
     NOT_IN_FORM,
     apply_form,
     field_specs,
-    form_groups,
+    form_fields,
     keys_without_field,
 )
+from bot.console.presets.lorebook_entries import entry_form
 from bot.prompting.presets.preset import Preset
 
 PRESET: dict[str, object] = {
@@ -35,18 +36,22 @@ PRESET: dict[str, object] = {
 def sent(value: dict[str, object]) -> dict[str, str]:
     """Return what a browser sends of an untouched form."""
     fields = {}
-    for _, fields_of_group in form_groups(value):
-        for one in fields_of_group:
-            for number, text in enumerate(one.texts):
-                name = f"{one.spec.name}.{number}" if one.spec.kind == "texts" else one.spec.name
-                fields[name] = re.sub(r"\r\n?|\n", "\r\n", text)
+    for name, one in form_fields(value).items():
+        for number, text in enumerate(one.texts):
+            sent_as = f"{name}.{number}" if one.spec.kind == "texts" else name
+            fields[sent_as] = re.sub(r"\r\n?|\n", "\r\n", text)
     return fields
 
 
 def test_every_label_and_group_names_a_key_of_the_schema() -> None:
-    names = {one.name for one in field_specs()}
-    assert {name for _, group in GROUPS for name in group} <= names
-    assert LABELS.keys() <= names
+    template = PageRenderer(())._environment.get_template("presets/labels.html")
+    shown: Any = template.make_module({"_": str})
+    fields = form_fields(PRESET).keys()
+    entry = entry_form({"entries": [{}]}, 1)
+    assert entry is not None
+    assert {name for _, group in shown.groups for name in group} <= fields
+    assert shown.labels.keys() <= {*fields, *(one.label for one in entry.fields)}
+    assert {choice for one in entry.fields for choice in one.spec.choices} <= shown.choices.keys()
 
 
 def test_every_key_of_a_preset_has_a_field_or_is_told() -> None:
