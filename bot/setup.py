@@ -206,11 +206,7 @@ async def find_local_services() -> Mapping[str, Sequence[str]]:
 
 
 async def list_models(choice: ModelChoice) -> Sequence[str]:
-    """Return the models that a service lists; none if it has no list.
-
-    Raises `SettingsError` if the choice is incomplete, `BackendUnavailable` if nothing answers or
-    the key is wrong.
-    """
+    """Return the models that a service lists, if any; raises `TroupeError`."""
     async with Renderer() as renderer:
         backend = _backend(choice, renderer)
         try:
@@ -220,10 +216,7 @@ async def list_models(choice: ModelChoice) -> Sequence[str]:
 
 
 async def try_model(choice: ModelChoice) -> str:
-    """Return the answer of the model to one short question.
-
-    Raises `SettingsError` if the choice is incomplete, `BackendUnavailable` if it does not answer.
-    """
+    """Return the answer to one short question; raises `SettingsError` or `BackendUnavailable`."""
     prompt = Prompt(
         messages=(Message("user", _QUESTION),),
         model=choice.model or "default",
@@ -277,7 +270,6 @@ def _provider_settings(name: str, choice: ModelChoice) -> ProviderSettings:
 
 
 def _services_of_other_kinds() -> Sequence[str]:
-    """Return the providers of other kinds that take a key and have a fixed address."""
     default = default_spec("").kind
     return [
         name
@@ -399,11 +391,7 @@ class SetupSteps:
         return choices
 
     async def check_token(self, kind: str, token: str) -> BotStep:
-        """Ask the platform whose token it is, and remember the bot.
-
-        Raises `UserError` if there is no such platform, `PlatformError` if the token is wrong or
-        the platform cannot be reached.
-        """
+        """Ask the platform whose token it is, and remember the bot; raises `PlatformError`."""
         spec = next((one for one in platforms_with_tokens() if one.kind == kind), None)
         if spec is None:
             raise UserError(translatable("There is no such platform."))
@@ -451,10 +439,7 @@ class SetupSteps:
         return [one.admin for one in self.bots if one.admin is not None]
 
     async def write(self) -> Sequence[str]:
-        """Write the variables; return those that the environment overrides.
-
-        Raises `UserError` if nothing was chosen, `SettingsError` if the file cannot be written.
-        """
+        """Write the variables; return those that the environment overrides."""
         variables = self.variables()
         if not variables:
             raise UserError(translatable("Check a token first."))

@@ -106,10 +106,7 @@ def check(
 async def check_everything(
     settings: Settings, report: Report, *, asks_models: bool = False
 ) -> bool:
-    """Report one line for each thing; return True if nothing is wrong.
-
-    All things are tested side by side, each with a time limit, and reported in order.
-    """
+    """Test all things side by side, report a line for each; return True if nothing is wrong."""
     unknown = describe_unknown_variables()
     for line in unknown:
         report(f"WRONG  settings: {line}")

@@ -58,8 +58,6 @@ app = command_app()
 
 @value_class
 class _Bot:
-    """A bot to set up."""
-
     spec: PlatformSpec
     token: str
     account: BotAccount | None
@@ -178,10 +176,7 @@ def _choose(
     options: Sequence[str],
     find: Callable[[str], int | None] = lambda _: None,
 ) -> int | None:
-    """Show numbered options and return the index of one; None for Enter alone.
-
-    `find` returns the index of an answer in words, which may be beyond the options.
-    """
+    """Return the index of a numbered option, or what `find` makes of words; None for Enter."""
     for number, option in enumerate(options, 1):
         print_line(f"  {number}) {option}")
     while True:
@@ -339,7 +334,6 @@ def _ask_for_download(settings: Settings) -> ModelChoice | None:
 
 
 def _download(choice: ModelChoice, pull: str, settings: Settings) -> ModelChoice:
-    """Download a model and return the choice of it; raises `TroupeError`."""
     source = hub.parse_source(pull)
     if source is None:
         raise UserError(f"{pull!r} is not of the form OWNER/NAME:FILE")
@@ -349,7 +343,7 @@ def _download(choice: ModelChoice, pull: str, settings: Settings) -> ModelChoice
 
 
 def _check_model(choice: ModelChoice, settings: Settings, *, is_tried: bool = True) -> ModelChoice:
-    """Read the model's file, or ask the service for a word; raises `TroupeError`."""
+    """Read the model's file, or ask the service for a word."""
     if choice.model_path is not None:
         _describe_file(choice.model_path, settings)
     elif choice.is_service and choice.model is None:
@@ -364,7 +358,6 @@ def _check_model(choice: ModelChoice, settings: Settings, *, is_tried: bool = Tr
 
 
 def _describe_file(path: Path, settings: Settings) -> None:
-    """Read a GGUF file and say whether there is memory for it; raises `SettingsError`."""
     if not path.is_file():
         raise SettingsError(f"there is no file {path}")
     metadata = read_metadata(path)
@@ -412,11 +405,7 @@ async def _where_from(spec: PlatformSpec, settings: Settings) -> str:
 
 
 def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> _Bot:
-    """Ask the platform whose token it is, and show the bot with its link.
-
-    Raises:
-        PlatformError: the token is wrong, or the platform cannot be reached.
-    """
+    """Ask the platform whose token it is, and show the bot with its link."""
     account = asyncio.run(inspect_account(spec, settings, token))
     print_line(f"  {spec.kind.capitalize()}: this is {account.name}")
     for note in account.notes:
@@ -429,12 +418,7 @@ def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> _Bot:
 def _choose_first_admin(
     bots: Sequence[_Bot], wanted: str | None, settings: Settings, *, asks: bool
 ) -> Sequence[str]:
-    """Let the person who sends a code become an admin on the wanted platform, or on one asked for.
-
-    Raises:
-        UserError: there is no token for the wanted platform, or nobody sent the code.
-        PlatformError: the bot cannot receive messages now.
-    """
+    """Let whoever sends a code be the first admin, on the wanted platform or on one asked for."""
     if wanted is not None:
         bot = next((one for one in bots if one.spec.kind == wanted), None)
         if bot is None:
@@ -452,12 +436,7 @@ def _choose_first_admin(
 
 
 async def _find_admin(bot: _Bot, settings: Settings) -> str:
-    """Show a code, wait until somebody sends it to the bot, and return who that is.
-
-    Raises:
-        UserError: nobody did in time, or it was skipped.
-        PlatformError: the bot cannot receive messages now.
-    """
+    """Show a code, wait until somebody sends it to the bot, and return who that is."""
     async with open_account(bot.spec, settings, bot.token) as account:
         code = make_code()
         request = account.request_code(bot.account or await account.inspect(), code)
@@ -475,7 +454,6 @@ async def _find_admin(bot: _Bot, settings: Settings) -> str:
 
 
 async def _wait_unless_skipped(waiting: Coroutine[Any, Any, str]) -> str:
-    """Wait for the code, but not longer than some minutes, nor after Enter."""
     loop = asyncio.get_running_loop()
     skipped = asyncio.Event()
     reads_keys = sys.stdin.isatty()
@@ -503,7 +481,6 @@ def _read_line(skipped: asyncio.Event) -> None:
 
 
 def _print_qr_code(text: str) -> None:
-    """Print a QR code for a phone's camera, if this is a terminal."""
     if sys.stdout.isatty():
         buffer = io.StringIO()
         segno.make(text, micro=False).terminal(buffer, compact=True, border=2)

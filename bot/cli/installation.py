@@ -63,11 +63,7 @@ app.add_typer(dead_letters_app, name="dead-letters")
 
 
 def require_database(settings: Settings) -> None:
-    """Check that the database exists.
-
-    Raises:
-        SettingsError: it does not; the text names the settings that lead to it.
-    """
+    """Raise `SettingsError` that names the settings which lead to the database if there is none."""
     if not database_exists(settings.sqlalchemy_url):
         raise SettingsError(
             f"there is no database in {settings.data_dir} yet: start the service first, or set"
@@ -76,12 +72,7 @@ def require_database(settings: Settings) -> None:
 
 
 def use_installation(action: Callable[[Database], Awaitable[T]], *, must_exist: bool = True) -> T:
-    """Return what `action` does with the database that the settings name.
-
-    Raises:
-        SettingsError: there is no database, and `must_exist` keeps it from being created.
-        StoreError: it cannot be opened.
-    """
+    """Return what `action` does with the database, which may be created unless it `must_exist`."""
     settings = read_settings()
     if must_exist:
         require_database(settings)
@@ -154,7 +145,6 @@ def format_age(seconds: float | None) -> str:
 
 
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Align the columns; the last one is as long as it is."""
     lines = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
@@ -331,11 +321,7 @@ def resume(platform: _Platform = None, channel: _Channel = None) -> None:
 
 
 def scope_of(platform: str | None, channel: str | None) -> str:
-    """Return the scope that the options name.
-
-    Raises:
-        UserError: they name two, or what cannot exist.
-    """
+    """Return the scope that the options name; raises `UserError` for two, or what cannot exist."""
     if platform and channel:
         raise UserError("name either --platform or --channel")
     if channel:
@@ -349,11 +335,7 @@ def scope_of(platform: str | None, channel: str | None) -> str:
 
 
 def checked_key(key: str, option: str, example: str) -> str:
-    """Return the value of an option if it is an id on a platform that exists.
-
-    Raises:
-        UserError: it is not; nothing would be found, and nobody would know.
-    """
+    """Return the value of an option; raises `UserError` unless it is an id on a known platform."""
     platform, _, rest = key.partition(":")
     _require_known(platform)
     if not rest:

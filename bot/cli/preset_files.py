@@ -108,10 +108,7 @@ def show_preset(name: str) -> None:
 
 
 async def describe_version(preset: Preset, settings: Settings) -> str:
-    """Return which version of a preset the service last started with.
-
-    A missing database is not created.
-    """
+    """Return which version of a preset the service last started with."""
     if not database_exists(settings.sqlalchemy_url):
         return _NO_VERSION
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
@@ -165,12 +162,7 @@ async def template_problems(preset: Preset, renderer: Renderer) -> Sequence[str]
 
 
 def validate_file(file: Path, settings: Settings) -> Preset:
-    """Return the preset in a file.
-
-    Raises:
-        PresetError: it is invalid; one line for each problem.
-        UserError: it cannot be read, or is another kind of file.
-    """
+    """Return the preset in a file; raises `PresetError` with a line for each problem."""
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {FileKind.PRESET})
     preset = load_preset_lorebook(parse_preset(read_text(file), str(file)), file)
     try:
@@ -224,7 +216,6 @@ def import_preset(
 
 
 def _add_to_preset(file: Path, preset: Preset, folder: Path) -> None:
-    """Add the content of a file to a preset; both must have been read without a mistake."""
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {*PRESET_IMPORTS, FileKind.LOREBOOK})
     target = find_preset_file(folder, preset)
     own = parse_preset(read_text(target), str(target))  # without the lorebook of another file
@@ -332,7 +323,6 @@ def show_character(name: str) -> None:
 
 
 def _find_default(folder: Path, name: str) -> Preset | None:
-    """Return the default preset of a folder; None if there is none, or no preset can be read."""
     try:
         return read_presets(folder).find(name)
     except PresetError:
@@ -345,7 +335,6 @@ def _is_character(preset: Preset) -> bool:
 
 
 def _summarize_character(preset: Preset) -> str:
-    """Return one line: the preset's name, the character's, greetings and lorebook."""
     book = preset.parsed_lorebook
     facts = [
         f"plays as {preset.character_name}" if preset.character_name != preset.name else "",
@@ -361,11 +350,7 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 
 def _read_card_file(file: str, settings: Settings) -> bytes:
-    """Read a card from a file, or from a URL if that is allowed.
-
-    Raises:
-        UserError: it cannot be had.
-    """
+    """Read a card from a file, or from a URL if that is allowed."""
     if not is_http_address(file):
         return read_bytes(Path(file), MAX_FILE_BYTES + 1)
     if not settings.fetch_links:
@@ -380,7 +365,6 @@ def _read_card_file(file: str, settings: Settings) -> bytes:
 
 
 def _describe_character(preset: Preset, card: Card) -> str:
-    """Describe a character in lines of text."""
     book = preset.parsed_lorebook
     facts = {
         "name": card.name,

@@ -124,12 +124,7 @@ def read_messages(text: str, source: str) -> list[Message]:
 async def render_preset(
     preset: Preset, messages: Sequence[Message], view: View, settings: Settings
 ) -> str:
-    """Show the prompt for the last message, which must be the user's.
-
-    Raises:
-        UserError: it cannot be shown in this view.
-        TemplateError: the template fails.
-    """
+    """Show the prompt for the last message, which must be the user's; raises `TroupeError`."""
     draft = _compose_draft(preset, messages)
     prompt = (await fit_for_preset(preset, draft)).prompt
     provider = settings.providers.get(preset.provider)
@@ -254,7 +249,6 @@ def _template_choice(name_or_file: str) -> tuple[TemplateChoice, ModelTemplate]:
 
 
 def _tokenizer_template(text: str, source: str) -> ModelTemplate:
-    """Return the template and special tokens of a `tokenizer_config.json`."""
     match json.loads(text):
         case {"chat_template": str(template), **rest}:
             tokens = {key: _token(rest.get(key)) for key in ("bos_token", "eos_token")}
@@ -264,7 +258,6 @@ def _tokenizer_template(text: str, source: str) -> ModelTemplate:
 
 
 def _token(value: object) -> str:
-    """Return the text of a token, given as a string or as an object with `content`."""
     match value:
         case str(text) | {"content": str(text)}:
             return text
@@ -322,13 +315,7 @@ async def find_answer(number: int, settings: Settings) -> StoredAnswer:
 
 
 async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) -> str:
-    """Ask again as the console does; return the differences as colored text.
-
-    Raises:
-        SettingsError: the provider is not set up any more.
-        UserError: there is no such preset, or no prompt can be composed from its draft.
-        BackendError: the provider does not answer.
-    """
+    """Ask again as the console does; return the differences as colored text."""
     receipt = answer.receipt
     if not draft and receipt.provider not in settings.providers:
         raise SettingsError(f"the provider {receipt.provider!r} is not set up any more")
@@ -346,10 +333,7 @@ async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) 
 
 
 def mark_differences(before: str, after: str) -> str:
-    """Merge two answers, and say how similar they are.
-
-    Control characters in them are escaped: the result goes to a terminal.
-    """
+    """Merge two answers, and say how similar they are; control characters are escaped."""
     if before == after:
         return f"{escape_control_characters(after)}\n\nThe two answers are identical.\n"
     share = difflib.SequenceMatcher(None, before, after, autojunk=False).ratio()
@@ -358,10 +342,7 @@ def mark_differences(before: str, after: str) -> str:
 
 
 def merge_texts(before: str, after: str) -> str:
-    """Merge two texts: text only in the first is red, text only in the second green.
-
-    Control characters in them are escaped.
-    """
+    """Merge two texts: what only the first has is red, what only the second has is green."""
     return "".join(_style(one) for one in differing_pieces(before, after))
 
 

@@ -34,11 +34,7 @@ def print_progress(text: str) -> None:
 
 
 def read_text(file: Path) -> str:
-    """Read a file in UTF-8, or in UTF-16 with a byte order mark, as Windows writes it.
-
-    Raises:
-        UserError: it cannot be read, or is in another encoding.
-    """
+    """Read a file in UTF-8, or in UTF-16 with a byte order mark, as Windows writes it."""
     try:
         content = file.read_bytes()
         encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
@@ -67,11 +63,7 @@ def write_text(file: Path, text: str) -> None:
 
 
 def write_private_text(file: Path, text: str) -> None:
-    """Write a new UTF-8 file that only its owner may read; the whole text or no file.
-
-    Raises:
-        UserError: there is a file of that name, or it cannot be written.
-    """
+    """Write a new file that only its owner may read: the whole text or no file."""
     try:
         descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError:
@@ -87,11 +79,7 @@ def write_private_text(file: Path, text: str) -> None:
 
 
 def open_presets_folder(chosen: Path | None) -> Path:
-    """Return the folder to write presets to; print a line if it was just created.
-
-    Raises:
-        UserError: it cannot be created.
-    """
+    """Return the folder to write presets to; print a line if it was just created."""
     try:
         folder, is_new = writable_presets_folder(chosen)
     except OSError as error:

@@ -114,10 +114,7 @@ def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[Wate
 def costs_elsewhere(
     receipt: Receipt, providers: Mapping[str, ProviderSettings]
 ) -> Sequence[tuple[str, str]]:
-    """Return what the same tokens cost at other models with a price, the cheapest first.
-
-    Cached tokens count as cached there as well. "provider/*" is any model without its own price.
-    """
+    """Return what the same tokens cost at other models with a price, the cheapest first."""
     usage = replace(receipt.usage, prompt_tokens=prompt_tokens(receipt))
     if not usage.output_tokens:
         written = receipt.answer + receipt.thoughts
@@ -152,10 +149,7 @@ class _Content(msgspec.Struct, frozen=True):
 def used_parameters(
     prompt: Prompt, version: PresetVersion | None
 ) -> list[tuple[str, str, Text | None]]:
-    """Return parameters as they were sent: name, value, origin.
-
-    The origin is None where the version of the preset is not known.
-    """
+    """Return name, value and origin of parameters; no origin where the version is not known."""
     content = _Content()
     try:
         content = msgspec.json.decode(version.content, type=_Content) if version else content

@@ -228,7 +228,6 @@ class AnswerPages(RouteGroup):
         return shown
 
     async def _tokens(self, answer: StoredAnswer) -> Sequence[PromptToken]:
-        """Return the tokens of a prompt; raises `RequestRefused` where nobody here knows them."""
         backend = self.backends.get(answer.receipt.provider)
         if backend is None or not backend.can_tokenize:
             raise RequestRefused(409, _NO_TOKENS)
@@ -276,7 +275,6 @@ class AnswerPages(RouteGroup):
         return None if sent is None or received is None else max(0.0, sent - received)
 
     async def _prompt_values(self, answer: StoredAnswer, form: str) -> Mapping[str, object]:
-        """Return what the page shows of the prompt: sections, text or tokens."""
         values: dict[str, object] = {"sections": [], "pieces": [], "problem": "", "details": {}}
         match form:
             case "messages":

@@ -55,11 +55,7 @@ class RequestGate:
     async def admit(
         self, http: web.Request, route: Route
     ) -> tuple[ConsoleRequest, BaseModel | None]:
-        """Return the request, and its validated body or query.
-
-        Raises:
-            RequestRefused: the caller may not send it, or its values are wrong.
-        """
+        """Return the request and its validated body or query; raises `RequestRefused`."""
         self._check_sender(http)
         caller = await self._identify(http, route)
         form = await _read_form(http, with_files=route.scope is not None)

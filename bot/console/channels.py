@@ -210,11 +210,7 @@ class ChannelPage(RouteGroup):
         return datetime.fromtimestamp(self.clock.now(), UTC)
 
     async def _scopes(self, channel: str) -> Sequence[str]:
-        """Return where the settings of a channel are looked up, the narrowest first.
-
-        Raises:
-            RequestRefused: 404: nothing was said or answered there.
-        """
+        """Return where the settings of a channel are looked up, the narrowest first."""
         if ":" not in channel:  # not the key of a conversation
             raise RequestRefused(404, translatable("There is no such channel."))
         asked = AnswerSearch(conversation=channel)

@@ -107,7 +107,6 @@ def differing_lines(before: str, after: str) -> tuple[Sequence[DifferingLine], i
 def _equal(
     lines: Sequence[str], begin: int, end: int, *, is_first: bool, is_last: bool
 ) -> Iterator[DifferingLine]:
-    """Show the equal lines beside changes, and how many are between these."""
     shown_to = begin if is_first else min(end, begin + _CONTEXT_LINES)
     shown_from = end if is_last else max(shown_to, end - _CONTEXT_LINES)
     for at in range(begin, shown_to):

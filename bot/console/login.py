@@ -85,12 +85,7 @@ class ConsoleLogins:
         self._clock = clock
 
     async def log_in(self, token: str) -> str:
-        """Return the token of a new session.
-
-        Raises:
-            RequestRefused: the token was used or has expired, or there were too many wrong ones,
-                which never lock out a valid one.
-        """
+        """Return the token of a new session; too many wrong tokens never lock out a valid one."""
         if not await self._tokens.use_login(token_digest(token[:_MAX_TOKEN_CHARS])):
             rate = Rate("console log-ins", _LOGINS_PER_MINUTE, 60)
             if await self._rate_limits.take([rate]) > 0:

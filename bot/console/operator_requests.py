@@ -66,12 +66,7 @@ class OperatorRequests:
     async def send(
         self, preset: Preset, prompt: Prompt, conversation: str, server: str | None = None
     ) -> OperatorAnswer:
-        """Return what the model of a preset answers to a prompt.
-
-        Raises:
-            UserError: a budget is used up.
-            BackendError: the model does not answer.
-        """
+        """Return what the model answers; raises `BackendError`, or `UserError` for a budget."""
         backend = self.backends.get(preset.provider)
         if backend is None:
             raise BackendUnavailable(f"the provider {preset.provider!r} is not set up any more")
@@ -119,14 +114,7 @@ _MAX_SECONDS = 60.0
 async def try_provider(
     requests: OperatorRequests, presets: Mapping[str, Preset], provider: str
 ) -> str:
-    """Return what the model of the provider's first preset answers to one short request.
-
-    An answer closes an open circuit breaker.
-
-    Raises:
-        UserError: no preset uses the provider, or a budget is used up.
-        BackendError: it does not answer.
-    """
+    """Return what a provider's first preset answers to one short request."""
     preset = next((one for one in presets.values() if one.provider == provider), None)
     if preset is None:
         raise UserError(translatable("No preset uses this provider."))
@@ -163,13 +151,7 @@ class PromptReplay:
     """Makes the model of a preset ready, which none may use any more; raises `SettingsError`."""
 
     async def replay(self, answer: StoredAnswer, changes: ReplayChanges) -> OperatorAnswer:
-        """Return another answer to the same prompt, or to that of a draft for the same message.
-
-        Raises:
-            UserError: there is no such preset, the draft has mistakes, its prompt exceeds its
-                budget, what was answered is not stored any more, or a budget is used up.
-            BackendError: the model does not answer.
-        """
+        """Return another answer to the same prompt, or to that of a draft for the same message."""
         receipt = answer.receipt
         if changes.draft:
             preset = await self.find_draft(changes.draft)
@@ -180,7 +162,6 @@ class PromptReplay:
         return await self.requests.send(preset, prompt, answer.conversation, receipt.charge.server)
 
     async def _compose(self, answer: StoredAnswer, preset: Preset) -> Prompt:
-        """Return the prompt of a preset for what was answered."""
         scene = await self.answers.find_scene(answer)
         if scene is None:
             raise UserError(_NOT_STORED)

@@ -375,7 +375,6 @@ def _login_name() -> str:
 
 
 def _flat(commands: Sequence[CommandSpec]) -> Sequence[tuple[str, CommandSpec]]:
-    """Return every command and action with what is typed for it."""
     found = []
     for spec in commands:
         found += [(f"/{spec.name} {one.name}", one) for one in spec.actions]

@@ -53,11 +53,7 @@ class PromptPreview:
     """Random numbers; None: seeded by the text, so that the preview does not flicker."""
 
     async def preview(self, said: Said) -> NextAnswer:
-        """Return who would answer a message, and the prompt of the first of them.
-
-        Raises:
-            StoreError: the history cannot be read.
-        """
+        """Return who would answer a message, and the prompt of the first of them."""
         placed = await self.find_history(storable_said(said))
         if placed is None:
             return NextAnswer(problem=_BEGINS_BRANCH)
@@ -84,7 +80,6 @@ class PromptPreview:
         speakers: tuple[ActivePreset, ...],
         candidates: Sequence[SpeakerCandidate],
     ) -> NextAnswer:
-        """Compose the prompt of the first speaker whose prompt can be composed."""
         characters, problem = _considered(candidates, active), None
         group = MessageGroup(claim, InboxMessage(0, said, 0))
         context = await self.sources.load(group, AskedQuestion(said, speakers), active)
@@ -158,21 +153,14 @@ class DraftComposer:
         return build_receipt(_NO_ANSWER, fitted, preset, version, WaitedSeconds(), AnswerCharge())
 
     async def count(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
-        """Return the tokens of texts as the preset's model counts them.
-
-        Raises:
-            BackendError: the backend cannot count.
-        """
+        """Return the tokens of texts as the preset's model counts them."""
         if preset.token_counter:
             return get_counter(preset.token_counter)(texts)
         counter = await self.sources.backends[preset.provider].text_counter(bare_prompt(preset))
         return counter(texts)
 
     async def recorded(self, conversation: str) -> Scene | None:
-        """Return the newest message to somebody in a conversation, and what was said before it.
-
-        None: there is no such message.
-        """
+        """Return the newest message to somebody in a conversation, and what was said before it."""
         claim = Claim(conversation, _NO_EPOCH, "preview")
         session = await self.conversations.load_session(claim, _MAX_TURNS)
         scene = recorded_scene(conversation, session.number, session.turns)

@@ -207,7 +207,6 @@ def _described_marks(text: str, receipt: Receipt, *, is_rendered: bool) -> list[
 
 
 def _message_pieces(receipt: Receipt) -> list[list[Piece]]:
-    """Return the pieces of each message of a prompt."""
     messages = receipt.prompt.messages
     found: list[list[Piece]] = [[] for _ in messages]
     for section in _span_pieces(receipt):

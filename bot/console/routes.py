@@ -182,12 +182,7 @@ class Route:
         return None if self.method in _WITH_BODY else self.model
 
     async def handle(self, request: ConsoleRequest, given: BaseModel | None) -> object:
-        """Call the handler; `given` is the validated body or query.
-
-        Raises:
-            RequestRefused: 404: a part of the path is not a number.
-            TroupeError: what the handler raises.
-        """
+        """Call the handler; `given` is the validated body or query."""
         values = [
             request if kind is ConsoleRequest else self._value(request.http, name, kind, given)
             for name, kind in self.parameters.items()

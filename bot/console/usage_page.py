@@ -109,7 +109,6 @@ def _midnight(day: date) -> datetime:
 def _day_chart(
     first: date, last: date, sums: Sequence[UsageSum], language: str
 ) -> Mapping[str, object]:
-    """Return the data for charts.js: the tokens of every day, also of days without any."""
     by_day = {one.name: one for one in sums}
     days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
     used = [by_day.get(day.isoformat()) for day in days]

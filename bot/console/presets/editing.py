@@ -141,12 +141,7 @@ class PresetEditing:
     # --- drafts -------------------------------------------------------------------------------
 
     async def save_draft(self, name: str, content: str, revision: int) -> EditedPreset:
-        """Keep a text, valid or not, as the next revision of a preset's draft.
-
-        Raises:
-            RequestRefused: 404: there is no such preset; 409: somebody has saved another one.
-            UserError: the text is too long.
-        """
+        """Keep a text, valid or not; raises `RequestRefused` if it is not of this revision."""
         _check_length(content)
         edited = await self.open(name)
         if revision != edited.revision:
@@ -187,11 +182,7 @@ class PresetEditing:
         return preset
 
     async def with_lorebook(self, value: dict[str, object]) -> dict[str, object]:
-        """Return the JSON of a preset with its lorebook inside, also if it names a file.
-
-        Raises:
-            UserError: the file cannot be read.
-        """
+        """Return the JSON of a preset with its lorebook inside, also if it names a file."""
         file = value.get("lorebook")
         if not isinstance(file, str):
             return value
@@ -243,11 +234,7 @@ class PresetEditing:
         return replace(checked, preset=None, problems=problems) if problems else checked
 
     def complete(self, preset: Preset) -> Preset:
-        """Return a preset with the lorebook and the character file that it names.
-
-        Raises:
-            UserError: one of them cannot be read.
-        """
+        """Return a preset with the lorebook and the character file that it names."""
         folder = self.open_folder()
         try:
             loaded = load_preset_lorebook(preset, folder / f"{preset.id}.json")

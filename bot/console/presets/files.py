@@ -152,11 +152,7 @@ _TYPES = {ExportForm.CARD_PNG: "image/png", ExportForm.CHARX: "application/zip"}
 async def send_preset(
     editing: PresetEditing, edited: EditedPreset, form: ExportForm
 ) -> web.Response:
-    """Return a draft, or the published version without one, as a file to save.
-
-    Raises:
-        UserError: the draft has mistakes.
-    """
+    """Return a draft, or the published version without one, as a file to save."""
     preset = await editing.preset_of(edited)
     content = await asyncio.to_thread(_write, editing, preset, form)
     name = f"{edited.name}.{form}" if form is not ExportForm.MODELFILE else "Modelfile"

@@ -191,7 +191,6 @@ def written_texts(spec: FieldSpec, value: object) -> Sequence[str]:
 
 
 def _escaped(text: str) -> str:
-    """Write a text of a list in one line."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
 
 
@@ -221,7 +220,6 @@ def write_preset_json(value: Mapping[str, object]) -> str:
 
 
 def _texts_of(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
-    """Return the texts that the form sent for a field, if any."""
     if spec.kind != "texts":
         return [plain_lines(fields[spec.name])] if spec.name in fields else []
     prefix = f"{spec.name}."

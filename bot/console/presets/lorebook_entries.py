@@ -127,11 +127,7 @@ def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) ->
 
 
 def add_entry(value: Mapping[str, object]) -> tuple[dict[str, object], int]:
-    """Return the JSON of a preset with one more entry, and the number of that one.
-
-    Raises:
-        ValueError: the lorebook is malformed, or full.
-    """
+    """Return the JSON with one more entry and its number; `ValueError`: none can be added."""
     changed: dict[str, Any] = json.loads(json.dumps(value))
     book = changed.get("lorebook")
     if book is None:

@@ -158,10 +158,7 @@ class TrialAnswer:
 
 @value_class
 class PresetPages(RouteGroup):
-    """Shows, changes and tests presets.
-
-    Questions of a test count as usage, and no history keeps them.
-    """
+    """Shows, changes and tests presets."""
 
     navigation = (NavigationItem("/presets", translatable("Presets"), "characters"),)
 
@@ -250,7 +247,6 @@ class PresetPages(RouteGroup):
         )
 
     def _form(self, value: Mapping[str, object] | None) -> dict[str, object]:
-        """Return the fields; none for a text that is not JSON."""
         if value is None:
             return {"fields": None, "others": [], "providers": []}
         return {
@@ -699,7 +695,6 @@ def _differ(pieces: Sequence[DifferingPiece]) -> bool:
 
 
 def _sorted_list(listed: Sequence[ListedPreset], find: str) -> dict[str, object]:
-    """Return the presets that match a word, characters and assistants apart."""
     wanted = find.strip().casefold()
     found = [one for one in listed if wanted in one.searched]
     return {

@@ -178,12 +178,7 @@ class DraftPreviews:
     async def compose(
         self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
     ) -> Receipt:
-        """Return the receipt of the answer to a scene, without the answer.
-
-        Raises:
-            UserError: the preset cannot be used here, or its required parts exceed the budget.
-            BackendError: the backend cannot count.
-        """
+        """Return the receipt of the answer to a scene, without the answer."""
         ready = await self.ready(preset)
         return await self.composer.compose(ready, version, scene, may_spend=may_spend)
 
@@ -196,12 +191,7 @@ class DraftPreviews:
             raise UserError(text_of(error)) from None
 
     async def find_ready(self, name: str) -> Preset:
-        """Return the draft of a preset as it would answer, or the published version without one.
-
-        Raises:
-            RequestRefused: 404: there is no such preset.
-            UserError: the draft has mistakes, or cannot be used here.
-        """
+        """Return the draft, or the published version without one, as it would answer."""
         edited = await self.editing.open(name)
         return await self.ready(await self.editing.preset_of(edited))
 
