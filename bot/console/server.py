@@ -25,7 +25,7 @@ from multidict import CIMultiDict
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 
 from bot.errors import PlatformError, SettingsError, StoreError, TroupeError
-from bot.ports import Clock, Intake, WebhookReceiver
+from bot.ports import Intake, WebhookReceiver
 from bot.runtime.clock import SystemClock
 from bot.runtime.head_timeout import HeadTimeout
 from bot.runtime.secret_file import LOOK_EVERY_SECONDS
@@ -34,14 +34,12 @@ from bot.settings import ConsoleSettings
 
 _log = structlog.get_logger(__name__)
 _MORE_PORTS = 20
-"""How many ports after the usual one are tried if that is in use."""
 _MAX_BODY_BYTES = 20 * 2**20
 _BACKLOG = 128
 _KEEP_ALIVE_SECONDS = 75.0
 """After a response, for the next request and its head; proxies reuse connections for 60 s."""
 
 AddRoutes: TypeAlias = Callable[[web.Application], None]
-"""Adds the routes of a part of the service, which has its own access rules."""
 
 
 @contextlib.asynccontextmanager
@@ -54,18 +52,14 @@ async def serve_http(
 ) -> AsyncIterator[str]:
     """Serve within the block; yields the address.
 
-    Where no port was set, or with `any_port`, and the port is in use, the next free one is taken.
-    A caller may take `head_seconds` to send the head of the first request.
-
-    Raises:
-        SettingsError: the port that was set is in use, the host is no address of this machine, or
-            the certificate cannot be read.
+    Where no port was set, or with `any_port`, and the port is in use, the next free one is taken;
+    otherwise raises `SettingsError`, also for a certificate that cannot be read. A caller may take
+    `head_seconds` to send the head of the first request.
     """
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
     for add in add_routes:
         add(app)
-    certificate = _load_certificate(console)
-    tls = certificate.context if certificate else None
+    tls = load_certificate(console)
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -74,7 +68,7 @@ async def serve_http(
         keepalive_timeout=_KEEP_ALIVE_SECONDS,
     )
     await runner.setup()
-    following = [asyncio.create_task(certificate.follow(SystemClock()))] if certificate else []
+    following = [asyncio.create_task(_follow_certificate(tls, console))] if tls else []
     serve = cast("web.Server", runner.server)
     try:
         server = await _listen(
@@ -93,55 +87,52 @@ async def serve_http(
         await runner.cleanup()
 
 
-class ServedCertificate:
-    """The certificate of the HTTPS server, reloaded when its files (in PEM) are replaced.
-
-    Raises:
-        OSError: they cannot be read, or do not belong together (`ssl.SSLError`).
-    """
-
-    def __init__(self, chain: Path, key: Path) -> None:
-        self._files = chain, key
-        self._versions = self._read_versions()
-        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.context.load_cert_chain(*self._files)
-
-    async def follow(self, clock: Clock) -> None:
-        """Look for other files every five seconds, until cancelled."""
-        while True:
-            await clock.sleep(LOOK_EVERY_SECONDS)
-            self.read_changed_files()
-
-    def read_changed_files(self) -> None:
-        """Use the files if both were replaced; only in the event loop, as handshakes are."""
-        try:
-            versions = self._read_versions()
-            if versions == self._versions:
-                return
-            # Try another context first: one keeps what was loaded even if the key does not match.
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*self._files)
-            self.context.load_cert_chain(*self._files)
-        except OSError as error:
-            _log.warning("certificate_not_read", reason=error.strerror or type(error).__name__)
-            return
-        self._versions = versions
-        _log.info("certificate_replaced")
-
-    def _read_versions(self) -> list[tuple[int, int, int]]:
-        found = [file.stat() for file in self._files]
-        return [(one.st_mtime_ns, one.st_ino, one.st_size) for one in found]
+_Stamps: TypeAlias = Sequence[tuple[int, int, int]]
 
 
-def _load_certificate(console: ConsoleSettings) -> ServedCertificate | None:
+def load_certificate(console: ConsoleSettings) -> ssl.SSLContext | None:
+    """Return the context of the HTTPS server; None: it serves HTTP."""
     if console.tls_certificate is None or console.tls_key is None:  # neither, as settings say
         return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        return ServedCertificate(console.tls_certificate, console.tls_key)
+        context.load_cert_chain(console.tls_certificate, console.tls_key)
     except OSError as error:
         raise SettingsError(
             f"TROUPE_CONSOLE__TLS_CERTIFICATE: {console.tls_certificate} and its key cannot be"
             f" used ({error.strerror or error})"
         ) from None
+    return context
+
+
+def reload_certificate(
+    context: ssl.SSLContext, console: ConsoleSettings, loaded: _Stamps
+) -> _Stamps:
+    """Use the files of a certificate if they were replaced and fit; return what is loaded."""
+    try:
+        stamps = _certificate_stamps(console)
+        if stamps == loaded:
+            return loaded
+        load_certificate(console)  # into another context: this one keeps a chain without its key
+        context.load_cert_chain(str(console.tls_certificate), str(console.tls_key))
+    except (OSError, SettingsError) as error:
+        _log.warning("certificate_not_read", reason=str(error))
+        return loaded
+    _log.info("certificate_replaced")
+    return stamps
+
+
+async def _follow_certificate(context: ssl.SSLContext, console: ConsoleSettings) -> None:
+    loaded, clock = _certificate_stamps(console), SystemClock()
+    while True:
+        await clock.sleep(LOOK_EVERY_SECONDS)
+        loaded = reload_certificate(context, console, loaded)
+
+
+def _certificate_stamps(console: ConsoleSettings) -> _Stamps:
+    files = (console.tls_certificate, console.tls_key)
+    found = [file.stat() for file in files if file is not None]
+    return [(one.st_mtime_ns, one.st_ino, one.st_size) for one in found]
 
 
 async def _listen(
@@ -292,7 +283,6 @@ class _WebhookEndpoint:
         self._body_seconds = body_seconds
         self._store_seconds = store_seconds
         self._storing: set[asyncio.Task[bool]] = set()
-        self._is_understood = True  # of the last call; a series of failures is logged once
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
         """End what is still being stored when the server ends: the platform calls again."""
@@ -321,15 +311,13 @@ class _WebhookEndpoint:
         storing.add_done_callback(self._storing.discard)
         done, _ = await asyncio.wait({storing}, timeout=self._store_seconds)
         if not done:
-            storing.add_done_callback(_log_late_end)
             return _postponed(f"nothing was stored within {self._store_seconds:g} s")
         try:
             understood = storing.result()
         except (StoreError, PlatformError) as error:
             return _postponed(str(error))
-        if not understood and self._is_understood:
+        if not understood:
             _log.warning("webhook_call_not_understood", bytes=len(body))
-        self._is_understood = understood
         return web.Response(status=HTTPStatus.OK if understood else HTTPStatus.BAD_REQUEST)
 
 
@@ -337,18 +325,6 @@ def _postponed(reason: str) -> web.Response:
     _log.warning("webhook_call_postponed", reason=reason)
     retry = {"Retry-After": str(_RETRY_AFTER_SECONDS)}
     return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, headers=retry)
-
-
-def _log_late_end(storing: asyncio.Task[bool]) -> None:
-    """Log how a call ended that was already answered with 503."""
-    if storing.cancelled():
-        return
-    try:
-        storing.result()
-    except (StoreError, PlatformError) as error:
-        _log.info("webhook_call_not_stored", reason=str(error))
-    else:
-        _log.info("webhook_call_stored_late")
 
 
 def _given_once(headers: Mapping[str, str]) -> Mapping[str, str]:

