@@ -1,7 +1,6 @@
 """Operation: what works, what waits, who holds which role, what answers, and what failed."""
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.console.live_events import fragment_events, stream_events
-from bot.console.pages import PageRenderer, line_chart
+from bot.console.pages import PageRenderer
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, route
 from bot.console.server import Probe, run_probes
 from bot.errors import BackendError, RequestRefused, UserError
@@ -37,7 +36,6 @@ from bot.value_class import value_class
 _PROBE_SECONDS = 2.0
 _FRESH_SECONDS = 1.0  # all who look within this time get the same state
 _MAX_ERRORS = 10
-_MAX_SAMPLES = 600
 
 
 _Row = Mapping[str, object]
@@ -58,7 +56,6 @@ class OperationState:
     lanes: int
     """Chats with messages that are not sent yet."""
     unsent: int
-    """Their number."""
     leases: Sequence[HeldJob]
     providers: Sequence[_Row]
     """Those that are set up: name, kind, model, max_in_flight, and the presets that use them."""
@@ -92,7 +89,6 @@ def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> Pro
 
 
 TryProvider: TypeAlias = Callable[[str], Awaitable[str]]
-"""Returns what a provider answers; raises `BackendError` or `UserError`."""
 
 
 @dataclass(slots=True)
@@ -100,12 +96,10 @@ class OperationPage(RouteGroup):
     navigation = (NavigationItem("/operation", translatable("Operation"), "operation"),)
 
     probes: Mapping[str, Probe]
-    """What /readyz asks."""
     stored: ServiceState
     providers: Sequence[_Row]
     backends: Mapping[str, Backend]
     waiting: Callable[[str], int]
-    """Returns how many requests to a provider wait for a slot."""
     rate_limits: RateLimits
     events: RecentEvents
     nodes: NodeRegistry
@@ -113,18 +107,12 @@ class OperationPage(RouteGroup):
     dead_letters: DeadLetters
     notes: SqlMessageNotes
     owner: str
-    """The name of this process."""
     try_provider: TryProvider
     mask: Callable[[str], str]
-    """Removes secrets from what is shown."""
     clock: Clock
     renderer: PageRenderer = field(default_factory=lambda: PageRenderer(()))
     _newest: OperationState | None = None
     _made_at: float = 0.0
-    _samples: deque[tuple[float, int, int, int]] = field(
-        default_factory=lambda: deque(maxlen=_MAX_SAMPLES)
-    )
-    """The time in Unix seconds, conversations, those of them that are held, and unsent messages."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @route("GET /api/v1/operation", Scope.READ)
@@ -133,17 +121,13 @@ class OperationPage(RouteGroup):
         async with self._lock:
             now = self.clock.monotonic()
             if self._newest is None or now - self._made_at >= _FRESH_SECONDS:
-                state = self._newest = await self._report()
+                self._newest = await self._report()
                 self._made_at = now
-                counts = (state.conversations, state.held, state.unsent)
-                self._samples.append((self.clock.now(), *counts))
             return self._newest
 
     @route("GET /operation", Scope.READ)
-    async def show(self, request: ConsoleRequest) -> Page:
-        state = await self.state()
-        chart = _queue_chart(list(self._samples), request.language)
-        return Page("operation.html", {"state": state, "chart": chart})
+    async def show(self) -> Page:
+        return Page("operation.html", {"state": await self.state()})
 
     @route("GET /operation/events", Scope.READ)
     async def send_events(self, request: ConsoleRequest) -> web.StreamResponse:
@@ -275,17 +259,3 @@ def _deliveries(trace: MessageTrace) -> Sequence[LoggedStep]:
         level = "error" if one.error else "info"
         steps.append(LoggedStep("", level, f"{one.op} {one.state}", details))
     return steps
-
-
-def _queue_chart(
-    samples: Sequence[tuple[float, int, int, int]], language: str
-) -> Mapping[str, object]:
-    labels = (
-        translatable("Unanswered conversations"),
-        translatable("Being answered"),
-        translatable("Unsent messages"),
-    )
-    times, *counts = zip(*samples, strict=True)
-    lines = list(zip(labels, counts, strict=True))
-    title = translatable("Time (UTC)")
-    return line_chart("second", title, list(map(round, times)), lines, language)

@@ -92,30 +92,6 @@ def _dollars(amount: float) -> str:
     return format_cost(round(amount * MICROS))
 
 
-def line_chart(
-    unit: str,
-    title: str,
-    times: Sequence[int],
-    lines: Sequence[tuple[str, Sequence[int]]],
-    language: str,
-) -> dict[str, object]:
-    """Return the data for charts.js: the label and the values of each line.
-
-    `unit` stands between two times, which are Unix seconds: "day", or "second", which is live.
-    `title` is the name of the axis of time.
-    """
-    return {
-        "unit": unit,
-        "live": unit == "second",
-        "title": translate(title, language),
-        "times": times,
-        "series": [
-            {"label": translate(label, language), "color": f"c-{number}", "values": values}
-            for number, (label, values) in enumerate(lines, 1)
-        ],
-    }
-
-
 # --- files that browsers load ----------------------------------------------------------------
 
 

@@ -9,11 +9,10 @@ from pydantic import Field
 
 from bot.chat.access import Scope
 from bot.chat.usage import MICROS, UsageRow, UsageTotal, format_usage_table
-from bot.console.pages import line_chart
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, download, route
 from bot.ports import Clock
 from bot.storage.usage import UsageTotals
-from bot.texts.text import translatable
+from bot.texts.text import translatable, translate
 from bot.value_class import value_class
 
 _DAYS = 30
@@ -113,11 +112,17 @@ def _day_chart(
     days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
     used = [by_day.get(day.isoformat()) for day in days]
     lines = (
-        (translatable("Read and written"), [one.tokens if one else 0 for one in used]),
-        (translatable("Written"), [one.output_tokens if one else 0 for one in used]),
+        (translatable("Read and written"), "c-1", [one.tokens if one else 0 for one in used]),
+        (translatable("Written"), "c-2", [one.output_tokens if one else 0 for one in used]),
     )
-    times = [int(_midnight(day).timestamp()) for day in days]
-    return line_chart("day", translatable("Day"), times, lines, language)
+    return {
+        "title": translate(translatable("Day"), language),
+        "times": [int(_midnight(day).timestamp()) for day in days],
+        "series": [
+            {"label": translate(label, language), "color": color, "values": values}
+            for label, color, values in lines
+        ],
+    }
 
 
 def usage_sums(rows: Sequence[UsageRow], by: Grouping) -> list[UsageSum]:

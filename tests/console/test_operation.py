@@ -1,30 +1,39 @@
 """The operation: this process and the others, errors with their steps, trials, the live page."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
 import aiohttp
 import pytest
 from sqlalchemy import update
 from typing_extensions import override
-
-from bot.chat.access import Scope
-from bot.chat.operation import ModelHealth, ModelInMemory
+from bot.chat.operation import ModelHealth
+from bot.chat.operation import ModelInMemory
 from bot.chat.session import error_id_of
-from bot.console import live_events
 from bot.console.operation import process_report
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.inbox import SqlInbox
-from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
+from bot.storage.operation import NodeRegistry
+from bot.storage.operation import Pauses
+from bot.storage.operation import SqlMessageNotes
 from bot.storage.tables import node
-from bot.telemetry.logs import RecentEvents, describe_failure
+from bot.telemetry.logs import RecentEvents
+from bot.telemetry.logs import describe_failure
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
-from tests.support.console import ConsoleUnderTest, MakeParts, hidden_fields, operation_page
+from tests.support.console import ConsoleUnderTest
+from tests.support.console import MakeParts
+from tests.support.console import hidden_fields
 from tests.waiting import PATIENCE_SECONDS
+from bot.console.operation import OperationPage
+from bot.storage.dead_letters import DeadLetters
+from bot.storage.reports import ServiceState
+from tests.samples import mask_secret
+
 
 CLOCK = SystemClock()
 TURN = "telegram:5:1"
@@ -82,16 +91,22 @@ async def fails() -> str | None:
 @pytest.fixture
 def make_parts(parts: Parts) -> MakeParts:
     return lambda database: [
-        operation_page(
-            database,
-            probes={"database": works, "discord": fails},
-            providers=PROVIDERS,
-            backends={"remote": WatchedBackend(), "local": LocalBackend()},
-            waiting={"remote": 3},
-            rate_limits=parts.rate_limits,
-            events=parts.events,
-            try_provider=parts.try_provider,
-            clock=CLOCK,
+        OperationPage(
+            {"database": works, "discord": fails},
+            ServiceState(database, CLOCK),
+            PROVIDERS,
+            {"remote": WatchedBackend(), "local": LocalBackend()},
+            lambda name: 3 if name == "remote" else 0,
+            parts.rate_limits,
+            parts.events,
+            NodeRegistry(database, CLOCK),
+            Pauses(database, CLOCK),
+            DeadLetters(database, CLOCK),
+            SqlMessageNotes(database, CLOCK),
+            "",
+            parts.try_provider,
+            mask_secret,
+            CLOCK,
         )
     ]
 
@@ -222,22 +237,6 @@ async def test_live_page_is_sent_what_changed_and_reconnects_where_it_was(
     async with console.client.get("/operation/events", headers={"Last-Event-ID": shown}) as missed:
         _, whole = await read_event(missed)
     assert "one more" in whole
-
-
-async def test_live_page_ends_when_its_token_is_revoked(
-    console: ConsoleUnderTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live_events, "_FRAGMENT_SECONDS", 0.01)
-    monkeypatch.setattr(live_events, "_CHECK_SECONDS", 0.0)
-    headers = await console.bearer(Scope.READ)
-
-    async with console.client.get("/operation/events", headers=headers) as response:
-        await read_event(response)
-        assert await console.tokens.revoke_api_token("read")
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await response.read()
-
-    assert response.status == 200
 
 
 async def test_live_pages_of_two_readers_have_forms_of_their_own(console: ConsoleUnderTest) -> None:

@@ -3,43 +3,43 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator
+from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-
 import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestClient
-
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.spec import ProviderSettings
-from bot.chat.access import ApiToken, Scope
+from bot.chat.access import ApiToken
+from bot.chat.access import Scope
 from bot.chat.prompt import Message
-from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
+from bot.chat.receipt import DroppedItem
+from bot.chat.receipt import PromptSpan
+from bot.chat.receipt import Receipt
 from bot.console.answer_pages import AnswerPages
-from bot.console.login import make_login_link, new_api_token, token_digest
-from bot.console.operation import OperationPage, TryProvider
+from bot.console.login import make_login_link
+from bot.console.login import new_api_token
+from bot.console.login import token_digest
 from bot.console.routes import RouteGroup
-from bot.console.server import Probe
-from bot.errors import BackendUnavailable
 from bot.platforms.web import SPEC
-from bot.ports import Backend, Clock, RateLimits
 from bot.runtime.clock import SystemClock
-from bot.runtime.in_process import InProcessRateLimits
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.run import Service, running
+from bot.service.run import Service
+from bot.service.run import running
 from bot.settings import Settings
 from bot.storage.database import Database
-from bot.storage.dead_letters import DeadLetters
-from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
 from bot.storage.presets import PresetVersions
-from bot.storage.reports import AnswerLog, ServiceState
+from bot.storage.reports import AnswerLog
 from bot.storage.tokens import ConsoleTokens
-from bot.telemetry.logs import RecentEvents
 from bot.templates.renderer import Renderer
 from tests.fakes import FakeClock
 from tests.platforms.web.channel import Channel
@@ -47,6 +47,10 @@ from tests.samples import mask_secret
 from tests.support.answers import store_answer
 from tests.support.store import RECEIPT
 from tests.waiting import wait_until
+from collections import Counter
+from html.parser import HTMLParser
+from typing_extensions import override
+
 
 Client = TestClient[web.Request, web.Application]
 
@@ -100,6 +104,27 @@ class ConsoleUnderTest:
         new = ApiToken(name, tuple(sorted(scopes)), self.clock.now())
         await self.tokens.add_api_token(token_digest(token), new)
         return {"Authorization": f"Bearer {token}"}
+
+
+class Elements(HTMLParser):
+    """Counts elements, and collects their attributes and the texts of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: set[tuple[str, str]] = set()
+        self.text = ""
+        self.feed(html)
+        self.close()
+
+    @override
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes |= {(tag, name) for name, _ in attrs}
+
+    @override
+    def handle_data(self, data: str) -> None:
+        self.text += data
 
 
 MakeParts = Callable[[Database], list[RouteGroup]]
@@ -247,41 +272,4 @@ def receipt_of(text: str) -> Receipt:
             PromptSpan("newest", 1),
         ),
         dropped=(DroppedItem("lore", text, text),),
-    )
-
-
-async def nobody_answers(provider: str) -> str:
-    raise BackendUnavailable(f"{provider} is away")
-
-
-def operation_page(
-    database: Database,
-    *,
-    probes: Mapping[str, Probe] | None = None,
-    providers: Sequence[Mapping[str, object]] = (),
-    backends: Mapping[str, Backend] | None = None,
-    waiting: Mapping[str, int] | None = None,
-    rate_limits: RateLimits | None = None,
-    events: RecentEvents | None = None,
-    try_provider: TryProvider = nobody_answers,
-    clock: Clock | None = None,
-) -> RouteGroup:
-    clock = clock or SystemClock()
-    waits = waiting or {}
-    return OperationPage(
-        probes or {},
-        ServiceState(database, clock),
-        providers,
-        backends or {},
-        lambda name: waits.get(name, 0),
-        rate_limits or InProcessRateLimits(clock),
-        events or RecentEvents(),
-        NodeRegistry(database, clock),
-        Pauses(database, clock),
-        DeadLetters(database, clock),
-        SqlMessageNotes(database, clock),
-        "",
-        try_provider,
-        mask_secret,
-        clock,
     )

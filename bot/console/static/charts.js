@@ -1,16 +1,8 @@
-// Draw the numbers of a page over time with uPlot: those that the page came with, and on a live
-// page those that its state shows from now on.
+// Draw the numbers of a page by day with uPlot.
 const place = document.querySelector("[data-chart]");
 const given = JSON.parse(document.getElementById("chart-data").textContent);
-const SECONDS_BETWEEN = 2;
-const MAX_POINTS = 900;
 
-const two = (number) => String(number).padStart(2, "0");
-const labelOf = (seconds) => {
-  const at = new Date(seconds * 1000);
-  if (given.unit === "day") return at.toISOString().slice(5, 10);
-  return [at.getUTCHours(), at.getUTCMinutes(), at.getUTCSeconds()].map(two).join(":");
-};
+const labelOf = (seconds) => new Date(seconds * 1000).toISOString().slice(5, 10);
 // A custom property is not resolved before something is drawn in it.
 const colorOf = (name) => {
   const probe = document.createElement("span");
@@ -23,7 +15,7 @@ const colorOf = (name) => {
 
 const draw = () => {
   const axis = { stroke: colorOf("c-dim"), grid: { stroke: colorOf("c-line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
-  const shape = given.unit === "day" ? { paths: uPlot.paths.bars({ size: [0.6, 40] }), points: { show: false } } : { points: { show: false } };
+  const shape = { paths: uPlot.paths.bars({ size: [0.6, 40] }), points: { show: false } };
   const chart = new uPlot(
     {
       width: place.clientWidth,
@@ -32,7 +24,7 @@ const draw = () => {
       cursor: { drag: { x: false, y: false } },
       scales: { x: { time: false }, y: { range: (_, low, high) => [0, Math.max(high, 1)] } },
       axes: [
-        { ...axis, values: (_, splits) => splits.map(labelOf), incrs: given.unit === "day" ? [86400, 172800, 604800, 1209600, 2592000] : [10, 30, 60, 120, 300, 600] },
+        { ...axis, values: (_, splits) => splits.map(labelOf), incrs: [86400, 172800, 604800, 1209600, 2592000] },
         { ...axis, size: 60, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7], values: (_, splits) => splits.map((one) => one.toLocaleString()) },
       ],
       series: [
@@ -40,7 +32,7 @@ const draw = () => {
         ...given.series.map(({ label, color }) => ({
           label,
           stroke: colorOf(color),
-          fill: given.unit === "day" ? colorOf(color) : undefined,
+          fill: colorOf(color),
           width: 2,
           value: (_, one) => (one == null ? "–" : one.toLocaleString()),
           ...shape,
@@ -51,20 +43,7 @@ const draw = () => {
     place,
   );
   new ResizeObserver(() => chart.setSize({ width: place.clientWidth, height: 190 })).observe(place);
-  return chart;
 };
 
 place.closest("section").hidden = false;
-const chart = draw();
-if (given.live) {
-  setInterval(() => {
-    const shown = document.querySelector("[data-values]")?.dataset.values.split(",").map(Number);
-    if (!shown || document.hidden) return;
-    given.times.push(Math.round(Date.now() / 1000));
-    given.series.forEach(({ values }, at) => values.push(shown[at]));
-    for (const each of [given.times, ...given.series.map(({ values }) => values)]) {
-      if (each.length > MAX_POINTS) each.shift();
-    }
-    chart.setData([given.times, ...given.series.map(({ values }) => values)]);
-  }, SECONDS_BETWEEN * 1000);
-}
+draw();

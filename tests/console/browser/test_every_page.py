@@ -115,7 +115,9 @@ async def test_every_page_is_quiet_fits_and_is_accessible(browser: Browser) -> N
     skip_without_axe()
 
 
-async def test_first_load_of_every_page_is_small_and_charts_are_on_two(browser: Browser) -> None:
+async def test_first_load_of_every_page_is_small_and_only_usage_has_a_chart(
+    browser: Browser,
+) -> None:
     sizes, with_charts = {}, set()
     await browser.tab.send("Network.setCacheDisabled", cacheDisabled=True)
     for kind, path in (await find_pages(browser)).items():
@@ -133,7 +135,7 @@ async def test_first_load_of_every_page_is_small_and_charts_are_on_two(browser: 
         if not 0 < size <= (_EDITOR_BYTES if kind.startswith("/presets/*") else _PAGE_BYTES)
     }
     assert too_large == {}
-    assert with_charts - {"/usage?by&since&until"} == {"/operation", "/usage"}
+    assert with_charts - {"/usage?by&since&until"} == {"/usage"}
 
 
 async def test_link_logs_in_and_hostile_texts_never_run(browser: Browser) -> None:

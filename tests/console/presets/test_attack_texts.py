@@ -2,14 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from urllib.parse import quote
-
-from typing_extensions import override
 
 from bot.chat.drafts import PresetDraft
 from tests.attacks import attack_texts
-from tests.support.console import Playground, call, read
+from tests.support.console import Elements, Playground, call, read
 
 _MAX_CHARS = 2000
 _HOSTILE_NAME = "</title><img src=x onerror=alert(1)>"
@@ -24,22 +21,10 @@ _PAGES = (
 )
 
 
-class Elements(HTMLParser):
-    """Collects the names of elements, and of their attributes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[tuple[str, str]] = set()
-
-    @override
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found |= {(tag, name) for name, _ in attrs} | {(tag, "")}
-
-
 def elements(html: str) -> set[tuple[str, str]]:
-    parser = Elements()
-    parser.feed(html)
-    return parser.found
+    """Return the names of elements, and of their attributes."""
+    found = Elements(html)
+    return found.attributes | {(tag, "") for tag in found.tags}
 
 
 def batches(texts: list[str], size: int) -> Iterator[list[str]]:
