@@ -22,7 +22,6 @@ from pydantic import SecretStr, ValidationError
 from bot.backends.factory import make_backend
 from bot.backends.openai_compatible.services import KEYLESS, SERVICES, WELL_KNOWN
 from bot.backends.registry import backend_spec, backend_specs, default_spec
-from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import Delta, Message, Prompt
 from bot.errors import BackendUnavailable, PlatformError, SettingsError, TroupeError, UserError
 from bot.platforms.registry import make_account_setup, platform_specs
@@ -88,7 +87,6 @@ INCLUDED = "included"
 """The id of the model that comes with Troupe, among those of providers."""
 
 _PREFIX = "TROUPE_PROVIDERS__LOCAL__"
-_PARTS = ("KIND", "BASE_URL", "API_KEY", "MODEL", "MODEL_PATH")
 _QUESTION = "Say hello in one short sentence."
 _MAX_ANSWER_TOKENS = 64
 _FIND_SECONDS = 2.0
@@ -100,7 +98,6 @@ class ModelChoice:
     """A model of a service or in a file; without any field, the included model."""
 
     provider: str | None = None
-    """The id of a provider that Troupe knows, or None."""
     base_url: str | None = None
     api_key: str | None = None
     model: str | None = None
@@ -115,24 +112,15 @@ class ModelChoice:
     @property
     def variables(self) -> Mapping[str, str | None]:
         """The settings to write; None removes one of an earlier choice."""
+        kind, implied = default_spec(self.provider or "").kind, default_spec("").kind
         chosen = {
-            "KIND": self._kind,
-            "BASE_URL": self._address,
+            "KIND": kind if kind != implied else None,
+            "BASE_URL": self.base_url or WELL_KNOWN.get(self.provider or ""),
             "API_KEY": self.api_key,
             "MODEL": self.model,
             "MODEL_PATH": str(self.model_path) if self.model_path else None,
         }
-        return {f"{_PREFIX}{part}": chosen[part] for part in _PARTS}
-
-    @property
-    def _address(self) -> str | None:
-        return self.base_url or WELL_KNOWN.get(self.provider or "")
-
-    @property
-    def _kind(self) -> str | None:
-        """The kind of backend, if the provider `local` does not imply it."""
-        implied = default_spec(self.provider).kind if self.provider else None
-        return implied if implied != default_spec("").kind else None
+        return {f"{_PREFIX}{part}": value for part, value in chosen.items()}
 
 
 SUGGESTED: Sequence[tuple[str, float, str]] = (
@@ -189,8 +177,11 @@ def _letters(text: str) -> str:
 
 def known_services() -> Sequence[str]:
     """Return the ids of online services that need only a key."""
-    elsewhere = [name for name in SERVICES if name not in KEYLESS]
-    return sorted({*elsewhere, *_services_of_other_kinds()})
+    default = default_spec("").kind
+    others = [spec for spec in backend_specs() if spec.kind != default]
+    with_keys = [one for one in others if "api_key" in one.settings.model_fields]
+    names = {name for spec in with_keys for name in spec.provider_ids}
+    return sorted(names | {name for name in SERVICES if name not in KEYLESS})
 
 
 def known_providers() -> Sequence[str]:
@@ -245,42 +236,27 @@ async def _ask_service(name: str) -> Sequence[str]:
 
 def _backend(choice: ModelChoice, renderer: Renderer) -> Backend:
     name = choice.provider or "local"
-    settings = _provider_settings(name, choice)
-    return make_backend(name, settings, Path(), renderer)
-
-
-def _provider_settings(name: str, choice: ModelChoice) -> ProviderSettings:
+    kind = default_spec(choice.provider or "").kind
     given = {
         "base_url": choice.base_url,
         "api_key": choice.api_key,
         "model": choice.model,
         "first_token_seconds": _TRY_SECONDS,  # it may have to be loaded first
     }
-    kind = default_spec(name).kind if choice.provider else default_spec("").kind
     fields = {key: value for key, value in given.items() if value is not None}
     try:
-        settings = backend_spec(kind).settings.model_validate({"kind": kind, **fields})
-        return settings.completed(name)
+        read = backend_spec(kind).settings.model_validate({"kind": kind, **fields})
+        settings = read.completed(name)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = "".join(str(part) for part in problem["loc"]).upper()
         raise SettingsError(f"{where}: {describe_problem(problem)}") from None
     except ValueError as error:
         raise SettingsError(str(error)) from None
-
-
-def _services_of_other_kinds() -> Sequence[str]:
-    default = default_spec("").kind
-    return [
-        name
-        for spec in backend_specs()
-        if spec.kind != default and "api_key" in spec.settings.model_fields
-        for name in spec.provider_ids
-    ]
+    return make_backend(name, settings, Path(), renderer)
 
 
 CODE_SECONDS = 300.0
-"""How long the first admin may take to send the code."""
 _CODE_DIGITS = 6
 
 
@@ -304,6 +280,12 @@ async def open_account(
         yield account
     finally:
         await account.close()
+
+
+async def where_from(spec: PlatformSpec, settings: Settings) -> Text:
+    """Return where people get the token of a bot."""
+    async with open_account(spec, settings, "") as account:
+        return account.where_from
 
 
 async def inspect_account(spec: PlatformSpec, settings: Settings, token: str) -> BotAccount:
@@ -341,7 +323,6 @@ class BotStep:
     admin: str | None = None
     """Who has sent the code: "telegram:5"."""
     problem: str = ""
-    """Why nobody became an admin."""
     waiting: asyncio.Task[None] | None = None
 
     @property
@@ -359,9 +340,7 @@ class PlatformChoice:
 
     kind: str
     where_from: Text
-    """Where people get a token."""
     is_configured: bool
-    """Whether a bot is set already."""
 
 
 class SetupSteps:
@@ -385,9 +364,8 @@ class SetupSteps:
         for spec in platforms_with_tokens():
             if self._settings.platform(spec) is None:
                 continue
-            async with open_account(spec, self._settings, "") as account:
-                is_configured = spec.kind in configured
-                choices.append(PlatformChoice(spec.kind, account.where_from, is_configured))
+            source = await where_from(spec, self._settings)
+            choices.append(PlatformChoice(spec.kind, source, spec.kind in configured))
         return choices
 
     async def check_token(self, kind: str, token: str) -> BotStep:

@@ -58,7 +58,6 @@ from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import make_tool_servers
 
 Report = Callable[[str], None]
-"""Prints one line of the result."""
 
 _SECONDS = 5.0
 """Time limit for checks that take less than a second if all is well."""

@@ -45,6 +45,7 @@ from bot.setup import (
     read_names,
     service_title,
     try_model,
+    where_from,
     write_variables,
 )
 from bot.telemetry.logs import only_warnings_logged
@@ -388,7 +389,7 @@ def _choose_bots(
 def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> _Bot | None:
     """Ask for a token until one works; None: skipped."""
     name = spec.kind.capitalize()
-    print_line(f"\n{name}: a bot's token is from {asyncio.run(_where_from(spec, settings))}")
+    print_line(f"\n{name}: a bot's token is from {asyncio.run(where_from(spec, settings))}")
     while True:
         token = _ask(f"Token for {name} (it is not shown; Enter: skip):", is_secret=True)
         if not token:
@@ -397,11 +398,6 @@ def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> _Bot | None:
             return _check_bot(spec, token, settings)
         except TroupeError as error:
             print_line(f"  {error}")
-
-
-async def _where_from(spec: PlatformSpec, settings: Settings) -> str:
-    async with open_account(spec, settings, "") as account:
-        return account.where_from
 
 
 def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> _Bot:

@@ -62,6 +62,7 @@ from bot.storage.presets import PresetVersions
 from bot.templates.renderer import ModelTemplate
 from bot.templates.renderer import Renderer
 from bot.texts.text import escape_to_one_line
+from collections.abc import Iterable
 
 
 _NO_VERSION = "no version yet: the service has not started with it"
@@ -90,7 +91,11 @@ def list_presets() -> None:
     found = read_presets(presets_folder(read_settings().presets_dir))
     for problem in found.problems.values():
         print_progress(problem)
-    for preset in found.presets.values():
+    _print_list(found.presets.values())
+
+
+def _print_list(presets: Iterable[Preset]) -> None:
+    for preset in presets:
         shown = f"{preset.name}: {preset.description}".removesuffix(": ")
         print_line(escape_to_one_line(shown))
 
@@ -281,13 +286,12 @@ def import_card(
 
 @character_app.command("list")
 def list_characters() -> None:
-    """List the characters among the presets, and what each of them has."""
+    """List the characters among the presets."""
     folder = presets_folder(read_settings().presets_dir)
-    presets = [preset for preset in read_presets(folder).presets.values() if _is_character(preset)]
+    presets = [preset for preset in read_presets(folder).presets.values() if preset.is_character]
     if not presets:
         print_line(f"no character in {folder}; add one with `troupe character import FILE`")
-    for preset in presets:
-        print_line(escape_to_one_line(_summarize_character(preset)))
+    _print_list(presets)
 
 
 @character_app.command("export")
@@ -327,26 +331,6 @@ def _find_default(folder: Path, name: str) -> Preset | None:
         return read_presets(folder).find(name)
     except PresetError:
         return None
-
-
-def _is_character(preset: Preset) -> bool:
-    """Return whether a preset has what assistants lack: a persona, a name, a greeting."""
-    return any((preset.persona, preset.character, preset.role_name, preset.greeting))
-
-
-def _summarize_character(preset: Preset) -> str:
-    book = preset.parsed_lorebook
-    facts = [
-        f"plays as {preset.character_name}" if preset.character_name != preset.name else "",
-        _count(len(preset.greetings), "greeting"),
-        _count(len(book.entries) if book else 0, "lorebook entry", "lorebook entries"),
-        preset.description,
-    ]
-    return f"{preset.name}: {'; '.join(filter(None, facts))}".removesuffix(": ")
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}" if number else ""
 
 
 def _read_card_file(file: str, settings: Settings) -> bytes:

@@ -1,6 +1,5 @@
 """`troupe render` and `troupe replay`: show what a model would be sent, and send it again."""
 
-import difflib
 import json
 import sys
 from collections.abc import Sequence
@@ -325,20 +324,14 @@ async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) 
         except RequestRefused as error:
             raise UserError(error.text) from error
     mask = SecretMasker(collect_secrets(settings)).mask
-    text = mark_differences(receipt.answer, made.generated.text)
+    answers = receipt.answer, made.generated.text
+    text = merge_texts(*answers)
+    if answers[0] == answers[1]:
+        text += "\n\nThe two answers are identical."
     prompts = [mask(joined_messages(one)) for one in (receipt.prompt, made.prompt)]
-    if prompts[0] == prompts[1]:
-        return text
-    return f"{text}\nThe prompt:\n\n{merge_texts(*prompts)}\n"
-
-
-def mark_differences(before: str, after: str) -> str:
-    """Merge two answers, and say how similar they are; control characters are escaped."""
-    if before == after:
-        return f"{escape_control_characters(after)}\n\nThe two answers are identical.\n"
-    share = difflib.SequenceMatcher(None, before, after, autojunk=False).ratio()
-    merged = merge_texts(before, after)
-    return f"{merged}\n\n{share:.0%} of the two answers is the same.\n"
+    if prompts[0] != prompts[1]:
+        text += f"\n\nThe prompt:\n\n{merge_texts(*prompts)}"
+    return f"{text}\n"
 
 
 def merge_texts(before: str, after: str) -> str:

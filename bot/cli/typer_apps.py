@@ -20,7 +20,6 @@ class LazyCommand:
     module: str
     """Where it is: the Typer app `app`, or a command of that app."""
     summary: str
-    """The first line of its help, for the list of all commands."""
 
     def load(self, name: str) -> Any:
         """Import the module and return the command of this name in its app, or the app itself."""

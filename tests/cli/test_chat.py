@@ -15,8 +15,7 @@ import pytest
 
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT
-from tests.platforms.terminal.screen import CTRL_C, Terminal, open_terminal
-from tests.waiting import wait_until
+from tests.platforms.terminal.screen import Terminal, open_terminal
 
 pytestmark = pytest.mark.service
 ANSWERS = {
@@ -148,48 +147,10 @@ async def test_person_chats_at_sixty_columns(settings: dict[str, str]) -> None:
         assert b"\x1b[3mWaves." in terminal.raw, "in italics"
 
 
-async def test_person_chats_in_chinese_at_sixty_columns(settings: dict[str, str]) -> None:
-    with (
-        open_terminal(60, rows=40) as terminal,
-        chatting({**settings, "LC_ALL": "zh_CN.UTF-8"}, terminal, "--preset", "nora"),
-    ):
-        terminal.enter("/as 小红")
-        await terminal.shows("您现在的名字是小红。", "小红>")
-        terminal.enter("/help")
-        await terminal.shows("/as – 换一个名字写消息", "/quit – 结束聊天", "小红>")
-        assert not re.search(r"– [a-z]+ [a-z]+ ", "\n".join(terminal.lines)), (
-            "all commands are described"
-        )
-        terminal.enter("你好")
-        await terminal.shows("小红> 你好", "nora", "Waves. Nora here.", "小红>")
-        terminal.enter("/context")
-        await terminal.shows_text("最新消息")
-        terminal.enter("/undo")
-        await terminal.shows("小红> /undo", "已移出对话：“你好”及其回答。", "小红>")
-        terminal.enter("/quit")
-
-
 def test_pipe_is_answered_in_the_language_of_its_locale(settings: dict[str, str]) -> None:
     said = {"zh_CN.UTF-8": "这个对话里还没有提问。", "de_DE.UTF-8": "There is no question in this"}
     for locale, text in said.items():
         assert chat({**settings, "LANG": locale}, "/undo\n")[0].startswith(f"⚠ {text}")
-
-
-async def test_ctrl_c_stops_the_model_and_twice_ends_the_process(
-    settings: dict[str, str],
-) -> None:
-    with open_terminal(60) as terminal, chatting(settings, terminal, "--preset", "slow"):
-        terminal.enter("/as alice")
-        await terminal.shows("Your name is now alice.", "alice>")
-        terminal.enter("hello")
-        await terminal.shows_text("one two three")
-        terminal.press(CTRL_C)
-        await terminal.shows(
-            *("⚠ (stopped)", "Stopped. /retry answers again."),
-            *("Press Ctrl-C again to end the chat.", "alice>"),
-        )
-        terminal.press(CTRL_C)
-        await wait_until(lambda: "Press Ctrl-C" not in "\n".join(terminal.lines))
 
 
 @pytest.mark.timeout(600)

@@ -1,6 +1,7 @@
 """`troupe init` by flags and by questions in a terminal, against both platforms' servers."""
 
 import asyncio
+import contextlib
 import os
 import pty
 import re
@@ -8,7 +9,7 @@ import signal
 import stat
 import sys
 import termios
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -377,13 +378,12 @@ class Terminal:
             os.chdir(folder)
             os.execv(sys.executable, [sys.executable, "-m", "bot", *command])  # noqa: S606
         os.set_blocking(self._terminal, False)
-        self._status: int | None = None
 
     def __enter__(self) -> "Terminal":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._status is None:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
         os.close(self._terminal)
@@ -403,47 +403,33 @@ class Terminal:
     async def find(self, pattern: str) -> str:
         """Wait for a text after the last one found; return its group, or the text."""
         try:
-            await wait_until(self._until(lambda: self._search(pattern) is not None, pattern))
+            await wait_until(lambda: re.search(pattern, self._unread()) is not None)
         except TimeoutError:
             pytest.fail(f"no {pattern!r} in:\n{self.output}")
-        found = self._search(pattern)
+        found = re.search(pattern, self._unread())
         assert found is not None
         self._read_to += found.end()
         return found[found.re.groups]
 
     async def wait(self) -> int:
         """Wait for the end of the command; return its exit status."""
-        await wait_until(self._until(self._has_ended, "its end"))
-        assert self._status is not None
-        return os.waitstatus_to_exitcode(self._status)
+        ended: list[int] = []
 
-    def _until(self, condition: Callable[[], bool], what: str) -> Callable[[], bool]:
-        def check() -> bool:
-            self._read()
-            if condition():
-                return True
-            assert not self._has_ended(), f"ended before {what}:\n{self.output}"
-            return False
-
-        return check
-
-    def _search(self, pattern: str) -> re.Match[str] | None:
-        return re.search(pattern, self.output[self._read_to :])
-
-    def _has_ended(self) -> bool:
-        if self._status is None:
+        def has_ended() -> bool:
+            self._unread()
             pid, status = os.waitpid(self._pid, os.WNOHANG)
-            if pid:
-                self._status = status
-                self._read()
-        return self._status is not None
+            ended.extend([os.waitstatus_to_exitcode(status)] if pid else ())
+            return bool(ended)
 
-    def _read(self) -> None:
-        try:
+        await wait_until(has_ended)
+        self._unread()
+        return ended[0]
+
+    def _unread(self) -> str:
+        with contextlib.suppress(OSError):  # nothing yet, or the other end was closed
             while data := os.read(self._terminal, 65536):
                 self.output += data.decode(errors="replace").replace("\r\n", "\n")
-        except OSError:  # nothing yet, or the other end was closed
-            return
+        return self.output[self._read_to :]
 
 
 def terminal(folder: Path, *flags: str, command: tuple[str, ...] = ("init",)) -> Terminal:

@@ -117,14 +117,6 @@ def test_new_key_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert provider_keys() == [SECRET]
 
 
-def test_settings_without_stored_keys_are_left_as_they_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("TROUPE_PROVIDERS__GROQ__STORED_KEYS")
-    settings = read_settings()
-    assert asyncio.run(with_stored_keys(settings)) is settings
-
-
 def stored(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in (folder / "data").glob("troupe.db*"))
 

@@ -59,7 +59,7 @@ def audit_of(*actions: str) -> None:
     assert [(who, action) for who, action, _ in audited()] == [(COMMAND_LINE, a) for a in actions]
 
 
-def test_processes_are_shown_and_one_that_died_is_silent() -> None:
+def test_processes_and_jobs_are_shown_and_one_that_died_is_silent() -> None:
     async def start(database: Database) -> None:
         nodes = NodeRegistry(database, SystemClock())
         await nodes.enter("host:1", "gateway,worker", "0.2.0")
@@ -67,6 +67,11 @@ def test_processes_are_shown_and_one_that_died_is_silent() -> None:
         silent = update(node).values(seen_at=node.c.seen_at - 300)
         await database.write(lambda c: c.execute(silent).rowcount)
 
+    use_database(nothing)
+    assert run("nodes") == [
+        "no process has reported itself; is the service running on this database?"
+    ]
+    assert run("jobs")[0] == "no role is leased: on SQLite one process does everything"
     use_database(start)
     head, line = run("nodes")
     assert head.split() == ["process", "roles", "version", "up", "seen", "answering", "holds"]
@@ -74,25 +79,9 @@ def test_processes_are_shown_and_one_that_died_is_silent() -> None:
     assert "gateway,worker" in line
     assert "5 min ago (silent)" in line
     assert line.endswith("receive telegram")
-
-
-def test_without_processes_the_question_is_asked() -> None:
-    use_database(nothing)
-    assert run("nodes") == [
-        "no process has reported itself; is the service running on this database?"
-    ]
-    assert run("jobs")[0] == "no role is leased: on SQLite one process does everything"
-
-
-def test_jobs_and_work_are_shown() -> None:
-    async def lease(database: Database) -> None:
-        await SqlRoleLeases(database, "host:1", SystemClock()).take("receive telegram", 60)
-
-    use_database(lease)
-    lines = run("jobs")
-    assert lines[1].split()[:3] == ["receive", "telegram", "host:1"]
-    assert "work" in lines[3]
-    assert any(line.startswith("conversations that wait") for line in lines)
+    jobs = run("jobs")
+    assert jobs[1].split()[:3] == ["receive", "telegram", "host:1"]
+    assert any(line.startswith("conversations that wait") for line in jobs)
 
 
 @pytest.mark.parametrize("make", [set_aside, refuse_answer])
@@ -138,21 +127,8 @@ def test_pause_and_resume_are_told_and_audited() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (["--platform", "irc"], "'irc' is not a platform; there are: discord, telegram"),
-        (["--channel", "12345"], "'12345' is not a platform"),
-        (["--channel", "telegram:"], "--channel is a platform and an id"),
-        (["--platform", "telegram", "--channel", "telegram:1"], "either --platform or --channel"),
-    ],
+    "words", [["nodes"], ["jobs"], ["pause"], LIST, ["export", "--user", ALICE.id]]
 )
-def test_scope_that_cannot_be_is_refused(options: list[str], problem: str) -> None:
-    use_database(nothing)
-    with pytest.raises(UserError, match=problem):
-        run("pause", *options)
-
-
-@pytest.mark.parametrize("words", [["nodes"], ["jobs"], ["pause"], LIST])
 def test_without_a_database_nothing_is_made(words: list[str], folder: Path) -> None:
     with pytest.raises(SettingsError, match="there is no database in"):
         run(*words)
@@ -191,16 +167,6 @@ def test_restore_names_what_is_wrong_and_changes_nothing(folder: Path) -> None:
     with pytest.raises(UserError, match="'soon' is not a moment"):
         run("db", "restored", "--answered-until", "soon")
     assert len(run(*LIST)) > 1
-
-
-def test_restored_database_of_other_tools_is_prepared() -> None:
-    use_database(nothing)
-    assert run("db", "restored", "--answered-until", "2026-11-22T14:05:00Z") == [
-        "0 messages may have been sent: they are looked for first",
-        "0 messages were unanswered in the backup: they become context",
-        "0 times something was forgotten: it is forgotten again",
-    ]
-    audit_of("restore database")
 
 
 @pytest.mark.parametrize(
@@ -271,6 +237,10 @@ def test_operator_forgets_one_thing_at_a_time() -> None:
         (("forget", "--server", "guild:1"), "'guild' is not a platform"),
         (("forget", "--channel", "discord:guild:1"), "is a server; name one of its channels"),
         (("pause", "--channel", "discord:guild:1"), "is a server; name one of its channels"),
+        (("pause", "--platform", "irc"), "'irc' is not a platform; there are: discord, telegram"),
+        (("pause", "--channel", "12345"), "'12345' is not a platform"),
+        (("pause", "--channel", "telegram:"), "--channel is a platform and an id"),
+        (("pause", "--platform", "telegram", "--channel", "telegram:1"), "either --platform or"),
     ],
 )
 def test_what_no_conversation_can_be_of_is_refused(words: tuple[str, ...], problem: str) -> None:
@@ -318,7 +288,7 @@ def test_operator_exports_the_own_words_of_a_person(
     stored = b"".join(file.read_bytes() for file in (folder / "data").glob("troupe.db*"))
     assert (b"in another one" in stored) != is_encrypted
 
-    text = export(ALICE.id)
+    text = export("--user", ALICE.id)
 
     assert words_in(text) == MINE
     assert json.loads(text)["person"] == ALICE.id
@@ -360,19 +330,3 @@ def test_export_of_nobody_is_an_error_and_writes_no_file(
         export("--user", person, "--to", "words.json")
     assert not (folder / "words.json").exists()
     assert audited() == []
-
-
-def test_person_who_only_described_themselves_is_exported() -> None:
-    use_database(
-        lambda database: SqlChatSettings(database, SystemClock()).set(
-            BOB.id, "persona", "a dragon", "me"
-        )
-    )
-    text = export("--user", BOB.id)
-    assert (words_in(text), json.loads(text)["descriptions"]) == ([], {BOB.id: "a dragon"})
-
-
-def test_export_before_there_is_a_database_makes_none(folder: Path) -> None:
-    with pytest.raises(SettingsError, match="there is no database in"):
-        export("--user", ALICE.id)
-    assert list(folder.iterdir()) == []

@@ -6,12 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from inline_snapshot import snapshot
 
 from bot.chat.drafts import PresetDraft
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
-from bot.cli.render import mark_differences
+from bot.cli.render import merge_texts
 from bot.errors import SettingsError, UserError
 from bot.storage.database import Database
 from bot.storage.presets import PresetDrafts
@@ -46,7 +45,7 @@ def test_replay_compares_new_answer_with_old_one() -> None:
     store_receipt(replace(RECEIPT, provider="parrot", answer="Once at the inn … and then?"))
     output = replay("1")
     assert output.startswith("Once at the inn …")
-    assert "% of the two answers is the same." in output
+    assert "{+" in output
 
 
 def test_replay_says_that_identical_answers_are_identical() -> None:
@@ -82,25 +81,10 @@ def test_replay_names_provider_that_is_no_longer_set_up() -> None:
         replay("1")
 
 
-def test_mark_differences_marks_changed_words() -> None:
-    assert unstyle(mark_differences("The sea is calm.", "The sea was very calm.")) == snapshot("""\
-The sea [-is-]{+was very+} calm.
-
-79% of the two answers is the same.
-""")
-
-
-def test_mark_differences_escapes_control_characters() -> None:
-    assert mark_differences("\x1b[2J", "\x1b[2J").startswith("\\x1b[2J\n")
-    assert "\x1b]0;" not in mark_differences("a", "\x1b]0;title\x07")
-
-
-def test_mark_differences_shows_added_answer_whole() -> None:
-    assert unstyle(mark_differences("", "Hi.")) == snapshot("""\
-{+Hi.+}
-
-0% of the two answers is the same.
-""")
+def test_differences_are_marked_and_control_characters_escaped() -> None:
+    marked = unstyle(merge_texts("The sea is calm.", "The sea was very calm.\x1b[2J"))
+    assert marked == "The sea [-is-]{+was very+} calm.{+\\x1b[2J+}"
+    assert unstyle(merge_texts("", "Hi.")) == "{+Hi.+}"
 
 
 def test_replay_with_a_draft_shows_what_differs_in_prompt_and_answer() -> None:
@@ -122,7 +106,7 @@ def test_replay_with_a_draft_shows_what_differs_in_prompt_and_answer() -> None:
     shown = replay("1", "--draft", "nora")
 
     answer, _, prompt = shown.partition("\nThe prompt:\n")
-    assert "% of the two answers is the same." in answer
+    assert "{+" in answer
     assert prompt.startswith("\n[system]\n[-You-]{+A+} [-are Nora.")
     assert prompt.endswith("{+hello+}\n")
     with pytest.raises(UserError, match="no preset with this name"):

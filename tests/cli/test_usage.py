@@ -58,13 +58,10 @@ def table_of(model: str) -> str:
     return format_usage_table([UsageRow("2026-01-01", "p", "c", "", "nora", "local", model, total)])
 
 
-def test_usage_of_other_days_is_left_out() -> None:
+def test_usage_of_other_days_or_without_a_database_is_empty() -> None:
+    assert usage() == [HEAD]
     store_answers()
     assert usage("--since", "2020-01-01", "--until", "2020-01-31") == [HEAD]
-
-
-def test_usage_without_a_database_is_empty() -> None:
-    assert usage() == [HEAD]
 
 
 def test_day_that_is_none_is_named() -> None:
