@@ -42,10 +42,8 @@ class SessionPages(RouteGroup):
 
     logins: ConsoleLogins
     cookie: str
-    """The name of the session cookie."""
     is_https: bool
     home: str
-    """The page after the log-in."""
 
     @route("GET /", Scope.READ)
     async def redirect_home(self) -> web.Response:

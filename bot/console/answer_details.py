@@ -1,6 +1,5 @@
 """Details of one answer: token budget, time, cost elsewhere, parameters; secrets masked."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,6 @@ from bot.value_class import value_class
 
 BAR_WIDTH = 1000.0
 _WATERFALL_WIDTH = 300.0
-_CHARS_PER_TOKEN = 3  # of an answer that the provider did not count
 _ANY = "*"
 
 
@@ -116,28 +114,15 @@ def costs_elsewhere(
 ) -> Sequence[tuple[str, str]]:
     """Return what the same tokens cost at other models with a price, the cheapest first."""
     usage = replace(receipt.usage, prompt_tokens=prompt_tokens(receipt))
-    if not usage.output_tokens:
-        written = receipt.answer + receipt.thoughts
-        usage = replace(usage, output_tokens=math.ceil(len(written) / _CHARS_PER_TOKEN))
-    own = (receipt.provider, receipt.charge.model or receipt.prompt.model)
     costs = {
-        f"{provider}/{name}": price.cost(usage)
+        (provider, (settings.model or model) if model == _ANY else model): price.cost(usage)
         for provider, settings in providers.items()
         for model, price in settings.prices.items()
-        if (
-            settings.model or price != FREE
-        )  # free local models that were never set up are left out
-        if (name := _priced_model(model, settings)) and (provider, name) != own
+        if price != FREE
     }
+    costs.pop((receipt.provider, receipt.charge.model or receipt.prompt.model), None)
     ordered = sorted(costs.items(), key=lambda item: (item[1], item[0]))
-    return [(name, format_cost(cost)) for name, cost in ordered]
-
-
-def _priced_model(model: str, settings: ProviderSettings) -> str:
-    """Return which model a price is for: "*" means the configured one, if no other price does."""
-    if model != _ANY or settings.model is None or settings.model in settings.prices:
-        return model
-    return settings.model
+    return [("/".join(name), format_cost(cost)) for name, cost in ordered]
 
 
 class _Content(msgspec.Struct, frozen=True):
@@ -150,11 +135,7 @@ def used_parameters(
     prompt: Prompt, version: PresetVersion | None
 ) -> list[tuple[str, str, Text | None]]:
     """Return name, value and origin of parameters; no origin where the version is not known."""
-    content = _Content()
-    try:
-        content = msgspec.json.decode(version.content, type=_Content) if version else content
-    except msgspec.DecodeError:
-        version = None  # damaged, or from another version of Troupe
+    content = msgspec.json.decode(version.content, type=_Content) if version else _Content()
 
     def origin(value: object, given: object) -> Text | None:
         if version is None:

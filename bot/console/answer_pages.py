@@ -121,7 +121,6 @@ class AnswerRow:
     cost: float | None
     """In US dollars; null: not known."""
     excerpt: str
-    """The beginning of the answer."""
 
 
 def answer_row(one: StoredAnswer) -> AnswerRow:
@@ -161,9 +160,7 @@ class AnswerPages(RouteGroup):
     versions: PresetVersions
     providers: Mapping[str, ProviderSettings]
     presets: Collection[str] = ()
-    """The presets whose models can be asked again."""
     drafts: PresetDrafts | None = None
-    """Drafts that prompts can be composed from, beside the presets."""
 
     @route("GET /api/v1/answers", Scope.READ)
     async def list_answers(
@@ -206,11 +203,7 @@ class AnswerPages(RouteGroup):
             "stop": receipt.prompt.stop,
         }
 
-    @route(
-        "GET /api/v1/answers/{number}/prompt",
-        Scope.READ,
-        errors={409: "The tokens are not known."},
-    )
+    @route("GET /api/v1/answers/{number}/prompt", Scope.READ)
     async def show_prompt(
         self, number: int, form: _PromptForm = "messages"
     ) -> Mapping[str, str | Sequence[Mapping[str, str] | PromptToken]]:
@@ -281,7 +274,7 @@ class AnswerPages(RouteGroup):
                 values["sections"] = prompt_sections(answer.receipt)
             case "tokens":
                 try:
-                    values["pieces"] = token_pieces(await self._tokens(answer), answer.receipt)
+                    values["pieces"] = token_pieces(await self._tokens(answer))
                 except RequestRefused as error:
                     values["problem"] = error.text
             case _:
@@ -317,7 +310,6 @@ def _shown_messages(
 
 
 Replay: TypeAlias = Callable[[StoredAnswer, ReplayChanges], Awaitable[OperatorAnswer]]
-"""Asks a model again."""
 _Preset = Annotated[str, Field(max_length=500, description="Whose model and parameters are used.")]
 _System = Annotated[
     str | None, Field(max_length=200_000, description="What the system message says instead.")
@@ -368,11 +360,7 @@ class ReplayPages(RouteGroup):
         }
         return shown, made, told
 
-    @route(
-        "POST /api/v1/answers/{number}/replay",
-        Scope.OPERATE,
-        errors={502: "The model does not answer."},
-    )
+    @route("POST /api/v1/answers/{number}/replay", Scope.OPERATE)
     async def ask_again(
         self, number: int, preset: _Preset = "", system: _System = None, draft: _Draft = ""
     ) -> Mapping[str, object]:

@@ -66,7 +66,6 @@ class ChannelDetail:
 
     channel: str
     active: Sequence[str]
-    """The presets that answer."""
     active_from: str | None
     """The scope of that choice; null: the default."""
     scopes: Sequence[_Row]
@@ -98,7 +97,6 @@ class ChannelPage(RouteGroup):
     """Returns the budgets of a channel by its scopes, whoever asks."""
     web_channels: SqlWebChannels
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
-    """Takes events as if a platform had reported them."""
     audit: AuditLog
     clock: Clock
 

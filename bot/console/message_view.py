@@ -33,9 +33,7 @@ class MessageView:
 
     message: WebMessage
     name: str
-    """Who wrote it, for readers."""
     color: int
-    """The color of the face, the same for the same name."""
     html: Markup
     quote: str
     """The beginning of the message that it replies to; empty if there is none."""

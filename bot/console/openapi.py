@@ -18,8 +18,15 @@ _REFERENCE = "#/components/schemas/{model}"
 _STATUSES: Mapping[int, str] = {
     401: "There is no such token.",
     403: "The token lacks the scope, or the request comes from another site.",
+    404: "There is no such thing.",
+    409: "It has changed meanwhile, or is not known.",
+    413: "The body is too large.",
+    415: "The body is not of this type.",
+    422: "A value is wrong.",
+    502: "The model does not answer.",
     503: "The database failed.",
 }
+"""What any route may answer in place of 200."""
 _DOCUMENTED = ConfigDict(
     use_attribute_docstrings=True, json_schema_serialization_defaults_required=True
 )
@@ -125,15 +132,10 @@ def _query_parameters(
 
 def _responses(route: Route, schemas: _Schemas) -> Mapping[str, Any]:
     answer = {} if route.answer is None else schemas[route.answer, "serialization"]
-    statuses = dict(_STATUSES)
-    if "{" in route.path:
-        statuses[404] = "There is no such thing."
-    if route.model:
-        statuses[422] = "A value is wrong."
-    if route.body:
-        statuses |= {413: "The body is too large.", 415: "The body is not of this type."}
-    statuses |= route.errors
     error = {"application/json": {"schema": schemas[ApiError, "serialization"]}}
+    refusals = {
+        str(one): {"description": text, "content": error} for one, text in _STATUSES.items()
+    }
     return {
         "200": {
             "description": "What was asked for.",
@@ -143,8 +145,5 @@ def _responses(route: Route, schemas: _Schemas) -> Mapping[str, Any]:
             "description": "The request is malformed, or its line or a header is too long.",
             "content": {"text/plain": {"schema": {"type": "string"}}},
         },
-        **{
-            str(status): {"description": text, "content": error}
-            for status, text in sorted(statuses.items())
-        },
+        **refusals,
     }

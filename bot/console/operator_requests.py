@@ -33,7 +33,6 @@ class OperatorAnswer:
 
     provider: str
     prompt: Prompt
-    """What was sent."""
     generated: GeneratedAnswer
     usage: Usage
     charge: AnswerCharge

@@ -5,7 +5,7 @@ Every change is stored before its request is answered; the platform `web` reads 
 
 import getpass
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from typing import Annotated, TypeAlias
@@ -45,9 +45,7 @@ from bot.texts.text import looked_up, marked, translatable, translate
 from bot.value_class import value_class
 
 Preview: TypeAlias = Callable[[Said], Awaitable[NextAnswer]]
-"""Previews what would happen to a message."""
 ToSaid: TypeAlias = Callable[[WebChannel, WebMessage, Person, WebMessage | None], Said]
-"""Returns a message as the service would read it."""
 
 _PATH = "/playground"
 _CHANNEL = "/playground/{channel}"
@@ -57,7 +55,6 @@ _MAX_SHOWN = 500
 _MAX_COPIES = 50
 _DRAFT = "draft"
 _OPERATOR = "web:console"
-"""Stored as who chose the presets of a copied channel."""
 _PLAIN = ("", marked("Plain"))
 
 MessageId = Annotated[str, Field(pattern="^[A-Za-z0-9-]{8,64}$")]
@@ -80,7 +77,6 @@ class PlaygroundPages(RouteGroup):
     receipts: Receipts
     commands: Sequence[CommandSpec]
     looks: Sequence[str]
-    """The platforms that a channel can look like."""
     renderer: PageRenderer = field(default_factory=lambda: PageRenderer(()))
 
     # --- channels -----------------------------------------------------------------------------
@@ -307,7 +303,10 @@ class PlaygroundPages(RouteGroup):
         return message
 
     def _make_channel(self, name: str, look: str, request: ConsoleRequest) -> WebChannel:
-        owner = web_person(_login_name())
+        try:
+            owner = web_person(getpass.getuser())
+        except (OSError, KeyError):  # a container without an entry for its user
+            owner = web_person("you")
         now, language = self._now(), request.language
         return WebChannel(secrets.token_hex(6), name, look, (owner,), now, language)
 
@@ -367,19 +366,11 @@ def _with_text(message: WebMessage, text: str) -> WebMessage:
     return replace(message, text=masked, has_masked_token=masked != text)
 
 
-def _login_name() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container without an entry for its user
-        return "you"
-
-
-def _flat(commands: Sequence[CommandSpec]) -> Sequence[tuple[str, CommandSpec]]:
-    found = []
+def _flat(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec]]:
     for spec in commands:
-        found += [(f"/{spec.name} {one.name}", one) for one in spec.actions]
-        found += [] if spec.actions else [(f"/{spec.name}", spec)]
-    return found
+        yield from ((f"/{spec.name} {one.name}", one) for one in spec.actions)
+        if not spec.actions:
+            yield f"/{spec.name}", spec
 
 
 def _first_name(answer: NextAnswer) -> str:

@@ -13,7 +13,7 @@ from bot.chat.receipt import ConsideredCharacter, NextAnswer, Receipt
 from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
 from bot.commands.request import AskedQuestion
-from bot.errors import BackendError, UserError
+from bot.errors import BackendError, RequestRefused, UserError
 from bot.intake import storable_said
 from bot.ports import Clock
 from bot.prompting.compose.compose import bare_prompt
@@ -40,8 +40,6 @@ _NO_EPOCH = 0  # lower than any claim: it only reads
 
 @value_class
 class PromptPreview:
-    """Previews what would happen to a message."""
-
     sources: PromptSources
     resolver: PresetResolver
     conversations: Conversations
@@ -87,7 +85,7 @@ class PromptPreview:
             try:
                 receipt = await self._prompt(speaker, context)
             except (BackendError, UserError) as error:
-                problem = problem or (error.text if isinstance(error, UserError) else error.notice)
+                problem = problem or reason_of(error)
             else:
                 limit = receipt.prompt.max_output_tokens
                 return NextAnswer(characters, prompt=receipt, max_answer_tokens=limit)
@@ -111,6 +109,11 @@ def _considered(
     )
 
 
+def reason_of(error: UserError | BackendError | RequestRefused) -> str:
+    """Return why there is no prompt or no answer, as people are told."""
+    return error.notice if isinstance(error, BackendError) else error.text
+
+
 _MAX_TURNS = 400
 
 
@@ -129,12 +132,8 @@ class DraftComposer:
 
         Other characters of the channel stay; the preset takes the place of the one of its name, or
         else of the one that answered. Unless it `may_spend`, stories that an embedding service
-        would have to find are left out, as the receipt says.
-
-        Raises:
-            UserError: the required parts exceed the budget.
-            BackendError: the backend cannot count, and so could not answer either.
-            StoreError: nothing can be read.
+        would have to find are left out. Raises `UserError` for a budget that is too small, and
+        `BackendError` where the backend cannot count.
         """
         said = scene.said
         speaker = ActivePreset(preset, None, version)

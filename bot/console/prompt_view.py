@@ -28,7 +28,6 @@ class PieceKind(StrEnum):
 
     TEXT = ""
     CONTROL = "control"
-    """A control token of the template."""
     SPEAKER = "speaker"
     """The name of a speaker, as it was added before the line."""
     LOOK_ALIKE = "look-alike"
@@ -151,28 +150,16 @@ def _cut(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:
         yield Piece(text[at:])
 
 
-def token_pieces(tokens: Sequence[PromptToken], receipt: Receipt) -> list[Piece]:
+def token_pieces(tokens: Sequence[PromptToken]) -> list[Piece]:
     """Return a piece for each token of the model's own tokenizer."""
-    marks = _described_marks("".join(token.text for token in tokens), receipt, is_rendered=True)
-    pieces = []
-    begin = next_mark = 0
-    for token in tokens:
-        end = begin + len(token.text)
-        while next_mark < len(marks) and marks[next_mark][0][1] <= begin:
-            next_mark += 1
-        is_marked = next_mark < len(marks) and marks[next_mark][0][0] < end
-        kind = marks[next_mark][1] if is_marked else PieceKind.TEXT
-        pieces.append(Piece(token.text, _token_kind(token, kind), token.id))
-        begin = end
-    return pieces
+    return [Piece(one.text, _token_kind(one), one.id) for one in tokens]
 
 
-def _token_kind(token: PromptToken, kind: PieceKind) -> PieceKind:
+def _token_kind(token: PromptToken) -> PieceKind:
     if token.control:
         return PieceKind.CONTROL
-    if not token.trusted and _CONTROL_LOOK_ALIKE.fullmatch(token.text):
-        return PieceKind.LOOK_ALIKE
-    return PieceKind.TEXT if kind is PieceKind.CONTROL else kind
+    is_look_alike = not token.trusted and _CONTROL_LOOK_ALIKE.fullmatch(token.text)
+    return PieceKind.LOOK_ALIKE if is_look_alike else PieceKind.TEXT
 
 
 def described_pieces(description: PromptDescription, receipt: Receipt) -> list[Piece]:

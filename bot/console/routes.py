@@ -41,7 +41,6 @@ class Caller:
 
 
 NOBODY = Caller("nobody", frozenset())
-"""The caller of public routes."""
 
 
 def check_scope(caller: Caller, scope: Scope) -> None:
@@ -161,8 +160,6 @@ class Route:
     the request's path or of the answer, such as "/presets/{name}"."""
     template: str = ""
     """Of the page that shows the answer as `found`."""
-    errors: Mapping[int, str] = field(default_factory=dict)
-    """Further statuses and when they are answered."""
 
     @property
     def is_api(self) -> bool:
@@ -223,7 +220,6 @@ def route(
     *,
     then: str = "",
     template: str = "",
-    errors: Mapping[int, str] | None = None,
 ) -> Callable[[Handler], Handler]:
     """Make a method of a `RouteGroup` the handler of a route: `@route("GET /answers", ...)`.
 
@@ -246,7 +242,6 @@ def route(
             None if isinstance(kind, type) and issubclass(kind, web.StreamResponse) else kind,
             then,
             template,
-            errors or {},
         )
         vars(handler)["routes"] = (added, *vars(handler).get("routes", ()))
         return handler
@@ -277,14 +272,12 @@ class NavigationItem:
     path: str
     title: Text
     icon: str
-    """The name of an icon in templates/icons.html."""
 
 
 class RouteGroup:
     """Pages and routes of the API that belong together: methods with `@route`."""
 
     navigation: ClassVar[Sequence[NavigationItem]] = ()
-    """Its places in the side navigation."""
 
     @property
     def routes(self) -> list[Route]:

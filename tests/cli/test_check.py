@@ -8,20 +8,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
+
 from bot.backends.model_files import store as model_store
 from bot.cli.app import app
 from bot.cli.check import check_everything
 from bot.settings import read_settings
-from tests.backends import tiny_gguf
-from tests.backends import toy_projector
+from tests.backends import tiny_gguf, toy_projector
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT
-from tests.rigs.fake_openai import FakeOpenAI
-from tests.rigs.fake_openai import thinking
+from tests.rigs.fake_openai import FakeOpenAI, thinking
 from tests.support.chats import running_platforms
-
 
 ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"}
 

@@ -114,15 +114,24 @@ async def test_part_of_a_form_that_cannot_be_read_is_refused(
     assert refused.status == 422
 
 
-async def test_token_is_revoked_on_the_page(console: ConsoleUnderTest) -> None:
+async def test_token_is_revoked_on_the_page_and_over_the_api(console: ConsoleUnderTest) -> None:
     headers = await console.bearer(Scope.READ)
+    await console.bearer(Scope.PRESETS)
+    operator = await console.bearer(Scope.OPERATE, Scope.READ)
     await console.log_in()
 
     shown = await console.send_form("/access/revoke", "/access", name="read")
+    revoked = await console.client.delete("/api/v1/tokens/presets", headers=operator)
+    again = await console.client.delete("/api/v1/tokens/presets", headers=operator)
 
     assert shown.url.path == "/access"
     assert "revoke token read" in await shown.text()
     assert (await console.client.get("/api/v1/audit", headers=headers)).status == 401
+    assert (revoked.status, again.status) == (200, 404)
+    entry, _ = json.loads(await console.page("/api/v1/audit", **operator))["entries"]
+    assert (entry["who"], entry["action"], entry["subject"]) == (
+        *("token operate-read", "revoke token", "presets"),
+    )
 
 
 async def test_page_shows_what_an_admin_changed_in_a_group(console: ConsoleUnderTest) -> None:
@@ -162,21 +171,6 @@ async def test_audit_tells_no_other_tokens_to_a_reader(console: ConsoleUnderTest
         ("token", "nora v2"),
     ]
     assert told[1][-1] == ("token deploy-bot", "nora v2")
-
-
-async def test_token_is_revoked_over_the_api(console: ConsoleUnderTest) -> None:
-    await console.bearer(Scope.READ)
-    headers = await console.bearer(Scope.OPERATE, Scope.READ)
-
-    revoked = await console.client.delete("/api/v1/tokens/read", headers=headers)
-    again = await console.client.delete("/api/v1/tokens/read", headers=headers)
-    audit = json.loads(await console.page("/api/v1/audit", **headers))
-
-    assert (revoked.status, again.status) == (200, 404)
-    [entry] = audit["entries"]
-    assert (entry["who"], entry["action"], entry["subject"]) == (
-        *("token operate-read", "revoke token", "read"),
-    )
 
 
 @pytest.mark.parametrize(

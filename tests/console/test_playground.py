@@ -275,13 +275,6 @@ async def test_reload_after_a_restart_shows_everything(settings: Settings) -> No
         assert (await after.open(path)).count('class="msg') == 2
 
 
-async def test_page_is_read_in_chinese(playground: Playground) -> None:
-    page = await playground.open("/playground", **{"Accept-Language": "zh-CN"})
-    assert '<html lang="zh"' in page
-    for english in ("Next prompt", "Speak as", "Who answers", "Say it", "Add</button>"):
-        assert english not in page
-
-
 async def test_wrong_forms_are_refused(playground: Playground, tmp_path: Path) -> None:
     await open_with_alice(playground)
     messages = f"{playground.path}/messages"

@@ -1,7 +1,6 @@
 """Control tokens, speakers and what people typed that looks like them are told apart."""
 
 import json
-import re
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -83,22 +82,12 @@ def test_composed_prompt_tells_our_speakers_from_typed_ones_in_every_form() -> N
     ]
     rendered = described_pieces(PromptDescription("m", {}, text, is_rendered=True), receipt)
     sent = described_pieces(PromptDescription("m", {}, body, is_rendered=False), receipt)
-    tokens = [
-        PromptToken(at, each, control=False, trusted=False)
-        for at, each in enumerate(re.findall(r"\w+|.|\n", text))
-    ]
 
     for pieces in (sections, rendered, sent):
         ours = [one.text for one in pieces if one.kind is PieceKind.SPEAKER]
         typed = [one.text for one in pieces if one.kind is PieceKind.LOOK_ALIKE]
         assert ours == ["Alice:", "Nora:", "Bob:", "Bob:"]
         assert typed == ["Bob:", "Alice:", "Nora:", "<|im_end|>"]
-    for pieces in (token_pieces(tokens, receipt),):
-        assert [one.text for one in pieces] == [one.text for one in tokens]
-        ours = [one.text for one in pieces if one.kind is PieceKind.SPEAKER]
-        assert "".join(ours) == "Alice:Nora:Bob:Bob:"
-        typed = [one.text for one in pieces if one.kind is PieceKind.LOOK_ALIKE]
-        assert "".join(typed) == "Bob:Alice:Nora:<|im_end|>"
 
 
 def test_control_token_in_a_message_is_a_look_alike() -> None:
@@ -168,7 +157,7 @@ def test_tokens_say_what_they_are() -> None:
         PromptToken(3, "hi", control=False, trusted=False),
     ]
 
-    assert token_pieces(tokens, RECEIPT) == [
+    assert token_pieces(tokens) == [
         Piece("<|im_start|>", PieceKind.CONTROL, 1),
         Piece("</s>", PieceKind.LOOK_ALIKE, 2),
         Piece("hi", PieceKind.TEXT, 3),

@@ -3,38 +3,33 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
 import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestClient
+from typing_extensions import override
+
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.spec import ProviderSettings
-from bot.chat.access import ApiToken
-from bot.chat.access import Scope
+from bot.chat.access import ApiToken, Scope
 from bot.chat.prompt import Message
-from bot.chat.receipt import DroppedItem
-from bot.chat.receipt import PromptSpan
-from bot.chat.receipt import Receipt
+from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
 from bot.console.answer_pages import AnswerPages
-from bot.console.login import make_login_link
-from bot.console.login import new_api_token
-from bot.console.login import token_digest
+from bot.console.login import make_login_link, new_api_token, token_digest
 from bot.console.routes import RouteGroup
 from bot.platforms.web import SPEC
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.run import Service
-from bot.service.run import running
+from bot.service.run import Service, running
 from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.presets import PresetVersions
@@ -47,10 +42,6 @@ from tests.samples import mask_secret
 from tests.support.answers import store_answer
 from tests.support.store import RECEIPT
 from tests.waiting import wait_until
-from collections import Counter
-from html.parser import HTMLParser
-from typing_extensions import override
-
 
 Client = TestClient[web.Request, web.Application]
 

@@ -61,7 +61,6 @@ class ListedPreset:
     version: int | None
     """None: it was never published."""
     character: str
-    """The name that it plays as."""
     description: str
     provider: str
     model: str
@@ -92,7 +91,6 @@ class PresetEditing:
     `SettingsError` if its provider is not set up or refuses its parameters."""
 
     announce: Callable[[Sequence[str]], Awaitable[None]]
-    """Tells other processes which presets they have to read again."""
 
     _long_checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 

@@ -36,7 +36,6 @@ class PresetImports:
 
     editing: PresetEditing
     is_local: Callable[[Preset], bool]
-    """Whether a preset answers with a model on this machine."""
 
     async def add(
         self, file: ImportedFile, name: str, into: str, who: str

@@ -13,7 +13,6 @@ LONG_TEXTS = frozenset({
     "system", "persona", "personality", "scenario", "greeting", "post_history_instructions",
     "story_string", "template", "system_template", "user_template", "assistant_template",
 })  # fmt: skip
-"""The keys whose texts have several lines."""
 
 NOT_IN_FORM = frozenset({
     "name", "version",  # what the preset is, not how it answers

@@ -18,7 +18,6 @@ from bot.console.presets.form import (
     value_at,
     written_texts,
 )
-from bot.prompting.lorebook.entries import EntryPosition
 from bot.prompting.lorebook.files import LOGICS, MAX_ENTRIES, POSITIONS, ROLES
 from bot.value_class import value_class
 
@@ -67,8 +66,6 @@ _CARD: Mapping[str, tuple[str, ...]] = {
 """Where a field is, if not under its name; see `_path`."""
 _NEVER_ABSENT: Mapping[str, object] = {"keys": [], "content": ""}
 """Keys that cards must have even if empty."""
-_CARD_POSITIONS = {EntryPosition.BEFORE_CHAR.value, EntryPosition.AFTER_CHAR.value}
-"""Those that the specification of cards names."""
 
 
 @value_class
@@ -201,32 +198,17 @@ def _value(book: object, entry: Mapping[str, object], name: str) -> object:
 
 def _put(book: object, entry: dict[str, Any], name: str, new: object) -> None:
     """Put a field into an entry; None: it is left to the default."""
-    path, value = _as_written(book, entry, name, new)
-    if name == "secondary_keys" and value is not None:
-        entry["selective"] = True  # else they are ignored
+    path, names = _path(book, entry, name), _NUMBERED.get(name, ())
+    value = _NEVER_ABSENT.get(name) if new is None else new
+    if new in names:
+        value = names.index(str(new))
     if name == "position":
         entry.pop("position", None)
-    switch = (*path[:-1], "useProbability")
-    if name == "probability" and value_at(entry, switch) is False:
-        put_at(entry, switch, True)
+        path = ("extensions", "position") if _is_card(book) else path
+    elif name == "enabled" and not _is_card(book):
+        path, value = ("disable",), None if new is None else not new
+    elif name == "secondary_keys" and new is not None:
+        entry["selective"] = True  # else they are ignored
+    elif name == "probability" and value_at(entry, (*path[:-1], "useProbability")) is False:
+        put_at(entry, (*path[:-1], "useProbability"), True)
     put_at(entry, path, value)
-
-
-def _as_written(
-    book: object, entry: Mapping[str, object], name: str, new: object
-) -> tuple[tuple[str, ...], object]:
-    """Return where a field goes, and its value in the format of the book."""
-    path = _path(book, entry, name)
-    match name:
-        case "keys" | "content" if new is None:
-            return path, _NEVER_ABSENT[name]
-        case "enabled" if not _is_card(book):
-            return ("disable",), None if new is None else not new
-        case "position" if _is_card(book) and len(path) == 1 and new in _CARD_POSITIONS:
-            return path, new
-        case "position" | "logic" | "role" if new in _NUMBERED[name]:
-            if name == "position" and _is_card(book):
-                path = ("extensions", "position")
-            return path, _NUMBERED[name].index(str(new))
-        case _:
-            return path, new

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from urllib.parse import quote
 
 from aiohttp import web
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from bot.chat.access import Scope
 from bot.chat.drafts import ImportedFile, PresetDraft, Scene
@@ -35,6 +35,7 @@ from bot.console.presets.preview import (
     recorded_scene_id,
     view_lorebook,
 )
+from bot.console.prompt_preview import reason_of
 from bot.console.routes import (
     ConsoleRequest,
     NavigationItem,
@@ -67,15 +68,6 @@ _API = "/api/v1/presets/{name}"
 _PAGE = "/presets/{name}"
 _LOREBOOK_PAGE = "/presets/{name}?tab=lorebook"
 _MAX_VERSIONS = 200  # the newest ones are listed
-_CONFLICT: Mapping[int, str] = {409: "Somebody has saved another draft meanwhile."}
-_EXPORTS = (
-    (ExportForm.JSON, "JSON"),
-    (ExportForm.MODELFILE, "Modelfile"),
-    (ExportForm.CARD_PNG, translatable("Card (PNG)")),
-    (ExportForm.CARD_JSON, translatable("Card (JSON)")),
-    (ExportForm.CHARX, translatable("Card (CHARX)")),
-)
-
 _MAX_NUMBER = 2**31 - 1
 PresetText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
 Revision = Annotated[
@@ -93,7 +85,6 @@ TriedText = Annotated[
 """The text that the lorebook is tried on, with plain line breaks."""
 
 Ask: TypeAlias = Callable[[Preset, Prompt, str], Awaitable[OperatorAnswer]]
-"""Asks the model of a preset, in the name of the operator and for a conversation."""
 
 
 def preset_path(name: str) -> str:
@@ -115,18 +106,6 @@ class EditorQuery(BaseModel):
 
 class NewName(BaseModel):
     name: str = Field(min_length=1, max_length=MAX_NAME_CHARS)
-
-
-class PresetForm(BaseModel):
-    """The fields of the form, by the name of the key: "scope", "lorebook.3.keys"."""
-
-    model_config = ConfigDict(extra="allow")
-    revision: Revision
-    entry: OpenEntry = 0
-
-    @property
-    def fields(self) -> Mapping[str, str]:
-        return {key: str(text) for key, text in (self.model_extra or {}).items()}
 
 
 @value_class
@@ -153,7 +132,6 @@ class TrialAnswer:
     text: str
     seconds: float = 0.0
     problem: str = ""
-    """Why there is no text."""
 
 
 @value_class
@@ -234,7 +212,6 @@ class PresetPages(RouteGroup):
                 "shown": await self.previews.show(edited, query.scene, may_spend=may_spend)
                 if is_preview
                 else None,
-                "exports": _EXPORTS,
                 "text": query.text,
                 "tried": await view_lorebook(self.editing, edited, query.text)
                 if is_lorebook
@@ -312,22 +289,17 @@ class PresetPages(RouteGroup):
 
     # --- drafts -------------------------------------------------------------------------------
 
-    @route(f"PUT {_API}/draft", Scope.PRESETS, errors=_CONFLICT)
-    @route(f"POST {_PAGE}/draft", Scope.PRESETS, then=f"{_PAGE}?tab=json")
+    @route(f"PUT {_API}/draft", Scope.PRESETS)
     async def save(self, name: str, content: PresetText, revision: Revision) -> PresetDetail:
         """Keep a text as the draft of a preset, valid or not."""
         return await self._detail(await self.editing.save_draft(name, content, revision))
 
-    @route(f"PATCH {_API}/draft", Scope.PRESETS, errors=_CONFLICT)
+    @route(f"PATCH {_API}/draft", Scope.PRESETS)
     async def save_fields(
         self, name: str, fields: dict[str, PresetText], revision: Revision
     ) -> PresetDetail:
         """Change keys in the draft of a preset; an empty one is left to the default."""
         return await self._detail(await self.editing.save_fields(name, fields, revision))
-
-    @route(f"POST {_PAGE}/form", Scope.PRESETS, then=_PAGE)
-    async def save_form(self, name: str, form: PresetForm) -> None:
-        await self.editing.save_fields(name, form.fields, form.revision)
 
     @route(f"DELETE {_API}/draft", Scope.PRESETS)
     async def discard(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
@@ -343,7 +315,7 @@ class PresetPages(RouteGroup):
         is_left = name in self.editing.resolver.presets
         return redirect(preset_path(name) if is_left else "/presets")
 
-    @route(f"POST {_API}/publish", Scope.PRESETS, errors=_CONFLICT)
+    @route(f"POST {_API}/publish", Scope.PRESETS)
     @route(f"POST {_PAGE}/publish", Scope.PRESETS, then=f"{_PAGE}?tab=versions")
     async def publish(
         self, request: ConsoleRequest, name: str, revision: Revision
@@ -399,7 +371,7 @@ class PresetPages(RouteGroup):
             raise UserError(text_of(error)) from None
         return live
 
-    @route(f"POST {_API}/rollback", Scope.PRESETS, errors=_CONFLICT)
+    @route(f"POST {_API}/rollback", Scope.PRESETS)
     @route(f"POST {_PAGE}/rollback", Scope.PRESETS, then=f"{_PAGE}?tab=changes")
     async def go_back(
         self, request: ConsoleRequest, name: str, version: EntryNumber
@@ -423,40 +395,16 @@ class PresetPages(RouteGroup):
     async def copy(self, request: ConsoleRequest, name: str, new: NewName) -> Mapping[str, str]:
         """Make a draft of another name from a preset."""
         edited = await self.editing.open(name)
-        return await self._copy(edited, new, request.caller.name, "copy preset")
-
-    @route(f"POST {_PAGE}/rename", Scope.PRESETS, then=_PAGE)
-    async def rename(self, request: ConsoleRequest, name: str, new: NewName) -> Mapping[str, str]:
-        """Rename a preset that was never published."""
-        edited = await self.editing.open(name)
-        if edited.draft is None or name in self.editing.resolver.presets:
-            raise UserError(
-                translatable(
-                    "Histories and settings know a published preset by its name. Copy it, choose"
-                    " the copy where it answers, and delete this one."
-                )
-            )
-        renamed = await self._copy(edited, new, request.caller.name, "rename preset")
-        await self.editing.drafts.delete(name)
-        return renamed
-
-    async def _copy(
-        self, edited: EditedPreset, new: NewName, who: str, action: str
-    ) -> Mapping[str, str]:
-        name = new.name.strip()
-        if problem := name_problem(name):
+        chosen = new.name.strip()
+        if problem := name_problem(chosen):
             raise UserError(problem)
-        content = write_preset_json({**await self.editing.value_of(edited), "name": name})
+        content = write_preset_json({**await self.editing.value_of(edited), "name": chosen})
         source = None if edited.draft is None else edited.draft.source
-        draft = PresetDraft(name, 0, 1, content, self.editing.clock.now(), source)
-        await self.editing.begin_draft(draft, who, action)
-        return {"name": name}
+        draft = PresetDraft(chosen, 0, 1, content, self.editing.clock.now(), source)
+        await self.editing.begin_draft(draft, request.caller.name, "copy preset")
+        return {"name": chosen}
 
-    @route(
-        f"DELETE {_API}",
-        Scope.PRESETS,
-        errors={422: "It is the default preset, or its file cannot be deleted."},
-    )
+    @route(f"DELETE {_API}", Scope.PRESETS)
     @route(f"POST {_PAGE}/delete", Scope.PRESETS, then="/presets")
     async def delete(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
         """Delete a preset, its file and its draft; its versions are kept."""
@@ -483,11 +431,7 @@ class PresetPages(RouteGroup):
         await self._record(request, "delete preset", name, edited.content, "")
         return {"name": name}
 
-    @route(
-        "POST /api/v1/preset-imports",
-        Scope.PRESETS,
-        errors={404: "There is no such preset.", 409: "Its draft was changed."},
-    )
+    @route("POST /api/v1/preset-imports", Scope.PRESETS)
     async def import_file(
         self,
         request: ConsoleRequest,
@@ -522,7 +466,7 @@ class PresetPages(RouteGroup):
 
     # --- lorebooks ----------------------------------------------------------------------------
 
-    @route(f"POST {_API}/lorebook/entries", Scope.PRESETS, errors=_CONFLICT)
+    @route(f"POST {_API}/lorebook/entries", Scope.PRESETS)
     @route(f"POST {_PAGE}/lorebook/add", Scope.PRESETS, then=f"{_LOREBOOK_PAGE}&entry={{entry}}")
     async def add_entry(self, name: str, revision: Revision) -> Mapping[str, int]:
         """Add an empty entry to the lorebook of the draft; entries count from 1."""
@@ -535,7 +479,7 @@ class PresetPages(RouteGroup):
         saved = await self.editing.save_draft(name, write_preset_json(changed), revision)
         return {"revision": saved.revision, "entry": number}
 
-    @route(f"DELETE {_API}/lorebook/entries/{{entry}}", Scope.PRESETS, errors=_CONFLICT)
+    @route(f"DELETE {_API}/lorebook/entries/{{entry}}", Scope.PRESETS)
     @route(f"POST {_PAGE}/lorebook/remove", Scope.PRESETS, then=_LOREBOOK_PAGE)
     async def remove_entry(self, name: str, entry: EntryNumber, revision: Revision) -> PresetDetail:
         """Remove an entry from the lorebook of the draft."""
@@ -545,11 +489,6 @@ class PresetPages(RouteGroup):
             raise RequestRefused(404, translatable("There is no such entry.")) from None
         text = write_preset_json(changed)
         return await self._detail(await self.editing.save_draft(name, text, revision))
-
-    @route(f"POST {_PAGE}/lorebook/change", Scope.PRESETS)
-    async def change_entry(self, name: str, form: PresetForm) -> web.Response:
-        await self.editing.save_fields(name, form.fields, form.revision)
-        return redirect(f"{preset_path(name)}?tab=lorebook&entry={form.entry}")
 
     async def _with_lorebook(self, name: str) -> dict[str, object]:
         editing = self.editing
@@ -571,7 +510,7 @@ class PresetPages(RouteGroup):
             },
         )
 
-    @route(f"POST {_API}/test", Scope.READ, errors={422: "The draft has mistakes."})
+    @route(f"POST {_API}/test", Scope.READ)
     async def test(
         self, request: ConsoleRequest, name: str
     ) -> Mapping[str, Sequence[Mapping[str, str | int | None]]]:
@@ -595,19 +534,11 @@ class PresetPages(RouteGroup):
         return {"trials": trials}
 
     @route(f"POST {_PAGE}/ask", Scope.OPERATE)
-    async def ask_by_form(self, name: str, scene: SceneId = "tavern", part: bool = False) -> Page:
-        """Show the answers; `part`: a script shows them on its own page."""
+    async def ask_by_form(self, name: str, scene: SceneId = "tavern") -> Page:
+        """Show the answers, as a part of a page."""
         answers, pieces = await self._ask(name, scene)
-        return Page(
-            "presets/answers.html" if part else "presets/asked.html",
-            {
-                "answers": answers,
-                "pieces": pieces,
-                "differ": _differ(pieces),
-                "name": name,
-                "base": preset_path(name),
-            },
-        )
+        values = {"answers": answers, "pieces": pieces, "differ": _differ(pieces)}
+        return Page("presets/answers.html", values)
 
     @route(f"POST {_API}/ask", Scope.OPERATE)
     async def ask(
@@ -647,10 +578,8 @@ class PresetPages(RouteGroup):
         """Return the prompt, or else why it cannot be composed."""
         try:
             return await self.previews.compose(preset, None, scene, may_spend=may_spend), ""
-        except UserError as error:
-            return None, error.text
-        except BackendError as error:
-            return None, error.notice
+        except (UserError, BackendError) as error:
+            return None, reason_of(error)
 
     async def _answer(self, preset: Preset, version: int | None, scene: Scene) -> TrialAnswer:
         receipt, problem = await self._compose(preset, scene, may_spend=True)
@@ -660,10 +589,8 @@ class PresetPages(RouteGroup):
             conversation = scene.said.address.conversation
             ready = await self.previews.ready(preset)
             made = (await self.ask_model(ready, receipt.prompt, conversation)).generated
-        except BackendError as error:
-            return TrialAnswer(version, "", problem=error.notice)
-        except (UserError, RequestRefused) as error:
-            return TrialAnswer(version, "", problem=error.text)
+        except (UserError, BackendError, RequestRefused) as error:
+            return TrialAnswer(version, "", problem=reason_of(error))
         return TrialAnswer(version, made.text, made.seconds)
 
 

@@ -12,15 +12,14 @@ from bot.chat.session import Turn
 from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.console.presets.form import field_specs
 from bot.console.presets.lorebook_entries import entry_form
-from bot.console.prompt_preview import DraftComposer
+from bot.console.prompt_preview import DraftComposer, reason_of
 from bot.console.prompt_view import view_prompt
 from bot.errors import BackendError, RequestRefused, SettingsError, UserError
-from bot.prompting.fit import prompt_tokens
 from bot.prompting.lorebook.search import try_lorebook
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import counter_for_model, get_counter
 from bot.storage.reports import AnswerLog
-from bot.texts.text import Text, text_of, translatable
+from bot.texts.text import text_of, translatable
 from bot.value_class import value_class
 
 _BEGIN = datetime(2026, 1, 5, 19, 30, tzinfo=UTC)
@@ -31,7 +30,7 @@ _ANSWER = ""
 
 def sample_scene(name: str, preset: str) -> Scene | None:
     """Return a sample with the answers of a preset; the last line is answered."""
-    turns = [_turn(at, *line, preset) for at, line in enumerate(SAMPLE_SCENES[name][1])]
+    turns = [_turn(at, *line, preset) for at, line in enumerate(SAMPLE_SCENES[name])]
     return recorded_scene(f"{_PLATFORM}:sample-{name}", 1, turns)
 
 
@@ -63,18 +62,12 @@ _LONG = tuple(
         ),
     )
 )
-SAMPLE_SCENES: Mapping[str, tuple[Text, Sequence[tuple[str, str]]]] = {
-    "tavern": (translatable("Three people in a tavern"), _TAVERN),
-    "first": (
-        translatable("The first message of one person"),
-        (("Alice", "Hello! Who are you, and what can you do?"),),
-    ),
-    "long": (
-        translatable("A long conversation of one person"),
-        (*_LONG, ("Alice", "Tell me again how it began.")),
-    ),
+SAMPLE_SCENES: Mapping[str, Sequence[tuple[str, str]]] = {
+    "tavern": _TAVERN,
+    "first": (("Alice", "Hello! Who are you, and what can you do?"),),
+    "long": (*_LONG, ("Alice", "Tell me again how it began.")),
 }
-"""Titles, and lines: who says what. The first one is shown first."""
+"""Lines: who says what. The first one is shown first; labels.html has their titles."""
 
 
 _MAX_RECORDED = 24
@@ -85,7 +78,6 @@ _RECORDED = "recorded "
 _MEND_FIRST = translatable("The draft has mistakes; the JSON tab lists them by line.")
 
 
-_NO_PROMPT: Mapping[str, object] = {"prompt": None, "more_tokens": None, "problem": ""}
 _NO_ENTRY: Mapping[str, object] = {"form": None, "file": "", "problem": ""}
 _NO_TRIAL: Mapping[str, object] = {"trial": None, "pieces": (), "problem": ""}
 
@@ -98,10 +90,9 @@ class DraftPreviews:
     composer: DraftComposer
     answers: AnswerLog
 
-    async def scenes(self, name: str) -> Sequence[tuple[str, Text | str]]:
+    async def scenes(self, name: str) -> Sequence[str]:
         """Return the scenes that a preset can be tried on: samples, then its conversations."""
-        samples = [(name, title) for name, (title, _) in SAMPLE_SCENES.items()]
-        return [*samples, *((recorded_scene_id(one), one) for one in await self.recorded(name))]
+        return [*SAMPLE_SCENES, *map(recorded_scene_id, await self.recorded(name))]
 
     async def recorded(self, name: str) -> Sequence[str]:
         """Return the conversations in which a preset answered, newest first."""
@@ -113,26 +104,18 @@ class DraftPreviews:
     ) -> Mapping[str, object]:
         """Compose the prompt of the draft, or else of the published version.
 
-        Returns `prompt` and `more_tokens` than the published version takes (None: that is missing,
-        or cannot be composed), or the `problem`.
-
-        Raises:
-            RequestRefused: 404: there is no such scene.
-            StoreError: the history cannot be read.
+        Returns the `prompt`, or the `problem` that there is none.
         """
         scene = await self.scene(edited.name, scene_id)
         preset = (await self.editing.check(edited.content)).preset
         if preset is None:
-            return {**_NO_PROMPT, "problem": _MEND_FIRST}
+            return {"prompt": None, "problem": _MEND_FIRST}
         try:
             version = None if edited.draft else edited.version
             receipt = await self.compose(preset, version, scene, may_spend=may_spend)
-        except UserError as error:
-            return {**_NO_PROMPT, "problem": error.text}
-        except BackendError as error:
-            return {**_NO_PROMPT, "problem": error.notice}
-        more = await self._more_tokens(edited, receipt, scene, may_spend=may_spend)
-        return {**_NO_PROMPT, "prompt": view_prompt(receipt), "more_tokens": more}
+        except (UserError, BackendError) as error:
+            return {"prompt": None, "problem": reason_of(error)}
+        return {"prompt": view_prompt(receipt), "problem": ""}
 
     async def count(self, edited: EditedPreset, entry: int = 0) -> dict[str, int]:
         """Return the tokens of the texts that stand in prompts, by the name of their field.
@@ -194,18 +177,6 @@ class DraftPreviews:
         """Return the draft, or the published version without one, as it would answer."""
         edited = await self.editing.open(name)
         return await self.ready(await self.editing.preset_of(edited))
-
-    async def _more_tokens(
-        self, edited: EditedPreset, receipt: Receipt, scene: Scene, *, may_spend: bool
-    ) -> int | None:
-        published = (await self.editing.check(edited.published)).preset
-        if edited.draft is None or published is None:
-            return None
-        try:
-            before = await self.compose(published, edited.version, scene, may_spend=may_spend)
-        except (UserError, BackendError):
-            return None
-        return prompt_tokens(receipt) - prompt_tokens(before)
 
 
 def recorded_scene_id(conversation: str) -> str:

@@ -1,4 +1,4 @@
-// The editor of presets. Without it, drafts are kept by the button, and problems told then.
+// The editor of presets. Without it, a preset can be read and published, but not edited.
 const one = (selector, root = document) => root.querySelector(selector);
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const form = one("#field-form, #json-form");
@@ -18,7 +18,6 @@ const tell = (text) => { if (kept.textContent !== text) kept.textContent = text;
 
 // --- what is written, as fields or as one text ------------------------------------------------
 const fieldsOf = (each) => Object.fromEntries([...new FormData(each)]
-  .filter(([name]) => !["csrf", "revision", "entry"].includes(name))
   .map(([name, value]) => [name, value.replace(/\r\n/g, "\n")]));
 const isText = form?.id === "json-form";
 const written = () => (form ? fieldsOf(form) : {});
@@ -210,7 +209,6 @@ const showAnswers = async (asking) => {
   const button = one("button", asking);
   if (asking.id === "ask-form") one("input[name=scene]", asking).value = scene.value;
   const fields = new URLSearchParams(new FormData(asking));
-  fields.set("part", "true");
   button.disabled = true;
   place.setAttribute("aria-busy", "true");
   try {

@@ -114,8 +114,8 @@ async def test_draft_is_kept_also_with_mistakes_and_survives_a_reload(
     console: Playground,
 ) -> None:
     await console.open("/presets/nora?tab=json")
-    status, where = await console.send("/presets/nora/draft", content='{"nam', revision="0")
-    assert (status, where) == (303, "/presets/nora?tab=json")
+    body = {"content": '{"nam', "revision": 0}
+    assert (await call(console, "PUT", "/presets/nora/draft", body))[0] == 200
     page = await console.open("/presets/nora?tab=json")
     assert escape('{"nam') in page
     assert "Line 1:" in page
@@ -207,10 +207,9 @@ async def test_form_keeps_a_draft_and_leaves_other_keys(console: Playground) -> 
     page = await console.open("/presets/nora")
     assert 'name="parameters.temperature"' in page
     assert ">\nYou are Nora.</textarea>" in page
-    status, _ = await console.send(
-        "/presets/nora/form", revision="0", system="You\r\nmend.", **{"wake.chance": "0.5"}
-    )
-    assert status == 303
+    fields = {"system": "You\r\nmend.", "wake.chance": "0.5"}
+    body = {"fields": fields, "revision": 0}
+    assert (await call(console, "PATCH", "/presets/nora/draft", body))[0] == 200
     _, found = await call(console, "GET", "/presets/nora")
     draft = json.loads(found["draft"])
     assert (draft["system"], draft["wake"]) == ("You\nmend.", {"chance": 0.5})
@@ -236,7 +235,6 @@ async def test_preview_is_composed_of_the_draft_by_the_real_code(console: Playgr
     page = await read(console, "/presets/nora/preview?scene=tavern")
     assert "You mend clocks for {{user}} of the harbour inn." in page
     assert "Nora:" in page
-    assert "more than v1" in page
     assert 'class="total"' in page
     without_script = await console.open("/presets/nora?view=preview&scene=first")
     assert "Hello! Who are you" in without_script
@@ -292,23 +290,10 @@ async def test_schema_is_that_of_presets(console: Playground) -> None:
     assert schema["properties"].keys() == Preset.model_fields.keys()
 
 
-async def test_pages_are_translated(console: Playground) -> None:
-    page = await console.open("/presets/nora?tab=versions", **{"Accept-Language": "zh-CN"})
-    assert "版本" in page
-    assert "Versions" not in page
-
-
-async def test_copy_is_a_draft_that_is_renamed_and_published(
-    console: Playground, settings: Settings
-) -> None:
-    status, where = await console.send("/presets/nora/copy", name="nora the second")
-    assert (status, where) == (303, "/presets/nora%20the%20second")
-    page = await console.open("/presets/nora the second")
-    assert "Draft of a new preset" in page
-    assert 'action="/presets/nora%20the%20second/rename"' in page
-    status, where = await console.send("/presets/nora the second/rename", name="mira")
+async def test_copy_is_a_draft_that_is_published(console: Playground, settings: Settings) -> None:
+    status, where = await console.send("/presets/nora/copy", name="mira")
     assert (status, where) == (303, "/presets/mira")
-    assert (await call(console, "GET", "/presets/nora%20the%20second"))[0] == 404
+    assert "Draft of a new preset" in await console.open("/presets/mira")
 
     _, found = await call(console, "GET", "/presets/mira")
     assert json.loads(found["draft"])["name"] == "mira"
@@ -318,12 +303,9 @@ async def test_copy_is_a_draft_that_is_renamed_and_published(
     assert settings.presets_dir is not None
     assert (settings.presets_dir / "mira.json").exists()
 
-    assert (await console.send("/presets/mira/rename", name="other"))[0] == 422
-    assert (await call(console, "POST", "/presets/nora/copies", {"name": "mira"}))[0] == 422
-    assert (await call(console, "POST", "/presets/nora/copies", {"name": "../x"}))[0] == 422
-    assert (await call(console, "POST", "/presets/none/copies", {"name": "x"}))[0] == 404
-    for taken in ("MIRA", "ｍｉｒａ", "Nora"):  # the file would be that of mira
+    for taken in ("mira", "../x", "MIRA", "ｍｉｒａ", "Nora"):  # the file would be that of mira
         assert (await call(console, "POST", "/presets/nora/copies", {"name": taken}))[0] == 422
+    assert (await call(console, "POST", "/presets/none/copies", {"name": "x"}))[0] == 404
 
 
 async def test_name_that_looks_like_another_one_is_refused(console: Playground) -> None:

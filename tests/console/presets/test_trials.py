@@ -2,16 +2,11 @@
 
 from collections.abc import Sequence
 from functools import partial
-from urllib.parse import quote
 
 from sqlalchemy import Connection, Select, func, select
 
-from bot.chat.access import ApiToken, Scope
 from bot.chat.web_channel import WebMessage
-from bot.console.login import new_api_token, token_digest
-from bot.runtime.clock import SystemClock
 from bot.storage.tables import inbox, outbox, turn
-from bot.storage.tokens import ConsoleTokens
 from tests.support.console import Playground, call, edit
 
 
@@ -90,9 +85,6 @@ async def test_both_versions_answer_the_same_question(console: Playground) -> No
     status, page = await console.send("/presets/nora/ask", scene="first")
     assert status == 200
     assert "the same answer" in page
-    status, part = await console.send("/presets/nora/ask", scene="first", part="true")
-    assert status == 200
-    assert "<html" not in part
     status, _ = await call(console, "POST", "/presets/nora/ask", {"scene": "recorded web:x"})
     assert status == 404
 
@@ -103,18 +95,3 @@ async def test_draft_with_mistakes_is_not_tested(console: Playground) -> None:
         status, answer = await call(console, "POST", f"/presets/nora/{what}", {"scene": "first"})
         assert status == 422
         assert "Fix the mistakes" in answer["error"]
-
-
-async def test_asking_needs_the_scope_that_costs(console: Playground) -> None:
-    token = new_api_token()
-    tokens = ConsoleTokens(console.service.container.database, SystemClock())
-    scopes = (Scope.PRESETS, Scope.READ)
-    await tokens.add_api_token(token_digest(token), ApiToken("reader", scopes, 0.0))
-    headers = {"Authorization": f"Bearer {token}"}
-    for path, expected in (("test", 200), ("ask", 403)):
-        async with console.client.post(
-            f"{console.address}/api/v1/presets/{quote('nora')}/{path}",
-            json={"scene": "first"},
-            headers=headers,
-        ) as response:
-            assert response.status == expected

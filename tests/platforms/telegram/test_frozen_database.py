@@ -2,39 +2,29 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
+
 import aiohttp
 import pytest
 import pytest_asyncio
 from pydantic import SecretStr
-from sqlalchemy import func
-from sqlalchemy import select
-from bot.console.server import serve_http
-from bot.console.server import webhook_routes
+from sqlalchemy import func, select
+
+from bot.console.server import serve_http, webhook_routes
 from bot.intake import InboxIntake
 from bot.ports import Intake
 from bot.runtime.clock import SystemClock
 from bot.settings import ConsoleSettings
-from bot.storage.database import Database
-from bot.storage.database import open_database
+from bot.storage.database import Database, open_database
 from bot.storage.inbox import SqlInbox
-from bot.storage.tables import conversation
-from bot.storage.tables import inbox
+from bot.storage.tables import conversation, inbox
 from tests.platforms.telegram.conftest import Rig
-from tests.platforms.telegram.test_webhook import GOOD
-from tests.platforms.telegram.test_webhook import HEADER
-from tests.platforms.telegram.test_webhook import PATH
-from tests.platforms.telegram.test_webhook import SECRET
-from tests.postgres import create_postgres_database
-from tests.postgres import frozen_postgres
-from tests.postgres import running_postgres
+from tests.platforms.telegram.test_webhook import GOOD, HEADER, PATH, SECRET
+from tests.postgres import create_postgres_database, frozen_postgres, running_postgres
 from tests.waiting import wait_until
-
 
 pytestmark = pytest.mark.service
 BODY = json.dumps(GOOD).encode()

@@ -5,25 +5,22 @@ import gzip
 import io
 import json
 import math
-from collections.abc import AsyncIterator
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
+
 import aiohttp
 import pytest
 from multidict import CIMultiDict
-from pydantic import SecretStr
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from structlog.testing import capture_logs
-from bot.console.server import serve_http
-from bot.console.server import webhook_routes
+
+from bot.console.server import serve_http, webhook_routes
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.settings import ConsoleSettings
-from tests.attacks import expanded
-from tests.attacks import with_ours
+from tests.attacks import expanded, with_ours
 from tests.platforms.telegram.conftest import Rig
-
 
 PATH = "/telegram"
 SECRET = "a-secret-of-telegram_1"
