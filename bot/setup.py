@@ -164,7 +164,11 @@ def service_title(provider: str) -> str:
 def find_service(words: str) -> str | None:
     """Return the id of a service by a name such as "OpenRouter", "claude" or "open_router"."""
     wanted = _letters(words)
-    names = {name: (_letters(name), _letters(service_title(name))) for name in known_providers()}
+    names = {
+        name: (_letters(name), _letters(service_title(name)))
+        for name in known_providers()
+        if name != INCLUDED
+    }
     exact = [name for name, known in names.items() if wanted in known]
     part = [name for name, (_, title) in names.items() if wanted and wanted in title]
     found = exact or part

@@ -1,14 +1,19 @@
 """The list of all commands; an expected error ends one in a line on stderr."""
 
+import gc
 import sys
-from importlib import import_module  # noqa: TID251 # the settings cost more than most commands
-from typing import Annotated
+from collections.abc import Mapping
+from importlib import import_module  # noqa: TID251 # the registry of the commands
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+from typing_extensions import override
 
 from bot import __version__
 from bot.cli.text_io import print_progress
-from bot.cli.typer_apps import LazyCommand, lazy_app
+from bot.cli.typer_apps import command_app
 from bot.errors import TroupeError
 from bot.telemetry.json_lines import JsonLines
 
@@ -19,43 +24,67 @@ Settings are read from the environment (TROUPE_...), the file .env and the file 
 
 _INSTALLATION = "bot.cli.installation"
 
-app = lazy_app(
-    _HELP,
-    {
-        "run": LazyCommand("bot.cli.run", "Start the service on Discord, Telegram or here."),
-        "chat": LazyCommand("bot.cli.run", "Talk to your presets in this terminal."),
-        "init": LazyCommand(
-            "bot.cli.init", "Set up a model, Telegram and Discord, and write .env."
-        ),
-        "check": LazyCommand("bot.cli.check", "Test every setting, preset and connection."),
-        "preset": LazyCommand(
-            "bot.cli.preset_files", "List, show, check, import and export presets."
-        ),
-        "character": LazyCommand(
-            "bot.cli.preset_files", "Import, list and export character cards."
-        ),
-        "model": LazyCommand("bot.cli.model", "Fetch and describe models for this machine."),
-        "render": LazyCommand("bot.cli.render", "Show exactly what a model would be sent."),
-        "replay": LazyCommand("bot.cli.render", "Ask a model again for an earlier answer."),
-        "usage": LazyCommand(_INSTALLATION, "Print what answers cost, as CSV."),
-        "keys": LazyCommand(
-            _INSTALLATION, "Keep the keys of providers in the database, encrypted."
-        ),
-        "console": LazyCommand("bot.cli.console", "Log in to the console in a browser."),
-        "nodes": LazyCommand(_INSTALLATION, "Show the processes of the installation."),
-        "jobs": LazyCommand(_INSTALLATION, "Show what is done and what waits."),
-        "dead-letters": LazyCommand(_INSTALLATION, "Show, retry or drop what was set aside."),
-        "pause": LazyCommand(_INSTALLATION, "Answer nobody until `troupe resume`."),
-        "resume": LazyCommand(_INSTALLATION, "Answer again after `troupe pause`."),
-        "export": LazyCommand(
-            _INSTALLATION, "Write what a person said, and said of themselves, as JSON."
-        ),
-        "forget": LazyCommand(
-            _INSTALLATION, "Delete what is stored of a person, a channel or a server."
-        ),
-        "db": LazyCommand("bot.cli.db", "Upgrade, copy, back up, restore or encrypt the database."),
-    },
-)
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "run": ("bot.cli.run", "Start the service on Discord, Telegram or here."),
+    "chat": ("bot.cli.run", "Talk to your presets in this terminal."),
+    "init": ("bot.cli.init", "Set up a model, Telegram and Discord, and write .env."),
+    "check": ("bot.cli.check", "Test every setting, preset and connection."),
+    "preset": ("bot.cli.preset_files", "List, show, check, import and export presets."),
+    "character": ("bot.cli.preset_files", "Import, list and export character cards."),
+    "model": ("bot.cli.model", "Fetch and describe models for this machine."),
+    "render": ("bot.cli.render", "Show exactly what a model would be sent."),
+    "replay": ("bot.cli.render", "Ask a model again for an earlier answer."),
+    "usage": (_INSTALLATION, "Print what answers cost, as CSV."),
+    "keys": (_INSTALLATION, "Keep the keys of providers in the database, encrypted."),
+    "console": ("bot.cli.console", "Log in to the console in a browser."),
+    "nodes": (_INSTALLATION, "Show the processes of the installation."),
+    "jobs": (_INSTALLATION, "Show what is done and what waits."),
+    "dead-letters": (_INSTALLATION, "Show, retry or drop what was set aside."),
+    "pause": (_INSTALLATION, "Answer nobody until `troupe resume`."),
+    "resume": (_INSTALLATION, "Answer again after `troupe pause`."),
+    "export": (_INSTALLATION, "Write what a person said, and said of themselves, as JSON."),
+    "forget": (_INSTALLATION, "Delete what is stored of a person, a channel or a server."),
+    "db": ("bot.cli.db", "Upgrade, copy, back up, restore or encrypt the database."),
+}
+"""The module of each command, and the first line of its help."""
+
+
+def load_command(name: str) -> Any:
+    """Import the module of a command; return the command in its Typer app, or the whole app."""
+    command = get_command(import_module(COMMANDS[name][0]).app)
+    return getattr(command, "commands", {}).get(name, command)
+
+
+class _Commands(TyperGroup):
+    """Lists commands from the table, and imports one only to run it or to show its help."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for name, (_, summary) in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=summary))
+
+    # Typer does not export the copy of click that the context is from.
+    @override
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.default = False  # None would be converted, and Typer imports pydantic for that
+        return option
+
+    @override
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None:
+            gc.disable()  # nothing that is imported becomes garbage
+            try:
+                command = load_command(name)
+            finally:
+                gc.enable()
+        return name, command, rest
+
+
+app = command_app(_HELP)
+app.info.cls = _Commands
 
 
 def _print_version(wanted: bool) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from getpass import getpass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import segno
 import typer
@@ -25,7 +25,6 @@ from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TroupeError, UserError
 from bot.platforms.spec import BotAccount, PlatformSpec
-from bot.runtime.tasks import cancel_and_wait
 from bot.settings import Settings, read_settings, set_in_environment
 from bot.setup import (
     CODE_SECONDS,
@@ -51,6 +50,7 @@ from bot.setup import (
 from bot.telemetry.logs import only_warnings_logged
 from bot.value_class import value_class
 
+T = TypeVar("T")
 _INTERRUPTED = 130
 _MAX_LISTED = 15
 
@@ -173,11 +173,9 @@ def _ask(question: str, *, is_secret: bool = False) -> str:
 
 
 def _choose(
-    question: str,
-    options: Sequence[str],
-    find: Callable[[str], int | None] = lambda _: None,
-) -> int | None:
-    """Return the index of a numbered option, or what `find` makes of words; None for Enter."""
+    question: str, options: Mapping[str, T], find: Callable[[str], T | None] = lambda _: None
+) -> T | None:
+    """Return the value of a numbered option, or what `find` makes of words; None for Enter."""
     for number, option in enumerate(options, 1):
         print_line(f"  {number}) {option}")
     while True:
@@ -185,9 +183,8 @@ def _choose(
         if not answer:
             return None
         if answer.isascii() and answer.isdecimal() and 1 <= int(answer) <= len(options):
-            return int(answer) - 1
-        named = find(answer)
-        if named is not None:
+            return list(options.values())[int(answer) - 1]
+        if (named := find(answer)) is not None:
             return named
         print_line(f"Please give a number from 1 to {len(options)}, or press Enter.")
 
@@ -235,22 +232,17 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
         "a GGUF file that is here": _ask_for_file,
         "a server with OpenAI's API, at its address": _ask_for_address,
     }
-    services = [*known_services(), *sorted(KEYLESS)]
-    asks: list[Callable[[], ModelChoice | None]] = [
-        *options.values(),
-        *(partial(_ask_about_service, name) for name in services),
-    ]
 
-    def find(words: str) -> int | None:
+    def find(words: str) -> Callable[[], ModelChoice | None] | None:
         service = find_service(words)
-        return None if service not in services else len(options) + services.index(service)
+        return partial(_ask_about_service, service) if service else None
 
     while True:
-        chosen = _choose("Which one? (Enter: what is set now)", list(options), find)
-        if chosen is None:
+        ask = _choose("Which one? (Enter: what is set now)", options, find)
+        if ask is None:
             return None
         try:
-            choice = asks[chosen]()
+            choice = ask()
             if choice is not None:
                 return _check_model(choice, settings)
         except TroupeError as error:
@@ -258,15 +250,9 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
 
 
 def _ask_for_service() -> ModelChoice | None:
-    names = known_services()
-
-    def find(words: str) -> int | None:
-        service = find_service(words)
-        return None if service not in names else names.index(service)
-
-    titles = [service_title(name) for name in names]
-    chosen = _choose("Which service? (Enter: back)", titles, find)
-    return None if chosen is None else _ask_about_service(names[chosen])
+    titles = {service_title(name): name for name in known_services()}
+    chosen = _choose("Which service? (Enter: back)", titles, find_service)
+    return _ask_about_service(chosen) if chosen else None
 
 
 def _ask_about_service(service: str) -> ModelChoice | None:
@@ -306,17 +292,13 @@ def _ask_for_address() -> ModelChoice | None:
 
 
 def _ask_model_name(choice: ModelChoice, models: Sequence[str]) -> ModelChoice | None:
-    shown = models[:_MAX_LISTED]
-    if shown:
+    if models:
         print_line("  Its models:")
-    for number, name in enumerate(shown, 1):
-        print_line(f"  {number}) {name}")
-    if len(models) > len(shown):
-        print_line(f"  ... and {len(models) - len(shown)} more")
-    answer = _ask("Which model? A number or a name (Enter: back)")
-    if answer.isascii() and answer.isdecimal() and 1 <= int(answer) <= len(shown):
-        answer = shown[int(answer) - 1]
-    return replace(choice, model=answer) if answer else None
+    if len(models) > _MAX_LISTED:
+        print_line(f"  (the first {_MAX_LISTED} of {len(models)})")
+    listed = {name: name for name in models[:_MAX_LISTED]}
+    chosen = _choose("Which model? A number or a name (Enter: back)", listed, lambda name: name)
+    return replace(choice, model=chosen) if chosen else None
 
 
 def _ask_for_file() -> ModelChoice | None:
@@ -328,9 +310,9 @@ def _ask_for_download(settings: Settings) -> ModelChoice | None:
     free = free_bytes()
     if free is not None:
         print_line(f"  This machine has {free / 1e9:.1f} GB of memory free.")
-    options = [f"{source}: {size:.1f} GB, {words}" for source, size, words in SUGGESTED]
-    chosen = _choose("Which one? (Enter: another one, or back)", options)
-    source = SUGGESTED[chosen][0] if chosen is not None else _ask("OWNER/NAME:FILE (Enter: back)")
+    options = {f"{name}: {size:.1f} GB, {words}": name for name, size, words in SUGGESTED}
+    source = _choose("Which one? (Enter: another one, or back)", options)
+    source = source or _ask("OWNER/NAME:FILE (Enter: back)")
     return _download(ModelChoice(), source, settings) if source else None
 
 
@@ -450,30 +432,29 @@ async def _find_admin(bot: _Bot, settings: Settings) -> str:
 
 
 async def _wait_unless_skipped(waiting: Coroutine[Any, Any, str]) -> str:
-    loop = asyncio.get_running_loop()
-    skipped = asyncio.Event()
-    reads_keys = sys.stdin.isatty()
-    if reads_keys:
-        loop.add_reader(sys.stdin.fileno(), _read_line, skipped)
-    received, enter = asyncio.create_task(waiting), asyncio.create_task(skipped.wait())
+    """Wait for the code, but not longer than some minutes, nor after Enter."""
+    loop, received = asyncio.get_running_loop(), asyncio.create_task(waiting)
+    skipped: list[str] = []
+
+    def skip() -> None:
+        skipped.append(sys.stdin.readline())
+        received.cancel()
+
+    if sys.stdin.isatty():
+        loop.add_reader(sys.stdin.fileno(), skip)
     try:
-        await asyncio.wait(
-            {received, enter}, timeout=CODE_SECONDS, return_when=asyncio.FIRST_COMPLETED
-        )
-        if received.done():
-            return received.result()
+        async with asyncio.timeout(CODE_SECONDS):
+            return await received
+    except asyncio.CancelledError:
+        if not skipped:
+            raise
+        raise UserError("skipped; TROUPE_ADMINS names admins as well") from None
+    except TimeoutError:
+        minutes = f"{CODE_SECONDS / 60:.0f} minutes"
+        raise UserError(f"nobody sent the code within {minutes}") from None
     finally:
-        if reads_keys:
+        if sys.stdin.isatty():
             loop.remove_reader(sys.stdin.fileno())
-        await cancel_and_wait([received, enter])
-    if skipped.is_set():
-        raise UserError("skipped; TROUPE_ADMINS names admins as well")
-    raise UserError(f"nobody sent the code within {CODE_SECONDS / 60:.0f} minutes")
-
-
-def _read_line(skipped: asyncio.Event) -> None:
-    sys.stdin.readline()
-    skipped.set()
 
 
 def _print_qr_code(text: str) -> None:

@@ -159,8 +159,8 @@ class AnswerPages(RouteGroup):
     backends: Mapping[str, Backend]
     versions: PresetVersions
     providers: Mapping[str, ProviderSettings]
-    presets: Collection[str] = ()
-    drafts: PresetDrafts | None = None
+    presets: Collection[str]
+    drafts: PresetDrafts
 
     @route("GET /api/v1/answers", Scope.READ)
     async def list_answers(
@@ -236,7 +236,6 @@ class AnswerPages(RouteGroup):
         version = None
         if receipt.preset_version is not None:
             version = await self.versions.find(receipt.preset, receipt.preset_version)
-        drafts = [] if self.drafts is None else await self.drafts.all()
         return Page(
             "answer.html",
             {
@@ -255,7 +254,7 @@ class AnswerPages(RouteGroup):
                 "before": await self.answers.find_before(answer),
                 "elsewhere": costs_elsewhere(receipt, self.providers),
                 "presets": sorted(self.presets),
-                "drafts": [one.name for one in drafts],
+                "drafts": [one.name for one in await self.drafts.all()],
                 "instructions": instructions_of(receipt.prompt),
                 **await self._prompt_values(answer, form),
             },

@@ -59,14 +59,10 @@ def is_number(given: str) -> bool:
 # --- requests and answers -----------------------------------------------------------------------
 
 
-_ACCEPTED = re.compile(r"([a-z]+)[a-z0-9-]*(?:\s*;\s*q=(\d(?:\.\d+)?))?")
-
-
 def accepted_language(http: web.Request) -> str:
-    """Return our language with the highest quality in `Accept-Language`, by default English."""
-    accepted = _ACCEPTED.findall(http.headers.get("Accept-Language", "").lower())
-    ours = [(float(quality or 1), base) for base, quality in accepted if base in LANGUAGES]
-    return max(ours, key=lambda one: one[0])[1] if ours else language_of(None)
+    """Return the first of our languages in `Accept-Language`, by default English."""
+    accepted = re.findall(r"(?:^|,)\s*([a-z]+)", http.headers.get("Accept-Language", "").lower())
+    return next((one for one in accepted if one in LANGUAGES), language_of(None))
 
 
 @value_class

@@ -32,7 +32,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.service.run import Service, running
 from bot.settings import Settings
 from bot.storage.database import Database
-from bot.storage.presets import PresetVersions
+from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.storage.reports import AnswerLog
 from bot.storage.tokens import ConsoleTokens
 from bot.templates.renderer import Renderer
@@ -238,7 +238,8 @@ PROVIDERS: dict[str, ProviderSettings] = {
 def answer_pages(database: Database, folder: Path) -> RouteGroup:
     writer = ExactPromptWriter({}, folder, Renderer(), mask_secret)
     versions = PresetVersions(database, SystemClock())
-    return AnswerPages(AnswerLog(database), writer, {}, versions, PROVIDERS)
+    drafts = PresetDrafts(database)
+    return AnswerPages(AnswerLog(database), writer, {}, versions, PROVIDERS, (), drafts)
 
 
 async def store_answers(console: ConsoleUnderTest, *receipts: Receipt) -> None:

@@ -15,7 +15,7 @@ from bot.errors import PresetError, RequestRefused, UserError
 from bot.importers.character_files import merge_character_file
 from bot.ports import Clock
 from bot.prompting.presets.fields import preset_id
-from bot.prompting.presets.files import export_preset, load_preset_lorebook, read_lorebook_file
+from bot.prompting.presets.files import load_preset_lorebook, read_lorebook_file
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import CheckedPreset, PresetProblem, check_preset
 from bot.prompting.text.confusables import skeleton
@@ -122,9 +122,6 @@ class PresetEditing:
         newest = await self.versions.newest(name) if name in self.resolver.presets else None
         if newest is not None:
             return EditedPreset(name, newest.version, newest.content, draft)
-        known = self.resolver.presets.get(name)
-        if known is not None:  # not numbered, as in a test
-            return EditedPreset(name, 0, export_preset(known), draft)
         if draft is not None:
             return EditedPreset(name, 0, "", draft)
         raise RequestRefused(404, translatable("There is no preset with this name."))

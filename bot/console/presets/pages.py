@@ -252,7 +252,7 @@ class PresetPages(RouteGroup):
         """Show what a model would read of the draft."""
         edited = await self.editing.open(name)
         shown = await self.previews.show(edited, scene, may_spend=request.caller.may_spend)
-        return Page("presets/prompt.html", {"shown": shown, "edited": edited})
+        return Page("presets/prompt.html", {"shown": shown})
 
     @route(f"GET {_API}/versions", Scope.READ)
     async def list_versions(self, name: str) -> Mapping[str, Sequence[Mapping[str, float]]]:
