@@ -55,12 +55,7 @@ def write_charx(card: bytes, assets: Mapping[str, bytes]) -> bytes:
 
 
 def read_haruhi_zip(data: bytes) -> CharacterData:
-    """Return persona and stories; a persona without a place for stories gets one.
-
-    Raises:
-        PresetError: the archive is damaged or too large.
-        CharacterError: it is not such an archive.
-    """
+    """Return persona and stories of the archive; raises `PresetError` or `CharacterError`."""
     files = _unpack(data)
     persona_file, database = _find(files, _PERSONA), _find(files, _DATABASE)
     if persona_file is None:

@@ -235,12 +235,7 @@ def card_file(folder: Path, preset: Preset) -> Path:
 
 
 def load_card(preset: Preset, folder: Path) -> Card:
-    """Return the card that a preset was imported from, or one made of the preset.
-
-    Raises:
-        UserError: the card cannot be read.
-        PresetError: the file is not a card.
-    """
+    """Return a preset's card, or one made of it; raises `UserError` or `PresetError`."""
     file = card_file(folder, preset)
     if not file.is_file():
         return read_card(json.dumps(_as_card(preset)).encode(), preset.name)

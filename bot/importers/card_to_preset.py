@@ -32,13 +32,10 @@ def preset_from_card(
     model: str = DEFAULT_MODEL,
     is_local: bool = True,
 ) -> Preset:
-    """Convert the fields that presets know; the others stay in the card.
+    """Convert the fields that presets know; raises `PresetError`, with the file `source`.
 
     A card has no sampling parameters: it gets some with which small models seldom loop, more of
-    them for a local model. `source` names the file in errors.
-
-    Raises:
-        PresetError: the name is not valid for a preset, or the lorebook is invalid.
+    them for a local model.
     """
     role_name = clean_name(card.nickname or card.name) or "character"
     data: dict[str, object] = {

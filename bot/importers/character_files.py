@@ -1,7 +1,4 @@
-"""Load presets together with the character files that their `character` key refers to.
-
-A new kind of file needs a function and an entry in `_READERS`.
-"""
+"""Load presets together with the character files that their `character` key refers to."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -81,12 +78,9 @@ def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple
 
 
 def read_character_file(reference: str, directory: Path) -> CharacterFile:
-    """Read a character file, or a built-in role if `reference` has no file suffix.
+    """Return the preset keys and the stories of a file, or of a built-in role without a suffix.
 
-    Return keys of a preset, such as `persona`, and the stories.
-
-    Raises:
-        CharacterError: there is no such file or role, or it cannot be read.
+    Raises `CharacterError`.
     """
     file = directory / reference
     if not file.suffix:

@@ -1,7 +1,6 @@
 """Tell what a file is by its content, and which command takes it.
 
-One detector for all commands that take files, so that a file given to the wrong one is named and
-sent to the right one. It looks at shapes only; the importers say what is wrong inside a file.
+It looks at shapes only; the importers say what is wrong inside a file.
 """
 
 import io
@@ -35,10 +34,7 @@ _TO_CHARACTER = marked("make a preset of it with `troupe character import {file}
 
 
 class FileKind(Enum):
-    """The kinds of files that people bring: what each is, and what to do with it.
-
-    `{file}` is the path of a file, `{name}` its name.
-    """
+    """What a file is, and what to do with it; `{file}` is its path, `{name}` its name."""
 
     PRESET = (marked("a preset"), marked("add it with `troupe preset import {file}`"))
     INSTRUCT = (marked("an instruct template of SillyTavern"), _TO_PRESET)

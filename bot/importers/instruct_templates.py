@@ -27,8 +27,7 @@ _MODES = {"none": "not_add", "force": "default", "always": "add"}
 def keys_of_instruct(data: Json) -> tuple[dict[str, object], list[str]]:
     """Return the keys of a preset that renders SillyTavern's prompts, and notes.
 
-    Raises:
-        PresetError: a sequence has a macro that has no value here; the text names it.
+    Raises `PresetError` for a macro that has no value in a template.
     """
     read = JsonFields(data)
     expands_macros = bool(data.get("macro", True))
@@ -229,10 +228,7 @@ def _quoted(text: str) -> str:
 
 
 def _stop_sequences(texts: Mapping[str, str], data: Json) -> Sequence[str]:
-    """Return the stop sequence and the first line of the input sequence without names.
-
-    The names themselves end an answer anyway.
-    """
+    """Return the stop sequences without names, which end an answer anyway."""
     stops = [texts["stop_sequence"]]
     if data.get("sequences_as_stop_strings", True):
         stops.append(texts["input_sequence"].strip().partition("\n")[0])

@@ -189,16 +189,12 @@ _ANSWER_FRACTION = 4  # of a context without `num_predict`: what stays free for 
 def preset_from_modelfile(
     text: str, name: str, model_path: str | Path, *, provider: str = "local"
 ) -> Preset:
-    """Convert a Modelfile to a preset; `import_notes` tells what a preset cannot hold.
+    """Convert a Modelfile to a preset; raises `PresetError` or `TemplateError`.
 
     TEMPLATE becomes string templates in `parameters` if they render exactly the same, else Jinja in
     `template`. RodelAgent's own example, whose `<s>` its string templates drop, becomes both;
     `template` takes precedence. `num_ctx` is the context: the prompt may take what `num_predict`
     leaves of it, or three quarters.
-
-    Raises:
-        PresetError: a syntax error with ollama's text, or an invalid parameter.
-        TemplateError: TEMPLATE cannot be translated.
     """
     modelfile = parse_modelfile(text)
     values = {command.name: command.args for command in modelfile.commands}
@@ -235,11 +231,7 @@ def import_notes(modelfile: Modelfile) -> list[str]:
 
 
 def modelfile_from_preset(preset: Preset) -> str:
-    """Convert a preset to a Modelfile; keys that only Troupe has are left out.
-
-    Raises:
-        PresetError: a Modelfile cannot express something in the preset.
-    """
+    """Convert a preset to a Modelfile; raises `PresetError` for what that cannot express."""
     if preset.template is not None and preset.template != "model":
         raise PresetError.translatable(
             "preset {preset}: its template is not made of string templates, so it"

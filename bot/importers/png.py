@@ -56,10 +56,7 @@ def plain_image(width: int = 256, height: int = 384) -> bytes:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Yield the type, the body and the raw bytes of each chunk up to IEND.
-
-    Data after IEND (another file, appended) belongs to no chunk and is dropped.
-    """
+    """Yield the type, the body and the raw bytes of each chunk up to IEND; drop what follows."""
     position = len(SIGNATURE)
     for count in range(_MAX_CHUNKS):
         size, kind = struct.unpack(">I4s", data[position : position + 8].ljust(8, b"\xff"))

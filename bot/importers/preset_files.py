@@ -48,20 +48,15 @@ def preset_from_text(
     provider: str | None = None,
     into: Preset | None = None,
 ) -> ImportedPreset:
-    """Detect the kind of file by its content and convert it to a preset.
+    """Convert a file of any kind to a preset; raises `PresetError` or `TemplateError`.
 
     Args:
         text: the content of the file.
-        file: its path, for messages; a relative FROM is resolved in its folder, as ollama does.
-        name: the name of the preset. Default: the one in the file, else the file's; for a
-            Modelfile, its model.
+        file: its path; a relative FROM is resolved in its folder, as ollama does.
+        name: of the preset. Default: the one in the file, the file's, or a Modelfile's model.
         provider: who answers. Default: the file's; for a Modelfile, `ollama` if FROM names a model
             of ollama, else `local`.
         into: a preset to which the file's keys are added, instead of a new one.
-
-    Raises:
-        PresetError: the file is invalid; the text names it.
-        TemplateError: a TEMPLATE cannot be translated.
     """
     source = str(file)
     is_json = text.lstrip().startswith(_JSON_STARTS)

@@ -146,10 +146,7 @@ def scripts_of(extensions: object) -> tuple[list[dict[str, object]], list[str]]:
 
 
 def _script(read: JsonFields, name: str) -> dict[str, object]:
-    """Return a script; without `find` if it is of no use here.
-
-    A chat shows no HTML: of a replacement with tags only its text is kept.
-    """
+    """Return a script, of HTML only its text; without `find` if it is of no use here."""
     places = read.values.get("placement")
     in_answer = read.flag("markdownOnly") or not read.flag("promptOnly")
     in_answer = in_answer and isinstance(places, list) and _OF_CHARACTER in places
@@ -203,10 +200,7 @@ _MODELS = {
 def keys_of_chat_completion(
     data: Json, provider: str | None = None
 ) -> tuple[dict[str, object], list[str]]:
-    """Return the keys of a preset with these prompts and parameters, and notes.
-
-    The file's model is used if its service is the given provider.
-    """
+    """Return the keys of a preset, and notes; the model is used if it is the provider's."""
     read = JsonFields(data)
     keys, notes = keys_of_sampler(data)
     keys |= _token_limits(read.integer("openai_max_context"), read.integer("openai_max_tokens"))

@@ -55,21 +55,17 @@ class Character:
         persona: may contain placeholders for stories (persona.py), `{{role}}` and `{{user}}`.
         user_name: the value of `{{user}}` until somebody else talks to the character.
         texts: its stories.
-        vecs: a vector for each story, by `embedding`, as numbers or in ChatHaruhi's base64;
-            otherwise they are computed when needed.
+        vecs: of the stories, by `embedding`, as numbers or in ChatHaruhi's base64.
         llm: answers `chat`, which returns None without it.
         llm_async: answers `async_chat`.
-        embedding: text to vector, to find stories by what they mean; a `FunctionEmbedder` where
-            queries and stories are embedded differently.
+        embedding: text to vector; a `FunctionEmbedder` where queries and stories differ.
         token_counter: "cl100k", a function of a text, or None: no limit.
-        max_input_token: limit of system prompt, history and question; the oldest history is
-            dropped.
+        max_input_token: of system prompt, history and question; the oldest history is dropped.
         user_name_in_message: "add": every line has a speaker tag; "not_add": none has; "default":
             all have, as soon as a second person talks.
         transfer_haruhi_2_zero: remove the brackets of ChatHaruhi 2, 「」, from stories.
 
-    Raises:
-        CharacterError: an argument is missing or malformed; also a ValueError.
+    Raises `CharacterError`, also a ValueError, for a missing or malformed argument.
     """
 
     def __init__(
@@ -134,13 +130,10 @@ class Character:
         column: str | None = None,
         **options: Any,
     ) -> Self:
-        """Load a file that `save_to_jsonl` or ChatHaruhi wrote.
+        """Load a file that `save_to_jsonl` or ChatHaruhi wrote; raises `CharacterError`.
 
         The vectors of `column` (by default the first one) are used if its name is that of the
         embedding, or if an embedding or a column is given explicitly; otherwise they are computed.
-
-        Raises:
-            CharacterError: the file cannot be read, or has no persona.
         """
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
@@ -163,10 +156,7 @@ class Character:
     ) -> Self:
         """Load `owner/dataset` or `owner/dataset/role` with the library `datasets`.
 
-        The vectors are used as in `from_jsonl`.
-
-        Raises:
-            CharacterError: the library is not installed, or it cannot load the data set.
+        The vectors are used, and errors raised, as in `from_jsonl`.
         """
         return cls._from_data(load_hub_role(dataset, column), role_name, column, options)
 

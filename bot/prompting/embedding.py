@@ -72,8 +72,7 @@ class FunctionEmbedder(Embedder):
 def pack_vectors(rows: npt.ArrayLike, count: int) -> list[PackedVector]:
     """Scale each row to length one and pack it as little-endian 32-bit floats.
 
-    Raises:
-        EmbeddingError: these are not `count` equally long rows of finite numbers.
+    Raises `EmbeddingError` if these are not `count` equally long rows of finite numbers.
     """
     try:
         with np.errstate(over="ignore"):  # an overflow is found below, as an infinity
@@ -176,8 +175,7 @@ class StoryIndex:
     def search(self, query: str, limit: int) -> list[Story]:
         """Return the most similar stories, best first, by cosine; 0 for a query vector of zeros.
 
-        Raises:
-            CharacterError: the vectors have different lengths, or one is all zeros.
+        Raises `CharacterError` for vectors of different lengths or of zeros.
         """
         if not self.texts or limit < 1:
             return []

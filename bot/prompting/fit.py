@@ -46,12 +46,9 @@ async def fit_draft(
     count: PromptTokenCounter,
     estimate: TextTokenCounter = count_tokens,
 ) -> FittedPrompt:
-    """Drop as little as needed for a prompt of at most `limit` tokens; None: no limit.
+    """Drop as little as needed for a prompt of at most `limit` tokens; raises `UserError`.
 
     Stories in the system text are dropped last, those with the lowest scores first.
-
-    Raises:
-        UserError: the required parts exceed the limit.
     """
     if limit is not None and (whole := await _fit_whole(draft, limit, count)):
         return whole
@@ -73,10 +70,7 @@ async def fit_draft(
 
 
 async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
-    """Keep everything if even its bytes fit the limit, without estimating parts.
-
-    None: something may have to be dropped.
-    """
+    """Keep everything if even its bytes fit the limit; None: something may have to go."""
     prompt = draft.prompt
     if not _surely_fits(prompt, limit):
         return None

@@ -73,12 +73,9 @@ def read_jsonl(text: str) -> list[HaruhiRow]:
 
 
 def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> CharacterData:
-    """Return the character in these rows; the last of several personas is used.
+    """Return the character in these rows, with the vectors in `column` or the first one.
 
-    The vectors are in `column`, or in the first one.
-
-    Raises:
-        CharacterError: there is no persona, or a text or a vector cannot be decoded.
+    The last of several personas is used. Raises `CharacterError`.
     """
     rows = list(rows)
     if not rows:
@@ -218,10 +215,9 @@ def with_default_placeholder(data: CharacterData) -> CharacterData:
 
 
 def load_hub_role(name: str, column: str | None = None) -> CharacterData:
-    """Load `owner/dataset`, or one file of it, `owner/dataset/role`, with the library `datasets`.
+    """Load `owner/dataset`, or `owner/dataset/role`, with the library `datasets`.
 
-    Raises:
-        CharacterError: the library is not installed, or it could not get the data set.
+    Raises `CharacterError`.
     """
     owner, _, rest = name.partition("/")
     dataset, _, file = rest.partition("/")

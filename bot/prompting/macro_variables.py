@@ -1,7 +1,6 @@
 """The variables of macros: `{{setvar::name::value}}`, `{{getvar::name}}`, `{{.name += 2}}`.
 
-They live as long as one prompt. SillyTavern keeps them with the chat, but presets set them anew for
-each prompt, and what people can neither see nor reset is not stored here.
+They live as long as one prompt: what people can neither see nor reset is not stored.
 """
 
 import re

@@ -101,10 +101,7 @@ def input_messages(given: Any) -> list[dict[str, Any]]:
 
 
 def input_text(given: Any, configs: ModelConfigs) -> tuple[str, str, str]:
-    """Return the start marker, the text and the end marker of the input.
-
-    A tool's answer may have markers of its own.
-    """
+    """Return the start marker, the text and the end marker of the input or a tool's answer."""
     match given:
         case str() | int() | float():
             return configs.soh, str(given), configs.eoh
@@ -162,11 +159,7 @@ def field_names(*texts: str) -> tuple[str, ...]:
 
 
 def extra_keys_section(keys: str | Sequence[str] | None) -> str:
-    """Return the part of an instruction that holds further fields, each under its name.
-
-    Raises:
-        UserError: `keys` is neither a name nor a list of names.
-    """
+    """Return the part of an instruction with further fields; raises `UserError`."""
     if not keys:
         return ""
     if not isinstance(keys, str | tuple | list):
@@ -183,13 +176,10 @@ def fill_fields(text: str, values: Mapping[str, str]) -> str:
 
 
 def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], Any]:
-    """Return the value of each field, and the remaining input, which has no field.
+    """Return the value of each field, and the remaining input; raises `UserError`.
 
     A text or a number fills the only field, or is the input when there is none. A mapping must name
     every field and may hold one more value under any name: the input.
-
-    Raises:
-        UserError: values are missing, too many, or of a wrong type.
     """
     if isinstance(given, str | int):
         match fields:
@@ -317,10 +307,7 @@ class Prompter(ABC):
         """Return the text for a local model, or a dict of `messages` and `tools` for an API.
 
         `input` holds the values of the form fields and the newest turn; a training text ends with
-        the expected answer, `label`.
-
-        Raises:
-            UserError: the input does not fit the form fields, or the history is malformed.
+        the expected answer, `label`. Raises `UserError`.
         """
         if self._tools and tools is not None:
             raise UserError("the tools were given to the constructor; leave them out of the call")

@@ -44,10 +44,7 @@ _NO_LORE = LoreResult((), (), 0, {})
 
 
 def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
-    """Add the card and the speakers' personas to the draft.
-
-    Without a card and without personas the draft is unchanged.
-    """
+    """Add the card and the speakers' personas to the draft, if there are any."""
     preset = inputs.preset
     newest_first = (turn.speaker.id for turn in reversed(inputs.turns) if turn.speaker)
     people = describe_speakers(newest_first, inputs.speakers.people, inputs.personas)
@@ -244,10 +241,7 @@ def _places_summary(prompts: Iterable[OrderedPrompt]) -> bool:
 
 
 def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreResult) -> Draft:
-    """Return the draft with the prompts of a preset in their order; its system parts are replaced.
-
-    The pinned messages of the draft are the example dialogues.
-    """
+    """Return the draft with prompts in their order; its pinned messages are the examples."""
     filled = list(_fill(preset, macros, lore))
     markers = [one.prompt.marker for one in filled]
     middle = markers.index("chatHistory") if "chatHistory" in markers else len(filled)

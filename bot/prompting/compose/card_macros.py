@@ -114,11 +114,7 @@ def choose_greeting(
     number: int | None = None,
     characters: int = 1,
 ) -> str | None:
-    """Return a greeting by its number from 1, or the first one; None if the preset has none.
-
-    Among several active characters a preset may have other greetings. Text beyond ten messages is
-    cut.
-    """
+    """Return a greeting by its number from 1, cut to ten messages; None if there is none."""
     greetings = preset.greetings_among(characters)
     if not greetings:
         return None

@@ -80,8 +80,7 @@ def compose(
         wants_variety: whether the answer should differ from the last one, also at temperature 0.
         files: what was read of the files of the message, as far as the model can use it.
 
-    Raises:
-        UserError: a form field of the preset's prompter has no value.
+    Raises `UserError` if a form field of the preset's prompter has no value.
     """
     answers = () if preset.prompter else answers  # one person fills in its form
     inputs = gather_inputs(preset, session, incoming, answers, characters, personas, model_limit)
@@ -324,9 +323,7 @@ def _sampling_parameters(preset: Preset) -> dict[str, object]:
 async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> FittedPrompt:
     """Count in the preset's encoding, else with the backend's tokenizer.
 
-    Raises:
-        UserError: the required parts of the prompt exceed the budget.
-        BackendError: the backend cannot count, and so could not answer either.
+    Raises `UserError` if the required parts exceed the budget, and `BackendError`.
     """
     limit, encoding = preset.max_input_tokens, preset.token_counter
     max_prompt_tokens = await backend.max_prompt_tokens(draft.base)
@@ -345,10 +342,7 @@ async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> Fit
 
 
 async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
-    """Fit a draft without asking its backend; raises as `fit_for_backend`.
-
-    It is counted in the preset's encoding, else by an estimate for its model.
-    """
+    """Fit a draft in the preset's encoding, else by an estimate; raises `UserError`."""
     limit = preset.max_input_tokens
     if preset.token_counter:
         token_counter = get_counter(preset.token_counter)
@@ -363,12 +357,9 @@ async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
 
 
 async def find_model_limit(preset: Preset, backend: Backend) -> int | None:
-    """Return the context of the model, for presets whose lore or stories depend on it.
+    """Return the context of the model for presets whose lore or stories depend on it.
 
-    None: it does not matter, or the backend does not know.
-
-    Raises:
-        BackendError: the backend cannot count, and so could not answer either.
+    None: it does not matter, or the backend does not know. Raises `BackendError`.
     """
     takes_a_share = preset.lorebook is not None or preset.persona is not None
     if not takes_a_share:

@@ -51,14 +51,10 @@ class PlacedPresetError(PresetError, ValueError):
 
 
 def read_lorebook(data: object, source: str) -> Lorebook:
-    """Parse the JSON of a file or of a card's field; unknown keys are ignored.
+    """Parse the JSON of a file or of a card's field; raises `PresetError`, with `source`.
 
     Files of other programs are read as far as possible: what cannot be used is left out and named
     in `problems`.
-
-    Raises:
-        PresetError: it is not a lorebook, is too large, or an entry has a content that is not a
-            text, or an order that is not a number; the message names `source`.
     """
     if isinstance(data, list):
         data = {"entries": data}

@@ -312,10 +312,7 @@ class LorebookTrial:
 def try_lorebook(
     book: Lorebook, text: str, *, budget: int, count: TextTokenCounter
 ) -> LorebookTrial:
-    """Return what a text activates; each line is a message, the last one the newest.
-
-    Chances are assumed to succeed.
-    """
+    """Return what a text of messages, a line each, activates; all chances succeed."""
     lines = [line for line in text.split("\n") if line.strip()]
     search = LorebookSearch(book, lines, budget=budget, count=count, random_float=lambda: 0.0)
     result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())

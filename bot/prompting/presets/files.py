@@ -62,10 +62,9 @@ def load_presets(directory: Path) -> dict[str, Preset]:
 def read_presets(
     directory: Path, describe_other: Callable[[str, Path], str | None] | None = None
 ) -> ReadPresets:
-    """Read every `*.json` of a presets folder that is not a lorebook.
+    """Read every `*.json` of a presets folder that is not a lorebook; raises `PresetError`.
 
-    `describe_other` describes a file of another kind, or returns None if it may be a preset. Raises
-    `PresetError` if the folder cannot be read or is empty.
+    `describe_other` describes a file of another kind, or returns None if it may be a preset.
     """
     found = ReadPresets()
     origins: dict[str, Path] = {}
@@ -120,11 +119,7 @@ def load_preset_lorebook(preset: Preset, file: Path) -> Preset:
 
 
 def read_lorebook_file(name: str, file: Path) -> object:
-    """Return the JSON of the lorebook `name`, a path relative to the folder of a preset's `file`.
-
-    Raises:
-        PresetError: the file cannot be read or is no lorebook, or the path leads out of the folder.
-    """
+    """Return the JSON of a lorebook beside the preset's `file`; raises `PresetError`."""
     folder = file.parent.resolve()
     book = path_inside(folder, name)
     if book is None:
@@ -153,11 +148,7 @@ def _read_document(text: str, source: str) -> JsonDocument:
 
 
 def validate_preset(data: object, source: str, document: JsonDocument | None = None) -> Preset:
-    """Make a preset of data; `document` supplies the line numbers for errors.
-
-    Raises:
-        PresetError: lists all problems, one per line.
-    """
+    """Make a preset of data; raises `PresetError` with all problems and their lines."""
     placed, unplaced = marked("{file}, line {line}: {problem}"), marked("{file}: {problem}")
     pattern = placed if document else unplaced
     try:
@@ -188,11 +179,9 @@ def preset_version(preset: Preset) -> PresetVersion:
 def find_preset(
     presets: Mapping[str, Preset], word: str, disabled: Mapping[str, str] = _NO_REASONS
 ) -> Preset:
-    """Look a preset up by name, in any case; `disabled` says why others cannot be used, by name.
+    """Look a preset up by name, in any case; raises `PresetError` with the nearest name.
 
-    Raises:
-        PresetError: there is none, or it is disabled; the message gives the nearest name, or the
-            reason.
+    `disabled` says why others cannot be used, by name.
     """
     by_id = {preset.id: preset for preset in presets.values()}
     wanted = preset_id(word.strip())
@@ -225,11 +214,7 @@ def open_presets_folder(chosen: Path | None) -> Path:
 
 
 def find_preset_file(folder: Path, preset: Preset) -> Path:
-    """Return the file that holds a preset of this name, else the one that it will be written to.
-
-    Raises:
-        PresetError: the folder, or a preset in it, cannot be read.
-    """
+    """Return the file that holds a preset of this name, or will hold it; raises `PresetError`."""
     own = folder / f"{preset.id}.json"
     if not folder.is_dir() or not any(folder.glob("*.json")):
         return own
@@ -237,12 +222,7 @@ def find_preset_file(folder: Path, preset: Preset) -> Path:
 
 
 def write_preset(folder: Path, preset: Preset) -> Path:
-    """Write a preset as strict JSON, in place of its file if there is one; return the file.
-
-    Raises:
-        PresetError: a preset in the folder cannot be read.
-        UserError: the file cannot be written.
-    """
+    """Write a preset in place of its file; raises `PresetError` or `UserError`."""
     file = find_preset_file(folder, preset)
     write_whole_file(file, export_preset(preset).encode())
     return file

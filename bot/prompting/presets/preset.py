@@ -220,10 +220,7 @@ class PrompterChoice(StrictModel):
 
 
 class Preset(StrictModel):
-    """One character or assistant; the first block of keys is RodelAgent's.
-
-    See docs/sources.md#rodel.
-    """
+    """One character or assistant; the first keys are RodelAgent's (docs/sources.md#rodel)."""
 
     name: Annotated[str, _check(name_problem)]
     provider: NonEmptyText

@@ -1,7 +1,4 @@
-"""Regular expression scripts of a preset: find and replace in answers.
-
-They come from strangers, so each has a time limit, and all of one text together have another one.
-"""
+"""Regular expression scripts of a preset, from strangers: find and replace in limited time."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -71,11 +71,7 @@ def read_json(text: str) -> JsonDocument:
 
 
 def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
-    """Parse JSON without comments; texts that cannot be stored again are refused.
-
-    Raises:
-        JsonSyntaxError: also for NaN, Infinity and brackets deeper than `MAX_DEPTH`.
-    """
+    """Parse JSON that can be stored again; raises `JsonSyntaxError`, also for NaN."""
     has_duplicates = False
 
     def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -4,8 +4,8 @@ import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
-
 from bot.errors import PresetError
+
 
 FileStamps: TypeAlias = Mapping[Path, tuple[int, int]]
 """When files were changed last, in nanoseconds, and their sizes."""
@@ -55,10 +55,7 @@ def read_preset_text(file: Path) -> str:
 
 
 def path_inside(folder: Path, name: str) -> Path | None:
-    """Return the path of a file that a preset names; None if it is outside of the folder.
-
-    None, too, for a loop of links or an invalid path.
-    """
+    """Return the path of a file that a preset names; None if it is outside or invalid."""
     try:
         file = (folder / name).resolve()
     except (OSError, RuntimeError, ValueError):

@@ -104,12 +104,7 @@ _TOKENS_PER_MESSAGE = 4  # the role is one of them
 
 
 class EncodingCounter:
-    """Counts tokens in one encoding, with a cache of texts.
-
-    Args:
-        encoding: the library's name of it.
-        read: reads the encoding; the library keeps what it has read.
-    """
+    """Counts tokens in one encoding of the library, with a cache of texts."""
 
     def __init__(self, encoding: str, read: Callable[[str], Any] = load_encoding) -> None:
         self.encoding = encoding
@@ -185,10 +180,7 @@ def known_encoding(model: str) -> str | None:
 
 @lru_cache(_MAX_CACHED_MODELS)
 def counter_for_model(model: str) -> EncodingCounter:
-    """Return the counter of a model's encoding; an estimate where that is not known.
-
-    The counter is shared, so that a process loads each encoding once.
-    """
+    """Return the shared counter of a model's encoding, an estimate where it is not known."""
     return get_counter(known_encoding(model) or "cl100k_base")
 
 

@@ -14,10 +14,7 @@ _JOINS = regex.compile(rf"(?![{_UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_]")
 
 
 def find_word(word: str, text: str) -> int | None:
-    """Return the first index at which no letter, digit or `_` continues the word; None: nowhere.
-
-    The comparison is exact: fold the case of both before.
-    """
+    """Return the first index of a whole word, compared exactly; None: nowhere."""
     index = text.find(word) if word else -1
     while index >= 0:
         end = index + len(word)
