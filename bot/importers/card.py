@@ -42,8 +42,6 @@ _V2_TEXTS = (
     *("creator_notes", "system_prompt", "post_history_instructions", "creator"),
     "character_version",
 )
-_TEXTS = (*_V1_TEXTS, *_V2_TEXTS, "nickname")
-_LISTS = ("alternate_greetings", "group_only_greetings", "tags")
 _MAX_NAME_CHARS = 1000
 _V2_DEFAULTS: Json = {
     **dict.fromkeys(_V2_TEXTS, ""),
@@ -67,29 +65,12 @@ class CardContainer(StrEnum):
 
 @value_class
 class Card:
-    """A card: its own JSON and the known fields of it, typed."""
+    """A card: its own JSON, and what its file holds besides."""
 
     spec: CardSpec
     content: Json
-    name: str
-    nickname: str = ""
-    """V3: replaces `{{char}}` if it is not empty."""
-
-    description: str = ""
-    personality: str = ""
-    scenario: str = ""
-    first_mes: str = ""
-    mes_example: str = ""
-    creator_notes: str = ""
-    system_prompt: str = ""
-    post_history_instructions: str = ""
-    creator: str = ""
-    character_version: str = ""
-    alternate_greetings: tuple[str, ...] = ()
-    group_only_greetings: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    character_book: Json | None = None
-    extensions: Json = field(default_factory=dict)
+    fields: JsonFields = field(compare=False)
+    """The fields of the specification in it."""
     older: Json | None = None
     """The V2 card that a PNG may hold for programs that do not read V3."""
 
@@ -98,6 +79,14 @@ class Card:
 
     assets: Mapping[str, bytes] = field(default_factory=dict)
     """The other files of a CHARX, by path."""
+
+    @property
+    def name(self) -> str:
+        return self.fields.text("name")
+
+    @property
+    def extensions(self) -> Json:
+        return self.fields.object_or_none("extensions") or {}
 
 
 def read_card(data: bytes, source: str) -> Card:
@@ -157,25 +146,9 @@ def _card(
         raise PresetError.translatable(
             "the name is longer than {limit} characters; shorten it", limit=_MAX_NAME_CHARS
         )
-    texts: dict[str, Any] = {name: read.text(name) for name in _TEXTS}
-    texts |= {name: read.texts(name) for name in _LISTS}
     return Card(
-        spec=spec,
-        content=content,
-        character_book=_book(fields.get("character_book")),
-        extensions=read.object_or_none("extensions") or {},
-        older=older,
-        image=image,
-        assets=assets or {},
-        **texts,
+        spec=spec, content=content, fields=read, older=older, image=image, assets=assets or {}
     )
-
-
-def _book(value: object) -> Json | None:
-    """Return a lorebook; some programs write the list of its entries, or no object at all."""
-    if isinstance(value, list):
-        return {"entries": value}
-    return value if isinstance(value, dict) else None
 
 
 def _spec_and_fields(content: Json) -> tuple[CardSpec, Json]:

@@ -1,7 +1,7 @@
 """Convert a character card to a preset: persona, greetings, example messages, lorebook."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bot.importers.card import Card, Json
 from bot.importers.sillytavern_settings import scripts_of
@@ -12,6 +12,7 @@ from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
 from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.prompting.speakers import clean_name
+from bot.prompting.text.jsonc import JsonFields
 
 _MAX_DESCRIPTION_CHARS = 200
 _SAMPLING = {"temperature": 0.8}  # every service takes it
@@ -20,6 +21,7 @@ _START = re.compile(r"^[ \t]*<START>[ \t]*$", re.IGNORECASE | re.MULTILINE)
 # "fav" and "world" are of SillyTavern's own lists; cards have their lorebook with them.
 _KNOWN_EXTENSIONS = frozenset({"regex_scripts", "depth_prompt", "talkativeness", "fav", "world"})
 _POSITION_AT_DEPTH = 4  # SillyTavern's number
+_DEFAULT_DEPTH = 4
 _ROLES = {"system": 0, "user": 1, "assistant": 2}
 
 
@@ -37,22 +39,23 @@ def preset_from_card(
     A card has no sampling parameters: it gets some with which small models seldom loop, more of
     them for a local model.
     """
-    role_name = clean_name(card.nickname or card.name) or "character"
+    read = card.fields
+    names = card.name, read.text("nickname")
     data: dict[str, object] = {
         "name": name or _preset_name(card.name),
         "provider": provider,
         "model": model,
-        "role_name": role_name,
-        "description": _first_line(card.creator_notes),
-        "system": card.system_prompt.strip() or ORIGINAL_SYSTEM,
-        "persona": card.description.strip() or None,
-        "personality": card.personality.strip() or None,
-        "scenario": card.scenario.strip() or None,
-        "messages": example_turns(card.mes_example, (card.name, card.nickname)),
-        "greeting": card.first_mes or None,
-        "alternate_greetings": [text for text in card.alternate_greetings if text],
-        "group_greetings": [text for text in card.group_only_greetings if text],
-        "post_history_instructions": card.post_history_instructions or None,
+        "role_name": clean_name(names[1] or names[0]) or "character",
+        "description": _first_line(read.text("creator_notes")),
+        "system": read.text("system_prompt").strip() or ORIGINAL_SYSTEM,
+        "persona": read.text("description").strip() or None,
+        "personality": read.text("personality").strip() or None,
+        "scenario": read.text("scenario").strip() or None,
+        "messages": example_turns(read.text("mes_example"), names),
+        "greeting": read.text("first_mes") or None,
+        "alternate_greetings": read.texts("alternate_greetings"),
+        "group_greetings": read.texts("group_only_greetings"),
+        "post_history_instructions": read.text("post_history_instructions") or None,
         "lorebook": _lorebook(card, source),
         "macros": True,
         "regex_scripts": scripts_of(card.extensions)[0],
@@ -111,22 +114,22 @@ def _talkativeness(card: Card) -> float | None:
 
 def _lorebook(card: Card, source: str) -> Json | None:
     """Return the card's lorebook, with its depth prompt as one more constant entry."""
-    note = card.extensions.get("depth_prompt")
-    prompt = note.get("prompt") if isinstance(note, Mapping) else None
-    book = card.character_book
-    if isinstance(note, Mapping) and isinstance(prompt, str) and prompt.strip():
-        depth, role = note.get("depth"), note.get("role")
+    note = JsonFields(card.extensions.get("depth_prompt"))
+    book = card.fields.object_or_none("character_book")
+    if isinstance(given := card.fields.values.get("character_book"), list):
+        book = {"entries": given}  # as some programs write it
+    if note.text("prompt").strip():
         entry = {
             "keys": [],
-            "content": prompt,
+            "content": note.text("prompt"),
             "name": DEPTH_NOTE,
             "constant": True,
             "enabled": True,
             "insertion_order": 0,
             "extensions": {
                 "position": _POSITION_AT_DEPTH,
-                "depth": depth if isinstance(depth, int) else 4,
-                "role": _ROLES.get(str(role), 0),
+                "depth": _DEFAULT_DEPTH if (depth := note.integer("depth")) is None else depth,
+                "role": _ROLES.get(note.text("role"), 0),
                 "ignore_budget": True,
             },
         }

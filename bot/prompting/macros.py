@@ -92,6 +92,7 @@ _FALSE = frozenset({"", "false", "off", "0"})
 
 _ALIASES = {
     "bot": "char",
+    "groupnotmuted": "group",
     "charifnotgroup": "group",
     "chardescription": "description",
     "charpersonality": "personality",
@@ -132,7 +133,7 @@ _CONSTANTS = {
 """Macros with a fixed value."""
 
 FIELDS = frozenset({
-    "group", "groupnotmuted", "notchar", "original", "persona", "input", "lastmessage",
+    "group", "notchar", "original", "persona", "input", "lastmessage",
     "lastusermessage", "lastcharmessage", "lastmessageid", "version", "model", "description",
     "personality", "scenario", "mesexamples", "charprompt", "charinstruction", "chardepthprompt",
     "creatornotes", "maxprompt", "maxcontext", "maxresponse", "summary", "wibefore", "wiafter",

@@ -274,13 +274,13 @@ def _label_speakers(
 
 
 def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict[str, str]:
-    """Return a label for each person (names by id) that is not confusable with any other."""
+    """Return a label for each person (names by sorted ids) that is not confusable."""
     cleaned = {one: clean_name(name) for one, name in people.items()}
     skeletons = {one: skeleton(label) for one, label in cleaned.items()}
     taken = ROLE_SKELETONS | {skeleton(name) for name in characters} | {""}
     all_skeletons = list(skeletons.values())
     given: dict[str, str] = {}
-    for one in sorted(people):
+    for one in people:
         label, attempt = cleaned[one], 0
         free = (
             not (skeletons[one] in taken or is_role_heading(label))
@@ -292,7 +292,7 @@ def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict
                 attempt += 1
                 label = with_id_suffix(cleaned[one], one, attempt)
         given[one] = label
-    return {one: given[one] for one in people}
+    return given
 
 
 def uses_tags(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:

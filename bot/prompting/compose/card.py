@@ -40,7 +40,7 @@ from bot.prompting.presets.preset import OrderedPrompt, Preset
 from bot.prompting.speakers import describe_speakers, sanitize_persona
 from bot.value_class import value_class
 
-_NO_LORE = LoreResult((), (), 0, {})
+_NO_LORE = LoreResult((), (), {}, 0, {})
 
 
 def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:

@@ -55,7 +55,6 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
     preset, author = inputs.preset, inputs.incoming.author.id
     characters = inputs.speakers.characters.items()
     others = [label for name, label in characters if name != preset.name]
-    group = ", ".join([preset.character_name, *others])
     user_texts = [turn.text for turn in reversed(inputs.turns) if turn.role == "user"]
     answers = [turn.text for turn in reversed(inputs.turns) if turn.role == "assistant"]
     earlier = [turn.at for turn in inputs.turns[:-1] if turn.role == "user"]
@@ -66,8 +65,7 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
         rng=seeded_random(inputs.seed),
         picks=partial(seeded_random, inputs.seed),
         fields={
-            "group": group,
-            "groupnotmuted": group,
+            "group": ", ".join([preset.character_name, *others]),
             "notchar": _listed([*others, *people]),
             "version": str(preset.version),
             "model": preset.model,

@@ -19,7 +19,7 @@ from bot.prompting.compose.instructions import (
     build_instructions,
     build_prompter,
     build_recent_stories,
-    fill_card_persona,
+    fill_persona,
     further_persona,
     story_queries_for,
 )
@@ -207,7 +207,7 @@ def _system_parts(
     preset, newest = inputs.preset, inputs.incoming.text
     if preset.has_macros and not preset.prompter:
         # A card has its own roleplay instructions; its macros are expanded later (card.py).
-        filled = fill_card_persona(preset, stories, newest=newest)
+        filled = fill_persona(preset, stories, newest=newest)
         instructions = own_instructions(preset) or (preset.system and ORIGINAL_SYSTEM)
         system = _part("system", instructions)
         persona = [filled.text, *further_persona(preset)]

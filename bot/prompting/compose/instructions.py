@@ -83,15 +83,12 @@ def build_instructions(
     name. With `stories` None the placeholders are removed. The returned stories read as they do in
     the text.
     """
-    if preset.stories == "recent":
-        stories = None
     if preset.persona is None:
         return FilledText(preset.system or "", ())
-    persona, plain = parse_persona(preset.persona), _without_brackets(stories)
     if preset.role_name:
         filled = build_roleplay_prompt(
-            persona,
-            plain,
+            parse_persona(preset.persona),
+            _for_persona(preset, stories),
             role_name=preset.role_name,
             user_name=user_name,
             newest=newest,
@@ -99,9 +96,7 @@ def build_instructions(
             count=counter_for_model(preset.model),
         )
     else:
-        filled = fill_placeholders(
-            persona, plain, newest=newest, tokens=None, count=counter_for_model(preset.model)
-        )
+        filled = fill_persona(preset, stories, newest=newest)
         filled = replace(filled, text=fill_names(filled.text, preset.character_name, user_name))
     shown = [
         replace(story, text=fill_names(story.text.strip(), preset.character_name, user_name))
@@ -111,15 +106,19 @@ def build_instructions(
     return FilledText(text, tuple(shown))
 
 
-def fill_card_persona(
+def fill_persona(
     preset: Preset, stories: Mapping[str, Sequence[Story]] | None, *, newest: str
 ) -> FilledText:
-    """Return the persona with its stories; the names in it are macros, which are expanded later."""
-    persona = parse_persona(preset.persona or "")
-    plain = _without_brackets(None if preset.stories == "recent" else stories)
-    return fill_placeholders(
-        persona, plain, newest=newest, tokens=None, count=counter_for_model(preset.model)
-    )
+    """Return the persona with its stories; the names in it stay placeholders or macros."""
+    persona, found = parse_persona(preset.persona or ""), _for_persona(preset, stories)
+    count = counter_for_model(preset.model)
+    return fill_placeholders(persona, found, newest=newest, tokens=None, count=count)
+
+
+def _for_persona(
+    preset: Preset, stories: Mapping[str, Sequence[Story]] | None
+) -> dict[str, list[Story]] | None:
+    return None if preset.stories == "recent" else _without_brackets(stories)
 
 
 def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPrompter | None:

@@ -82,8 +82,7 @@ def _earlier_prompts(book: Lorebook, inputs: PromptInputs) -> list[int]:
 
 def parts_at(lore: LoreResult, *positions: EntryPosition) -> list[PromptPart]:
     """Return the entries at these positions, in insertion order."""
-    reasons = _reasons(lore)
-    return [_part(entry, reasons) for entry in lore.entries if entry.position in positions]
+    return [_part(entry, lore) for entry in lore.entries if entry.position in positions]
 
 
 def outlets(lore: LoreResult) -> Mapping[str, str]:
@@ -98,15 +97,13 @@ def outlets(lore: LoreResult) -> Mapping[str, str]:
 def parts_at_newest(lore: LoreResult) -> list[PromptPart]:
     """Return the parts that precede the newest message: notes, and entries at depth 0."""
     notes = parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
-    reasons = _reasons(lore)
-    return [*notes, *(_part(entry, reasons) for entry in lore.entries if _is_at_newest(entry))]
+    return [*notes, *(_part(entry, lore) for entry in lore.entries if _is_at_newest(entry))]
 
 
 def deep_lore(lore: LoreResult) -> list[DeepMessage]:
     """Return the entries to insert into the history."""
-    reasons = _reasons(lore)
     return [
-        (entry.depth, Message(entry.role, entry.content), _named_reason(entry, reasons))
+        (entry.depth, Message(entry.role, entry.content), _named_reason(entry, lore))
         for entry in lore.entries
         if entry.position is EntryPosition.AT_DEPTH and not _is_at_newest(entry)
     ]
@@ -154,14 +151,11 @@ def parts_without_history(lore: LoreResult, history: Sequence[HistoryUnit]) -> l
 def inactive_entries(lore: LoreResult) -> list[DroppedItem]:
     """Return why the other entries are not active; those without a key found share one item."""
     inactive = [decision for decision in lore.decisions if not decision.activated]
-    not_found = [decision for decision in inactive if decision.reason == KEYS_NOT_FOUND]
-    items = [
-        DroppedItem("lore", one.entry.label, one.reason)
-        for one in inactive
-        if one.reason != KEYS_NOT_FOUND
-    ]
-    if not_found:
-        items.append(_without_keys_found([one.entry.label for one in not_found]))
+    others = [decision for decision in inactive if decision.reason != KEYS_NOT_FOUND]
+    items = [DroppedItem("lore", one.entry.label, one.reason) for one in others]
+    if len(others) < len(inactive):
+        labels = [one.entry.label for one in inactive if one.reason == KEYS_NOT_FOUND]
+        items.append(_without_keys_found(labels))
     return items[:_MAX_REPORTED]
 
 
@@ -177,15 +171,10 @@ def _is_at_newest(entry: LoreEntry) -> bool:
     return entry.position is EntryPosition.AT_DEPTH and entry.depth <= 0
 
 
-def _reasons(lore: LoreResult) -> Mapping[str, str]:
-    """Return why each active entry is active, by its uid."""
-    return {one.entry.uid: one.reason for one in lore.decisions if one.activated}
-
-
-def _part(entry: LoreEntry, reasons: Mapping[str, str]) -> PromptPart:
-    name = _named_reason(entry, reasons)
+def _part(entry: LoreEntry, lore: LoreResult) -> PromptPart:
+    name = _named_reason(entry, lore)
     return PromptPart("lore", entry.content, name=name, priority=_LORE_PRIORITY)
 
 
-def _named_reason(entry: LoreEntry, reasons: Mapping[str, str]) -> str:
-    return _ACTIVE_ENTRY.with_values(label=entry.label, reason=reasons[entry.uid])
+def _named_reason(entry: LoreEntry, lore: LoreResult) -> str:
+    return _ACTIVE_ENTRY.with_values(label=entry.label, reason=lore.reasons[entry.uid])

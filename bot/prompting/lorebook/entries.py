@@ -150,6 +150,8 @@ class LoreResult:
     """The active entries, in insertion order."""
     decisions: tuple[EntryDecision, ...]
     """One for every entry of the book, in the book's order."""
+    reasons: Mapping[str, str]
+    """Why each entry is active or not, by its uid."""
     tokens: int
     begun: Mapping[str, int]
     """The number of messages when an entry became sticky or its cooldown began, by uid."""

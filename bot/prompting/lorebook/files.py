@@ -3,6 +3,7 @@
 See docs/sources.md#sillytavern and docs/sources.md#cards.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -27,6 +28,7 @@ MAX_ENTRIES = 10_000
 _MAX_KEYS, _MAX_KEY_CHARS = 50_000, 2_000_000  # of all entries together
 # Limits of the regular expressions of a book, so that parsing it takes a second at most.
 _MAX_REGEX_WEIGHT, _MIN_REGEX_WEIGHT = 60_000, 40
+_WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Indexed by SillyTavern's numbers.
 LOGICS = (KeyLogic.AND_ANY, KeyLogic.NOT_ALL, KeyLogic.NOT_ANY, KeyLogic.AND_ALL)
 POSITIONS = (
@@ -108,8 +110,7 @@ def _entry(
         )
         raise PlacedPresetError(problem, ("entries", name))
     is_card = "keys" in row or (is_card and "key" not in row)
-    entry = _from_card(read) if is_card else _from_world_info(read)
-    return _apply_decorators(replace(entry, content=read.text("content"), order=_or(order, 100)))
+    return _apply_decorators(_parse(row, is_card=is_card, order=_or(order, 100)))
 
 
 def _place(source: str, index: int) -> Text:
@@ -161,82 +162,56 @@ def _problems(
                 )
 
 
-def _from_world_info(read: JsonFields) -> LoreEntry:
-    entry = _with_shared_fields(
-        read,
-        LoreEntry(
-            uid=str(read.values.get("uid", "")),
-            content="",  # added by `_entry`
-            name=read.text("comment"),
-            keys=_keys(read, "key"),
-            secondary_keys=_keys(read, "keysecondary")
-            if read.flag("selective", default=True)
-            else (),
-            enabled=not read.flag("disable"),
-            constant=read.flag("constant"),
-        ),
-        camel=True,
-    )
-    return replace(entry, position=_position(read))
+def _parse(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreEntry:
+    """Parse an entry of SillyTavern's files, or of a card with its `extensions`.
 
-
-def _from_card(read: JsonFields) -> LoreEntry:
-    """Parse an entry of a card; what the specification lacks is in SillyTavern's `extensions`."""
-    more = JsonFields(read.values.get("extensions"))
-    # `use_regex` says nothing: SillyTavern writes it into every entry, and never reads it.
-    entry = LoreEntry(
-        uid=str(read.values.get("id", "")),
-        content="",  # added by `_entry`
+    `scanDepth` of the files is `scan_depth` in extensions. `use_regex` says nothing: SillyTavern
+    writes it into every entry of a card, and never reads it.
+    """
+    read = JsonFields(row)
+    further = JsonFields(row.get("extensions")).values if is_card else row
+    more = JsonFields({_WORD_BORDER.sub("_", key).lower(): further[key] for key in further})
+    is_selective = read.flag("selective", default=not is_card)
+    is_certain = not more.flag("use_probability", default=True)
+    level = more.values.get("delay_until_recursion")
+    return LoreEntry(
+        uid=str(row.get("id" if is_card else "uid", "")),
+        content=read.text("content"),
         name=read.text("name") or read.text("comment"),
-        keys=_keys(read, "keys"),
-        secondary_keys=_keys(read, "secondary_keys") if read.flag("selective") else (),
-        enabled=read.flag("enabled", default=True),
+        keys=_keys(read, "keys" if is_card else "key"),
+        secondary_keys=_keys(read, "secondary_keys" if is_card else "keysecondary")
+        if is_selective
+        else (),
+        logic=_indexed(LOGICS, more.integer("selective_logic")),
+        enabled=read.flag("enabled", default=True) and not read.flag("disable"),
         constant=read.flag("constant"),
-        case_sensitive=read.optional_flag("case_sensitive"),
-    )
-    entry = _with_shared_fields(more, entry, camel=False)
-    if "position" in more.values:
-        return replace(entry, position=_position(more))
-    after = read.values.get("position") == "after_char"
-    return replace(entry, position=EntryPosition.AFTER_CHAR if after else EntryPosition.BEFORE_CHAR)
-
-
-def _with_shared_fields(read: JsonFields, entry: LoreEntry, *, camel: bool) -> LoreEntry:
-    """Parse what SillyTavern calls `scanDepth` in its files and `scan_depth` in cards."""
-
-    def key(name: str) -> str:
-        head, *rest = name.split("_")
-        is_camel = camel or name in {"selective_logic", "use_probability"}
-        return head + "".join(part.title() for part in rest) if is_camel else name
-
-    logic = read.integer(key("selective_logic")) or 0
-    certain = not read.flag(key("use_probability"), default=True)
-    group_weight = read.number(key("group_weight"))
-    sensitive = read.optional_flag(key("case_sensitive"))
-    level = read.values.get(key("delay_until_recursion"))
-    role = read.integer("role") or 0
-    return replace(
-        entry,
-        logic=LOGICS[logic] if 0 <= logic < len(LOGICS) else KeyLogic.AND_ANY,
-        depth=_or(read.integer("depth"), 4),
-        vectorized=read.flag("vectorized"),
-        outlet=read.text(key("outlet_name")).strip(),
-        role=ROLES[role] if 0 <= role < len(ROLES) else "system",
-        probability=100 if certain else _or(read.number("probability"), 100),
-        ignores_budget=read.flag(key("ignore_budget")),
-        exclude_recursion=read.flag(key("exclude_recursion")),
-        prevent_recursion=read.flag(key("prevent_recursion")),
+        vectorized=more.flag("vectorized"),
+        order=order,
+        position=_indexed(POSITIONS, _position_number(row)),
+        depth=_or(more.integer("depth"), 4),
+        outlet=more.text("outlet_name").strip(),
+        role=_indexed(ROLES, more.integer("role")),
+        probability=100 if is_certain else _or(more.number("probability"), 100),
+        ignores_budget=more.flag("ignore_budget"),
+        exclude_recursion=more.flag("exclude_recursion"),
+        prevent_recursion=more.flag("prevent_recursion"),
         delay_until_recursion=max(0, level) if isinstance(level, int) else 0,  # true is level 1
-        scan_depth=read.integer(key("scan_depth")),
-        case_sensitive=entry.case_sensitive if sensitive is None else sensitive,
-        match_whole_words=read.optional_flag(key("match_whole_words")),
-        sticky=read.integer("sticky") or 0,
-        cooldown=read.integer("cooldown") or 0,
-        delay=read.integer("delay") or 0,
-        groups=tuple(name.strip() for name in read.text("group").split(",") if name.strip()),
-        group_weight=_or(group_weight, 100),
-        group_override=read.flag(key("group_override")),
+        scan_depth=more.integer("scan_depth"),
+        case_sensitive=_or(
+            more.optional_flag("case_sensitive"), read.optional_flag("case_sensitive")
+        ),
+        match_whole_words=more.optional_flag("match_whole_words"),
+        sticky=more.integer("sticky") or 0,
+        cooldown=more.integer("cooldown") or 0,
+        delay=more.integer("delay") or 0,
+        groups=tuple(name.strip() for name in more.text("group").split(",") if name.strip()),
+        group_weight=_or(more.number("group_weight"), 100),
+        group_override=more.flag("group_override"),
     )
+
+
+def _indexed(values: Sequence[T], number: int | None) -> T:
+    return values[number] if number and 0 <= number < len(values) else values[0]
 
 
 def _keys(read: JsonFields, name: str) -> tuple[str, ...]:
@@ -250,15 +225,11 @@ def _keys(read: JsonFields, name: str) -> tuple[str, ...]:
     return JsonFields({name: texts}).texts(name)
 
 
-def _position(read: JsonFields) -> EntryPosition:
-    number = _position_number(read.values)
-    return POSITIONS[number] if 0 <= number < len(POSITIONS) else POSITIONS[0]
-
-
 def _position_number(row: Mapping[str, object]) -> int:
     """Return SillyTavern's number of a position; a card has it in `extensions`."""
-    own, extensions = JsonFields(row), JsonFields(row.get("extensions"))
-    return own.integer("position") or extensions.integer("position") or 0
+    numbers = [JsonFields(one).integer("position") for one in (row.get("extensions"), row)]
+    found = [number for number in numbers if number is not None]
+    return found[0] if found else int(row.get("position") == "after_char")
 
 
 def _apply_decorators(entry: LoreEntry) -> LoreEntry:

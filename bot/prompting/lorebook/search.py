@@ -99,7 +99,7 @@ class LorebookSearch:
             EntryDecision(entry, entry.uid in self._activated, self._reasons[entry.uid])
             for entry in self._book.entries
         )
-        return LoreResult(tuple(inserted), decisions, self._tokens, self._begun)
+        return LoreResult(tuple(inserted), decisions, self._reasons, self._tokens, self._begun)
 
     def _resume_effect(self, entry: LoreEntry, begin: int | None) -> None:
         """Continue stickiness, and the cooldown after it, unless its message was taken back."""

@@ -81,7 +81,7 @@ async def test_dropped_card_becomes_a_draft_and_is_kept_when_published(
     kept = settings.presets_dir / "cards" / "seraphina.card"
     assert kept.read_bytes() == PNG
     exported = await export(console, "Seraphina", "png")
-    assert read_card(exported, "x").tags == ("kept",)
+    assert read_card(exported, "x").fields.texts("tags") == ("kept",)
 
 
 async def export(console: Playground, name: str, form: str) -> bytes:

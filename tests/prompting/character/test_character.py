@@ -98,31 +98,6 @@ def test_user_name_cannot_forge_a_line() -> None:
     assert spoken(messages)[2].startswith("Bob Nora I obey#")
 
 
-def test_oldest_history_is_dropped_at_the_limit() -> None:
-    system = len(Character("A", "P").get_message("U", "q")[0]["content"])
-    limited = Character(
-        "A", "P", token_counter=len, max_input_token=system + 1 + 14, llm=lambda _: "1234"
-    )
-    for _ in range(3):
-        limited.chat("U", "123456")
-
-    assert spoken(limited.get_message("U", "q")) == ["1234", "123456", "1234", "q"]
-
-
-def test_no_counter_means_no_limit() -> None:
-    stories = ["a " * 4000, "b " * 4000]
-    character = Character(
-        "A",
-        "{{RAG-dialogues|token<=5|n<=2}}",
-        texts=stories,
-        embedding=letters,
-        token_counter=None,
-        max_input_token=1,
-    )
-
-    assert len(character.get_message("U", "a")[0]["content"]) > 16_000
-
-
 def test_stories_are_found_without_their_brackets() -> None:
     character = Character(
         "A",
@@ -155,18 +130,6 @@ def test_incomparable_vectors_are_an_error(vecs: list[list[float]], message: str
 
     with pytest.raises(CharacterError, match=message):
         character.get_message("U", "a")
-
-
-def test_saved_character_can_be_loaded(tmp_path: Path) -> None:
-    texts = ["X:「a」", "X:「b」"]
-    Character("A", "P\n{{RAG-dialogue}}", texts=texts, embedding=letters).save_to_jsonl(
-        tmp_path / "a.jsonl"
-    )
-
-    loaded = Character.from_jsonl(tmp_path / "a.jsonl", "A", embedding=letters)
-
-    assert loaded.texts == tuple(texts)
-    assert "###\nX:b\n" in loaded.get_message("U", "b")[0]["content"]
 
 
 def test_vectors_of_another_model_are_recomputed(tmp_path: Path) -> None:

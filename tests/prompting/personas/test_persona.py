@@ -88,21 +88,6 @@ def test_without_a_fitting_story_the_line_is_empty() -> None:
     assert filled("P\n{{RAG-dialogue}}\nE", {"hi": []}) == "P\n\nE"
 
 
-def test_story_is_inserted_once() -> None:
-    text = "{{RAG-dialogue|sad}}\n{{RAG-dialogues|token<=9|n<=2}}\n{{RAG-dialogue|sad}}"
-
-    assert filled(text, {"sad": [A, B, D], "hi": [A, B, C]}) == snapshot("""\
-###
-a
-###
-b
-###
-c
-###
-d\
-""")
-
-
 def test_queries_request_enough_stories_for_uniqueness() -> None:
     text = "{{RAG-dialogue|sad}}\n{{RAG-dialogues|token<=9|n<=2}}\n{{RAG-dialogue|sad}}"
 
