@@ -1,69 +1,69 @@
 """`troupe preset` and `troupe character`: list, show, check, import and export them."""
 
 import asyncio
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
+
 import typer
 import uvloop
+
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Message
-from bot.cli.text_io import open_presets_folder
-from bot.cli.text_io import print_exactly
-from bot.cli.text_io import print_line
-from bot.cli.text_io import print_notes
-from bot.cli.text_io import print_progress
-from bot.cli.text_io import read_bytes
-from bot.cli.text_io import read_text
-from bot.cli.text_io import write_text
+from bot.cli.text_io import (
+    open_presets_folder,
+    print_exactly,
+    print_line,
+    print_notes,
+    print_progress,
+    read_bytes,
+    read_text,
+    write_text,
+)
 from bot.cli.typer_apps import command_app
-from bot.errors import PresetError
-from bot.errors import TemplateError
-from bot.errors import UserError
-from bot.importers.card import MAX_FILE_BYTES
-from bot.importers.card import Card
-from bot.importers.card import CardContainer
-from bot.importers.card import card_file
-from bot.importers.card import load_card
-from bot.importers.card import read_card
-from bot.importers.card import write_card
-from bot.importers.card_to_preset import card_notes
-from bot.importers.card_to_preset import preset_from_card
+from bot.errors import PresetError, TemplateError, UserError
+from bot.importers.card import (
+    MAX_FILE_BYTES,
+    Card,
+    CardContainer,
+    card_file,
+    load_card,
+    read_card,
+    write_card,
+)
+from bot.importers.card_to_preset import card_notes, preset_from_card
 from bot.importers.character_files import merge_character_file
-from bot.importers.file_kinds import CHARACTER_IMPORTS
-from bot.importers.file_kinds import MAX_BYTES_READ
-from bot.importers.file_kinds import PRESET_IMPORTS
-from bot.importers.file_kinds import FileKind
-from bot.importers.file_kinds import check_file_kind
+from bot.importers.file_kinds import (
+    CHARACTER_IMPORTS,
+    MAX_BYTES_READ,
+    PRESET_IMPORTS,
+    FileKind,
+    check_file_kind,
+)
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
-from bot.media.fetching import FetchFailed
-from bot.media.fetching import PublicFetcher
+from bot.media.fetching import FetchFailed, PublicFetcher
 from bot.prompting.compose.compose import template_of
-from bot.prompting.presets.files import export_preset
-from bot.prompting.presets.files import find_preset_file
-from bot.prompting.presets.files import load_preset_lorebook
-from bot.prompting.presets.files import parse_preset
-from bot.prompting.presets.files import preset_version
-from bot.prompting.presets.files import read_presets
-from bot.prompting.presets.files import write_whole_file
+from bot.prompting.presets.files import (
+    export_preset,
+    find_preset_file,
+    load_preset_lorebook,
+    parse_preset,
+    preset_version,
+    read_presets,
+    write_whole_file,
+)
 from bot.prompting.presets.preset import Preset
 from bot.runtime.addresses import is_http_address
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
-from bot.service.backends import missing_for
-from bot.service.backends import preset_problems
-from bot.settings import Settings
-from bot.settings import read_settings
-from bot.storage.database import database_exists
-from bot.storage.database import open_database
+from bot.service.backends import missing_for, preset_problems
+from bot.settings import Settings, read_settings
+from bot.storage.database import database_exists, open_database
 from bot.storage.presets import PresetVersions
-from bot.templates.renderer import ModelTemplate
-from bot.templates.renderer import Renderer
+from bot.templates.renderer import ModelTemplate, Renderer
 from bot.texts.text import escape_to_one_line
-
 
 _NO_VERSION = "no version yet: the service has not started with it"
 

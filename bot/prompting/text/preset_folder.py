@@ -4,8 +4,8 @@ import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
-from bot.errors import PresetError
 
+from bot.errors import PresetError
 
 FileStamps: TypeAlias = Mapping[Path, tuple[int, int]]
 """When files were changed last, in nanoseconds, and their sizes."""
