@@ -174,7 +174,9 @@ class Summarizer:
         if len(old) - covered < _MIN_NEW_TURNS:
             return
         count = counter_for_model(preset.model)
-        limit = lower_limit(preset.max_input_tokens, await self._model_limit(preset))
+        provider, empty = _summary_prompt(preset, "", ())
+        model_limit = await self.backends[provider].max_prompt_tokens(empty)
+        limit = lower_limit(preset.max_input_tokens, model_limit)
         while covered < len(old):
             batch = fit_turns(old[covered:], limit, count)
             covered += len(batch)
@@ -186,11 +188,6 @@ class Summarizer:
             )
             if not await self.summaries.save(conversation, summary):
                 return
-
-    async def _model_limit(self, preset: Preset) -> int | None:
-        """Return what the model that summarizes can read; None if its backend does not know."""
-        provider, prompt = _summary_prompt(preset, "", ())
-        return await self.backends[provider].max_prompt_tokens(prompt)
 
     async def _generate(
         self,
@@ -221,18 +218,14 @@ class Summarizer:
         self, preset: Preset, provider: str, prompt: Prompt, said: Said
     ) -> tuple[str, bool]:
         """Return a summary, and whether the model reasoned."""
-        async with await self._paid(preset, provider, prompt, said) as request:
+        paid: AbstractAsyncContextManager[SummaryRequest] = nullcontext(SummaryRequest(prompt))
+        if self.pay is not None:
+            tokens = await counter_for_model(prompt.model).count_prompt(prompt)
+            summarizing = preset.model_copy(update={"provider": provider, "model": prompt.model})
+            paid = self.pay(summarizing, said, prompt, tokens)
+        async with paid as request:
             await _stream_summary(self.backends[provider], request)
         return mask_pasted_tokens(request.text.strip()), request.has_thoughts
-
-    async def _paid(
-        self, preset: Preset, provider: str, prompt: Prompt, said: Said
-    ) -> AbstractAsyncContextManager[SummaryRequest]:
-        if self.pay is None:
-            return nullcontext(SummaryRequest(prompt))
-        tokens = await counter_for_model(prompt.model).count_prompt(prompt)
-        summarizing = preset.model_copy(update={"provider": provider, "model": prompt.model})
-        return self.pay(summarizing, said, prompt, tokens)
 
 
 async def _stream_summary(backend: Backend, request: SummaryRequest) -> None:
