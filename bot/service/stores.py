@@ -76,15 +76,6 @@ class StorageContainer:
         self.dead_letters = DeadLetters(database, clock)
         self.history_index = SqlHistoryIndex(database)
         self.inbox = SqlInbox(database, clock)
-        sender = SenderIdentity(self.owner, settings.delivery.settle_seconds)
-        self.outbox = SqlOutbox(database, clock, sender)
-        self.conversations = Conversations(
-            database,
-            clock,
-            sender if Role.SENDER in self.options.roles else None,
-            self._record_tombstone,
-            resources.shared_windows,
-        )
         self.message_notes = SqlMessageNotes(database, clock)
         self.nodes = NodeRegistry(database, clock)
         self.pauses = Pauses(database, clock)
@@ -133,6 +124,22 @@ class StorageContainer:
         """Show the operator a line, unless the terminal is used for a chat."""
         if not any(spec.uses_terminal for spec in self.specs):
             self.progress(text)
+
+    # tables
+
+    @cached_property
+    def conversations(self) -> Conversations:
+        sender = self._lane_sender if Role.SENDER in self.options.roles else None
+        shared = self.resources.shared_windows
+        return Conversations(self.database, self.clock, sender, self._record_tombstone, shared)
+
+    @cached_property
+    def outbox(self) -> SqlOutbox:
+        return SqlOutbox(self.database, self.clock, self._lane_sender)
+
+    @property
+    def _lane_sender(self) -> SenderIdentity:
+        return SenderIdentity(self.owner, self.settings.delivery.settle_seconds)
 
     def _record_tombstone(self, tombstone: Tombstone) -> None:
         record_tombstone(self.settings.data_dir / FILE_NAME, tombstone)
