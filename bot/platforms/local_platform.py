@@ -11,22 +11,12 @@ from bot.ports import Platform
 class LocalPlatform(Platform):
     """A platform without a connection; subclasses receive and have a surface."""
 
-    kind: ClassVar[str]
-    """Its name in addresses."""
+    name: str = ""
     account: ClassVar[str]
     """What `troupe check` calls it."""
     is_operators: ClassVar[bool] = True
     """Whether only the operator writes here, who can edit the settings anyway."""
-
-    @property
-    @override
-    def name(self) -> str:
-        return self.kind
-
-    @property
-    @override
-    def connection_error(self) -> str | None:
-        return None
+    connection_error: ClassVar[str | None] = None
 
     @override
     async def is_admin(self, incoming: Request) -> bool:

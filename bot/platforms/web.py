@@ -234,7 +234,7 @@ class WebSurface(Surface):
 class WebPlatform(LocalPlatform, SilenceExplainer):
     """Reads the changes of each channel after its cursor, which is stored with them."""
 
-    kind = WEB_PLATFORM
+    name = WEB_PLATFORM
     account = "the playground of the console"
 
     def __init__(self, _settings: None, context: PlatformContext) -> None:

@@ -38,7 +38,7 @@ class ToySettings(PlatformSettings):
 class ToyPlatform(LocalPlatform):
     """Receives one message, and ends when it is answered."""
 
-    kind, account, is_operators = "toy", "a toy", False
+    name, account, is_operators = "toy", "a toy", False
 
     def __init__(self, settings: ToySettings, context: PlatformContext) -> None:
         self._settings = settings

@@ -1,8 +1,8 @@
-"""Events from a gateway connection to the receiver, and the queue between them."""
+"""Events from a gateway connection to the receiver."""
 
 import asyncio
 import contextlib
-from collections import deque
+from collections.abc import Sequence
 from dataclasses import field
 from datetime import datetime
 
@@ -37,29 +37,12 @@ class CommandReceived:
 GatewayEvent = Incoming | CommandReceived | SessionStarted | SessionResumed
 
 
-class EventQueue:
-    """Events in the order they were parsed."""
-
-    def __init__(self) -> None:
-        self._events: deque[GatewayEvent] = deque()
-        self._is_due = asyncio.Event()
-
-    def put(self, event: GatewayEvent | None) -> None:
-        """Queue an event, unless it means nothing to the bot."""
-        if event is not None:
-            self._events.append(event)
-            self._is_due.set()
-
-    async def take(self, seconds: float) -> list[GatewayEvent]:
-        """Wait for an event; take all, up to and including the start of a session."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._is_due.wait()
-        taken: list[GatewayEvent] = []
-        while self._events:
-            taken.append(self._events.popleft())
-            if isinstance(taken[-1], SessionStarted):
-                break
-        if not self._events:
-            self._is_due.clear()
-        return taken
+async def take_events(queue: asyncio.Queue[GatewayEvent], seconds: float) -> Sequence[GatewayEvent]:
+    """Wait for an event; take all, up to and including the start of a session."""
+    taken: list[GatewayEvent] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            taken.append(await queue.get())
+    while taken and not isinstance(taken[-1], SessionStarted) and not queue.empty():
+        taken.append(queue.get_nowait())
+    return taken

@@ -24,7 +24,6 @@ from bot.platforms.discord.commands import (
 from bot.platforms.discord.connection import ShardClient
 from bot.platforms.discord.events import (
     CommandReceived,
-    EventQueue,
     GatewayEvent,
     SessionResumed,
     SessionStarted,
@@ -71,7 +70,8 @@ class Gateway(ShardClient):
         super().__init__(settings, rest, intents, shard, identify_limits, context.clock)
         self._context = context
         self._bot = bot
-        self._events = EventQueue()
+        self.events = asyncio.Queue[GatewayEvent]()
+        """In the order in which they were parsed."""
         self._responses: set[asyncio.Task[None]] = set()
         self._current_session: SessionStarted | None = None
         self._connected = False
@@ -85,9 +85,10 @@ class Gateway(ShardClient):
             return "connecting to the Discord gateway"
         return None if self.is_connected else "the Discord gateway closed the connection"
 
-    async def events(self, seconds: float) -> list[GatewayEvent]:
-        """Wait for events, up to a timeout, and take all up to the start of a session."""
-        return await self._events.take(seconds)
+    def _put(self, event: GatewayEvent | None) -> None:
+        """Queue an event, unless it means nothing to the bot."""
+        if event is not None:
+            self.events.put_nowait(event)
 
     def on_connect(self) -> None:
         """Queue the start of a session after IDENTIFY."""
@@ -95,7 +96,7 @@ class Gateway(ShardClient):
         self.forget_held_events()  # what was held is fetched from the channels
         self._current_session = SessionStarted(utcnow())
         _log.info("discord_session_began")
-        self._events.put(self._current_session)
+        self._put(self._current_session)
 
     def on_ready(self) -> None:
         self._connected = True
@@ -103,13 +104,13 @@ class Gateway(ShardClient):
 
     def on_resumed(self) -> None:
         self._connected = True
-        self._events.put(SessionResumed())
+        self._put(SessionResumed())
 
     def on_disconnect(self) -> None:
         self._connected = False
 
     def on_message(self, message: discord.Message) -> None:
-        self._events.put(self.read_message(message))
+        self._put(self.read_message(message))
 
     def read_message(self, message: discord.Message) -> Said | None:
         """Convert a new message, or one that was missed."""
@@ -130,7 +131,7 @@ class Gateway(ShardClient):
         edited = skip_unreadable(
             "EDIT", lambda: edit_to_incoming(message, self._bot, self._context.bot_id, thread)
         )
-        self._events.put(edited)
+        self._put(edited)
 
     def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
         self._put_deletion(deletion.channel_id, deletion.guild_id, {deletion.message_id})
@@ -146,12 +147,10 @@ class Gateway(ShardClient):
         for place in dict.fromkeys([channel_id, *threads]):
             channel = guild.get_channel_or_thread(place) if guild else None
             deleted = ids if place == channel_id else {place}
-            self._events.put(
-                deletion_to_incoming(place, deleted, channel, guild, self._context.bot_id)
-            )
+            self._put(deletion_to_incoming(place, deleted, channel, guild, self._context.bot_id))
 
     def on_guild_join(self, guild: discord.Guild) -> None:
-        self._events.put(guild_to_joined(guild, self._context.bot_id))
+        self._put(guild_to_joined(guild, self._context.bot_id))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
         """Queue the arrival in a server; after an outage Discord describes old ones as well."""
@@ -175,7 +174,7 @@ class Gateway(ShardClient):
         ):
             return None
         deferred = asyncio.get_running_loop().create_future()
-        self._events.put(CommandReceived(interaction, deferred))
+        self._put(CommandReceived(interaction, deferred))
         return deferred
 
     def on_interaction(self, interaction: discord.Interaction) -> None:
@@ -249,7 +248,7 @@ class Gateway(ShardClient):
         # The message of any other button is edited, which Discord refuses before this.
         if not is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
-        self._events.put(pressed)
+        self._put(pressed)
         if is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
 

@@ -49,6 +49,8 @@ _MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
 class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     """Guild channels, threads and direct messages of one bot user."""
 
+    name = "discord"
+
     def __init__(self, settings: DiscordSettings, context: PlatformContext) -> None:
         self._settings = settings
         self._context = context
@@ -63,11 +65,6 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         )
         self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by the shard's name
         self._rejection: str | None = None  # of the token, until one is accepted
-
-    @property
-    @override
-    def name(self) -> str:
-        return "discord"
 
     @property
     @override

@@ -18,6 +18,7 @@ from bot.platforms.discord.events import (
     GatewayEvent,
     SessionResumed,
     SessionStarted,
+    take_events,
 )
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import command_to_incoming
@@ -62,7 +63,7 @@ class MessageReceiver:
     async def run(self) -> None:
         """Run until cancelled; `PlatformFatal`: Discord does not accept this bot any more."""
         while True:
-            events = await self._gateway.events(_SECONDS_BETWEEN_SESSIONS)
+            events = await take_events(self._gateway.events, _SECONDS_BETWEEN_SESSIONS)
             if events and isinstance(events[-1], SessionStarted):
                 await self._store_events(events)
                 await self._catch_up(events[-1])

@@ -78,6 +78,8 @@ _decode_update = msgspec.json.Decoder(dict[str, Any]).decode
 class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     """One Telegram bot; close it after the last answer was sent."""
 
+    name = "telegram"
+
     def __init__(self, settings: TelegramSettings, context: PlatformContext) -> None:
         Update.model_rebuild()  # takes a tenth of a second, for which no message should wait
         self._context = context
@@ -97,11 +99,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self._has_conflict = False
         self._is_catching_up = True
         self._is_early = False  # whether the last poll ended long before its timeout
-
-    @property
-    @override
-    def name(self) -> str:
-        return "telegram"
 
     @property
     @override

@@ -48,7 +48,7 @@ class TerminalPlatform(LocalPlatform):
     `source` is a file descriptor; by default it reads standard input.
     """
 
-    kind = "terminal"
+    name = "terminal"
     account = "this terminal"
 
     def __init__(

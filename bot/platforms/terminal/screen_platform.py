@@ -47,7 +47,7 @@ class ScreenPlatform(LocalPlatform):
     What is entered during an answer waits; only /stop and Ctrl-C reach the answer.
     """
 
-    kind = "terminal"
+    name = "terminal"
     account = "this terminal"
 
     def __init__(
