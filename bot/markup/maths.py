@@ -80,7 +80,6 @@ class _Writer:
         return token
 
     def _argument(self, depth: int) -> str:
-        """Write the next group, or the next token if there is no group."""
         while self._at < len(self._tokens) and self._tokens[self._at].isspace():
             self._at += 1
         if self._at == len(self._tokens):

@@ -142,8 +142,6 @@ class _TextWriter:
         visible.sort(key=lambda one: (one.start, -one.end))
         return StyledText(text, tuple(visible))
 
-    # --- blocks ------------------------------------------------------------------------------
-
     def write_block(self, token: Token) -> None:
         match token.type:
             case "paragraph_open" | "heading_open" | "fence" | "hr" | "maths_block" | "table_open":
@@ -167,7 +165,6 @@ class _TextWriter:
                 pass
 
     def _begin_content(self, token: Token) -> None:
-        """Write a block of one token, or begin a block of several."""
         match token.type:
             case "heading_open":
                 self._begin(Style.BOLD)
@@ -200,7 +197,6 @@ class _TextWriter:
                 pass
 
     def _write_table(self, token: Token, table: _TableCells) -> None:
-        """Collect the cells of a table and write it at its end."""
         match token.type:
             case "tr_open":
                 table.rows.append([])
@@ -229,10 +225,7 @@ class _TextWriter:
             self._write(f"{indentation}  ")
 
     def _is_at_block_start(self) -> bool:
-        """Return whether a quote or a heading has just begun."""
         return bool(self._open) and self._open[-1].start == self._length
-
-    # --- lines -------------------------------------------------------------------------------
 
     def _write_inline(self, token: Token, *, is_first: bool) -> None:
         match token.type:
@@ -273,8 +266,6 @@ class _TextWriter:
         self._open.pop()
         if not is_shown and span.detail:
             self._write(f" ({span.detail})" if text.strip() else span.detail)
-
-    # --- spans -------------------------------------------------------------------------------
 
     def _write(self, text: str) -> None:
         self._pieces.append(text)

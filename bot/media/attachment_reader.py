@@ -92,8 +92,6 @@ class AttachmentReader:
 
 
 class _Reading:
-    """Collects the contents of one message's files."""
-
     def __init__(self, download: _Get, *, with_images: bool) -> None:
         self.images: list[Image] = []
         self.texts: list[AttachedText] = []
@@ -114,7 +112,6 @@ class _Reading:
                 self.unread.append(UnreadFile(item, why))
 
     async def _read_one(self, item: MediaItem, deadline: float, get: _Get) -> Text | None:
-        """Read one file; return why that is not possible."""
         if self._files_left == 0:
             return _TOO_MANY
         self._files_left -= 1

@@ -176,9 +176,6 @@ async def test_hostile_file_in_a_message_is_contained(title: str, given: Any) ->
     ]
 
 
-# --- pictures by their addresses ---------------------------------------------------------------
-
-
 class Web:
     """Gives files by their addresses, and records what was asked for."""
 

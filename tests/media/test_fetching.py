@@ -91,8 +91,6 @@ def replying(status: str, headers: Mapping[str, str], body: bytes = b"") -> Repl
     return reply
 
 
-# --- addresses ---------------------------------------------------------------------------------
-
 OURS = json.loads(Path(__file__).with_name("addresses.json").read_text("utf-8"))
 
 
@@ -148,9 +146,6 @@ def test_server_on_the_internet_is_public(address: str) -> None:
 )
 def test_address_is_asked_in_one_form(address: str, asked: str) -> None:
     assert parse_public_url(address).geturl() == asked
-
-
-# --- responses ---------------------------------------------------------------------------------
 
 
 async def check_response_is_bounded(canary: Canary, given: Mapping[str, Any]) -> None:

@@ -202,7 +202,6 @@ def _matches(theirs: object, ours: object) -> bool:
 
 
 def _parts(interaction: discord.Interaction) -> tuple[str, str | None, list[dict[str, Any]]]:
-    """Return the name of a command, its action, and its options."""
     data = data_of(interaction)
     options: list[dict[str, Any]] = data.get("options") or []
     for option in options:

@@ -204,7 +204,6 @@ class Gateway(ShardClient):
             self._unsettled.pop(interaction.id, None)
 
     async def _take_interaction(self, interaction: discord.Interaction) -> None:
-        """Answer an interaction that is not a command."""
         context, menu = self._context, self._context.message_commands
         is_form = is_form_of_menu(interaction, menu)
         if is_form or interaction.type is discord.InteractionType.component:
@@ -226,7 +225,6 @@ class Gateway(ShardClient):
     async def _open_form(
         self, interaction: discord.Interaction, form_id: str, form: EditableText
     ) -> None:
-        """Show a form, or tell the person privately why not."""
         refusal = form.too_long if len(form.text) > MAX_FORM_CHARS else form.refusal
         if refusal:
             await self._respond_alone(interaction, refusal)
@@ -287,5 +285,4 @@ class Gateway(ShardClient):
 
 
 def _is_answerable(interaction: discord.Interaction) -> bool:
-    """Return whether there is a channel and a user to answer."""
     return interaction.channel_id is not None and interaction.user is not MISSING

@@ -268,8 +268,6 @@ def _mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
     )
 
 
-# --- attachments -----------------------------------------------------------------------------
-
 _KINDS = {"image": MediaKind.IMAGE, "video": MediaKind.VIDEO, "audio": MediaKind.AUDIO}
 """By the main type of a file's content."""
 _PREVIEWS = frozenset({"article", "gifv", "image", "link", "video"})
@@ -302,7 +300,6 @@ def _forwarded_text(message: discord.Message) -> str:
 
 
 def _whole_text(message: discord.Message, content: str) -> str:
-    """Return the text of a message with its poll and, of a bot, its embeds."""
     is_by_bot = message.author.bot or message.webhook_id is not None
     # The embeds of people are previews of links.
     texts = _content_texts(message, content) if is_by_bot else [content]
@@ -348,7 +345,6 @@ def _component_texts(component: object) -> Iterator[str]:
 
 
 def _poll_text(poll: discord.Poll) -> str:
-    """Return a poll's question with its options, and votes if they are known."""
     heading = f"[{'closed poll' if poll.is_finalized() else 'poll'}] {poll.question}"
     votes = {one.id: f": {one.vote_count}" if poll.total_votes else "" for one in poll.answers}
     return _joined([heading, *(f"- {one.text}{votes[one.id]}" for one in poll.answers)])
@@ -363,9 +359,6 @@ def _file_kind(file: discord.Attachment) -> MediaKind:
         return MediaKind.VOICE
     main_type = (file.content_type or "").partition("/")[0]
     return _KINDS.get(main_type, MediaKind.FILE)
-
-
-# --- wake reasons and references -------------------------------------------------------------
 
 
 def _wake_reason(

@@ -48,7 +48,6 @@ def to_dialect(source: str) -> str:
 
 
 def _rewritten_blocks(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Yield the blocks that may have to be rewritten, in order."""
     kinds = {"table_open", "maths_block", "hr", "fence", "heading_open", "inline"}
     return (token for token in tokens if token.type in kinds and token.map)
 
@@ -89,7 +88,6 @@ def _bold_heading(found: re.Match[str]) -> str:
 
 
 def _write_text(text: str) -> str:
-    """Rewrite a paragraph outside of its code."""
     text = _TASK.sub(_write_task, text)
     pieces, position = [], 0
     for code in _INLINE_CODE.finditer(text):
@@ -120,5 +118,4 @@ def _write_formulas(text: str) -> str:
 
 
 def _quoted(formula: str) -> str:
-    """Return a formula as code if Discord would take part of it for markup."""
     return f"`{formula}`" if _MARKS.search(formula) and "`" not in formula else formula

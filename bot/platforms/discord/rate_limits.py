@@ -37,7 +37,6 @@ class RateLimitBucket:
         return max(wait, self._seconds_until_fewer_sent(now))
 
     def _seconds_until_fewer_sent(self, now: float) -> float:
-        """Seconds until fewer requests than the limit were sent in the last window's length."""
         if len(self._sent) < self._limit:
             return 0.0
         return max(0.0, self._sent[-int(self._limit)] + self._window_seconds - now)

@@ -153,7 +153,6 @@ class MessageReceiver:
                 return result
 
     async def _catch_up(self, session: SessionStarted) -> None:
-        """Fetch and store the messages between the last session and this one."""
         await session.guilds_known.wait()
         await self._load_cursors()
         missing = dict(self._channels_to_read(session.at))

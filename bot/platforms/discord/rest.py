@@ -292,8 +292,6 @@ class _RestRequest:
 
 
 class _Refusal(msgspec.Struct):
-    """The body of an error response."""
-
     code: int = 0
     message: str = ""
     errors: Any = None

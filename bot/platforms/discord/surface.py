@@ -144,7 +144,6 @@ class DiscordSurface(Surface, BucketSurface):
         return await self._send_to_channel(message)
 
     async def _send_to_thread(self, message: OutgoingMessage, thread: MessageThread) -> str | None:
-        """Send a message to a thread; return None if that was refused."""
         channel = message.address.chat
         opened = await self._threads.open(channel, thread)
         if opened is None:
@@ -245,7 +244,6 @@ class DiscordSurface(Surface, BucketSurface):
         )
 
     async def _speakers(self, message: OutgoingMessage) -> Set[str]:
-        """Return the ids of the bot and of the webhooks that may have sent a message."""
         bot_id = (await self._rest.bot_user()).id
         await self._webhook_of(message.address, message.content.face)
         return {bot_id, *self._webhooks.ids}

@@ -325,9 +325,6 @@ def _is_admin_in(chat: Chat) -> bool | None:
     return True if chat.type == ChatType.PRIVATE else None
 
 
-# --- quotes, mentions, commands --------------------------------------------------------------
-
-
 def _quote(message: Message, bot: User) -> Quote | None:
     answered = message.reply_to_message
     # Every message in a topic "replies" to the service message that opened the topic.
@@ -474,7 +471,6 @@ def with_addresses(text: str, entities: Sequence[MessageEntity] | None) -> str:
 
 
 def _poll_text(poll: Poll) -> str:
-    """Return a poll's question with its options, and votes if the bot sees them."""
     heading = f"[{'closed poll' if poll.is_closed else 'poll'}] {poll.question}"
     votes = [f": {one.voter_count}" if poll.total_voter_count else "" for one in poll.options]
     options = (f"- {one.text}{count}" for one, count in zip(poll.options, votes, strict=True))

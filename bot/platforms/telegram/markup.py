@@ -114,7 +114,6 @@ def _without_mentions(styled: StyledText) -> StyledText:
 
 
 def _around(span: StyledSpan, start: int, end: int) -> Iterator[StyledSpan]:
-    """Yield the parts of a span outside of a piece of code."""
     if span.style not in EMPHASIS or span.end <= start or end <= span.start:
         yield span
         return

@@ -123,8 +123,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         await cancel_and_wait(self._acknowledging)
         await self._api.close()
 
-    # --- receiving ---------------------------------------------------------------------------
-
     @override
     async def run(self, intake: Intake) -> None:
         self._bot = bot = await self._until_answered(lambda: self._api.call(GetMe()))
@@ -158,8 +156,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 await asyncio.sleep(_GATHERING_SECONDS)
         finally:
             await cancel_and_wait(self._acknowledging)
-
-    # --- receiving by a webhook --------------------------------------------------------------
 
     @property
     @override
@@ -227,8 +223,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         incomings = self._with_late_marked(self._chats.to_first(incomings))
         await self._take(incomings, cursors, intake.receive)
         return True
-
-    # --- updates -----------------------------------------------------------------------------
 
     def _with_late_marked(self, incomings: Sequence[Incoming]) -> list[Incoming]:
         oldest = self._clock.now() - self._context.answerable_seconds
@@ -308,7 +302,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 return
 
     async def _until_answered(self, call: Callable[[], Awaitable[Response]]) -> Response:
-        """Repeat a call until Telegram answers and accepts the token."""
         tries = 0
         while True:
             try:
@@ -340,8 +333,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             else:
                 _log.warning("telegram_disconnected", reason=reason)
         self._connection_error, self._has_conflict = reason, has_conflict
-
-    # --- people and files --------------------------------------------------------------------
 
     @override
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:

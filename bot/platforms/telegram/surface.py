@@ -166,7 +166,6 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _search(
         self, message: OutgoingMessage, chat: int, after: int, known: Set[int]
     ) -> int | None:
-        """Probe unknown ids after this one."""
         search = (chat, message.nonce)
         candidate = max(after, self._searched.get(search, 0))
         probes = gap = 0

@@ -173,8 +173,6 @@ class ChatScreen:
         buffer.history = open_history(file, os.O_TRUNC)
         buffer.reset(buffer.document)
 
-    # --- what is shown --------------------------------------------------------------------------
-
     def _message(self) -> StyleAndTextTuples:
         columns = self.columns
         waiting = [_cropped(f"⏎ {line}", columns) for line in self._waiting]
@@ -200,8 +198,6 @@ class ChatScreen:
         frame = _SPINNER[int(seconds / _SPINNER_SECONDS) % len(_SPINNER)]
         told = translatable("reading … {seconds} s (Ctrl-C stops)", seconds=f"{seconds:.0f}")
         return f"{frame} {translate(told, self._language)}"
-
-    # --- keys -----------------------------------------------------------------------------------
 
     def _writes_command(self) -> bool:
         return self._session.default_buffer.text.startswith("/")

@@ -270,9 +270,6 @@ async def test_messages_without_author_or_content_are_dropped(
     assert cache.receive(**fields) is None
 
 
-# --- attachments and other events ------------------------------------------------------------
-
-
 async def test_message_without_text_keeps_its_attachments(cache: CachedGuild) -> None:
     notes = {"id": "2", "filename": "notes.txt", "size": 8, "url": "u2", "proxy_url": "p"}
     cat = {**notes, "filename": "cat.png", "size": 9, "url": "u1", "content_type": "image/png"}

@@ -197,9 +197,6 @@ async def test_end_of_a_connection_says_whether_it_is_resumed(
         assert sent.closed
 
 
-# --- what is used and not listed ---------------------------------------------------------------
-
-
 def _sources() -> Iterator[tuple[str, ast.AST]]:
     for file in sorted(Path(internals.__file__).parent.rglob("*.py")):
         yield file.stem, ast.parse(file.read_text(encoding="utf-8"))

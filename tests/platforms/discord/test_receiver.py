@@ -434,9 +434,6 @@ async def test_edits_and_deletions_of_people_are_received_in_order(
     assert len(purged.message_ids) == 2
 
 
-# --- what was said before ----------------------------------------------------------------------
-
-
 async def test_only_what_waited_too_long_before_a_start_is_late(
     server: Server, wire: SimWire, intake: FakeIntake
 ) -> None:

@@ -295,9 +295,6 @@ async def test_server_is_an_arrival_only_where_the_bot_is_new(chat: Chat) -> Non
     assert (joined.address, joined.at.isoformat()) == (chat.address, joined_at)
 
 
-# --- native commands -------------------------------------------------------------------------
-
-
 async def test_commands_are_registered_only_when_they_changed(chat: Chat) -> None:
     registered = chat.requests("PUT", "/commands")
     async with running(platform_for(chat.wire), FakeIntake()):

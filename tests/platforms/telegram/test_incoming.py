@@ -203,9 +203,6 @@ def test_poll_is_read_with_its_options(asked: dict[str, Any], text: str) -> None
     assert answered.quote.text == text
 
 
-# --- mentions --------------------------------------------------------------------------------
-
-
 @given(before=texts, after=texts)
 def test_mention_wakes_after_any_text(before: str, after: str) -> None:
     text = f"x{before} @Nova_Bot {after}"
@@ -263,9 +260,6 @@ def test_what_does_not_name_the_bot_does_not_wake(fields: dict[str, Any]) -> Non
     assert convert(**fields).wake is None
 
 
-# --- commands --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("word", ["/preset", "/preset@nova_bot", "/preset@NOVA_bot"])
 @pytest.mark.parametrize("chat", [GROUP, PRIVATE], ids=["group", "private"])
 def test_command_with_or_without_this_bots_name_wakes(word: str, chat: dict[str, object]) -> None:
@@ -279,9 +273,6 @@ def test_command_for_another_bot_does_not_wake() -> None:
     marks = [entity("bot_command", text, "/preset@other_bot")]
     incoming = convert(text, entities=marks, reply_to_message=bot_message())
     assert (incoming.wake, incoming.text) == (None, text)
-
-
-# --- replies and quotes ----------------------------------------------------------------------
 
 
 def bot_message(**more: object) -> dict[str, object]:
@@ -306,9 +297,6 @@ def test_message_in_a_topic_opened_by_the_bot_is_not_a_reply() -> None:
     opening = bot_message(forum_topic_created={"name": "T", "icon_color": 1})
     incoming = convert("hi", reply_to_message=opening, message_thread_id=40, is_topic_message=True)
     assert (incoming.wake, incoming.quote) == (None, None)
-
-
-# --- who it was ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -361,8 +349,6 @@ def test_forwarded_message_calls_nobody_and_runs_no_command() -> None:
         said = convert(text, entities=entities, forward_origin=origin)
         assert (said.wake, said.own_text) == (None, "")
 
-
-# --- attachments and other events ------------------------------------------------------------
 
 FILE = {"file_id": "F1", "file_unique_id": "Q1", "file_size": 2000}
 SQUARE = {**FILE, "width": 90, "height": 90}

@@ -340,9 +340,6 @@ async def test_wrong_token_is_named_without_its_text(
     assert "canary" not in f"{logs} {bot.connection_error}"
 
 
-# --- the menu --------------------------------------------------------------------------------
-
-
 async def test_commands_are_registered_once(rig: Rig) -> None:
     for _ in range(2):
         async with rig.running():
@@ -389,9 +386,6 @@ def test_commands_are_described_in_chinese_and_without_markup() -> None:
     marked, long = to_bot_commands(specs)
     assert marked.description == "begin; /new 2 with another greeting"
     assert len(long.description) == 256
-
-
-# --- permissions -------------------------------------------------------------------------
 
 
 @pytest.fixture

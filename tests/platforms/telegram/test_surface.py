@@ -54,9 +54,6 @@ async def send(
     return await surface.send(OutgoingMessage(at, MessageContent(text), nonce="n", reply_to=to))
 
 
-# --- pings -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("title", "given"),
     with_ours(
@@ -102,9 +99,6 @@ async def test_hostile_markup_is_sent_as_it_reads(rig: Rig, surface: Surface) ->
             assert shown == plain_text(part)
             assert not {one["type"] for one in entities} & {"text_mention", "mention", "url"}
             assert all(one["offset"] + one["length"] <= 4096 for one in entities)
-
-
-# --- requests --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("file", [None, FILE])
@@ -214,9 +208,6 @@ async def test_group_that_became_a_supergroup_is_followed(rig: Rig, surface: Sur
     assert rig.telegram.texts(GROUP) == ["before"]
 
 
-# --- errors -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("fault", "meaning"),
     [
@@ -269,9 +260,6 @@ async def test_refused_link_leaves_the_other_formatting(rig: Rig, surface: Surfa
     assert [one["type"] for one in refused["entities"]] == ["bold", "text_link", "italic"]
     assert [one["type"] for one in sent["entities"]] == ["bold", "italic"]
     assert sent["text"] == "bold here (http://localhost/a) and there"
-
-
-# --- find ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at", [PRIVATE_CHAT, GROUP_CHAT], ids=["private", "group"])

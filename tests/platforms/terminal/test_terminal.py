@@ -73,9 +73,6 @@ def surface() -> tuple[TerminalSurface, io.StringIO]:
     return TerminalSurface(screen, "run"), screen
 
 
-# --- input -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
@@ -131,9 +128,6 @@ async def test_long_lines_and_invalid_bytes_are_read(tmp_path: Path) -> None:
 
     assert [len(line) for line in lines_read] == [1_000_000, 2]
     assert lines_read[1] == "\ufffd\ufffd"
-
-
-# --- output ----------------------------------------------------------------------------------
 
 
 async def test_edit_prints_what_it_adds_or_the_changed_message() -> None:
