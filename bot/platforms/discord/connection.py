@@ -14,14 +14,7 @@ import discord
 import structlog
 from typing_extensions import override
 
-from bot.errors import (
-    PlatformError,
-    PlatformFatal,
-    RateLimited,
-    Refused,
-    TokenRejected,
-    Unreachable,
-)
+from bot import errors
 from bot.platforms.discord.internals import (
     DiscordClient,
     RawEvent,
@@ -92,7 +85,7 @@ class ShardClient(DiscordClient):
                     raise _close_reason(error.code) from error
                 if self.ws is None and not (session and session.resume_url):
                     reason = str(error) or type(error).__name__
-                    raise Unreachable(
+                    raise errors.Unreachable(
                         translatable(
                             "the Discord gateway cannot be reached ({reason})", reason=reason
                         )
@@ -183,11 +176,11 @@ class ShardClient(DiscordClient):
         while True:
             try:
                 return await request()
-            except (Refused, PlatformFatal):
+            except (errors.Refused, errors.PlatformFatal):
                 raise
-            except RateLimited as limited:
+            except errors.RateLimited as limited:
                 await self._clock.sleep(limited.retry_after_seconds)
-            except PlatformError:
+            except errors.PlatformError:
                 await self._clock.sleep(_ASK_AGAIN_SECONDS)
 
     async def _load_guild(self, guild_id: int) -> None:
@@ -200,7 +193,7 @@ class ShardClient(DiscordClient):
             guild = await self.until_answered(lambda: fetch("", dict[str, Any]))
             channels = await self.until_answered(lambda: fetch("/channels", list[Any]))
             threads = await self.until_answered(lambda: fetch("/threads/active", dict[str, Any]))
-        except (Refused, PlatformFatal) as error:
+        except (errors.Refused, errors.PlatformFatal) as error:
             _log.warning("discord_guild_not_loaded", guild=guild_id, reason=str(error))
             return
         if self.get_guild(guild_id) is None:
@@ -220,22 +213,22 @@ def _guild_id(event: Any) -> int:
     return where.id if where is not None else getattr(message.channel, "guild_id", None) or 0
 
 
-def _close_reason(code: int) -> PlatformError:
+def _close_reason(code: int) -> errors.PlatformError:
     match code:
         case 4004:
-            return TokenRejected(BOT_REJECTED)
+            return errors.TokenRejected(BOT_REJECTED)
         case 4011:
-            return PlatformFatal(
+            return errors.PlatformFatal(
                 "this bot is in too many Discord servers for this number of shards; raise or unset"
                 " TROUPE_DISCORD__SHARDS"
             )
         case 4014:
-            return PlatformFatal(
+            return errors.PlatformFatal(
                 "Discord does not let this bot read messages; enable Bot > Message Content"
                 " Intent in the developer portal"
             )
         case _:
-            return Unreachable(f"the Discord gateway closed the connection with {code}")
+            return errors.Unreachable(f"the Discord gateway closed the connection with {code}")
 
 
 def _ignore(_event: str, *_args: object) -> None:

@@ -11,20 +11,8 @@ import msgspec
 import structlog
 from aiohttp import FormData
 
-from bot import __version__
+from bot import __version__, errors
 from bot.chat.outgoing import Attachment
-from bot.errors import (
-    ContentRefused,
-    MessageNotFound,
-    OutcomeUnknown,
-    PlatformError,
-    PlatformFatal,
-    RateLimited,
-    Refused,
-    TokenRejected,
-    Unreachable,
-    WordsRefused,
-)
 from bot.platforms.discord.rate_limits import BucketLimits, RateLimitBucket
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
 from bot.platforms.tokens import BotToken
@@ -49,52 +37,52 @@ _JSON = "application/json"
 _log = structlog.get_logger(__name__)
 
 
-class WebhookNotFound(Refused):
+class WebhookNotFound(errors.Refused):
     """The webhook was deleted, or the token of a response to a command has expired."""
 
 
-class ChannelNotFound(Refused):
+class ChannelNotFound(errors.Refused):
     """The channel or thread does not exist."""
 
 
-class ThreadExists(Refused):
+class ThreadExists(errors.Refused):
     """The message has a thread already."""
 
 
-class AlreadyAcknowledged(Refused):
+class AlreadyAcknowledged(errors.Refused):
     """The interaction has a response already."""
 
 
-_BY_CODE: Mapping[int, type[Refused]] = {
+_BY_CODE: Mapping[int, type[errors.Refused]] = {
     10003: ChannelNotFound,
-    10008: MessageNotFound,
+    10008: errors.MessageNotFound,
     10015: WebhookNotFound,
     40060: AlreadyAcknowledged,
     50027: WebhookNotFound,  # its token is unknown
     160004: ThreadExists,
-    200000: WordsRefused,  # by AutoMod, in a message
-    200001: WordsRefused,  # in a title
+    200000: errors.WordsRefused,  # by AutoMod, in a message
+    200001: errors.WordsRefused,  # in a title
 }
 
 
 def translate_refusal(
     status: int, code: int, text: str, retry_after: str | None = None
-) -> PlatformError:
+) -> errors.PlatformError:
     """Return the error that a response means; `code` is Discord's own, 0 if there is none."""
     answer = f"Discord answered {status} ({code}): {text}"
     if code in _BY_CODE:
         return _BY_CODE[code](answer)
     match status:
         case 400 if code not in _THREAD_CLOSED:
-            return ContentRefused(answer)
+            return errors.ContentRefused(answer)
         case 401:
-            return TokenRejected(BOT_REJECTED)
+            return errors.TokenRejected(BOT_REJECTED)
         case 429:
-            return RateLimited(_seconds(retry_after), "bot")  # something in front of Discord
+            return errors.RateLimited(_seconds(retry_after), "bot")  # something in front of Discord
         case _ if status >= 500:
-            return OutcomeUnknown(answer)
+            return errors.OutcomeUnknown(answer)
         case _:
-            return Refused(answer)
+            return errors.Refused(answer)
 
 
 def _seconds(retry_after: str | None) -> float:
@@ -156,7 +144,7 @@ class RestClient:
         token = self._newest_token()
         try:
             return await self._send(request, token)
-        except TokenRejected:
+        except errors.TokenRejected:
             newer = self._newest_token(at_once=True)
             if newer == token:
                 raise
@@ -174,9 +162,9 @@ class RestClient:
     def _newest_token(self, *, at_once: bool = False) -> str:
         token = self._token.read(at_once=at_once)
         if not token:
-            raise PlatformFatal("Discord needs a bot token; set TROUPE_DISCORD__TOKEN")
+            raise errors.PlatformFatal("Discord needs a bot token; set TROUPE_DISCORD__TOKEN")
         if not _TOKEN.fullmatch(token):
-            raise TokenRejected(BOT_REJECTED)
+            raise errors.TokenRejected(BOT_REJECTED)
         return token
 
     async def _send(self, request: "_RestRequest", token: str) -> bytes:
@@ -203,7 +191,7 @@ class RestClient:
             else:
                 bucket.block(now + seconds)
             if not request.endpoint.waits:
-                raise RateLimited(seconds, "bot" if is_global else "route")
+                raise errors.RateLimited(seconds, "bot" if is_global else "route")
 
     async def _wait_for_turn(self, request: "_RestRequest") -> RateLimitBucket:
         """Wait until Discord accepts this request; raise `RateLimited` if that takes too long."""
@@ -216,7 +204,7 @@ class RestClient:
                 wait = self._limits.seconds_until_free(bucket, now)
             # Also after a suspension: the outbox has moved on.
             if wait > _MAX_WAIT_SECONDS or now + wait > request.deadline:
-                raise RateLimited(wait, self._limits.refused_scope(bucket, now))
+                raise errors.RateLimited(wait, self._limits.refused_scope(bucket, now))
             if wait <= 0:
                 bucket.take(now)
                 return bucket
@@ -236,13 +224,13 @@ class RestClient:
                 return response, await response.read_all(request.deadline, _MAX_RESPONSE_BYTES)
         except ConnectionFailed as error:
             if error.sent:
-                raise OutcomeUnknown(f"the answer of Discord was lost: {error}") from None
-            raise Unreachable(
+                raise errors.OutcomeUnknown(f"the answer of Discord was lost: {error}") from None
+            raise errors.Unreachable(
                 translatable("{name} cannot be reached: {reason}", name="Discord", reason=error)
             ) from None
         except TimeoutError:
             seconds = f"{_REQUEST_SECONDS:g}"
-            raise OutcomeUnknown(
+            raise errors.OutcomeUnknown(
                 translatable(
                     "{name} did not answer within {seconds} s", name="Discord", seconds=seconds
                 )
@@ -276,7 +264,9 @@ def decode_response(response: bytes, returns: type[Decoded]) -> Decoded:
     try:
         return msgspec.json.decode(response, type=returns)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise OutcomeUnknown("Discord's response cannot be read (a page of a proxy?)") from None
+        raise errors.OutcomeUnknown(
+            "Discord's response cannot be read (a page of a proxy?)"
+        ) from None
 
 
 @value_class

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from typing_extensions import override
 
+from bot import errors
 from bot.chat.incoming import Address
 from bot.chat.outgoing import (
     Attachment,
@@ -23,14 +24,6 @@ from bot.chat.outgoing import (
     OutgoingMessage,
 )
 from bot.chat.rate import CallWindow
-from bot.errors import (
-    ContentRefused,
-    MessageNotFound,
-    OutcomeUnknown,
-    Refused,
-    ResponseRefused,
-    Unreachable,
-)
 from bot.platforms.discord.channels import (
     AnswerThreads,
     ChannelWebhook,
@@ -151,9 +144,9 @@ class DiscordSurface(Surface, BucketSurface):
         there = replace(message.address, chat=opened)
         try:
             sent = await self._send_to_channel(replace(message, address=there, reply_to=None))
-        except (ContentRefused, MessageNotFound):
+        except (errors.ContentRefused, errors.MessageNotFound):
             raise
-        except Refused as error:  # no right to write in threads, or it was locked or deleted
+        except errors.Refused as error:  # no right to write in threads, or it was locked or deleted
             self._threads.refuse(channel, str(error))
             return None
         return id_in_thread(opened, sent)
@@ -189,21 +182,21 @@ class DiscordSurface(Surface, BucketSurface):
             return
         try:
             await self._rest.call(_EDIT, address.chat, message_id, body=_render_own(content))
-        except (MessageNotFound, ContentRefused):
+        except (errors.MessageNotFound, errors.ContentRefused):
             raise
-        except Refused:  # a webhook sent it: the answer had a face
+        except errors.Refused:  # a webhook sent it: the answer had a face
             if not await self._edit_spoken(address, message_id, content):
                 raise
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
         chat, message_id = locate(address, message_id)
-        with contextlib.suppress(MessageNotFound):
+        with contextlib.suppress(errors.MessageNotFound):
             try:
                 await self._rest.call(_DELETE, chat, message_id)
-            except MessageNotFound:
+            except errors.MessageNotFound:
                 raise
-            except Refused:  # a webhook sent it, and the bot may not manage messages
+            except errors.Refused:  # a webhook sent it, and the bot may not manage messages
                 webhook = await self._webhooks.find(chat)
                 if webhook is None:
                     raise
@@ -239,7 +232,7 @@ class DiscordSurface(Surface, BucketSurface):
             if len(page) < _PAGE_SIZE or newest is None:
                 return None
             newest = page[-1].id
-        raise OutcomeUnknown(
+        raise errors.OutcomeUnknown(
             f"more than {_MAX_PAGES * _PAGE_SIZE} messages came after the one to find"
         )
 
@@ -268,7 +261,7 @@ class DiscordSurface(Surface, BucketSurface):
             )
         except WebhookNotFound as error:  # somebody deleted it: the next attempt makes another
             self._webhooks.forget(message.address.chat)
-            raise Unreachable(str(error)) from None
+            raise errors.Unreachable(str(error)) from None
         return _message_id(sent)
 
     async def _edit_spoken(
@@ -282,7 +275,7 @@ class DiscordSurface(Surface, BucketSurface):
         body = _render(content, content.text)
         try:
             await self._rest.call(_EDIT_SPOKEN, *ids, body=body, query=webhook.query)
-        except MessageNotFound:
+        except errors.MessageNotFound:
             return False
         except WebhookNotFound:
             self._webhooks.forget(address.chat)
@@ -307,12 +300,12 @@ class DiscordSurface(Surface, BucketSurface):
         body = _render_own(content)
         try:
             sent = await self._rest.call(_RESPOND, application, token, body=body, file=file)
-        except ContentRefused:
+        except errors.ContentRefused:
             raise
-        except Refused as error:
+        except errors.Refused as error:
             if file is not None:
                 raise
-            raise ResponseRefused(str(error)) from None
+            raise errors.ResponseRefused(str(error)) from None
         return _message_id(sent)
 
 

@@ -19,17 +19,7 @@ from aiohttp import FormData
 from pydantic import BaseModel
 from typing_extensions import override
 
-from bot.errors import (
-    ContentRefused,
-    MessageNotFound,
-    OutcomeUnknown,
-    PlatformError,
-    RateLimited,
-    Refused,
-    SettingsError,
-    TokenRejected,
-    Unreachable,
-)
+from bot import errors
 from bot.platforms.file_download import download_file
 from bot.platforms.telegram.model_building import build_response_type
 from bot.platforms.telegram.settings import TelegramSettings
@@ -58,23 +48,23 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # 100 updates, each with a long message and its quotation
 
 
-class ReplyNotFound(Refused):
+class ReplyNotFound(errors.Refused):
     """The message to reply to no longer exists."""
 
 
-class NoSuchMember(Refused):
+class NoSuchMember(errors.Refused):
     """The person is not in the chat, or unknown to Telegram."""
 
 
-class NotModified(Refused):
+class NotModified(errors.Refused):
     """The message has this text already."""
 
 
-class NotEditable(Refused):
+class NotEditable(errors.Refused):
     """The message is somebody else's, or has no text to edit."""
 
 
-class ChatMoved(Refused):
+class ChatMoved(errors.Refused):
     """The group became a supergroup, which has another id."""
 
     def __init__(self, chat: int) -> None:
@@ -82,18 +72,18 @@ class ChatMoved(Refused):
         self.chat = chat
 
 
-class PollingConflict(Unreachable):
+class PollingConflict(errors.Unreachable):
     """Another process polls with this token, or a webhook is set."""
 
 
-_REFUSALS: Mapping[str, type[Refused]] = {
+_REFUSALS: Mapping[str, type[errors.Refused]] = {
     "message is not modified": NotModified,
     "message to be replied not found": ReplyNotFound,
     "reply message not found": ReplyNotFound,
     "reply_message_id": ReplyNotFound,
-    "message to edit not found": MessageNotFound,
-    "message to delete not found": MessageNotFound,
-    "message_id_invalid": MessageNotFound,
+    "message to edit not found": errors.MessageNotFound,
+    "message to delete not found": errors.MessageNotFound,
+    "message_id_invalid": errors.MessageNotFound,
     "message can't be edited": NotEditable,
     "no text in the message to edit": NotEditable,
     "no caption in the message to edit": NotEditable,
@@ -109,7 +99,9 @@ class BotApi:
 
     def __init__(self, settings: TelegramSettings, clock: Clock) -> None:
         if settings.token is None:
-            raise SettingsError("TROUPE_TELEGRAM__TOKEN is not set; get a token from @BotFather")
+            raise errors.SettingsError(
+                "TROUPE_TELEGRAM__TOKEN is not set; get a token from @BotFather"
+            )
         self.token = BotToken(settings, clock)
         self._api_base = settings.api_base.rstrip("/")
         self._session = JsonSession(settings.api_base)
@@ -146,7 +138,7 @@ class BotApi:
         """
         path = (await self.call(GetFile(file_id=file_id))).file_path
         if path is None:
-            raise Refused("Telegram does not say where the file is")
+            raise errors.Refused("Telegram does not say where the file is")
         url = f"{self._api_base}/file/bot{self._bot.token}/{quote(path)}"
         try:
             return await download_file(url, max_bytes, _DOWNLOAD_SECONDS)
@@ -177,14 +169,14 @@ class BotApi:
         try:
             return Bot(token, session=self._session)
         except TokenValidationError:
-            raise SettingsError(
+            raise errors.SettingsError(
                 "TROUPE_TELEGRAM__TOKEN is not of the form 123456:ABC...; copy it from @BotFather"
             ) from None
 
 
-def token_refused() -> TokenRejected:
+def token_refused() -> errors.TokenRejected:
     """Return the error for a refused `getMe`: Telegram answers a malformed token by "Not Found"."""
-    return TokenRejected(
+    return errors.TokenRejected(
         translatable(
             "Telegram does not accept the bot's token; set TROUPE_TELEGRAM__TOKEN to the one that"
             " @BotFather shows"
@@ -192,24 +184,24 @@ def token_refused() -> TokenRejected:
     )
 
 
-def translate(error: Exception) -> PlatformError:
+def translate(error: Exception) -> errors.PlatformError:
     """Return the error for a failed call; of its text, only Telegram's description is kept."""
     match error:
         case exceptions.TelegramRetryAfter():
-            return RateLimited(error.retry_after)
+            return errors.RateLimited(error.retry_after)
         case exceptions.TelegramMigrateToChat():
             return ChatMoved(error.migrate_to_chat_id)
         case exceptions.TelegramUnauthorizedError():
             return token_refused()
         case exceptions.TelegramEntityTooLarge():
-            return Refused("Telegram refuses the request: it is too large")
+            return errors.Refused("Telegram refuses the request: it is too large")
         case ConnectionFailed():
             return _translate_lost(error)
         case TimeoutError():
-            return OutcomeUnknown("Telegram did not answer in time")
+            return errors.OutcomeUnknown("Telegram did not answer in time")
         case exceptions.TelegramServerError():
             message = f"Telegram has an internal error: {error.message}"
-            return OutcomeUnknown(message, is_over=error.message == _INTERNAL_ERROR)
+            return errors.OutcomeUnknown(message, is_over=error.message == _INTERNAL_ERROR)
         case exceptions.TelegramConflictError():
             return PollingConflict(
                 "another process polls with this bot's token; stop it, or use another bot"
@@ -217,29 +209,31 @@ def translate(error: Exception) -> PlatformError:
         case exceptions.TelegramAPIError():
             return _translate_refusal(error.message)
         case _:  # ClientDecodeError, UnicodeDecodeError
-            return OutcomeUnknown("Telegram's response cannot be read (an error page of a proxy?)")
+            return errors.OutcomeUnknown(
+                "Telegram's response cannot be read (an error page of a proxy?)"
+            )
 
 
-def _translate_lost(error: ConnectionFailed) -> PlatformError:
+def _translate_lost(error: ConnectionFailed) -> errors.PlatformError:
     if isinstance(error, InvalidAddress):
-        return Unreachable("TROUPE_TELEGRAM__API_BASE is not a valid URL")
+        return errors.Unreachable("TROUPE_TELEGRAM__API_BASE is not a valid URL")
     if error.sent:
-        return OutcomeUnknown(f"Telegram's response was cut off: {error}")
-    return Unreachable(
+        return errors.OutcomeUnknown(f"Telegram's response was cut off: {error}")
+    return errors.Unreachable(
         translatable("{name} cannot be reached: {reason}", name="Telegram", reason=error)
     )
 
 
-def _translate_refusal(description: str) -> PlatformError:
+def _translate_refusal(description: str) -> errors.PlatformError:
     lowered = description.lower()
     text = translatable("Telegram refuses: {refusal}", refusal=description)
     for reason, refusal in _REFUSALS.items():
         if reason in lowered:
             return refusal(text)
     if lowered.startswith("too many requests"):
-        return RateLimited(_DEFAULT_RETRY_SECONDS)
+        return errors.RateLimited(_DEFAULT_RETRY_SECONDS)
     is_content = any(reason in lowered for reason in _CONTENT_REASONS)
-    return ContentRefused(text) if is_content else Refused(text)
+    return errors.ContentRefused(text) if is_content else errors.Refused(text)
 
 
 class JsonSession(BaseSession):
@@ -373,7 +367,7 @@ def decode_result(result: msgspec.Raw, returns: type[T]) -> T:
     try:
         return msgspec.json.decode(result, type=returns)
     except msgspec.DecodeError:
-        raise OutcomeUnknown("Telegram's response cannot be read") from None
+        raise errors.OutcomeUnknown("Telegram's response cannot be read") from None
 
 
 def _to_plain(value: object) -> object:

@@ -19,16 +19,8 @@ from aiogram.types import Update, User
 from pydantic import SecretStr
 from typing_extensions import override
 
+from bot import errors
 from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
-from bot.errors import (
-    PlatformError,
-    RateLimited,
-    Refused,
-    StoreError,
-    TokenRejected,
-    TroupeError,
-    Unreachable,
-)
 from bot.platforms.receiving import mark_late, read_number
 from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram.api import (
@@ -114,7 +106,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def check(self) -> str:
         try:
             me = await self._api.call(GetMe())
-        except Refused:
+        except errors.Refused:
             raise token_refused() from None
         return f"@{me.username}, t.me/{me.username}"
 
@@ -194,9 +186,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                     drop_pending_updates=False,
                 )
             )
-        except Refused as error:  # for example, its servers cannot resolve the name
+        except errors.Refused as error:  # for example, its servers cannot resolve the name
             reason = f"{error}; check TROUPE_TELEGRAM__WEBHOOK_URL"
-            raise Unreachable(reason) from None
+            raise errors.Unreachable(reason) from None
 
     @override
     def admits_call(self, headers: Mapping[str, str]) -> bool:
@@ -257,7 +249,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 acknowledgement.text, acknowledgement.show_alert = words[:_MAX_ALERT_CHARS], True
             try:
                 await self._api.call(acknowledgement)
-            except PlatformError as error:
+            except errors.PlatformError as error:
                 _log.info("telegram_press_not_acknowledged", reason=str(error))
 
         task = asyncio.create_task(acknowledge())
@@ -294,7 +286,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         for tries in count():
             try:
                 await intake.receive(incomings, cursors)
-            except StoreError as error:
+            except errors.StoreError as error:
                 self._set_connection_error(f"messages cannot be stored: {error}")
                 await self._clock.sleep(_pause_seconds(error, tries))
             else:
@@ -306,11 +298,11 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         while True:
             try:
                 response = await call()
-            except TokenRejected as error:
+            except errors.TokenRejected as error:
                 await self._wait_for_token(error)
-            except Refused:
+            except errors.Refused:
                 await self._wait_for_token(token_refused())
-            except PlatformError as error:
+            except errors.PlatformError as error:
                 has_conflict = isinstance(error, PollingConflict)
                 POLLING_CONFLICTS.inc(has_conflict)
                 self._set_connection_error(str(error), has_conflict=has_conflict)
@@ -321,7 +313,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 self._set_connection_error(None)
                 return response
 
-    async def _wait_for_token(self, error: TokenRejected) -> None:
+    async def _wait_for_token(self, error: errors.TokenRejected) -> None:
         self._connection_error, self._has_conflict = str(error), False
         self._is_catching_up = True
         await self._api.token.wait_for_retry(self._api.used_token, error)
@@ -363,8 +355,8 @@ def offset_cursor(bot_id: str) -> str:
     return f"{source_name('telegram', bot_id)}:offset"
 
 
-def _pause_seconds(error: TroupeError, tries: int) -> float:
-    if isinstance(error, RateLimited):
+def _pause_seconds(error: errors.TroupeError, tries: int) -> float:
+    if isinstance(error, errors.RateLimited):
         return error.retry_after_seconds
     has_conflict = isinstance(error, PollingConflict)
     longest = _MAX_CONFLICT_PAUSE_SECONDS if has_conflict else _MAX_PAUSE_SECONDS
