@@ -51,13 +51,6 @@ def to_message_payload(spec: MessageCommandSpec) -> dict[str, Any]:
     }
 
 
-def commands_differ(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> bool:
-    """Compare our commands with Discord's, ignoring fields that Discord adds."""
-    known = {(one["type"], one["name"]): one for one in theirs}
-    offered = {(one["type"], one["name"]): one for one in ours}
-    return known.keys() != offered.keys() or not _matches(known, offered)
-
-
 def data_of(interaction: discord.Interaction) -> Mapping[str, Any]:
     return cast(Mapping[str, Any], interaction.data or {})
 
@@ -183,22 +176,6 @@ def _translations(text: str) -> dict[str, str]:
         for language, locales in LOCALES.items()
         for locale in locales
     }
-
-
-def _matches(theirs: object, ours: object) -> bool:
-    """Compare what we define; Discord may omit an empty list and False."""
-    match ours:
-        case dict():
-            return isinstance(theirs, Mapping) and all(
-                _matches(theirs.get(key), value) for key, value in ours.items()
-            )
-        case list():
-            listed = list(theirs) if isinstance(theirs, Sequence) else []
-            return len(listed) == len(ours) and all(map(_matches, listed, ours))
-        case False:
-            return not theirs
-        case _:
-            return theirs == ours
 
 
 def _parts(interaction: discord.Interaction) -> tuple[str, str | None, list[dict[str, Any]]]:

@@ -6,17 +6,19 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import reduce
+from hashlib import sha256
 from operator import or_
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import discord
+import msgspec
 import structlog
 from typing_extensions import override
 
 from bot.chat.incoming import Address, MediaItem, Request, Said, source_name
-from bot.errors import PlatformError, Refused, TokenRejected, Unreachable
-from bot.platforms.discord.commands import commands_differ, to_message_payload, to_payload
+from bot.errors import PlatformError, Refused, StoreError, TokenRejected, Unreachable
+from bot.platforms.discord.commands import to_message_payload, to_payload
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import message_to_said
 from bot.platforms.discord.internals import DiscordClient, skip_unreadable
@@ -40,7 +42,6 @@ _API_HOSTS = frozenset({"discord.com", "discordapp.com"})
 _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _DOWNLOAD_SECONDS = 20.0
 _OPEN_PRIVATE = RestEndpoint("POST", "/users/@me/channels", resource_ids=0)
-_COMMANDS = RestEndpoint("GET", "/applications/{}/commands")
 _REPLACE_COMMANDS = RestEndpoint("PUT", "/applications/{}/commands")
 _GUILD = RestEndpoint("GET", "/guilds/{}")
 _MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
@@ -123,7 +124,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         ) as gateway:
             await gateway.login(token)
             if which.number == 0:
-                await self._register_commands(gateway)
+                await self._register_commands(str(gateway.application_id), intake)
             receiver = MessageReceiver(gateway, intake, self._context)
             self._running[shard], self._rejection = (gateway, receiver), None
             try:
@@ -211,21 +212,20 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         scope = next((scope for scope in incoming.scopes if scope.startswith(prefix)), None)
         return scope.removeprefix(prefix) if scope is not None else None
 
-    async def _register_commands(self, gateway: Gateway) -> None:
-        """Register our commands if Discord has others; a failure is only logged."""
+    async def _register_commands(self, application: str, intake: Intake) -> None:
+        """Register our commands if they have changed; a failure is only logged."""
         ours = [
             *(to_payload(spec) for spec in self._context.commands),
             *(to_message_payload(spec) for spec in self._context.message_commands),
         ]
-        application, whole = str(gateway.application_id), {"with_localizations": "true"}
+        cursor = f"{source_name('discord', self._bot_id)}:commands"
+        digest = sha256(msgspec.json.encode(ours)).hexdigest()
         try:
-            theirs = decode_response(
-                await self._rest.call(_COMMANDS, application, query=whole), list[dict[str, Any]]
-            )
-            if commands_differ(ours, theirs):
+            if (await intake.cursors(cursor)).get(cursor) != digest:
                 await self._rest.call(_REPLACE_COMMANDS, application, body=ours)
+                await intake.receive((), {cursor: digest})
                 _log.info("discord_commands_offered", commands=len(ours))
-        except PlatformError as error:
+        except (PlatformError, StoreError) as error:
             _log.warning("discord_commands_not_offered", reason=str(error))
 
 

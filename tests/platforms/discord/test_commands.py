@@ -1,13 +1,11 @@
 """Commands as Discord shows them."""
 
-from typing import Any
-
 import discord
 from inline_snapshot import snapshot
 
 from bot.chat.command import CommandOption, CommandSpec
 from bot.commands import handlers
-from bot.platforms.discord.commands import LOCALES, commands_differ, to_payload
+from bot.platforms.discord.commands import LOCALES, to_payload
 from bot.texts.text import LANGUAGES
 from tests.platforms.discord.conftest import COMMANDS
 
@@ -75,22 +73,3 @@ def test_descriptions_are_in_the_languages_of_the_service() -> None:
             described = {one["description"], *one["description_localizations"].values()}
             assert all(1 <= len(text) <= 100 for text in described)
             assert len(described) == 2, "English, and one Chinese text"
-
-
-def registered() -> list[dict[str, Any]]:
-    """What Discord gives back: its own additions are in, what is empty or false is left out."""
-    theirs = [to_payload(spec) for spec in COMMANDS]
-    for command in theirs:
-        command |= {"id": "7", "version": "8", "nsfw": False, "name_localizations": None}
-    del theirs[1]["options"]
-    del theirs[0]["options"][1]["options"]
-    return theirs
-
-
-def test_commands_differ_in_what_troupe_defines() -> None:
-    ours, changed = [to_payload(spec) for spec in COMMANDS], registered()
-    changed[0]["options"][0]["options"][0]["description"] = "another"
-    assert not commands_differ(ours, registered())
-    assert commands_differ(ours, changed)
-    assert commands_differ(ours, registered()[:1])
-    assert commands_differ(ours[:1], registered())

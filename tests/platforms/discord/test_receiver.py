@@ -3,8 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -16,7 +15,6 @@ from bot.chat.incoming import Deleted, Edited, Said, WakeReason
 from bot.errors import PlatformError, Unreachable
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.internals import skip_unreadable
-from bot.platforms.discord.platform import DiscordPlatform
 from tests.platforms.discord.conftest import closed_at_the_end, platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
 from tests.support.intake import FakeIntake
@@ -24,17 +22,16 @@ from tests.support.intake import FakeIntake
 pytestmark = pytest.mark.service
 
 
-@dataclass
 class Server:
-    """A guild with one channel and one member, Alice."""
+    """A guild with one channel and one member, Alice; a platform, and what it has received."""
 
-    wire: SimWire
-
-    def __post_init__(self) -> None:
-        self.guild = self.wire.guild("Guild")
+    def __init__(self, wire: SimWire) -> None:
+        self.wire = wire
+        self.guild = wire.guild("Guild")
         self.channel = self.guild.create_text_channel("general")
-        self.alice = self.wire.member(self.guild, "alice")
-        self.bot = self.wire.b.bot_user
+        self.alice = wire.member(self.guild, "alice")
+        self.bot = wire.b.bot_user
+        self.platform, self.intake = platform_for(wire), FakeIntake()
 
     def say(self, text: str, **more: Any) -> Any:
         return self.wire.say(self.alice, self.channel.id, text, **more)
@@ -44,25 +41,31 @@ class Server:
         direct = self.wire.b.get_dm_channel(self.alice.id)
         return self.wire.b.create_message(direct.id, self.alice.id, text)
 
+    def running(self) -> AbstractAsyncContextManager[None]:
+        return running(self.platform, self.intake)
+
+    async def receives(self, text: str) -> None:
+        await wait_until(lambda: text in self.intake.texts)
+
+    async def receive_first(self) -> None:
+        """Run the platform until it has received its first message."""
+        async with self.running():
+            self.say("before")
+            await self.receives("before")
+
+    @asynccontextmanager
+    async def catching_up(self) -> AsyncIterator[None]:
+        """Run a platform in a new session: missed messages are read from the channels."""
+        await self.wire.forget()
+        async with running(platform_for(self.wire), self.intake):
+            yield
+
 
 @pytest.fixture
-def server(wire: SimWire) -> Server:
-    return Server(wire)
-
-
-@pytest.fixture
-def intake() -> FakeIntake:
-    return FakeIntake()
-
-
-@pytest.fixture
-async def platform(wire: SimWire) -> AsyncIterator[DiscordPlatform]:
-    async with closed_at_the_end(platform_for(wire)) as platform:
-        yield platform
-
-
-def by_text(intake: FakeIntake) -> dict[str, Said]:
-    return {incoming.text: incoming for incoming in intake.received}
+async def server(wire: SimWire) -> AsyncIterator[Server]:
+    server = Server(wire)
+    async with closed_at_the_end(server.platform):
+        yield server
 
 
 async def purge(server: Server, *messages: int) -> None:
@@ -75,30 +78,13 @@ async def purge(server: Server, *messages: int) -> None:
             assert response.status == 204
 
 
-async def receive_first(server: Server, platform: DiscordPlatform, intake: FakeIntake) -> None:
-    """Run the platform until it has received its first message."""
-    async with running(platform, intake):
-        server.say("before")
-        await wait_until(lambda: intake.received)
-
-
-@asynccontextmanager
-async def catching_up(server: Server, intake: FakeIntake) -> AsyncIterator[None]:
-    """Run a platform in a new session: missed messages are read from the channels."""
-    await server.wire.forget()
-    async with running(platform_for(server.wire), intake):
-        yield
-
-
 def identify_count(wire: SimWire) -> int:
     return sum(name == "<op2" for _, name, _ in wire.events)
 
 
-async def test_messages_of_every_channel_type_are_received(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
+async def test_messages_of_every_channel_type_are_received(server: Server) -> None:
     thread = server.wire.b.create_thread(server.channel.id, "plans", owner_id=server.bot.id)
-    async with running(platform, intake):
+    async with server.running():
         asked = server.write("in private")
         server.say("near the bot")
         server.say(f"<@{server.bot.id}> to the bot")
@@ -106,149 +92,132 @@ async def test_messages_of_every_channel_type_are_received(
         reference = {"message_id": str(answer.id), "channel_id": str(server.channel.id)}
         server.say("a reply", reference=reference)
         server.wire.say(server.alice, thread.id, "in a thread")
-        await wait_until(lambda: len(intake.received) >= 5)
+        await wait_until(lambda: len(server.intake.received) >= 5)
 
-    received = by_text(intake)
-    assert intake.texts == ["in private", "near the bot", "to the bot", "a reply", "in a thread"]
-    assert [incoming.wake for incoming in intake.received] == [
-        WakeReason.DM,
-        None,
-        WakeReason.MENTION,
-        WakeReason.REPLY,
-        None,
-    ]
-    quote = received["a reply"].quote
+    received = server.intake.received
+    assert {one.text: one.wake for one in received} == {
+        "in private": WakeReason.DM,
+        "near the bot": None,
+        "to the bot": WakeReason.MENTION,
+        "a reply": WakeReason.REPLY,
+        "in a thread": None,
+    }
+    quote = received[3].quote
     assert quote is not None
     assert (quote.text, quote.is_ours) == ("an answer", True)
-    assert received["in a thread"].scopes == (
+    assert received[4].scopes == (
         f"discord:{thread.id}",
         f"discord:{server.channel.id}",
         f"discord:guild:{server.guild.id}",
     )
-    assert intake.stored[f"discord:channel {asked.channel_id}"] == f"{asked.id} 0"
+    assert server.intake.stored[f"discord:channel {asked.channel_id}"] == f"{asked.id} 0"
 
 
-async def test_messages_of_other_bots_are_dropped_and_have_no_cursor(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
+async def test_messages_of_other_bots_are_dropped_and_have_no_cursor(server: Server) -> None:
     other = server.wire.member(server.guild, "other", bot=True)
     bots = server.guild.create_text_channel("bots")
-    async with running(platform, intake):
+    async with server.running():
         server.wire.say(other, bots.id, f"<@{server.bot.id}> hello")
         server.say("a person")
-        await wait_until(lambda: intake.received)
-    assert intake.texts == ["a person"]
-    assert f"discord:channel {bots.id}" not in intake.stored
+        await wait_until(lambda: server.intake.received)
+    assert server.intake.texts == ["a person"]
+    assert f"discord:channel {bots.id}" not in server.intake.stored
 
 
-async def test_first_start_ignores_older_messages(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
+async def test_first_start_ignores_older_messages(server: Server) -> None:
     server.say("long ago")
-    async with running(platform, intake):
+    async with server.running():
         server.say("now")
-        await wait_until(lambda: intake.received)
-    assert intake.texts == ["now"]
-    assert "discord:0/1 connected" in intake.stored
+        await wait_until(lambda: server.intake.received)
+    assert server.intake.texts == ["now"]
+    assert "discord:0/1 connected" in server.intake.stored
 
 
-async def test_missed_messages_are_received_before_live_ones(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
+async def test_missed_messages_are_received_before_live_ones(server: Server) -> None:
     new = server.guild.create_text_channel("new")
-    async with running(platform, intake):
+    async with server.running():
         server.say("before")
         server.write("before, in private")
-        await wait_until(lambda: len(intake.received) == 2)
+        await wait_until(lambda: len(server.intake.received) == 2)
     missed = [f"missed {number}" for number in range(230)]
     for text in missed:
         server.say(text)
     server.write("missed, in private")
     server.wire.say(server.alice, new.id, "missed, in a new channel")
 
-    async with catching_up(server, intake):
+    async with server.catching_up():
         server.say("after")
-        await wait_until(lambda: "after" in intake.texts)
+        await server.receives("after")
 
     here = f"discord:{server.channel.id}"
-    assert [one.text for one in intake.received if one.scopes[0] == here] == [
+    assert [one.text for one in server.intake.received if one.scopes[0] == here] == [
         "before",
         *missed,
         "after",
     ]
-    assert {"missed, in private", "missed, in a new channel"} <= set(intake.texts)
-    assert len(intake.received) == 2 + 230 + 2 + 1
+    assert {"missed, in private", "missed, in a new channel"} <= set(server.intake.texts)
+    assert len(server.intake.received) == 2 + 230 + 2 + 1
 
 
-async def test_channel_without_new_messages_is_not_read(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
-    await receive_first(server, platform, intake)
+async def test_channel_without_new_messages_is_not_read(server: Server) -> None:
+    await server.receive_first()
     server.wire.log.clear()
-    async with catching_up(server, intake):
+    async with server.catching_up():
         server.say("after")
-        await wait_until(lambda: len(intake.received) == 2)
+        await wait_until(lambda: len(server.intake.received) == 2)
     assert not [entry for entry in server.wire.log if "/messages" in entry["path"]]
 
 
-async def test_unreadable_channel_does_not_block_the_others(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
-    async with running(platform, intake):
+async def test_unreadable_channel_does_not_block_the_others(server: Server) -> None:
+    async with server.running():
         server.write("before, in private")
         server.say("before")
-        await wait_until(lambda: len(intake.received) == 2)
+        await wait_until(lambda: len(server.intake.received) == 2)
     server.write("unreadable")
     server.say("missed")
     direct = server.wire.b.get_dm_channel(server.alice.id).id
     server.wire.fault("GET", f"/channels/{direct}*", times=None, status=403, code=50001)
-    async with catching_up(server, intake):
-        await wait_until(lambda: "missed" in intake.texts)
-    assert "unreadable" not in intake.texts
+    async with server.catching_up():
+        await server.receives("missed")
+    assert "unreadable" not in server.intake.texts
 
 
-async def test_failed_history_request_is_retried(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
-    await receive_first(server, platform, intake)
+async def test_failed_history_request_is_retried(server: Server) -> None:
+    await server.receive_first()
     server.say("missed")
     server.wire.fault("GET", "/channels/*/messages", drop=True, times=2)
     server.wire.fault("GET", "/channels/*/messages", status=503, times=2)
-    async with catching_up(server, intake):
+    async with server.catching_up():
         server.say("after")
-        await wait_until(lambda: "after" in intake.texts)
-    assert intake.texts == ["before", "missed", "after"]
+        await server.receives("after")
+    assert server.intake.texts == ["before", "missed", "after"]
 
 
-async def test_cut_connection_is_resumed_without_a_gap(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
-    async with running(platform, intake):
+async def test_cut_connection_is_resumed_without_a_gap(server: Server) -> None:
+    async with server.running():
         server.say("before")
-        await wait_until(lambda: intake.received)
+        await wait_until(lambda: server.intake.received)
         await server.wire.cut()
         server.say("meanwhile")
-        await wait_until(lambda: "meanwhile" in intake.texts)
+        await server.receives("meanwhile")
         server.say("after")
-        await wait_until(lambda: "after" in intake.texts)
-        await wait_until(lambda: platform.connection_error is None)
-    assert intake.texts == ["before", "meanwhile", "after"]
+        await server.receives("after")
+        await wait_until(lambda: server.platform.connection_error is None)
+    assert server.intake.texts == ["before", "meanwhile", "after"]
     assert identify_count(server.wire) == 1
 
 
-async def test_new_session_fetches_missed_messages(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
-    async with running(platform, intake):
+async def test_new_session_fetches_missed_messages(server: Server) -> None:
+    async with server.running():
         server.say("before")
-        await wait_until(lambda: intake.received)
+        await wait_until(lambda: server.intake.received)
         await server.wire.forget()
         server.say("meanwhile")
-        await wait_until(lambda: platform.connection_error is not None)
-        await wait_until(lambda: "meanwhile" in intake.texts)
+        await wait_until(lambda: server.platform.connection_error is not None)
+        await server.receives("meanwhile")
         server.say("after")
-        await wait_until(lambda: "after" in intake.texts)
-    assert intake.texts == ["before", "meanwhile", "after"]
+        await server.receives("after")
+    assert server.intake.texts == ["before", "meanwhile", "after"]
     assert identify_count(server.wire) == 2
 
 
@@ -281,20 +250,20 @@ def make_odd(server: Server, fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ODD_FIELDS)
 async def test_unreadable_part_of_a_message_is_skipped_live_and_in_the_history(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake, name: str
+    server: Server, name: str
 ) -> None:
     make_odd(server, ODD_FIELDS[name])
-    async with running(platform, intake):
+    async with server.running():
         server.say("before")
         server.say("odd")
         server.say("after")
-        await wait_until(lambda: "after" in intake.texts)
+        await server.receives("after")
     for text in ("missed", "odd", "missed, too"):
         server.say(text)
-    async with catching_up(server, intake):
-        await wait_until(lambda: "missed, too" in intake.texts)
+    async with server.catching_up():
+        await server.receives("missed, too")
     odd = [] if name == "no author" else ["odd"]
-    assert intake.texts == ["before", *odd, "after", "missed", *odd, "missed, too"]
+    assert server.intake.texts == ["before", *odd, "after", "missed", *odd, "missed, too"]
     assert identify_count(server.wire) == 2, "the connection was lost"
 
 
@@ -305,48 +274,42 @@ def test_skipped_event_quotes_nobody_in_the_log() -> None:
     assert [entry["reason"] for entry in logs] == ["ValueError", "KeyError('author')"]
 
 
-async def test_no_message_is_lost_while_the_store_fails(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
-    async with running(platform, intake):
-        intake.failures = 3
+async def test_no_message_is_lost_while_the_store_fails(server: Server) -> None:
+    async with server.running():
+        server.intake.failures = 3
         for number in range(20):
             server.say(f"{number}")
         await wait_until(
-            lambda: platform.connection_error == "messages from Discord cannot be stored"
+            lambda: server.platform.connection_error == "messages from Discord cannot be stored"
         )
-        await wait_until(lambda: len(intake.received) == 20)
-        await wait_until(lambda: platform.connection_error is None)
-    assert intake.texts == [f"{number}" for number in range(20)]
+        await wait_until(lambda: len(server.intake.received) == 20)
+        await wait_until(lambda: server.platform.connection_error is None)
+    assert server.intake.texts == [f"{number}" for number in range(20)]
 
 
-async def test_unstored_message_is_received_by_the_next_run(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
-    async with running(platform, intake):
+async def test_unstored_message_is_received_by_the_next_run(server: Server) -> None:
+    async with server.running():
         server.say("before")
-        await wait_until(lambda: intake.received)
-        intake.failures = 1_000_000
+        await wait_until(lambda: server.intake.received)
+        server.intake.failures = 1_000_000
         server.say("lost with the process")
-        await wait_until(lambda: platform.connection_error)
-    intake.failures = 0
-    async with running(platform, intake):
-        await wait_until(lambda: len(intake.received) == 2)
-    assert intake.texts == ["before", "lost with the process"]
+        await wait_until(lambda: server.platform.connection_error)
+    server.intake.failures = 0
+    async with server.running():
+        await wait_until(lambda: len(server.intake.received) == 2)
+    assert server.intake.texts == ["before", "lost with the process"]
 
 
-async def test_live_messages_wait_for_missed_ones(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
-    await receive_first(server, platform, intake)
+async def test_live_messages_wait_for_missed_ones(server: Server) -> None:
+    await server.receive_first()
     server.say("missed")
     await server.wire.forget()
     server.wire.fault("GET", "/channels/*/messages", delay=1.0)
     sending = asyncio.create_task(say_during_backfill(server))
-    async with running(platform, intake):
+    async with server.running():
         await sending
-        await wait_until(lambda: "live" in intake.texts)
-    assert intake.texts == ["before", "missed", "live"]
+        await server.receives("live")
+    assert server.intake.texts == ["before", "missed", "live"]
 
 
 async def say_during_backfill(server: Server) -> None:
@@ -356,42 +319,38 @@ async def say_during_backfill(server: Server) -> None:
     server.say("live")
 
 
-async def test_unreachable_gateway_ends_the_run_and_can_be_retried(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
+async def test_unreachable_gateway_ends_the_run_and_can_be_retried(server: Server) -> None:
     server.wire.gw_faults["accept"] = False
     with pytest.raises(Unreachable):
-        await platform.run(intake)
-    assert platform.connection_error == "not connected to Discord"
+        await server.platform.run(server.intake)
+    assert server.platform.connection_error == "not connected to Discord"
     server.wire.gw_faults["accept"] = True
-    async with running(platform, intake):
+    async with server.running():
         server.say("hello")
-        await wait_until(lambda: intake.received)
-    assert intake.texts == ["hello"]
+        await wait_until(lambda: server.intake.received)
+    assert server.intake.texts == ["hello"]
 
 
-async def test_is_admin_asks_discord_for_current_permissions(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
+async def test_is_admin_asks_discord_for_current_permissions(server: Server) -> None:
     mods = server.guild.create_role("mods", permissions=discord.Permissions(manage_guild=True))
     mod = server.wire.member(server.guild, "mod", roles=[mods])
-    async with running(platform, intake):
+    async with server.running():
         server.say("by alice")
         server.wire.say(mod, server.channel.id, "by mod")
         server.write("in private")
-        await wait_until(lambda: len(intake.received) == 3)
-        by_alice, by_mod, private = intake.received
-        assert not await platform.is_admin(by_alice)
-        assert await platform.is_admin(by_mod)
-        assert await platform.is_admin(private)
+        await wait_until(lambda: len(server.intake.received) == 3)
+        by_alice, by_mod, private = server.intake.received
+        assert not await server.platform.is_admin(by_alice)
+        assert await server.platform.is_admin(by_mod)
+        assert await server.platform.is_admin(private)
         server.wire.fault("GET", "/guilds/*/members/*", status=403, code=50013)
         with pytest.raises(PlatformError):
-            await platform.is_admin(by_mod)
-        assert await platform.is_admin(by_mod)
+            await server.platform.is_admin(by_mod)
+        assert await server.platform.is_admin(by_mod)
 
 
 async def test_stop_ends_a_connection_that_swallows_cancellation(
-    platform: DiscordPlatform, intake: FakeIntake, monkeypatch: pytest.MonkeyPatch
+    server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """discord.py swallows a cancellation that comes just as it connects (Python 3.11)."""
     connecting = asyncio.Event()
@@ -403,17 +362,15 @@ async def test_stop_ends_a_connection_that_swallows_cancellation(
                 await asyncio.sleep(0.01)
 
     monkeypatch.setattr(Gateway, "stay_connected", connect)
-    run = asyncio.create_task(platform.run(intake))
+    run = asyncio.create_task(server.platform.run(server.intake))
     await connecting.wait()
     run.cancel()
     await asyncio.wait([run], timeout=20)
     assert run.cancelled()
 
 
-async def test_edits_and_deletions_of_people_are_received_in_order(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
-    async with running(platform, intake):
+async def test_edits_and_deletions_of_people_are_received_in_order(server: Server) -> None:
+    async with server.running():
         first, second = server.say("hello"), server.say("and")
         server.wire.edit(server.channel.id, first.id, "goodbye")
         server.wire.delete(server.channel.id, second.id)
@@ -421,9 +378,9 @@ async def test_edits_and_deletions_of_people_are_received_in_order(
         ours = server.wire.b.create_message(server.channel.id, server.bot.id, "an answer")
         server.wire.edit(server.channel.id, ours.id, "a longer answer")
         server.say("the end")
-        await wait_until(lambda: "the end" in intake.texts)
+        await server.receives("the end")
 
-    edited, deleted, purged = [one for one in intake.events if not isinstance(one, Said)]
+    edited, deleted, purged = [one for one in server.intake.events if not isinstance(one, Said)]
     assert isinstance(edited, Edited)
     assert (edited.message_id, edited.said.text) == (str(first.id), "goodbye")
     assert isinstance(deleted, Deleted)
@@ -434,59 +391,54 @@ async def test_edits_and_deletions_of_people_are_received_in_order(
     assert len(purged.message_ids) == 2
 
 
-async def test_only_what_waited_too_long_before_a_start_is_late(
-    server: Server, wire: SimWire, intake: FakeIntake
-) -> None:
-    await wire.forget()  # so that missed messages are read from the channels
-    async with running(platform_for(wire), intake):
-        server.say("stored")
-        await wait_until(lambda: intake.received)
+async def test_only_what_waited_too_long_before_a_start_is_late(server: Server) -> None:
+    await server.receive_first()
     server.say("while it was away")
-    await wire.forget()  # so that missed messages are read from the channels
-    async with running(platform_for(wire, answerable_seconds=0), intake):
-        await wait_until(lambda: "while it was away" in intake.texts)
+    await server.wire.forget()  # so that missed messages are read from the channels
+    async with running(platform_for(server.wire, answerable_seconds=0), server.intake):
+        await server.receives("while it was away")
         server.say("live")
-        await wait_until(lambda: "live" in intake.texts)
-    assert [one.is_late for one in intake.received] == [False, True, False]
+        await server.receives("live")
+    assert [one.is_late for one in server.intake.received] == [False, True, False]
 
 
-async def test_messages_of_people_before_one_are_read(
-    server: Server, platform: DiscordPlatform, intake: FakeIntake
-) -> None:
+async def test_messages_of_people_before_one_are_read(server: Server) -> None:
     other = server.wire.member(server.guild, "other", bot=True)
     for number in range(60):
         server.say(f"line {number}")
     by_bot = server.wire.say(other, server.channel.id, "of a bot")
     server.say(f"<@{server.alice.id}> see <#{server.channel.id}>")
-    async with running(platform, intake):
+    async with server.running():
         server.say("a question")
-        await wait_until(lambda: intake.received)
+        await wait_until(lambda: server.intake.received)
         server.say("later")
-        found = await platform.read_before(intake.received[0], 50)
+        found = await server.platform.read_before(server.intake.received[0], 50)
         opened = (server.channel.id, "News", server.alice.id)
         thread = server.wire.b.create_thread(*opened, message_id=by_bot.id)
         server.wire.say(server.alice, thread.id, "what is this about?")
-        await wait_until(lambda: "what is this about?" in intake.texts)
-        start = await platform.read_start(intake.received[-1])
+        await server.receives("what is this about?")
+        start = await server.platform.read_start(server.intake.received[-1])
         about = server.say("my fern is dying")
         ferns = server.wire.b.create_thread(
             server.channel.id, "Ferns", server.alice.id, message_id=about.id
         )
         server.wire.edit(server.channel.id, about.id, "my moss is dying")
         await wait_until(
-            lambda: len([one for one in intake.events if isinstance(one, Edited)]) == 2
+            lambda: len([one for one in server.intake.events if isinstance(one, Edited)]) == 2
         )
         server.wire.delete(server.channel.id, by_bot.id)
-        await wait_until(lambda: isinstance(intake.events[-1], Deleted) and intake.events[-2:])
+        await wait_until(
+            lambda: isinstance(server.intake.events[-1], Deleted) and server.intake.events[-2:]
+        )
     assert [one.text for one in found[:2]] == ["line 12", "line 13"]
     assert (len(found), found[-1].text.split()[0]) == (49, "@alice")
-    assert {one.author for one in found} == {intake.received[0].author}
+    assert {one.author for one in found} == {server.intake.received[0].author}
     assert start is not None
     assert (start.text, start.author.name) == ("of a bot", "other")
-    edits = [one.said for one in intake.events if isinstance(one, Edited)]
+    edits = [one.said for one in server.intake.events if isinstance(one, Edited)]
     assert {(one.message_id, one.text) for one in edits} == {(str(about.id), "my moss is dying")}
     chats = [(one.address.chat, one.is_late) for one in edits]  # late: nothing is answered for it
     assert chats == [(str(server.channel.id), False), (str(ferns.id), True)]
-    deletions = [one for one in intake.events if isinstance(one, Deleted)]
+    deletions = [one for one in server.intake.events if isinstance(one, Deleted)]
     deleted = [(one.address.chat, one.message_ids) for one in deletions]
     assert deleted == [(str(one), (str(by_bot.id),)) for one in (server.channel.id, thread.id)]

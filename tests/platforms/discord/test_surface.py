@@ -297,9 +297,12 @@ async def test_server_is_an_arrival_only_where_the_bot_is_new(chat: Chat) -> Non
 
 async def test_commands_are_registered_only_when_they_changed(chat: Chat) -> None:
     registered = chat.requests("PUT", "/commands")
-    async with running(platform_for(chat.wire), FakeIntake()):
+    async with running(platform_for(chat.wire), chat.intake):
         assert chat.requests("PUT", "/commands") == registered
     assert len(registered) == 1
+    chat.intake.stored["discord:commands"] = "of a version before"
+    async with running(platform_for(chat.wire), chat.intake):
+        await wait_until(lambda: len(chat.requests("PUT", "/commands")) == 2)
 
 
 async def test_command_is_deferred_received_and_answered_privately(chat: Chat) -> None:
