@@ -1,39 +1,18 @@
 r"""Write TeX as people write formulas in chats: `\frac{a}{b^2}` as `a/b²`."""
 
 import re
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 
-_SYMBOL_TABLE = """
-alpha=α beta=β gamma=γ delta=δ epsilon=ε zeta=ζ eta=η theta=θ iota=ι kappa=κ lambda=λ mu=μ nu=ν
-xi=ξ pi=π rho=ρ sigma=σ tau=τ upsilon=υ phi=φ chi=χ psi=ψ omega=ω Gamma=Γ Delta=Δ Theta=Θ Lambda=Λ
-Xi=Ξ Pi=Π Sigma=Σ Upsilon=Υ Phi=Φ Psi=Ψ Omega=Ω varepsilon=ε vartheta=ϑ varphi=φ varrho=ϱ
-varsigma=ς times=× cdot=· div=÷ pm=± mp=∓ ast=∗ star=⋆ circ=∘ bullet=• oplus=⊕ otimes=⊗ setminus=∖
-le=≤ leq=≤ ge=≥ geq=≥ ne=≠ neq=≠ ll=≪ gg=≫ approx=≈ equiv=≡ sim=∼ simeq=≃ cong=≅ propto=∝ to=→
-rightarrow=→ leftarrow=← leftrightarrow=↔ mapsto=↦ Rightarrow=⇒ Leftarrow=⇐ Leftrightarrow=⇔
-implies=⇒ iff=⇔ longrightarrow=⟶ uparrow=↑ downarrow=↓ in=∈ notin=∉ ni=∋ subset=⊂ subseteq=⊆
-supset=⊃ supseteq=⊇ cup=∪ cap=∩ emptyset=∅ varnothing=∅ forall=∀ exists=∃ nexists=∄ neg=¬ lnot=¬
-land=∧ lor=∨ wedge=∧ vee=∨ top=⊤ bot=⊥ vdash=⊢ models=⊨ sum=∑ prod=∏ int=∫ iint=∬ oint=∮ partial=∂
-nabla=∇ infty=∞ angle=∠ degree=° perp=⊥ parallel=∥ ldots=… cdots=⋯ dots=… vdots=⋮ ddots=⋱ prime=′
-hbar=ℏ ell=ℓ Re=ℜ Im=ℑ aleph=ℵ mid=| vert=| lvert=| rvert=| Vert=‖ langle=⟨ rangle=⟩ lceil=⌈
-rceil=⌉ lfloor=⌊ rfloor=⌋
-"""
+_TABLES = tomllib.loads(Path(__file__).with_name("maths.toml").read_text("utf-8"))
 _SYMBOLS: Mapping[str, str] = {
-    **dict(pair.split("=", 1) for pair in _SYMBOL_TABLE.split()),
+    **dict(pair.split("=", 1) for pair in _TABLES["symbols"].split()),
     "quad": "  ",
     "qquad": "    ",
 }
-_WITHOUT_SIGN = """
-Big Bigg Bigl Bigr big bigg bigl bigr displaystyle hline left limits nolimits nonumber right
-textstyle
-"""
-_NOTHING = frozenset(_WITHOUT_SIGN.split())
-_STYLE_TABLE = """
-bar bm boldsymbol boxed ddot dot hat mathbf mathcal mathfrak mathit mathrm mathsf mathtt mbox
-operatorname overbrace overline tag text textbf textit textrm texttt tilde underbrace underline
-vec widehat widetilde
-"""
-_STYLES = frozenset(_STYLE_TABLE.split())
-"""Commands that style their argument."""
+_NOTHING = frozenset(_TABLES["without_sign"].split())
+_STYLES = frozenset(_TABLES["styles"].split())
 _DOUBLE_STRUCK = {"R": "ℝ", "N": "ℕ", "Z": "ℤ", "Q": "ℚ", "C": "ℂ", "P": "ℙ", "E": "𝔼"}
 _SUPERSCRIPTS = dict(
     zip(

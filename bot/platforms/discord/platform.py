@@ -246,20 +246,15 @@ async def _run_until_closed(gateway: Gateway, receiver: MessageReceiver) -> NoRe
     finally:
         await gateway.close()  # discord.py may swallow a cancellation, but not this
         await cancel_and_wait(jobs)
-    raise _end_reason(ended.pop())
+    if (error := ended.pop().exception()) is not None:
+        raise _first_error(error)
+    raise Unreachable(translatable("the connection to Discord has ended"))
 
 
 def _first_error(error: BaseException) -> BaseException:
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _end_reason(ended: asyncio.Task[None]) -> BaseException:
-    error = None if ended.cancelled() else ended.exception()
-    if error is None:
-        return Unreachable(translatable("the connection to Discord has ended"))
-    return _first_error(error)
 
 
 async def manages_guild(rest: RestClient, guild_id: str, user_id: str, now: float) -> bool:

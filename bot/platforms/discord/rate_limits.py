@@ -22,13 +22,12 @@ class RateLimitBucket:
     the limit are sent in any period of its length.
     """
 
-    __slots__ = ("_left", "_limit", "_resets_at", "_sent", "_taken", "_window_seconds")
+    __slots__ = ("_left", "_limit", "_resets_at", "_sent", "_window_seconds")
 
     def __init__(self) -> None:
         self._limit = self._left = math.inf
         self._resets_at = -math.inf
         self._window_seconds = 0.0  # the longest seen
-        self._taken = 0  # since the window began
         self._sent: deque[float] = deque(maxlen=_MAX_SENT)  # when, oldest first
 
     def seconds_until_free(self, now: float) -> float:
@@ -44,10 +43,8 @@ class RateLimitBucket:
     def take(self, now: float) -> None:
         """Count a request that is sent now; the first one begins a window."""
         if now >= self._resets_at and self._window_seconds:
-            self._left, self._taken = self._limit, 0
-            self._resets_at = now + self._window_seconds
+            self._left, self._resets_at = self._limit, now + self._window_seconds
         self._left -= 1
-        self._taken += 1
         self._sent.append(now)
 
     def update(self, limit: float, remaining: float, reset_after: float, now: float) -> None:
@@ -57,11 +54,9 @@ class RateLimitBucket:
         may be about the window before, so a window never becomes shorter.
         """
         is_same_window = now < self._resets_at
-        left = self._left if is_same_window else limit - self._taken
-        self._left = min(left, remaining)
+        self._left = min(self._left, remaining) if is_same_window else remaining
         self._limit = limit
-        resets_at = now + reset_after
-        self._resets_at = max(self._resets_at, resets_at) if is_same_window else resets_at
+        self._resets_at = max(self._resets_at, now + reset_after)
         self._window_seconds = max(self._window_seconds, reset_after)
 
     def block(self, until: float) -> None:

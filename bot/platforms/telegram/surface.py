@@ -34,7 +34,6 @@ from bot.platforms.telegram.moved_chats import CurrentChat, MovedChats
 from bot.ports import DraftingSurface, Surface
 from bot.runtime.in_process import BoundedDict
 
-_NO_PREVIEW = {"is_disabled": True}
 _MAX_PROBES = 64
 _MAX_PROBES_BEFORE = 16  # messages between a search and the repeated send
 _MAX_GAP = 8  # so many missing ids mark the end of a group
@@ -226,24 +225,19 @@ class TelegramSurface(Surface, DraftingSurface):
         self, method: str, content: MessageContent, fields: Mapping[str, Any]
     ) -> msgspec.Raw:
         """Send or edit a message; if a link is refused, with its address written out."""
-        rendered = _render(content)
+        fields = {
+            "link_preview_options": {"is_disabled": True},
+            "reply_markup": to_keyboard(content.buttons, content.menus),
+            **fields,
+        }
+        text, entities = _render_text(content)
         try:
-            return await self._api.send(method, {**rendered, **fields})
+            return await self._api.send(method, {"text": text, "entities": entities, **fields})
         except ContentRefused:
-            entities = rendered["entities"] or ()
-            if not any(one.type == MessageEntityType.TEXT_LINK for one in entities):
+            if not any(one.type == MessageEntityType.TEXT_LINK for one in entities or ()):
                 raise
-        return await self._api.send(method, {**_render(content, has_links=False), **fields})
-
-
-def _render(content: MessageContent, *, has_links: bool = True) -> dict[str, Any]:
-    text, entities = _render_text(content, has_links=has_links)
-    return {
-        "text": text,
-        "entities": entities,
-        "link_preview_options": _NO_PREVIEW,
-        "reply_markup": to_keyboard(content.buttons, content.menus),
-    }
+        text, entities = _render_text(content, has_links=False)
+        return await self._api.send(method, {"text": text, "entities": entities, **fields})
 
 
 def _is_private(address: Address) -> bool:

@@ -12,41 +12,29 @@ import pydantic
 built_by_pydantic = pydantic.BaseModel.model_rebuild.__func__
 import bot.platforms.telegram.platform
 from aiogram import methods, types
-from pydantic import BaseModel
 
-class Own(BaseModel):
-    other: "Other"
-
-class Other(BaseModel):
-    text: str
-
+models = [getattr(module, name) for module in (types, methods) for name in module.__all__]
 models = [
-    one
-    for module in (types, methods)
-    for one in map(module.__dict__.__getitem__, module.__all__)
-    if isinstance(one, type) and issubclass(one, BaseModel)
+    one for one in models if isinstance(one, type) and issubclass(one, pydantic.BaseModel)
 ]
+common = {"Update", "Message", "Chat", "SendMessage"}
 built = {one.__name__ for one in models if one.__pydantic_complete__}
 message = {"message_id": 1, "date": 1, "chat": {"id": 5, "type": "private"}, "text": "Hi."}
 update = types.Update.model_validate({"update_id": 1, "message": message})
 button = types.InlineKeyboardButton(text="Stop", callback_data="stop")
 keyboard = types.InlineKeyboardMarkup(inline_keyboard=[[button]])
 sent = methods.SendMessage(chat_id=5, text="Hello.", reply_markup=keyboard)
-me = {"ok": True, "result": {"id": 5, "is_bot": True, "first_name": "Nora"}}
-answer = methods.Response[methods.GetMe.__returning__].model_validate(me)
 used = {one.__name__ for one in models if one.__pydantic_complete__}
 for one in models:
     one.model_rebuild()
 print(json.dumps({
     "models": len(models),
-    "built at import": len(built & {"Update", "Message", "Chat", "SendMessage"}),
-    "built at use": sorted(used & {"Update", "Message", "Chat", "SendMessage"}),
+    "built at import": sorted(built & common),
+    "built at use": sorted(used & common),
     "unbuilt at the end": [one.__name__ for one in models if not one.__pydantic_complete__],
     "received": update.message.text,
-    "pydantic is as before": BaseModel.model_rebuild.__func__ is built_by_pydantic,
-    "answered": answer.result.first_name,
     "sent": sent.reply_markup.inline_keyboard[0][0].callback_data,
-    "other libraries": Own(other=Other(text="x")).other.text,
+    "pydantic is as before": pydantic.BaseModel.model_rebuild.__func__ is built_by_pydantic,
 }))
 """
 
@@ -60,12 +48,10 @@ def test_aiogram_builds_a_model_when_it_is_first_used() -> None:
 
     assert found.pop("models") > 400
     assert found == {
-        "built at import": 0,
+        "built at import": [],
         "built at use": ["SendMessage", "Update"],
         "unbuilt at the end": [],
         "received": "Hi.",
-        "pydantic is as before": True,
-        "answered": "Nora",
         "sent": "stop",
-        "other libraries": "x",
+        "pydantic is as before": True,
     }
