@@ -232,7 +232,8 @@ def read_password(file: Path, url: URL) -> str:
     given = url.query.get("host", url.host or "localhost")
     hosts = given.split(",") if isinstance(given, str) else given
     found = [one for one in map(_HOST.fullmatch, hosts) if one]
-    names = {"localhost" if one[1].startswith("/") else one[1].strip("[]") for one in found}
+    names = {one[1].strip("[]") for one in found}
+    names |= {"localhost" for one in names if one.startswith("/")}
     ports = {one[2] or str(url.query.get("port", url.port or "5432")) for one in found}
     user = str(url.username or url.query.get("user") or getpass.getuser())
     wanted = (names, ports, {str(url.database or user)}, {user})
