@@ -4,14 +4,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from bot.chat.answers import AnswerSearch
-from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Timings
-from bot.chat.session import Turn, TurnResult
+from bot.chat.session import Turn
 from bot.chat.usage import AnswerCharge
 from bot.storage.reports import AnswerLog
 from tests.samples import ALICE
-from tests.support.store import RECEIPT, Store, present, take_message
+from tests.support.store import RECEIPT, Store, finish, in_parts, present
 
 PLAIN = replace(RECEIPT, dropped=())
 
@@ -21,14 +20,13 @@ async def found(log: AnswerLog, asked: AnswerSearch, limit: int = 10) -> list[in
 
 
 async def test_answers_are_found_by_what_is_asked(store: Store) -> None:
-    claim, message = await take_message(store)
     receipts = [
         PLAIN,
         replace(PLAIN, preset="nils", reason=None, answer="Ich BIN Nils"),
         replace(PLAIN, dropped=RECEIPT.dropped, timings=Timings(4.0, 0.1, 5.0)),
         replace(PLAIN, charge=AnswerCharge("telegram:1", None, "gpt", 2_000)),
     ]
-    await store.conversations.finish(claim, message, TurnResult(receipts=receipts))
+    await finish(store, receipts=receipts)
     log = AnswerLog(store.database)
 
     assert await found(log, AnswerSearch()) == [4, 3, 2, 1]
@@ -46,10 +44,9 @@ async def test_answers_are_found_by_what_is_asked(store: Store) -> None:
 
 
 async def test_pages_follow_each_other_without_gap(store: Store) -> None:
-    claim, message = await take_message(store)
     reasons = [FinishReason.STOP, None] * 5
     receipts = [replace(PLAIN, reason=reason) for reason in reasons]
-    await store.conversations.finish(claim, message, TurnResult(receipts=receipts))
+    await finish(store, receipts=receipts)
     log = AnswerLog(store.database)
 
     for asked, expected in (
@@ -68,9 +65,8 @@ async def test_pages_follow_each_other_without_gap(store: Store) -> None:
 
 
 async def test_answer_is_found_with_the_one_before_it(store: Store) -> None:
-    claim, message = await take_message(store)
     receipts = [PLAIN, replace(PLAIN, preset="nils"), PLAIN]
-    await store.conversations.finish(claim, message, TurnResult(receipts=receipts))
+    await finish(store, receipts=receipts)
     log = AnswerLog(store.database)
 
     answer = present(await log.find(3))
@@ -86,15 +82,12 @@ async def test_scene_of_an_answer_is_what_was_said_before_and_when_it_was_sent(
 ) -> None:
     now = datetime.now(UTC)
     for key, question, answer in (("5:1", "hello", "Hi."), ("5:2", "and now?", "Rain.")):
-        claim, message = await take_message(store, key)
         turns = [
             Turn("user", question, ALICE, now, message_id=key),
             Turn("assistant", answer, None, now, "nora", 3),
         ]
         receipt = replace(PLAIN, answer=answer, scopes=("telegram:5", "telegram"))
-        part = OutgoingPart(0, MessageContent(answer))
-        result = TurnResult(turns, [part], [receipt])
-        await store.conversations.finish(claim, message, result)
+        await finish(store, key, turns=turns, outgoing=in_parts(answer), receipts=[receipt])
     log = AnswerLog(store.database)
     second, first = (await log.search(AnswerSearch(), 2)).answers
 

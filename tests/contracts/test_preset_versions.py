@@ -1,7 +1,9 @@
 """Contract of preset versions, on SQLite and on PostgreSQL."""
 
 import asyncio
+from collections.abc import Sequence
 
+import pytest
 from sqlalchemy import select
 
 from bot.chat.session import PresetVersion
@@ -17,32 +19,28 @@ async def saved_numbers(store: Store, *versions: PresetVersion) -> list[int]:
     return [(await store.preset_versions.save([one]))[one.name] for one in versions]
 
 
-async def test_edited_preset_gets_a_new_version_and_unchanged_one_does_not(store: Store) -> None:
-    seen = await saved_numbers(
-        store, nora("one"), nora("one"), nora("two"), nora("two"), nora("three")
-    )
-
-    assert seen == [1, 1, 2, 2, 3]
-
-
-async def test_return_to_an_old_content_gets_a_new_version(store: Store) -> None:
-    assert await saved_numbers(store, nora("one"), nora("two"), nora("one")) == [1, 2, 3]
-
-
-async def test_author_may_raise_the_version_but_not_lower_it(store: Store) -> None:
-    assert await saved_numbers(store, nora("one", 5), nora("two", 2), nora("three", 9)) == [5, 6, 9]
+@pytest.mark.parametrize(
+    ("saved", "numbers"),
+    [
+        (["one", "one", "two", "two", "three"], [1, 1, 2, 2, 3]),
+        (["one", "two", "one"], [1, 2, 3]),
+        ([("one", 5), ("two", 2), ("three", 9)], [5, 6, 9]),
+    ],
+    ids=["an edit is a new version", "so is an old content", "an author may only raise it"],
+)
+async def test_versions_are_numbered(
+    store: Store, saved: Sequence[str | tuple[str, int]], numbers: Sequence[int]
+) -> None:
+    versions = [nora(one) if isinstance(one, str) else nora(*one) for one in saved]
+    assert await saved_numbers(store, *versions) == numbers
 
 
 async def test_presets_are_numbered_separately_and_all_versions_kept(store: Store) -> None:
     await store.preset_versions.save([nora("one"), PresetVersion("兰亭", "茶", 1)])
     await store.preset_versions.save([nora("two"), PresetVersion("兰亭", "茶", 1)])
 
-    rows = await store.rows(
-        select(preset_version.c.name, preset_version.c.version, preset_version.c.content).order_by(
-            preset_version.c.name, preset_version.c.version
-        )
-    )
-    assert sorted(tuple(row) for row in rows) == [
+    columns = (preset_version.c.name, preset_version.c.version, preset_version.c.content)
+    assert sorted(map(tuple, await store.rows(select(*columns)))) == [
         ("nora", 1, "one"),
         ("nora", 2, "two"),
         ("兰亭", 1, "茶"),

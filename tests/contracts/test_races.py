@@ -19,7 +19,7 @@ from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextEncryption
 from bot.storage.conversations import Conversations
-from bot.storage.database import open_database
+from bot.storage.database import Database, open_database
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SenderIdentity, SqlOutbox
@@ -93,6 +93,14 @@ async def wake(process: asyncio.subprocess.Process) -> str:
     return printed.decode().strip().splitlines()[-1]
 
 
+async def answer(database: Database) -> None:
+    """Queue an answer."""
+    conversations = Conversations(database, SystemClock())
+    await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
+    begun = present(await claim(conversations, "here"))
+    await conversations.finish(begun.claim, begun.message, ANSWER)
+
+
 async def claim(conversations: Conversations, owner: str) -> ClaimedMessage | None:
     begun = await conversations.begin([LANE], owner, _LEASE)
     return begun[0] if begun else None
@@ -118,10 +126,7 @@ async def test_clock_that_is_ahead_takes_no_live_lease(postgres_url: str) -> Non
 @pytest.mark.service
 async def test_clock_that_is_behind_lets_an_unknown_outcome_settle(postgres_url: str) -> None:
     async with open_database(postgres_url) as database:
-        conversations = Conversations(database, SystemClock())
-        await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
-        begun = present(await claim(conversations, "here"))
-        await conversations.finish(begun.claim, begun.message, ANSWER)
+        await answer(database)
         outbox = SqlOutbox(database, BEHIND, SenderIdentity("behind", 10))
         [row] = await outbox.take([LANE])
         await outbox.mark_unknown(row, 10)
@@ -150,36 +155,30 @@ async def test_clock_that_is_wrong_by_years_deletes_and_releases_nothing(postgre
         assert row.text == "hi"
 
 
-def give_up(store: SqlOutbox) -> Mapping[str, Callable[[OutboxRow], Awaitable[object]]]:
-    return {
-        "sent": lambda row: store.mark_sent(row, "1"),
-        "dead": lambda row: store.mark_dead(row, "refused"),
-        "again": lambda row: store.send_again(row, "refused", is_gone=True),
-        "set aside": lambda row: store.set_aside(row, "hopeless", "sorry"),
-        "later": lambda row: store.reschedule(row, 1),
-    }
+ENDS: Mapping[str, Callable[[SqlOutbox, OutboxRow], Awaitable[object]]] = {
+    "sent": lambda outbox, row: outbox.mark_sent(row, "1"),
+    "dead": lambda outbox, row: outbox.mark_dead(row, "refused"),
+    "again": lambda outbox, row: outbox.send_again(row, "refused", is_gone=True),
+    "set aside": lambda outbox, row: outbox.set_aside(row, "hopeless", "sorry"),
+    "later": lambda outbox, row: outbox.reschedule(row, 1),
+    "retry": lambda outbox, row: DeadLetters(outbox._database, outbox._clock).retry(
+        f"out-{row.id}"
+    ),
+}
 
 
 @pytest.mark.service
-@pytest.mark.parametrize("end", ["sent", "dead", "again", "set aside", "later", "retry"])
+@pytest.mark.parametrize("end", ENDS)
 async def test_lane_is_locked_before_its_rows(postgres_url: str, end: str) -> None:
     async with open_database(postgres_url) as database:
-        clock = SystemClock()
-        conversations = Conversations(database, clock)
-        await SqlInbox(database, clock).receive([make_incoming()], {})
-        begun = present(await claim(conversations, "here"))
-        await conversations.finish(begun.claim, begun.message, ANSWER)
-        outbox = SqlOutbox(database, clock, SenderIdentity("here", 0))
+        await answer(database)
+        outbox = SqlOutbox(database, SystemClock(), SenderIdentity("here", 0))
         [row] = await outbox.take([LANE])
-        ends = give_up(outbox)
         if end == "retry":
             await outbox.mark_dead(row, "refused")
 
         async def run() -> None:
-            if end == "retry":
-                await DeadLetters(database, clock).retry(f"out-{row.id}")
-            else:
-                await ends[end](row)
+            await ENDS[end](outbox, row)
 
         engine = create_async_engine(postgres_url)
         async with engine.connect() as other, asyncio.TaskGroup() as group:

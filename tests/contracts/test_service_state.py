@@ -6,40 +6,28 @@ from bot.chat.session import Turn, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.reports import ServiceState
 from tests.samples import make_incoming
-from tests.support.store import RECEIPT, Store, take_message
+from tests.support.store import RECEIPT, Store, finish, take_message
 
 
 async def test_queues_are_counted(store: Store) -> None:
     state = ServiceState(store.database, SystemClock())
     assert await state.queues() == QueueState(0, None, 0, 0, 0)
-
+    assert await state.queue_ages() == (0.0, 0.0)
     claim, message = await take_message(store)
     await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
     waiting = await state.queues()
     assert (waiting.conversations, waiting.held) == (2, 1)
     assert waiting.oldest_since is not None
-
+    assert 0 < (await state.queue_ages())[0] < 60
     await store.conversations.finish(claim, message, TurnResult())
     assert (await state.queues()).conversations == 1
 
 
-async def test_age_of_the_oldest_conversation_is_measured_on_both_databases(store: Store) -> None:
-    state = ServiceState(store.database, SystemClock())
-    assert await state.queue_ages() == (0.0, 0.0)
-    await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
-    assert 0 < (await state.queue_ages())[0] < 60
-
-
 async def test_channels_are_listed(store: Store) -> None:
-    clock = SystemClock()
-    state = ServiceState(store.database, clock)
-    claim, message = await take_message(store)
-    await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT, RECEIPT]))
-
-    [channel] = await state.channels(10)
-    assert (channel.channel, channel.answers, channel.newest, channel.preset) == (
-        *("telegram:5", 2, 2, "nora"),
-    )
+    await finish(store, receipts=[RECEIPT, RECEIPT])
+    [channel] = await ServiceState(store.database, SystemClock()).channels(10)
+    found = (channel.channel, channel.answers, channel.newest, channel.preset)
+    assert found == ("telegram:5", 2, 2, "nora")
 
 
 async def test_histories_of_a_conversation_are_told_by_session(store: Store) -> None:

@@ -77,23 +77,14 @@ async def test_that_nothing_is_set_is_remembered(processes: Processes) -> None:
     assert processes.stored.reads == [SCOPES, ["telegram:6"]]
 
 
-async def test_keys_are_separate(processes: Processes) -> None:
-    await processes.here.set("telegram:5", "preset", "nora", "telegram:1")
-    assert await processes.here.get_all(SCOPES, "persona") == {}
-    assert await processes.here.get_all(SCOPES, "preset") == {"telegram:5": "nora"}
-
-
 async def test_one_read_brings_all_keys_of_a_scope(processes: Processes) -> None:
-    await processes.stored.set("telegram:5", "preset", "nora", "telegram:1")
-    await processes.stored.set("telegram:5", "persona", "a knight", "telegram:1")
-    assert await processes.here.resolve(["telegram:5"], "preset") == ChatSetting(
-        "telegram:5", "nora"
-    )
-    assert await processes.here.resolve(["telegram:5"], "persona") == ChatSetting(
-        "telegram:5", "a knight"
-    )
-    assert await processes.here.resolve(["telegram:5"], "observe") is None
-    assert processes.stored.reads == [["telegram:5"]]
+    of = "telegram:5"
+    await processes.stored.set(of, "preset", "nora", "telegram:1")
+    await processes.stored.set(of, "persona", "a knight", "telegram:1")
+    for key, value in (("preset", "nora"), ("persona", "a knight")):
+        assert await processes.here.resolve([of], key) == ChatSetting(of, value)
+    assert await processes.here.resolve([of], "observe") is None
+    assert processes.stored.reads == [[of]]
 
 
 @pytest.mark.parametrize("reader", ["here", "there", "alone"])

@@ -51,10 +51,6 @@ def test_equal_texts_are_stored_differently() -> None:
     assert not any("Hello" in (text or "") for text in stored)
 
 
-def test_encrypted_text_is_read_after_encryption_was_turned_off() -> None:
-    assert codec(is_on=False).decode(codec().encode("Hello")) == "Hello"
-
-
 @pytest.mark.parametrize("rest", ["AAAA", "", ":", "x:AAAA", "%%%", "\xff:gAAAA"])
 def test_damaged_text_is_refused(rest: str) -> None:
     with pytest.raises(Undecodable, match="damaged"):
@@ -72,10 +68,8 @@ def test_changed_text_is_refused() -> None:
 
 
 def test_text_without_its_key_is_refused_and_not_shown() -> None:
-    stored = codec(SECOND, FIRST).encode("Hello")
-    for blind in (codec(FIRST), TextCodec()):
-        with pytest.raises(UnknownEncryptionKey, match="TROUPE_ENCRYPTION_KEYS"):
-            blind.decode(stored)
+    with pytest.raises(UnknownEncryptionKey, match="TROUPE_ENCRYPTION_KEYS"):
+        codec(FIRST).decode(codec(SECOND, FIRST).encode("Hello"))
 
 
 def test_newer_key_is_found_in_the_file(tmp_path: Path) -> None:
@@ -90,13 +84,5 @@ def test_newer_key_is_found_in_the_file(tmp_path: Path) -> None:
     assert codec(SECOND).decode(one.encode("new")) == "new", "it encrypts with it"
 
 
-def test_renewed_value_is_stored_like_new_ones() -> None:
-    on, off, newer = codec(), codec(is_on=False), codec(SECOND, FIRST)
-    encrypted = on.renewed("Hello")
-    assert encrypted != "Hello"
-    assert on.renewed(encrypted) == encrypted
-    assert off.renewed(encrypted) == "Hello"
-    again = newer.renewed(encrypted)
-    assert codec(SECOND).decode(again) == "Hello"
-    assert newer.renewed(again) == again
-    assert off.renewed(on.renewed(b"{}")) == b"{}"
+def test_renewed_bytes_are_stored_like_new_ones() -> None:
+    assert codec(is_on=False).renewed(codec().renewed(b"{}")) == b"{}"
