@@ -25,6 +25,7 @@ from bot.chat.rate import CallScope, Rate, Waiter
 from bot.ports import Clock, RateLimits
 from bot.runtime.in_process import LEARNED_SECONDS, InProcessRateLimits, longest_first
 from bot.storage.redis_client import open_client
+from bot.storage.statements import read_sections
 
 _log = structlog.get_logger(__name__)
 _ANSWER_SECONDS = 0.3
@@ -36,118 +37,12 @@ _MAX_PAUSE_SECONDS = 15.0
 _SCANNED_AT_ONCE = 1000
 _MAX_SHOWN = 100
 
-_OF_AN_URGENCY = "10000000000"
-"""More than the server's time in seconds."""
 _ANY_NUMBER = 1_000_000
 _MAX_UNTOLD_RELEASES = 10_000
 """The first ones held places in the server, most of the later ones in this process only."""
 _RELEASES_AT_ONCE = 500
 _COUNT_EVERY_SECONDS = 20.0
 _MEMBER_SECONDS = 90.0
-
-_NOW = """
-local time = redis.call('TIME')
-local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-"""
-# The generic cell rate algorithm, as InProcessRateLimits has it. A key holds the theoretical
-# arrival of its next event and expires when that is past.
-_TAKE = f"""{_NOW}
-local begin = now
-for index, key in ipairs(KEYS) do
-    local tolerance = tonumber(ARGV[2 * index + 1])
-    begin = math.max(begin, tonumber(redis.call('GET', key) or now) - tolerance)
-end
-local wait = begin - now
-if wait <= tonumber(ARGV[1]) then
-    for index, key in ipairs(KEYS) do
-        local interval = tonumber(ARGV[2 * index])
-        local arrival = math.max(tonumber(redis.call('GET', key) or now), begin) + interval
-        local text = string.format('%.6f', arrival)
-        redis.call('SET', key, text, 'PX', math.ceil((arrival - now) * 1000))
-    end
-end
-return string.format('%.6f', wait)
-"""
-# A sorted set of holders by the end of their leases. With a waiter, another one of waiters by
-# urgency and then by when they began to wait, and one by when they count no more.
-_ACQUIRE = f"""{_NOW}
-local limit, holder, seconds = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-local free = limit - redis.call('ZCARD', KEYS[1])
-if not redis.call('ZSCORE', KEYS[1], holder) then
-    if #KEYS > 1 then
-        local waiter, urgency, patience = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
-        for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now)) do
-            redis.call('ZREM', KEYS[2], gone)
-            redis.call('ZREM', KEYS[3], gone)
-        end
-        local known = redis.call('ZSCORE', KEYS[2], waiter)
-        local since = known and tonumber(known) % {_OF_AN_URGENCY} or now
-        local rank = string.format('%.6f', urgency * {_OF_AN_URGENCY} + since)
-        redis.call('ZREM', KEYS[2], waiter)
-        redis.call('ZREM', KEYS[3], waiter)
-        if redis.call('ZCOUNT', KEYS[2], '-inf', '(' .. rank) >= free then
-            redis.call('ZADD', KEYS[2], rank, waiter)
-            redis.call('ZADD', KEYS[3], string.format('%.6f', now + patience), waiter)
-            redis.call('PEXPIRE', KEYS[2], math.ceil(patience * 1000))
-            redis.call('PEXPIRE', KEYS[3], math.ceil(patience * 1000))
-            return 0
-        end
-    elseif free <= 0 then
-        return 0
-    end
-end
-redis.call('ZADD', KEYS[1], string.format('%.6f', now + seconds), holder)
-redis.call('PEXPIRE', KEYS[1], math.ceil(seconds * 1000))
-return redis.call('ZCARD', KEYS[1])
-"""
-# The processes that share the limits, by the time until which each counts as running.
-_COUNT_PROCESSES = f"""{_NOW}
-local seconds = tonumber(ARGV[2])
-redis.call('ZADD', KEYS[1], string.format('%.6f', now + seconds), ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-redis.call('PEXPIRE', KEYS[1], math.ceil(seconds * 1000))
-return redis.call('ZCARD', KEYS[1])
-"""
-# For each scope, a key that exists while it refuses calls and one while its learned windows hold;
-# then, for each window, a list of its newest calls.
-_SECONDS_UNTIL_CALL = f"""{_NOW}
-local scopes = tonumber(ARGV[1])
-local wait = 0
-for index = 1, scopes do
-    wait = math.max(wait, redis.call('PTTL', KEYS[2 * index - 1]) / 1000)
-end
-for index = 2 * scopes + 1, #KEYS do
-    local given = 2 + 4 * (index - 2 * scopes - 1)
-    local allowed, seconds, scope = ARGV[given], tonumber(ARGV[given + 2]), ARGV[given + 3]
-    if scope == '' or redis.call('EXISTS', scope) == 1 then
-        local call = redis.call('LINDEX', KEYS[index], -tonumber(allowed))
-        if call then
-            wait = math.max(wait, tonumber(call) + seconds - now)
-        end
-    end
-end
-"""
-_TELL_WAIT = """
-return string.format('%.6f', wait)
-"""
-_TAKE_CALL = f"""{_SECONDS_UNTIL_CALL}
-if wait <= 0 then
-    for index = 2 * scopes + 1, #KEYS do
-        local given = 2 + 4 * (index - 2 * scopes - 1)
-        redis.call('RPUSH', KEYS[index], string.format('%.6f', now))
-        redis.call('LTRIM', KEYS[index], -tonumber(ARGV[given + 1]), -1)
-        redis.call('PEXPIRE', KEYS[index], math.ceil(tonumber(ARGV[given + 2]) * 1000))
-    end
-end
-{_TELL_WAIT}"""
-_REFUSE_CALLS = """
-local left = redis.call('PTTL', KEYS[1])
-if tonumber(ARGV[1]) > math.max(left, 0) then
-    redis.call('SET', KEYS[1], '', 'PX', ARGV[1])
-end
-redis.call('SET', KEYS[2], '', 'PX', ARGV[2])
-"""
 
 
 class RedisRateLimits(RateLimits):
@@ -174,12 +69,13 @@ class RedisRateLimits(RateLimits):
         self._name = secrets.token_hex(8)
         self._processes = 1
         self._counted_at = -math.inf
-        self._count_processes = redis.register_script(_COUNT_PROCESSES)
-        self._take = redis.register_script(_TAKE)
-        self._acquire = redis.register_script(_ACQUIRE)
-        self._take_call = redis.register_script(_TAKE_CALL)
-        self._seconds_until_call = redis.register_script(f"{_SECONDS_UNTIL_CALL}{_TELL_WAIT}")
-        self._refuse_calls = redis.register_script(_REFUSE_CALLS)
+        scripts = read_sections("rate_limits.lua")
+        self._count_processes = redis.register_script(scripts["count_processes"])
+        self._take = redis.register_script(scripts["take"])
+        self._acquire = redis.register_script(scripts["acquire"])
+        self._take_call = redis.register_script(scripts["take_call"])
+        self._seconds_until_call = redis.register_script(scripts["seconds_until_call"])
+        self._refuse_calls = redis.register_script(scripts["refuse_calls"])
 
     @override
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
