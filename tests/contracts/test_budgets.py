@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import update
 
 from bot.chat.prompt import Usage
-from bot.chat.session import HistoryChange, TurnResult
+from bot.chat.session import HistoryChange
 from bot.chat.usage import AnswerCharge, BudgetCap, BudgetKind, Period, UsageTotal
 from bot.runtime.clock import SystemClock
 from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired
 from bot.storage.tables import receipt
 from bot.storage.usage import Budgets, UsageTotals
-from tests.support.store import RECEIPT, Store, take_message
+from tests.support.store import RECEIPT, Store, finish, take_message
 
 PERSON = BudgetCap(BudgetKind.PERSON, Period.DAY, "telegram:1", "2026-11-22", 1_000)
 SERVER = BudgetCap(BudgetKind.SERVER, Period.MONTH, "telegram:-7", "2026-11", 100_000)
@@ -74,28 +74,24 @@ async def test_each_period_begins_anew(store: Store) -> None:
 
 
 async def test_usage_is_added_up_and_outlives_the_text(store: Store) -> None:
-    claim, message = await take_message(store)
     unpriced = replace(PAID, charge=replace(PAID.charge, cost=None))
-    await store.conversations.finish(claim, message, TurnResult(receipts=[PAID, PAID, unpriced]))
+    await finish(store, receipts=[PAID, PAID, unpriced])
     totals = UsageTotals(store.database)
     expected = UsageTotal(3, 300, 120, 30, 500, 1)
     assert await totals.of_person("telegram:1", LONG_AGO) == expected
-    claim, message = await take_message(store, "5:2")
+    claim, _ = await take_message(store, "5:2")
     await store.conversations.forget(claim)
     assert await Receipts(store.database).newest("telegram:5") == []
     assert await totals.of_person("telegram:1", LONG_AGO) == expected
     assert await totals.of_person("telegram:2", LONG_AGO) == UsageTotal(0, 0, 0, 0, 0, 0)
-    assert await totals.of_person("telegram:1", datetime.now(UTC) + timedelta(days=1)) == (
-        UsageTotal(0, 0, 0, 0, 0, 0)
-    )
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    assert await totals.of_person("telegram:1", tomorrow) == UsageTotal(0, 0, 0, 0, 0, 0)
 
 
 async def test_usage_by_day_has_a_row_for_each_model(store: Store) -> None:
-    claim, message = await take_message(store)
     other = replace(PAID, charge=replace(PAID.charge, model="other"))
     # of an edit, which is finished step by step on PostgreSQL, too
-    result = TurnResult(receipts=[PAID, other, PAID], change=HistoryChange())
-    await store.conversations.finish(claim, message, result)
+    await finish(store, receipts=[PAID, other, PAID], change=HistoryChange())
     rows = await UsageTotals(store.database).by_day(LONG_AGO, datetime.now(UTC) + timedelta(days=1))
     assert {one.day for one in rows} == {datetime.now(UTC).date().isoformat()}
     assert [(one.model, one.total.answers, one.total.cost) for one in rows] == [
@@ -106,8 +102,7 @@ async def test_usage_by_day_has_a_row_for_each_model(store: Store) -> None:
 
 
 async def test_text_of_a_receipt_is_deleted_before_its_usage(store: Store) -> None:
-    claim, message = await take_message(store)
-    await store.conversations.finish(claim, message, TurnResult(receipts=[PAID]))
+    await finish(store, receipts=[PAID])
     totals, budgets = UsageTotals(store.database), Budgets(store.database)
     await budgets.reserve([PERSON, replace(PERSON, begins="2020-01-01")], 5)
 

@@ -5,16 +5,14 @@ from dataclasses import replace
 from sqlalchemy import func, select, update
 
 from bot.chat.prompt import FinishReason, TemplateChoice, TemplateNames
-from bot.chat.session import TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired
 from bot.storage.tables import receipt
-from tests.support.store import RECEIPT, Store, take_message
+from tests.support.store import RECEIPT, Store, finish
 
 
 async def test_receipt_is_found_by_number_and_by_conversation(store: Store) -> None:
-    claim, message = await take_message(store)
     named = TemplateChoice(
         role_texts={"user": "U:", "stop_words": ["x"]},
         names=TemplateNames("Nils", "Ann", is_group=True),
@@ -25,15 +23,14 @@ async def test_receipt_is_found_by_number_and_by_conversation(store: Store) -> N
         prompt=replace(RECEIPT.prompt, template=named),
         reason=FinishReason.REPETITION,
     )
-    await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT, other]))
+    await finish(store, receipts=[RECEIPT, other])
     receipts = Receipts(store.database)
     assert await receipts.newest("telegram:5") == [(1, RECEIPT), (2, other)]
     assert await receipts.newest("telegram:6") == []
 
 
 async def test_receipts_are_deleted_after_some_days(store: Store) -> None:
-    claim, message = await take_message(store)
-    await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT] * 2))
+    await finish(store, receipts=[RECEIPT] * 2)
     old = update(receipt).where(receipt.c.id == 1).values(at=receipt.c.at - 3 * 86_400)
     await store.write(old)
     assert await delete_expired(store.database, SystemClock(), 2) == 1
@@ -42,8 +39,7 @@ async def test_receipts_are_deleted_after_some_days(store: Store) -> None:
 
 
 async def test_receipts_are_deleted_with_their_conversation(store: Store) -> None:
-    claim, message = await take_message(store)
-    await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT]))
+    claim, _ = await finish(store, receipts=[RECEIPT])
 
     await store.conversations.forget(claim)
 

@@ -11,7 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, select, update
 
 from bot.chat.incoming import Address, Deleted, Edited, Incoming, Joined, Pressed
-from bot.chat.session import TurnResult
+from bot.chat.session import ChatSetting, TurnResult
 from bot.errors import Fenced
 from bot.storage.database import NEWEST_REVISION, OLDEST_REVISION
 from bot.storage.leases import resolve_bot_id
@@ -31,13 +31,8 @@ asyncio.run(main())
 
 
 async def test_first_bot_of_a_platform_keeps_the_keys_without_an_id(store: Store) -> None:
-    ids = [
-        await resolve_bot_id(store.database, platform, account)
-        for platform, account in (
-            *(("telegram", "11"), ("telegram", "77"), ("discord", "77")),
-            *(("telegram", "11"), ("telegram", "77")),
-        )
-    ]
+    asked = ("telegram 11", "telegram 77", "discord 77", "telegram 11", "telegram 77")
+    ids = [await resolve_bot_id(store.database, *one.split()) for one in asked]
     assert ids == ["", "77", "", "", "77"]
 
 
@@ -54,15 +49,13 @@ async def test_bots_that_start_at_once_agree_on_the_first(store: Store) -> None:
 
 
 async def test_the_narrowest_scope_with_a_choice_wins(store: Store) -> None:
-    await store.chat_settings.set("guild", "preset", "a", "discord:1")
-    await store.chat_settings.set("channel", "preset", "b", "discord:1")
-    scopes = ["thread", "channel", "guild"]
-    choice = present(await store.chat_settings.resolve(scopes, "preset"))
-    assert (choice.scope, choice.value) == ("channel", "b")
-    await store.chat_settings.set("channel", "preset", None, "discord:1")
-    choice = present(await store.chat_settings.resolve(scopes, "preset"))
-    assert choice.value == "a"
-    assert await store.chat_settings.resolve(["elsewhere"], "preset") is None
+    settings, scopes = store.chat_settings, ["thread", "channel", "guild"]
+    for scope, value in (("guild", "a"), ("channel", "b")):
+        await settings.set(scope, "preset", value, "discord:1")
+    assert await settings.resolve(scopes, "preset") == ChatSetting("channel", "b")
+    await settings.set("channel", "preset", None, "discord:1")
+    assert await settings.resolve(scopes, "preset") == ChatSetting("guild", "a")
+    assert await settings.resolve(["elsewhere"], "preset") is None
 
 
 async def test_many_at_once_all_commit_and_one_failure_spoils_no_other(store: Store) -> None:

@@ -1,14 +1,14 @@
 """Contract of rows that cannot be read, on both databases: their neighbors are, and none raises."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import Table, insert, update
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import MessageContent, OutgoingPart
-from bot.chat.session import Turn, TurnResult
+from bot.chat.session import TurnResult
 from bot.errors import StoreError
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import HistoryScopes, PresetResolver
@@ -21,10 +21,9 @@ from bot.storage.reports import AnswerLog
 from bot.storage.rows import encode_event
 from bot.storage.tables import inbox, outbox, receipt, turn, web_channel
 from bot.storage.web_channels import SqlWebChannels
-from tests.samples import ALICE, begin, make_incoming, read_session
-from tests.support.store import Store, present, take_message
+from tests.samples import ALICE, begin, make_incoming
+from tests.support.store import LANE, Store, answer, finish, present, said, texts_of
 
-LANE = "telegram:5"
 GOOD = encode_event(make_incoming("poison"))
 BAD_EVENTS: Mapping[str, tuple[str, bytes | None]] = {
     "unknown kind": ("voted", GOOD),
@@ -132,11 +131,8 @@ async def test_person_who_wants_to_be_forgotten_is_found_in_such_an_event(store:
 async def test_row_to_send_says_what_is_wrong_and_its_lane_goes_on(
     store: Store, bad: Mapping[str, str]
 ) -> None:
-    claim, message = await take_message(store)
-    parts = [OutgoingPart(number, MessageContent(f"part {number}")) for number in (0, 1)]
-    await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
-    changed = update(outbox).where(outbox.c.part == 0).values(**bad)
-    await store.write(changed)
+    await answer(store, "part 0", "part 1")
+    await store.write(update(outbox).where(outbox.c.part == 0).values(**bad))
     [row] = await store.outbox.take([LANE])
     assert row.problem
     following = present(await store.outbox.set_aside(row, row.problem, "a part is missing"))
@@ -146,14 +142,12 @@ async def test_row_to_send_says_what_is_wrong_and_its_lane_goes_on(
 
 
 async def test_turns_are_left_out_of_their_history(store: Store) -> None:
-    claim, message = await take_message(store)
-    said = Turn("user", "a", ALICE, message.incoming.at, message_id="1")
-    await store.conversations.finish(claim, message, TurnResult([said]))
+    claim, _ = await finish(store, turns=[replace(said("a"), message_id="1")])
     of = {"conversation": LANE, "session": 1, "active": True}
     await put(store, turn, **of, role="narrator", text="b", at=1.0)
     await put(store, turn, **of, role="user", text="c", at=1e300, message_id="2")
     await put(store, turn, **of, role="assistant", text="d", at=2.0, speaker_id="x")
-    assert [one.text for one in (await read_session(store.database, LANE)).turns] == ["a"]
+    assert await texts_of(store) == ["a"]
     assert await store.conversations.load_exchange(claim, "2", 9) is None
     found = present(await store.conversations.load_exchange(claim, "1", 9))
     assert found.answers == ()
