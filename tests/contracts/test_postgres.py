@@ -1,28 +1,40 @@
-"""PostgreSQL's addresses and limits: several hosts, sslmode, time-outs, a transaction pooler."""
+"""PostgreSQL: addresses, a transaction pooler, limits of time and connections, frozen servers."""
 
 import asyncio
 import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from configparser import ConfigParser
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import asyncpg
 import pytest
 from sqlalchemy import Connection
 
 from bot.errors import StoreError
+from bot.runtime.clock import SystemClock
 from bot.storage.database import Database, open_database, parse_url
-from bot.storage.postgres import to_dsn
+from bot.storage.inbox import SqlInbox
+from bot.storage.postgres import COMMAND_SECONDS, to_dsn
 from bot.storage.statements import Statement, Unit
 from tests.checkout import CHECKOUT
-from tests.postgres import create_postgres_database
+from tests.postgres import create_postgres_database, frozen_postgres
+from tests.samples import make_incoming
 from tests.support.store import answer_in
 from tests.waiting import PATIENCE_SECONDS
 
 _LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+_MAX_CONNECTIONS = 8
+_LOCK = "SELECT key FROM lane FOR UPDATE"
+_SLEEP = "SELECT pg_sleep(300)"
+_COUNT_OTHERS = (
+    "SELECT count(*) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid() "
+    "AND backend_type = 'client backend'"
+)
 _UNITS = 200
 
 
@@ -153,3 +165,129 @@ async def running_pgbouncer(postgres_folder: str, url: str) -> AsyncIterator[str
             if process.returncode is None:
                 process.terminate()
             await process.wait()
+
+
+# --- limits and servers that stand still -------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def silent_server() -> AsyncIterator[str]:
+    """A server that accepts connections and never says anything."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await reader.read()
+
+    with tempfile.TemporaryDirectory(prefix="troupe-pg-") as folder:
+        async with await asyncio.start_unix_server(serve, Path(folder) / ".s.PGSQL.5432"):
+            yield folder
+            for writer in writers:
+                writer.close()
+                with contextlib.suppress(ConnectionError):
+                    await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Connect beside the process under test."""
+    connection = await asyncpg.connect(to_dsn(parse_url(url)))
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def fail(work: Awaitable[object], reason: str | None = None) -> None:
+    with pytest.raises(StoreError, match=reason):
+        await work
+
+
+def running(sql: str) -> Unit[None]:
+    yield Statement(sql).query()
+
+
+@pytest.mark.service
+@pytest.mark.timeout(120)
+async def test_server_that_never_answers_is_given_up() -> None:
+    async with silent_server() as folder:
+        opening = open_database(f"postgresql+asyncpg://postgres@/t?host={folder}")
+        await fail(opening.__aenter__(), "TROUPE_DATABASE_URL")
+
+
+@pytest.mark.service
+@pytest.mark.timeout(120)
+async def test_statement_that_takes_too_long_is_given_up(url: str) -> None:
+    def sleep(connection: Connection) -> None:
+        connection.exec_driver_sql(_SLEEP)
+
+    async with open_database(url) as database, asyncio.TaskGroup() as group:
+        for work in (
+            *(database.run(lambda: running(_SLEEP)), database.read(sleep)),
+            database.write(sleep),
+        ):
+            group.create_task(fail(work))
+
+
+@pytest.mark.service
+@pytest.mark.timeout(120)
+async def test_unit_waits_for_a_lock_no_longer_than_its_limit(url: str) -> None:
+    async with open_database(url) as database, connected(url) as other:
+        await answer_in(database, 1)
+        async with other.transaction():
+            await other.execute(_LOCK)
+            await fail(database.run(lambda: running(_LOCK)), "lock timeout")
+
+
+@pytest.mark.service
+@pytest.mark.timeout(120)
+async def test_process_has_at_most_eight_connections_under_load(url: str) -> None:
+    counts = [0]
+    async with (
+        open_database(url) as database,
+        connected(url) as watcher,
+        asyncio.TaskGroup() as group,
+    ):
+        works = [group.create_task(answer_in(database, number)) for number in range(100)]
+        works += [
+            group.create_task(database.run_reading(lambda: running("SELECT pg_sleep(0.01)")))
+            for _ in range(100)
+        ]
+        while not all(one.done() for one in works):
+            counts.append(await watcher.fetchval(_COUNT_OTHERS))
+    assert max(counts) == _MAX_CONNECTIONS
+
+
+@pytest.mark.service
+async def test_cancelled_statement_ends_before_its_time_limit(
+    url: str, postgres_folder: str
+) -> None:
+    async with open_database(url) as database:
+        store = SqlInbox(database, SystemClock())
+        await store.receive([make_incoming()], {})
+        with frozen_postgres(Path(postgres_folder)):
+            waiting = [
+                asyncio.create_task(store.receive([make_incoming()], {})),
+                asyncio.create_task(database.ping()),
+            ]
+            await asyncio.wait(waiting, timeout=0.1)
+            for task in waiting:
+                task.cancel()
+            done, _ = await asyncio.wait(waiting, timeout=COMMAND_SECONDS)
+            assert done == set(waiting)
+            assert all(task.cancelled() for task in waiting)
+        await store.receive([make_incoming(key="5:2")], {})
+
+
+@pytest.mark.service
+async def test_database_is_closed_while_the_server_stands_still(
+    url: str, postgres_folder: str
+) -> None:
+    async with (
+        contextlib.AsyncExitStack() as stack,
+        asyncio.timeout(COMMAND_SECONDS),
+        open_database(url) as database,
+    ):
+        await database.ping()
+        await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
+        stack.enter_context(frozen_postgres(Path(postgres_folder)))
