@@ -1,24 +1,32 @@
-"""The database: migrations, errors."""
+"""The database: migrations, a new file, and errors, which quote no values."""
 
 import asyncio
 import re
+import sqlite3
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any, Self
 
+import asyncpg
 import pytest
-from sqlalchemy import Connection, bindparam, insert, text, update
+from sqlalchemy import Connection, bindparam, create_engine, insert, text, update
+from sqlalchemy.exc import IntegrityError
 
 from bot.errors import SettingsError, StoreError
+from bot.storage import migrations
 from bot.storage.database import (
     NEWEST_REVISION,
     Database,
+    create_tables,
     open_database,
     open_without_decrypting,
+    parse_url,
     read_revision,
     translate,
 )
-from bot.storage.statements import SQL
+from bot.storage.postgres import PostgresPool
+from bot.storage.statements import SQL, Rows, Statement, Unit, describe_failure
 from bot.storage.tables import cursor, outbox, supported_revision
 from tests.checkout import CHECKOUT
 
@@ -139,3 +147,134 @@ def test_standby_or_recovery_is_named_with_the_remedy() -> None:
 
     told = str(translate(ReadOnlyError("cannot execute UPDATE in a read-only transaction")))
     assert "name the primary, or end the recovery (`SELECT pg_promote()`)" in told
+
+
+@pytest.mark.slow
+def test_new_tables_are_those_of_the_migrations(tmp_path: Path) -> None:
+    created, migrated = tmp_path / "created.db", tmp_path / "migrated.db"
+    with create_engine(f"sqlite:///{created}").begin() as connection:
+        assert create_tables(connection)
+    with create_engine(f"sqlite:///{migrated}").begin() as connection:
+        migrations.upgrade(connection)
+    assert schema(created) == schema(migrated)
+
+
+async def test_file_with_tables_is_left_to_the_migrations(tmp_path: Path) -> None:
+    with create_engine(f"sqlite:///{tmp_path / 'old.db'}").begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE old (id INTEGER)")
+        assert not create_tables(connection)
+
+
+async def test_new_file_is_at_the_newest_revision(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    async with open_database(url):
+        pass
+    with create_engine(url).begin() as connection:
+        migrations.upgrade(connection)  # has nothing to do
+    assert "turn" in schema(tmp_path / "new.db")
+
+
+def schema(file: Path) -> dict[str, Any]:
+    """Describe tables and indexes, whatever the order of columns and the form of the SQL."""
+    connection = sqlite3.connect(file)
+    described: dict[str, Any] = dict(
+        connection.execute(
+            "SELECT name, instr(sql, 'AUTOINCREMENT') > 0 FROM sqlite_master WHERE type = 'table'"
+        )
+    )
+    for table in list(described):
+        columns = sorted(row[1:] for row in connection.execute(f"PRAGMA table_info({table})"))
+        indexes = [
+            (_index(connection, name), *more)
+            for _, name, *more in connection.execute(f"PRAGMA index_list({table})")
+        ]
+        described[table] = described[table], columns, sorted(indexes)
+    connection.close()
+    return described
+
+
+def _index(connection: sqlite3.Connection, name: str) -> tuple[str, list[str], str]:
+    columns = [row[2] for row in connection.execute(f"PRAGMA index_info({name})")]
+    found = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", [name]).fetchone()
+    if not found[0]:  # of a constraint
+        return "", columns, ""
+    return name, columns, found[0].partition(" WHERE ")[2].strip("()")
+
+
+ROW = "Failing row contains (1, words of people)."
+_ONE = Statement("SELECT 1")
+
+
+def server_error(state: str, text: str, detail: str = "") -> asyncpg.PostgresError:
+    fields = {"S": "ERROR", "C": state, "M": text, **({"D": detail} if detail else {})}
+    error = asyncpg.PostgresError.new(fields)
+    assert isinstance(error, asyncpg.PostgresError)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "described"),
+    [
+        (server_error("23514", "a check is violated", ROW), "a check is violated"),
+        (
+            server_error("22P02", 'invalid input syntax for type json: "words"'),
+            "InvalidTextRepresentationError (22P02)",
+        ),
+        (
+            asyncpg.InterfaceError("invalid input for query argument $5: 'words' (expected int)"),
+            "invalid input for query argument $5",
+        ),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_failure_is_described_without_values(error: Exception, described: str) -> None:
+    assert describe_failure(error) == described
+    by_sqlalchemy = IntegrityError("INSERT", {"text": "words"}, error)
+    assert str(translate(by_sqlalchemy)) == f"the database failed: {described}"
+
+
+class FailingConnection:
+    """A connection, and its pool, on which every statement fails."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.is_terminated = False
+
+    def __await__(self) -> Generator[None, None, Self]:
+        yield from ()
+        return self
+
+    def acquire(self) -> Self:
+        return self
+
+    async def release(self, *_: object, **_options: float) -> None:
+        pass
+
+    async def fetch(self, *_: object) -> Rows:
+        raise self.error
+
+    def terminate(self) -> None:
+        self.is_terminated = True
+
+
+def unit() -> Unit[int]:
+    rows = yield _ONE.query_alone()
+    return int(rows[0][0])
+
+
+@pytest.mark.parametrize(
+    ("error", "is_terminated"),
+    [
+        (server_error("23514", "a check is violated", ROW), False),
+        (asyncpg.InternalClientError("another operation (2) is in progress"), True),
+    ],
+)
+async def test_unit_fails_as_the_store_and_leaves_no_connection_that_has_lost_track(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, is_terminated: bool
+) -> None:
+    connection = FailingConnection(error)
+    monkeypatch.setattr(asyncpg, "create_pool", lambda *_, **__: connection)
+    with pytest.raises(StoreError) as failed:
+        await PostgresPool(parse_url("postgresql://nowhere")).run(unit)
+    assert "words" not in "".join(traceback.format_exception(failed.value))
+    assert connection.is_terminated is is_terminated

@@ -1,14 +1,17 @@
-"""Contract of preset versions, on SQLite and on PostgreSQL."""
+"""Contract of the versions and drafts of presets, on SQLite and on PostgreSQL."""
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
 
+from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.chat.session import PresetVersion
+from bot.storage.presets import PresetDrafts
 from bot.storage.tables import preset_version
-from tests.support.store import Store
+from tests.support.store import Store, present
 
 
 def nora(content: str, version: int = 1) -> PresetVersion:
@@ -75,3 +78,51 @@ async def test_history_is_newest_first_and_limited(store: Store) -> None:
     assert [number for number, _ in history] == [3, 2]
     assert all(at > 0 for _, at in history)
     assert await store.preset_versions.history("nils", 2) == []
+
+
+DRAFT = PresetDraft("nora", 3, 1, '{"name": "nora"', 5.0, ImportedFile("nora.png", b"\x89PNG\0"))
+
+
+async def test_draft_is_found_as_it_was_saved(store: Store) -> None:
+    drafts = PresetDrafts(store.database)
+    assert await drafts.save(DRAFT)
+    assert await drafts.find("nora") == DRAFT
+    assert await drafts.find("nils") is None
+    assert await drafts.all() == [replace(DRAFT, source=None)]
+
+
+async def test_each_revision_follows_the_one_before(store: Store) -> None:
+    drafts = PresetDrafts(store.database)
+    assert not await drafts.save(replace(DRAFT, revision=2))
+    assert await drafts.save(DRAFT)
+    assert not await drafts.save(replace(DRAFT, content="other"))
+    assert await drafts.save(replace(DRAFT, revision=2, content="second"))
+    assert not await drafts.save(replace(DRAFT, revision=2, content="late"))
+    found = present(await drafts.find("nora"))
+    assert (found.revision, found.content) == (2, "second")
+
+
+async def test_of_concurrent_writers_one_wins(store: Store) -> None:
+    drafts = PresetDrafts(store.database)
+    await drafts.save(DRAFT)
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(drafts.save(replace(DRAFT, revision=2, content=str(one))))
+            for one in range(8)
+        ]
+    assert [task.result() for task in tasks].count(True) == 1
+
+
+async def test_deleted_draft_is_gone(store: Store) -> None:
+    drafts = PresetDrafts(store.database)
+    await drafts.save(DRAFT)
+    assert await drafts.delete("nora")
+    assert not await drafts.delete("nora")
+    assert await drafts.find("nora") is None
+
+
+async def test_what_databases_refuse_is_replaced(store: Store) -> None:
+    drafts = PresetDrafts(store.database)
+    await drafts.save(replace(DRAFT, content="a\0b\ud800"))
+    found = present(await drafts.find("nora"))
+    assert found.content == "a\ufffdb\ufffd"
