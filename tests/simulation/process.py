@@ -153,8 +153,7 @@ class SimulatedContainer(Container):
         clock: Clock,
     ) -> None:
         specs = [PlatformSpec(kind=kind, factory="") for kind in servers]
-        super().__init__(_SETTINGS, resources, specs, print, RunOptions(), clock)
-        self.owner = name
+        super().__init__(_SETTINGS, resources, specs, print, RunOptions(), clock, name)
         self._servers = servers
 
     @property

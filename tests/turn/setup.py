@@ -159,10 +159,11 @@ class Setup(Delivery):
         )
         resources = Resources(database, {}, self.signals, chat_settings, self.resolver, models)
         specs = [PlatformSpec(kind=kind, factory="") for kind in ("telegram", "discord")]
-        container = FolderlessContainer(chosen, resources, specs, print, RunOptions(), self.clock)
+        container = FolderlessContainer(
+            chosen, resources, specs, print, RunOptions(), self.clock, owner
+        )
         platforms = {one.kind: FakePlatform(one.kind, self.surface) for one in specs}
         replaced = {
-            "owner": owner,
             "platforms": platforms,
             "rate_limited_surfaces": lambda **_: dict.fromkeys(platforms, self.surface),
             "is_platform_admin": self._is_platform_admin,

@@ -13,24 +13,21 @@ import pytest
 from sqlalchemy import select
 from typing_extensions import override
 
-from bot.chat.command import ButtonAction, Command
-from bot.chat.incoming import Incoming, Person, Quote, Request, Said, WakeReason
+from bot.chat.command import ButtonAction
+from bot.chat.incoming import Address, Person, Quote, Said, WakeReason
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt, ReasoningDelta
-from bot.commands.authority import AdminCheck, AnonymousAdmins
-from bot.commands.privacy import PrivacyHandlers, PrivateCommands
-from bot.commands.request import CommandRequest
 from bot.errors import Refused
 from bot.markup.styled_text import style_markdown
 from bot.platforms.discord.markup import to_dialect
+from bot.ports import PrivateChats
 from bot.prompting.speakers import clean_name
 from bot.prompting.text.confusables import skeleton
-from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData
 from bot.storage.receipts import Receipts
 from bot.storage.tables import story, story_revision
 from tests.attacks import with_ours
-from tests.fakes import FakeBackend, FakePrivateChats
+from tests.fakes import FakeBackend, FakePlatform, FakePrivateChats, FakeSurface
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.turn.counted_service import RunningParts, running_parts
 from tests.turn.setup import CHAT, Setup, answering, pressed
@@ -110,42 +107,32 @@ async def test_export_holds_the_own_words_only(database: Database) -> None:
     assert list(exported["descriptions"].values()) == ["a knight"]
 
 
-async def nobody_is_admin(_request: Request) -> bool:
-    return False
+class PrivatePlatform(FakePlatform, PrivateChats):
+    """Opens private chats, or none."""
+
+    def __init__(self, surface: FakeSurface, *, refuses: bool) -> None:
+        super().__init__("telegram", surface)
+        self._chats = FakePrivateChats(refuses=refuses)
+
+    @override
+    async def private_chat(self, person: str) -> Address:
+        return await self._chats.private_chat(person)
 
 
 @pytest.mark.parametrize("refuses", [False, True])
 async def test_native_export_goes_to_private_chats(database: Database, *, refuses: bool) -> None:
-    setup = Setup(database, ["one"])
-    await setup.say(said("mine", "5:1"))
-    received: list[Incoming] = []
-
-    async def receive(events: Sequence[Incoming]) -> None:
-        received.extend(events)
-
-    commands = PrivateCommands({"telegram": FakePrivateChats(refuses=refuses)}, receive)
-    anonymous = AnonymousAdmins(SqlChatSettings(database, setup.clock))
-    admins = AdminCheck((), nobody_is_admin, setup.clock, anonymous)
-    data = PersonalData(database, setup.clock)
-    handlers = PrivacyHandlers(data, admins, setup.resolver, commands)
+    surface = FakeSurface()
+    platform = PrivatePlatform(surface, refuses=refuses)
+    setup = Setup(database, ["one"], surface=surface, platforms={"telegram": platform})
     native = replace(said("/export", "5:2"), interaction="8:token", message_id=None)
-    active = await setup.resolver.resolve(native.scopes)
-    request = CommandRequest(Command("export"), native, active, (), native.at)
-    result = await handlers.export(request)
-    if refuses:
-        assert result.file is not None
-        return
-    [repeated] = received
-    assert isinstance(repeated, Said)
-    assert (repeated.address.chat, repeated.interaction, repeated.is_private) == (
-        "dm-1",
-        None,
-        True,
-    )
-    assert (result.file, str(result.text).partition(".")[0]) == (
-        None,
-        "I am sending you the file in a private chat",
-    )
+    await setup.say(said("mine", "5:1"), native)
+    told = "What you have said" if refuses else "I am sending you the file in a private chat"
+    assert setup.texts[-1].startswith(told)
+    assert bool(surface.files) is refuses, "only they read what answers a native command"
+    await setup.work("telegram:dm-1")
+    assert surface.sent[-1].address.chat == ("5" if refuses else "dm-1")
+    [file] = surface.files.values()
+    assert [one["text"] for one in json.loads(file.text)["messages"]] == ["mine"]
 
 
 async def test_nothing_is_observed_where_an_admin_forbids_it(database: Database) -> None:
