@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
 from bot import errors
 from bot.backends.registry import backend_specs
 from bot.platforms.registry import platform_specs
 from tests.checkout import CHECKOUT
-
 
 BOT = CHECKOUT / "bot"
 TOP_LEVEL_MODULES = {

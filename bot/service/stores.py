@@ -3,69 +3,43 @@
 import os
 import secrets
 import socket
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from functools import cached_property
-from functools import partial
-from bot.chat.usage import MICROS
-from bot.chat.usage import BudgetKind
-from bot.chat.usage import Period
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+from bot.chat.usage import MICROS, BudgetKind, Period
 from bot.commands.authority import AnonymousAdmins
 from bot.commands.personas import UserPersonas
-from bot.errors import PresetError
-from bot.errors import SettingsError
-from bot.errors import StoreError
+from bot.errors import PresetError, SettingsError, StoreError
 from bot.platforms.spec import PlatformSpec
-from bot.ports import Backend
-from bot.ports import Clock
+from bot.ports import Backend, Clock
 from bot.prompting.presets.files import find_preset
 from bot.routing.presets import PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.service import jobs
 from bot.service.exclusive_role import ExclusiveRole
-from bot.service.options import Role
-from bot.service.options import RunOptions
-from bot.service.resources import Models
-from bot.service.resources import Resources
-from bot.service.resources import data_dir_use
-from bot.settings import BudgetSettings
-from bot.settings import Settings
+from bot.service.options import Role, RunOptions
+from bot.service.resources import Models, Resources, data_dir_use
+from bot.settings import BudgetSettings, Settings
 from bot.storage.conversations import Conversations
 from bot.storage.data_dir import DataDirUse
 from bot.storage.dead_letters import DeadLetters
-from bot.storage.forgetting import FILE_NAME
-from bot.storage.forgetting import PersonalData
-from bot.storage.forgetting import Tombstone
-from bot.storage.forgetting import record_tombstone
+from bot.storage.forgetting import FILE_NAME, PersonalData, Tombstone, record_tombstone
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
 from bot.storage.leases import SqlRoleLeases
-from bot.storage.operation import AuditLog
-from bot.storage.operation import NodeRegistry
-from bot.storage.operation import Pauses
-from bot.storage.operation import SqlMessageNotes
-from bot.storage.outbox import SenderIdentity
-from bot.storage.outbox import SqlOutbox
-from bot.storage.presets import PresetDrafts
-from bot.storage.presets import PresetVersions
+from bot.storage.operation import AuditLog, NodeRegistry, Pauses, SqlMessageNotes
+from bot.storage.outbox import SenderIdentity, SqlOutbox
+from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.storage.receipts import Receipts
 from bot.storage.reports import AnswerLog
 from bot.storage.tokens import ConsoleTokens
-from bot.storage.usage import Budgets
-from bot.storage.usage import UsageLog
-from bot.storage.usage import UsageTotals
+from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.storage.web_channels import SqlWebChannels
-from bot.turn.limits.rate_limits import AnswerLimits
-from bot.turn.limits.rate_limits import CommandLimits
-from bot.turn.limits.rate_limits import RareNotices
+from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits, RareNotices
 from bot.turn.limits.slots import ProviderSlots
-from bot.turn.limits.spending import BudgetRules
-from bot.turn.limits.spending import Spending
-
+from bot.turn.limits.spending import BudgetRules, Spending
 
 _SLOT_MARGIN_SECONDS = 60.0  # retries and a pause of the process are beyond an answer's own limit
 

@@ -12,19 +12,15 @@ import asyncio
 import math
 import time
 import zlib
-from collections import defaultdict
-from collections import deque
-from collections.abc import Callable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from typing import Any
-from typing import TypeAlias
-from typing_extensions import override
-from tests.rigs.simwire import SimWire
-from tests.rigs.tgwire import Err
-from tests.rigs.tgwire import TgWire
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
+from typing_extensions import override
+
+from tests.rigs.simwire import SimWire
+from tests.rigs.tgwire import Err, TgWire
 
 IN_FLIGHT_SECONDS = 0.5
 """How long after a refusal calls may arrive that had left before, on a busy machine."""
