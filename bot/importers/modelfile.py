@@ -61,8 +61,6 @@ class ModelfileCommand(NamedTuple):
 
 @value_class
 class Modelfile:
-    """The commands of a Modelfile, in the order of the file."""
-
     commands: list[ModelfileCommand]
 
     @property

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path, PureWindowsPath
 from typing import TypeAlias
 
@@ -60,7 +59,7 @@ def preset_from_text(
     """
     source = str(file)
     is_json = text.lstrip().startswith(_JSON_STARTS)
-    found = _keys_from_other_program(text, source, provider) if is_json else None
+    found = _keys_from_other_program(text, source) if is_json else None
     if found is None:
         if into is not None:
             if is_json:
@@ -114,7 +113,7 @@ def _from_modelfile(
     return ImportedPreset(preset, [*notes, *import_notes(modelfile)])
 
 
-def _keys_from_other_program(text: str, source: str, provider: str | None) -> _Keys | None:
+def _keys_from_other_program(text: str, source: str) -> _Keys | None:
     """Return the keys for a preset, and notes; None for JSON that may be a preset itself."""
     try:
         data = read_json(text).value
@@ -126,8 +125,6 @@ def _keys_from_other_program(text: str, source: str, provider: str | None) -> _K
     if not isinstance(data, dict):
         return None
     convert = _CONVERTERS.get(kind)
-    if kind is FileKind.CHAT_COMPLETION:
-        convert = partial(keys_of_chat_completion, provider=provider)
     if convert is None:
         return None
     try:

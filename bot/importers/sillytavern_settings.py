@@ -184,23 +184,10 @@ _FORMATS = {
     "worldInfoAfter": "wi_format",
 }
 """The keys with the text around the content of a marker."""
-_MODELS = {
-    "openai": ("openai", "openai_model"),
-    "claude": ("anthropic", "claude_model"),
-    "openrouter": ("open_router", "openrouter_model"),
-    "mistralai": ("mistral_ai", "mistralai_model"),
-    "makersuite": ("gemini", "google_model"),
-    "groq": ("groq", "groq_model"),
-    "deepseek": ("deepseek", "deepseek_model"),
-    "moonshot": ("moonshot", "moonshot_model"),
-}
-"""Our provider and the key with the model, by their name of a service."""
 
 
-def keys_of_chat_completion(
-    data: Json, provider: str | None = None
-) -> tuple[dict[str, object], list[str]]:
-    """Return the keys of a preset, and notes; the model is used if it is the provider's."""
+def keys_of_chat_completion(data: Json) -> tuple[dict[str, object], list[str]]:
+    """Return the keys of a preset with these prompts and parameters, and notes."""
     read = JsonFields(data)
     keys, notes = keys_of_sampler(data)
     keys |= _token_limits(read.integer("openai_max_context"), read.integer("openai_max_tokens"))
@@ -212,13 +199,8 @@ def keys_of_chat_completion(
         prompts.append({"role": "assistant", "content": read.text("assistant_prefill")})
     scripts, script_notes = scripts_of(data.get("extensions"))
     keys |= {"prompts": prompts, "macros": True, "regex_scripts": scripts}
-    own_provider, model_key = _MODELS.get(service, ("", "custom_model"))
-    model = read.text(model_key)
-    if model and provider == own_provider:
-        keys["model"] = model
-    elif service and model:
-        of = f"--provider {own_provider}" if own_provider else "--provider and the key `model`"
-        notes.append(f"the model {model} of {service} is left out: choose it with {of}")
+    if model := read.text(f"{service}_model"):
+        notes.append(f"the model {model} is left out: choose yours with the key `model`")
     return keys, [*notes, *script_notes]
 
 

@@ -36,8 +36,6 @@ _MODES = ("default", "add", "not_add")
 
 @value_class
 class TranscriptLine:
-    """One utterance."""
-
     speaker: str | None
     """None: the character itself."""
     text: str

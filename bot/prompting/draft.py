@@ -44,7 +44,6 @@ class HistoryUnit:
 
     @property
     def all_messages(self) -> Sequence[Message]:
-        """The messages in order, inserted ones included."""
         return [message for message, _ in self.contents] or self.messages
 
 
@@ -78,12 +77,10 @@ class Draft:
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt of everything in this draft."""
         return self.base.with_messages(self.messages)
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The messages of its prompt."""
         found = [*_system_message(self.system), *self.pinned]
         if self.summary:
             found.append(Message("system", self.summary.text))
@@ -109,7 +106,6 @@ class Draft:
 
     @property
     def layout(self) -> tuple[PromptSpan, ...]:
-        """Where each section stands in the prompt."""
         spans = [*_part_spans(self.system, 0, self.stories)]
         at = 1 if spans else 0
         for section, messages in (
@@ -221,5 +217,4 @@ _SECTION_NAMES = {
 
 
 def section_name(section: str) -> Text:
-    """Return the name of a section; one that is not known is shown as it is."""
     return _SECTION_NAMES.get(section) or looked_up(section)

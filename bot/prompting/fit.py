@@ -31,8 +31,6 @@ PromptTokenCounter: TypeAlias = Callable[[Prompt], Awaitable[int]]
 
 @value_class
 class FittedPrompt:
-    """A draft that fits into the budget, and its prompt."""
-
     draft: Draft
     prompt: Prompt
     tokens: int
@@ -248,7 +246,6 @@ def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
 
 
 def tokens_by_section(receipt: Receipt) -> dict[str, int]:
-    """Return the tokens of each section, in the order of the prompt."""
     sections: dict[str, int] = {}
     for span, tokens in tokens_by_span(receipt):
         sections[span.section] = sections.get(span.section, 0) + tokens

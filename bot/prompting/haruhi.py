@@ -49,8 +49,6 @@ _CONFIG = "Reserve Config Setting Here"  # the text of the row that ChatHaruhi r
 
 @value_class
 class CharacterData:
-    """The contents of a character file."""
-
     persona: str
     texts: tuple[str, ...] = ()
     vectors: tuple[Vector, ...] | None = None
@@ -186,7 +184,6 @@ def builtin_role_name(word: str) -> str | None:
 
 
 def load_builtin_role(word: str) -> CharacterData:
-    """Load a built-in role; raises `CharacterError`."""
     file = _FILES.get(word)
     if file is None:
         near = difflib.get_close_matches(word, _FILES, n=3)

@@ -33,8 +33,6 @@ def parse_expression(text: str) -> VariableExpression | None:
 
 
 class Variables:
-    """The variables of one prompt."""
-
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
 

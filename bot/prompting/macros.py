@@ -179,8 +179,6 @@ class MacroBudget:
 
 @value_class
 class Macros:
-    """The values of the macros in one prompt."""
-
     char: str
     user: str
     now: datetime
@@ -424,8 +422,6 @@ def _remove_trim_marks(text: str) -> str:
 
 @value_class
 class _Call:
-    """A macro in a text, as it is written."""
-
     start: int
     end: int
     inner: str

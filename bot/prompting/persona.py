@@ -56,8 +56,6 @@ class Placeholder:
 
 @value_class
 class Persona:
-    """A parsed persona."""
-
     source: str
     placeholders: tuple[Placeholder, ...]
     problems: tuple[str, ...]

@@ -154,7 +154,6 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 
 def field_names(*texts: str) -> tuple[str, ...]:
-    """Return each field's name once, in the order of first appearance."""
     return tuple(dict.fromkeys(name for text in texts for name in _FIELD.findall(text)))
 
 
@@ -182,15 +181,11 @@ def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], An
     every field and may hold one more value under any name: the input.
     """
     if isinstance(given, str | int):
-        match fields:
-            case []:
-                return {}, given
-            case [only]:
-                return {only: str(given)}, ""
-            case _:
-                raise UserError.translatable(
-                    "a value is needed for each of {names}, not one text", names=_listed(fields)
-                )
+        if len(fields) > 1:
+            raise UserError.translatable(
+                "a value is needed for each of {names}, not one text", names=_listed(fields)
+            )
+        return ({fields[0]: str(given)}, "") if fields else ({}, given)
     if not isinstance(given, Mapping):
         raise UserError(
             "the input must be a text, a number or a mapping of field values,"
@@ -236,7 +231,6 @@ def is_ask_command(text: str) -> bool:
 
 
 def strip_ask_command(text: str) -> str:
-    """Remove the leading `/ask`, if there is one."""
     return _ASK_COMMAND.sub("", text)
 
 
@@ -280,7 +274,6 @@ class Prompter(ABC):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The form fields that a caller has to fill."""
         names = field_names(self._system_part, self._user_part)
         return tuple(name for name in names if name not in self._tool_tokens())
 

@@ -204,8 +204,6 @@ _MAX_CACHED_LABELS = 512  # conversations
 
 @value_class
 class SpeakerLabels:
-    """The labels of everybody in a conversation."""
-
     people: Mapping[str, str]
     """By person id."""
     characters: Mapping[str, str]
@@ -237,7 +235,6 @@ class SpeakerLabels:
         return "".join([f"{label}:{first}", *quoted])
 
     def others(self, own: str) -> tuple[str, ...]:
-        """Return all labels except the preset's own."""
         characters = [label for preset, label in self.characters.items() if preset != own]
         return (*self.people.values(), *characters)
 

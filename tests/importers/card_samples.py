@@ -1,7 +1,9 @@
 """Five character cards of all versions and containers; the last one is hostile."""
 
+import io
 import json
 import struct
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -54,3 +56,11 @@ def chunk(kind: bytes, body: bytes, *, checksum: int | None = None) -> bytes:
 def png_of(*chunks: bytes) -> bytes:
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0))
     return SIGNATURE + header + b"".join(chunks) + chunk(b"IEND", b"")
+
+
+def zipped(*files: tuple[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for path, content in files:
+            archive.writestr(path, content)
+    return buffer.getvalue()

@@ -1,8 +1,6 @@
 """A file is known by its content, and a wrong command names the right one."""
 
-import io
 import json
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,17 +15,8 @@ from bot.importers.file_kinds import (
 )
 from bot.importers.png import plain_image
 from bot.texts.text import translate
-from tests.importers.card_samples import CARD_FILES
+from tests.importers.card_samples import CARD_FILES, zipped
 from tests.importers.refusals import assert_is_chinese
-
-
-def archive(*names: str) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
-        for name in names:
-            file.writestr(name, "x")
-    return buffer.getvalue()
-
 
 TEXTS = json.loads((Path(__file__).parent / "file_kinds.json").read_text("utf-8"))
 FILES: dict[str, tuple[FileKind, bytes | str | object]] = {
@@ -35,8 +24,11 @@ FILES: dict[str, tuple[FileKind, bytes | str | object]] = {
     "GGUF": (FileKind.GGUF, b"GGUF\3\0\0\0"),
     "image": (FileKind.IMAGE, plain_image(2, 2)),
     "photo": (FileKind.IMAGE, b"\xff\xd8\xff\xe0"),
-    "ChatHaruhi 1": (FileKind.HARUHI, archive("haruhi/system_prompt.txt", "haruhi/texts/1.txt")),
-    "zip": (FileKind.ARCHIVE, archive("photo.jpg")),
+    "ChatHaruhi 1": (
+        FileKind.HARUHI,
+        zipped(("haruhi/system_prompt.txt", b"x"), ("haruhi/texts/1.txt", b"x")),
+    ),
+    "zip": (FileKind.ARCHIVE, zipped(("photo.jpg", b"x"))),
     "damaged zip": (FileKind.ARCHIVE, b"PK\x03\x04 half"),
     "bytes": (FileKind.UNKNOWN, b"\x80\x81\x82"),
     "nothing": (FileKind.UNKNOWN, b""),

@@ -1,10 +1,8 @@
 """Hostile files are rejected with a one-line error, in limited time and memory."""
 
 import base64
-import io
 import resource
 import time
-import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,27 +13,20 @@ from bot.importers.card import MAX_FILE_BYTES, read_card
 from bot.importers.card_to_preset import preset_from_card
 from bot.importers.png import plain_image
 from tests.attacks import skip_for, with_ours
+from tests.importers.card_samples import zipped
 
 _MAX_SECONDS = 6
 _MAX_GROWTH_MIB = 32
 _SLOW_KEY = b'{"keys":["/(a+)+$/"],"content":"x"},'
 
 
-def _zip(*files: tuple[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, content in files:
-            archive.writestr(path, content)
-    return buffer.getvalue()
-
-
 def _zip_of_zips() -> bytes:
-    bomb = _zip(("0.dll", b"\0" * 4_000_000))
-    return _zip(*((f"lib {number}.zip", bomb) for number in range(16)), ("card.json", bomb))
+    bomb = zipped(("0.dll", b"\0" * 4_000_000))
+    return zipped(*((f"lib {number}.zip", bomb) for number in range(16)), ("card.json", bomb))
 
 
 def _overlapping() -> bytes:
-    honest = _zip(("card.json", b"{}"), ("a.txt", b"x"))
+    honest = zipped(("card.json", b"{}"), ("a.txt", b"x"))
     second = honest.index(b"PK\x01\x02", honest.index(b"PK\x01\x02") + 1)
     return honest[: second + 42] + b"\0\0\0\0" + honest[second + 46 :]
 
@@ -58,12 +49,12 @@ FILES: Mapping[str, Callable[[], bytes]] = {
         b'<?xml version="1.0"?><!DOCTYPE svg [<!ENTITY x SYSTEM "file:///etc/passwd">]>'
         b"<svg onload='alert(1)'>&x;</svg>"
     ),
-    "billion laughs XML/DOCX": lambda: _zip(
+    "billion laughs XML/DOCX": lambda: zipped(
         ("word/document.xml", b'<!DOCTYPE z [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><z>&b;</z>')
     ),
     "CSV formula injection": lambda: b'=HYPERLINK("http://evil.example")',
-    "polyglot PNG+ZIP": lambda: plain_image() + _zip(("card.json", b'{"name":"N"}')),
-    "name with path ../../x": lambda: _zip(("../../x", b"x"), ("card.json", b"{}")),
+    "polyglot PNG+ZIP": lambda: plain_image() + zipped(("card.json", b'{"name":"N"}')),
+    "name with path ../../x": lambda: zipped(("../../x", b"x"), ("card.json", b"{}")),
     "character card PNG: tEXt chunk 200 MB base64": lambda: _with_chunk(
         b"tEXt", 200 * 2**20, b"chara\0" + base64.b64encode(b"x" * 1000)
     ),
@@ -77,7 +68,7 @@ _SLOW_KEYS = "as many slow keys as fit into a card"
 MORE_FILES: Mapping[str, Callable[[], bytes]] = {
     "WebP": lambda: b"RIFF\x1a\0\0\0WEBPVP8L" + b"\xff" * 100,
     "zip without an end": lambda: b"PK\x03\x04" + b"\0" * 1000,
-    "zip that names a drive": lambda: _zip(("C:/x", b"x"), ("card.json", b"{}")),
+    "zip that names a drive": lambda: zipped(("C:/x", b"x"), ("card.json", b"{}")),
     "a chunk longer than the file": lambda: _with_chunk(b"tEXt", 2**31 - 1, b"chara\0"),
     "many empty chunks": lambda: plain_image()[:33] + b"\0\0\0\0teXt\xe2\x11\xa0\x95" * 50_000,
     _SLOW_KEYS: lambda: _book(_SLOW_KEY, MAX_FILE_BYTES - 1000),

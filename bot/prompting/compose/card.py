@@ -44,7 +44,6 @@ _NO_LORE = LoreResult((), (), {}, 0, {})
 
 
 def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
-    """Add the card and the speakers' personas to the draft, if there are any."""
     preset = inputs.preset
     newest_first = (turn.speaker.id for turn in reversed(inputs.turns) if turn.speaker)
     people = describe_speakers(newest_first, inputs.speakers.people, inputs.personas)

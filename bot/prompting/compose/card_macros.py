@@ -49,7 +49,6 @@ class CardMacros:
 
 
 def build_card_macros(inputs: PromptInputs) -> CardMacros:
-    """Return the values of a card's macros for this message."""
     ids = [turn.speaker.id for turn in inputs.turns if turn.speaker]
     people = [inputs.speakers.people[one] for one in dict.fromkeys(ids)]
     preset, author = inputs.preset, inputs.incoming.author.id
@@ -123,7 +122,6 @@ def choose_greeting(
 
 
 def reply_macros(preset: Preset, incoming: Said | Joined, rng: random.Random) -> Macros:
-    """Return the macros for a text to a person, such as a greeting."""
     name = clean_name(incoming.author.name) if incoming.author else ""
     return Macros(
         char=preset.character_name,

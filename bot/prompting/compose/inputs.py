@@ -35,7 +35,6 @@ class PromptInputs:
         return f"{self.conversation} {self.session.number}"
 
     def is_own(self, turn: Turn) -> bool:
-        """Whether the character of the preset said it."""
         return turn.speaker is None and turn.preset in {None, self.preset.name}
 
     def speaker_label(self, turn: Turn) -> str:
@@ -74,7 +73,6 @@ def gather_inputs(
 
 
 def lower_limit(*limits: int | None) -> int | None:
-    """Return the lowest of the limits that exist."""
     return min((limit for limit in limits if limit is not None), default=None)
 
 

@@ -32,7 +32,6 @@ def persona_prefix(key: str, preset: Preset) -> str:
 
 
 def further_persona(preset: Preset) -> Sequence[str]:
-    """Return the texts that follow the persona."""
     return [
         persona_prefix(key, preset) + text
         for key, text in (("personality", preset.personality), ("scenario", preset.scenario))

@@ -81,7 +81,6 @@ def _earlier_prompts(book: Lorebook, inputs: PromptInputs) -> list[int]:
 
 
 def parts_at(lore: LoreResult, *positions: EntryPosition) -> list[PromptPart]:
-    """Return the entries at these positions, in insertion order."""
     return [_part(entry, lore) for entry in lore.entries if entry.position in positions]
 
 
@@ -101,7 +100,6 @@ def parts_at_newest(lore: LoreResult) -> list[PromptPart]:
 
 
 def deep_lore(lore: LoreResult) -> list[DeepMessage]:
-    """Return the entries to insert into the history."""
     return [
         (entry.depth, Message(entry.role, entry.content), _named_reason(entry, lore))
         for entry in lore.entries
@@ -139,7 +137,6 @@ def insert_messages(
 
 
 def parts_without_history(lore: LoreResult, history: Sequence[HistoryUnit]) -> list[PromptPart]:
-    """Return the entries at a depth if there is no history to insert them into."""
     if history:
         return []
     return [

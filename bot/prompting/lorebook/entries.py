@@ -34,8 +34,6 @@ _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0
 
 
 class KeyLogic(StrEnum):
-    """The condition on secondary keys once a primary key was found."""
-
     AND_ANY = "and_any"
     NOT_ALL = "not_all"
     NOT_ANY = "not_any"
@@ -43,8 +41,6 @@ class KeyLogic(StrEnum):
 
 
 class EntryPosition(StrEnum):
-    """Where the content of an entry is inserted."""
-
     BEFORE_CHAR = "before_char"
     AFTER_CHAR = "after_char"
     EXAMPLES_TOP = "examples_top"
@@ -135,8 +131,6 @@ class Lorebook:
 
 @value_class
 class EntryDecision:
-    """Whether an entry is in the prompt, and why."""
-
     entry: LoreEntry
     activated: bool
     reason: str
@@ -144,8 +138,6 @@ class EntryDecision:
 
 @value_class
 class LoreResult:
-    """What a lorebook adds to one prompt."""
-
     entries: tuple[LoreEntry, ...]
     """The active entries, in insertion order."""
     decisions: tuple[EntryDecision, ...]
@@ -168,8 +160,6 @@ class RegexTimeBudget:
 
 
 class KeyMatcher:
-    """Matches the keys of one book for one prompt."""
-
     def __init__(
         self,
         book: Lorebook,
@@ -326,6 +316,5 @@ def join_newest(messages: Sequence[str], depth: int) -> str:
 
 
 def has_macros(entry: LoreEntry) -> bool:
-    """Whether a text of the entry may hold a macro."""
     texts = (entry.content, *entry.keys, *entry.secondary_keys)
     return any("{{" in text or "<" in text for text in texts)

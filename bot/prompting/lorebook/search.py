@@ -300,8 +300,6 @@ def _winner(rivals: Sequence[LoreEntry], random_float: Callable[[], float]) -> S
 
 @value_class
 class LorebookTrial:
-    """The lorebook entries that a text would activate."""
-
     entries: Sequence[tuple[EntryDecision, Sequence[str]]]
     """Each with its keys that are in the text."""
     tokens: int

@@ -39,11 +39,9 @@ class ReadPresets:
 
     @property
     def disabled(self) -> dict[str, str]:
-        """Why a preset cannot be used, by its name."""
         return {self.names[file]: reason for file, reason in self.problems.items()}
 
     def find(self, word: str) -> Preset:
-        """Look up a preset by name; raises `PresetError` as `find_preset` does."""
         return find_preset(self.presets, word, self.disabled)
 
     def require_all(self) -> None:

@@ -309,7 +309,6 @@ class Preset(StrictModel):
 
     @property
     def character_name(self) -> str:
-        """The name that the character answers under."""
         return self.role_name or self.name
 
     @property
@@ -359,7 +358,6 @@ class Preset(StrictModel):
 
     @property
     def calls_tools(self) -> bool:
-        """Whether its model may call anything during an answer."""
         return bool(self.tools or self.mcp_servers)
 
     @property

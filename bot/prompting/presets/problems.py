@@ -24,8 +24,6 @@ _NO_OBJECT = translatable("a preset is one JSON object: {example}", example="{..
 
 @value_class
 class PresetProblem:
-    """One mistake in the text of a preset."""
-
     line: int
     """Counts from 1."""
     text: str

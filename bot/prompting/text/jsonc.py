@@ -164,7 +164,6 @@ class JsonFields:
         self.values: Mapping[str, object] = given if isinstance(given, Mapping) else {}
 
     def text(self, name: str) -> str:
-        """Return a text; empty if absent."""
         return _plain_text(self._read(name, str) or "")
 
     def texts(self, name: str) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """Cards keep every field when they are read and written; invalid files give a one-line error."""
 
 import base64
-import io
 import json
 import random
 import time
@@ -32,6 +31,7 @@ from tests.importers.card_samples import (
     SINGER_ASSETS,
     chunk,
     png_of,
+    zipped,
 )
 from tests.importers.refusals import assert_has_a_translation
 
@@ -115,14 +115,6 @@ def test_extensions_survive_a_round_trip(value: object, container: CardContainer
     card = read_card(dump_json(content), "card.json")
 
     assert read_card(write_card(card, container), "export").content == content
-
-
-def zipped(*files: tuple[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", method) as archive:
-        for path, content in files:
-            archive.writestr(path, content)
-    return buffer.getvalue()
 
 
 CARD = dump_json(ROBOT)

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,10 +14,11 @@ from bot.chat.prompt import Image, TemplateChoice
 from bot.chat.session import Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
-from bot.prompting.compose.compose import compose
+from bot.prompting.compose.compose import compose, last_rounds
 from bot.prompting.fit import fit_draft
 from tests.prompting.samples import AT, as_sent, bot, composed, count, preset, user, words
 from tests.samples import ALICE, BOB, make_incoming
+from tests.shared_data import golden
 
 
 def test_stable_parts_come_first_and_the_new_message_last() -> None:
@@ -286,3 +288,15 @@ def test_card_with_stories() -> None:
         "Alice broke a lamp."
     ]
     assert without.prompt.messages[0].content == "Nora knows:"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in golden("rodel_templates") if case["input"]["op"] == "max_rounds"],
+    ids=lambda case: case["id"],
+)
+def test_last_rounds_match_rodelagent(case: dict[str, Any]) -> None:
+    # RodelAgent's own notices ("client") are not part of our conversations.
+    spoken = [line for line in case["input"]["messages"] if not line.startswith("client")]
+
+    assert last_rounds(spoken, case["input"]["max_rounds"]) == case["expected"]
