@@ -17,6 +17,7 @@ from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.spec import PlatformContext
 from bot.ports import Clock, Intake
+from bot.runtime.clock import SystemClock
 from tests.rigs.simwire import SimWire
 
 COMMANDS = (
@@ -42,24 +43,12 @@ def complete(partial: str) -> Sequence[str]:
     return [name for name in ("nova", "nora", "coder") if name.startswith(partial)]
 
 
-class ShortSleepClock(Clock):
+class ShortSleepClock(SystemClock):
     """Sleeps at most 0.05 s."""
-
-    @override
-    def now(self) -> float:
-        return discord.utils.utcnow().timestamp()
-
-    @override
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
 
     @override
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(min(seconds, 0.05))
-
-    @override
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
-        return asyncio.get_running_loop().call_later(min(seconds, 0.05), callback).cancel
 
 
 async def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
