@@ -95,10 +95,9 @@ class SimWire:
         self.env = WireEnv(); self.b = self.env.backend; SimWire.bot_id = self.b.bot_user.id
         self.b.subscribers.append(self._on_event)
         self.sessions: dict[str, Session] = {}; self.faults: list[dict] = []; self.log: list[dict] = []; self.events: list[tuple] = []
-        self.gw_faults = {"accept": True, "invalid_session": 0, "no_hb_ack": False, "hello_ms": 41250}
+        self.gw_faults = {"accept": True, "invalid_session": 0}
         self.buckets: dict[str, list] = {}; self.bucket_limit = 0; self.bucket_window = 5.0   # 0 = off
         self.nonces: dict[tuple, tuple] = {}; self.nonce_window = 300.0    # (channel, nonce) -> (time, message id)
-        self.locales: dict[int, str] = {}   # user id -> what their client says in interactions ("zh-CN")
         self.shards, self.max_concurrency, self.identifies_left, self.identified_at = 1, 1, 999, {}   # what /gateway/bot says; bucket -> time
         self.base = f"http://{host}:{port}"
     # ------------------------------------------------------------------ lifecycle
@@ -141,7 +140,7 @@ class SimWire:
         elif req.can_read_body:
             t = await req.text(); body = json.loads(t) if t else None
         entry = dict(t=time.time(), method=req.method, path=path, json=body, status=None, auth=req.headers.get("Authorization")); self.log.append(entry)
-        needs_auth = not (path.startswith("/interactions/") or (path.startswith("/webhooks/") and path.count("/") > 2) or path == "/gateway")
+        needs_auth = not (path.startswith("/interactions/") or (path.startswith("/webhooks/") and path.count("/") > 2))
         if needs_auth and req.headers.get("Authorization") != "Bot " + self.token: return self._resp(entry, 401, {"code": 0, "message": "401: Unauthorized"})
         f = self._take_fault(req.method, path)
         if f and f["delay"]: await asyncio.sleep(f["delay"])
@@ -155,7 +154,6 @@ class SimWire:
             hdr = {"X-RateLimit-Limit": str(self.bucket_limit), "X-RateLimit-Remaining": str(left), "X-RateLimit-Reset": f"{w[1]:.3f}", "X-RateLimit-Reset-After": f"{w[1]-now:.3f}", "X-RateLimit-Bucket": f"{abs(hash(key)):x}"}
             if w[0] > self.bucket_limit: return self._resp(entry, 429, {"message": "You are being rate limited.", "retry_after": round(w[1] - now, 3), "global": False}, {**hdr, "Retry-After": str(int(w[1] - now) + 1), "X-RateLimit-Scope": "user", "Via": "1.1 simwire"})
         if path == "/gateway/bot": return self._resp(entry, 200, {"url": self.base.replace("http", "ws"), "shards": self.shards, "session_start_limit": {"total": 1000, "remaining": self.identifies_left, "reset_after": 60_000, "max_concurrency": self.max_concurrency}}, hdr)
-        if path == "/gateway": return self._resp(entry, 200, {"url": self.base.replace("http", "ws")}, hdr)
         channel = int(path.split("/")[2]) if fnmatch.fnmatch(path, "/channels/*/messages") else None
         nonce = (channel, str(body["nonce"])) if channel and req.method == "POST" and body and body.get("enforce_nonce") and body.get("nonce") is not None else None
         try:
@@ -203,8 +201,7 @@ class SimWire:
         if not s.intents.message_content and event in ("MESSAGE_CREATE", "MESSAGE_UPDATE"): scintents.censor_message(d, me, backend=self.b)
         if event == "GUILD_CREATE": scintents.prune_guild_create(d, s.intents, me)
         if event == "INTERACTION_CREATE":
-            who = d.get("user") or (d.get("member") or {}).get("user") or {}
-            d["locale"] = self.locales.get(int(who.get("id", 0)), d.get("locale", "en-US"))
+            d.setdefault("locale", "en-US")
             if d.get("guild_id"): d["guild_locale"] = self.b.get_guild(int(d["guild_id"])).preferred_locale
         s.seq += 1; msg = {"op": 0, "t": event, "s": s.seq, "d": d}; s.buffer.append(msg); del s.buffer[:-2000]
         if s.ws is not None: s.ws.outq.put_nowait(msg)
@@ -219,13 +216,12 @@ class SimWire:
                 if isinstance(m, int): ws.closed_here = True; await ws.close(code=m); return
                 t = self._wire(m).encode()
                 await (ws.send_bytes(z.compress(t) + z.flush(zlib.Z_SYNC_FLUSH)) if z else ws.send_str(t.decode()))
-        task = asyncio.create_task(pump()); ws.outq.put_nowait({"op": 10, "d": {"heartbeat_interval": self.gw_faults["hello_ms"]}, "s": None, "t": None})
+        task = asyncio.create_task(pump()); ws.outq.put_nowait({"op": 10, "d": {"heartbeat_interval": 41250}, "s": None, "t": None})
         try:
             async for m in ws:
                 if m.type not in (WSMsgType.TEXT, WSMsgType.BINARY): continue
                 p = json.loads(m.data); op, d = p["op"], p.get("d"); self.events.append((time.time(), f"<op{op}", d))
-                if op == 1:
-                    if not self.gw_faults["no_hb_ack"]: ws.outq.put_nowait({"op": 11, "d": None, "s": None, "t": None})
+                if op == 1: ws.outq.put_nowait({"op": 11, "d": None, "s": None, "t": None})
                 elif op == 2:
                     if (d["token"] or "").removeprefix("Bot ") != self.token: ws.outq.put_nowait(4004); continue
                     if self.gw_faults.get("refuse_identify"): ws.outq.put_nowait(self.gw_faults["refuse_identify"]); continue   # a close code: 4014 ...
@@ -247,12 +243,6 @@ class SimWire:
                     sess = old; sess.ws = ws
                     for x in [x for x in sess.buffer if x["s"] > d["seq"]]: ws.outq.put_nowait(x)
                     self._feed(sess, "RESUMED", {}, raw=True)
-                elif op == 8 and sess:
-                    g = self.b.guilds.get(int(d["guild_id"])); mem = list(g.members.values()) if g else []
-                    if d.get("user_ids"): want = {int(x) for x in (d["user_ids"] if isinstance(d["user_ids"], list) else [d["user_ids"]])}; mem = [x for x in mem if x.user_id in want]
-                    elif d.get("query"): mem = [x for x in mem if self.b.users[x.user_id].name.lower().startswith(d["query"].lower())]
-                    if d.get("limit"): mem = mem[: d["limit"]]
-                    self._feed(sess, "GUILD_MEMBERS_CHUNK", {"guild_id": str(d["guild_id"]), "members": [serializers.member_payload(self.b, g, x) for x in mem], "chunk_index": 0, "chunk_count": 1, "nonce": d.get("nonce")}, raw=True)
         finally:
             task.cancel()
             if sess and sess.ws is ws: sess.ws = None
@@ -297,10 +287,3 @@ class SimWire:
         """What people saw, in time: (seconds, "MESSAGE_CREATE" | "MESSAGE_UPDATE" | "MESSAGE_DELETE", payload)."""
         return [(t, e, d) for t, e, d in self.events if e in ("MESSAGE_CREATE", "MESSAGE_UPDATE", "MESSAGE_DELETE") and str((d or {}).get("channel_id")) == str(channel_id)]
     def messages(self, channel_id): return [serializers.message_payload(self.b, m) for m in self.b.messages.get(channel_id, {}).values()]
-    async def wait(self, pred, timeout=5.0):
-        end = time.time() + timeout
-        while time.time() < end:
-            r = pred()
-            if r: return r
-            await asyncio.sleep(0.01)
-        raise TimeoutError("simwire.wait")

@@ -29,17 +29,12 @@ async def offer_commands(api: BotApi, commands: Sequence[CommandSpec]) -> None:
     try:
         for scope, offered in commands_by_scope(commands):
             for language in LANGUAGES:
-                await _offer(api, scope, to_bot_commands(offered, language), language)
+                ours = to_bot_commands(offered, language)
+                code = None if language == LANGUAGES[0] else language  # None: all other languages
+                if await api.call(GetMyCommands(scope=scope, language_code=code)) != ours:
+                    await api.call(SetMyCommands(commands=ours, scope=scope, language_code=code))
     except PlatformError as error:
         _log.warning("telegram_commands_not_offered", reason=str(error))
-
-
-async def _offer(
-    api: BotApi, scope: BotCommandScopeUnion | None, ours: list[BotCommand], language: str
-) -> None:
-    code = None if language == LANGUAGES[0] else language  # None: all other languages
-    if await api.call(GetMyCommands(scope=scope, language_code=code)) != ours:
-        await api.call(SetMyCommands(commands=ours, scope=scope, language_code=code))
 
 
 def commands_by_scope(

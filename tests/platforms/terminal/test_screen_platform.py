@@ -141,14 +141,6 @@ def terminal() -> Iterator[Terminal]:
         yield opened
 
 
-async def test_answer_has_the_label_of_its_speaker(
-    service: FakeService, terminal: Terminal
-) -> None:
-    async with chatting(service, terminal):
-        terminal.enter("story")
-        await terminal.shows("alice> story", "Nora", "Once upon a time.", "alice>")
-
-
 async def test_sign_of_life_is_shown_until_the_first_word(
     service: FakeService, terminal: Terminal
 ) -> None:
