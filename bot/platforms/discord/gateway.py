@@ -72,6 +72,8 @@ class Gateway(ShardClient):
         self._bot = bot
         self.events = asyncio.Queue[GatewayEvent]()
         """In the order in which they were parsed."""
+        self.seen: dict[int, tuple[int, int]] = {}
+        """By channel: the newest message of a bot, and its guild; 0: none."""
         self._responses: set[asyncio.Task[None]] = set()
         self._current_session: SessionStarted | None = None
         self._connected = False
@@ -110,7 +112,10 @@ class Gateway(ShardClient):
         self._connected = False
 
     def on_message(self, message: discord.Message) -> None:
-        self._put(self.read_message(message))
+        if message.author.bot:  # nobody answers it, but the channel was read so far
+            self.seen[message.channel.id] = message.id, message.guild.id if message.guild else 0
+        else:
+            self._put(self.read_message(message))
 
     def read_message(self, message: discord.Message) -> Said | None:
         """Convert a new message, or one that was missed."""

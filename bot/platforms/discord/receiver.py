@@ -56,6 +56,7 @@ class MessageReceiver:
         self._stored_session: GatewaySession | None = None
         self._session_stored_at = -math.inf
         self._is_replaying = False
+        self._seen: dict[int, tuple[int, int]] = {}  # as `Gateway.seen`, up to what was taken
         self._read_slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self.store_error: str | None = None
         """Why messages cannot be stored at the moment."""
@@ -69,6 +70,8 @@ class MessageReceiver:
                 await self._catch_up(events[-1])
             else:
                 self._session = self._gateway.progress  # of the events just taken
+                self._seen |= self._gateway.seen
+                self._gateway.seen.clear()
                 await self._store_events(events)
 
     async def load(self) -> GatewaySession | None:
@@ -111,8 +114,10 @@ class MessageReceiver:
                     incoming = event
             oldest = self._oldest_question() if self._is_replaying else oldest_question
             incomings.append(mark_late(incoming, oldest))
-        cursors = self._cursors.advance(incomings) | self._session_to_store()
-        if incomings or cursors:
+        session = self._session_to_store()
+        if incomings or session:
+            cursors = self._cursors.advance(incomings, self._seen) | session
+            self._seen.clear()
             await self._store_incomings(incomings, cursors)
 
     @property
@@ -310,15 +315,22 @@ class ChannelCursors:
         """Keep these cursors until the next `load`: messages are missing there."""
         self._frozen.update(channels)
 
-    def advance(self, incomings: Iterable[Incoming]) -> dict[str, str]:
-        """Move the cursors behind these messages; return what to store with them."""
-        moved: dict[str, str] = {}
+    def advance(
+        self, incomings: Iterable[Incoming], seen: Mapping[int, tuple[int, int]]
+    ) -> dict[str, str]:
+        """Move the cursors behind these messages; return what to store with them.
+
+        Messages of bots in `seen` are not stored; a channel of nothing else has no cursor.
+        """
+        read = [(channel, *seen[channel]) for channel in seen if channel in self._stored]
         for said in incomings:
-            if not isinstance(said, Said) or said.message_id is None:
-                continue
-            channel, message = int(said.address.chat), int(said.message_id)
+            if isinstance(said, Said) and said.message_id is not None:
+                guilds = [one.rpartition(":")[2] for one in said.scopes if ":guild:" in one]
+                guild = int(guilds[0]) if guilds else 0
+                read.append((int(said.address.chat), int(said.message_id), guild))
+        moved: dict[str, str] = {}
+        for channel, message, guild in read:
             if channel not in self._frozen and message > self._stored.get(channel, 0):
                 self._stored[channel] = message
-                guilds = [scope.rpartition(":")[2] for scope in said.scopes if ":guild:" in scope]
-                moved[f"{self._channels}{channel}"] = f"{message} {guilds[0] if guilds else 0}"
+                moved[f"{self._channels}{channel}"] = f"{message} {guild}"
         return moved

@@ -23,27 +23,29 @@ def make_cursors(bot_id: str = "") -> ChannelCursors:
 
 def test_cursor_follows_the_newest_message_and_names_its_guild() -> None:
     cursors = make_cursors()
-    assert cursors.advance([replace(MESSAGE, message_id=None)]) == {}, "a native command"
-    assert cursors.advance([MESSAGE, replace(MESSAGE, message_id="19")]) == {
+    assert cursors.advance([replace(MESSAGE, message_id=None)], {}) == {}, "a native command"
+    assert cursors.advance([MESSAGE, replace(MESSAGE, message_id="19")], {}) == {
         "discord:channel 1": "20 7"
     }
-    assert cursors.advance([MESSAGE]) == {}
+    assert cursors.advance([MESSAGE], {}) == {}
+    seen = {1: (30, 7), 3: (31, 7)}
+    assert cursors.advance([], seen) == {"discord:channel 1": "30 7"}, "3 has only bots"
     private = replace(MESSAGE, address=Address("discord", "2"), scopes=("discord:2",))
-    assert cursors.advance([private]) == {"discord:channel 2": "20 0"}
+    assert cursors.advance([private], {}) == {"discord:channel 2": "20 0"}
 
 
 def test_frozen_cursor_does_not_move_until_the_next_load() -> None:
     cursors = make_cursors()
     cursors.load({"discord:channel 1": "10 7"})
     cursors.freeze([1])
-    assert cursors.advance([MESSAGE]) == {}
+    assert cursors.advance([MESSAGE], {}) == {}
     cursors.load({"discord:channel 1": "10 7"})
-    assert cursors.advance([MESSAGE]) == {"discord:channel 1": "20 7"}
+    assert cursors.advance([MESSAGE], {}) == {"discord:channel 1": "20 7"}
 
 
 def test_cursors_of_a_second_bot_have_names_of_their_own() -> None:
     first, second = make_cursors(), make_cursors("77")
-    assert second.advance([MESSAGE]) == {"discord@77:channel 1": "20 7"}
+    assert second.advance([MESSAGE], {}) == {"discord@77:channel 1": "20 7"}
     assert not second.prefix.startswith(first.prefix)
     second.load({"discord@77:channel 1": "10 0", "discord@77:0/1 connected": "9"})
     assert second.stored == {1: 10}

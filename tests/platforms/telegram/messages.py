@@ -1,6 +1,8 @@
 """Telegram messages in the form of the Bot API, for tests."""
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from aiogram.types import Message, User
@@ -11,6 +13,8 @@ ALICE = {"id": 5, "is_bot": False, "first_name": "Alice", "last_name": "Ng"}
 GROUP = {"id": -100, "type": "supergroup", "title": "Round table"}
 PRIVATE = {"id": 5, "type": "private", "first_name": "Alice"}
 NOON = 1_760_000_000
+WIRE_FORMS = json.loads(Path(__file__).with_name("wire_forms.json").read_text("utf-8"))
+"""A poll, messages with attachments, and parts of messages that no library knows yet."""
 
 
 def utf16_units(text: str) -> int:

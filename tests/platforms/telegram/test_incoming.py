@@ -28,22 +28,11 @@ from tests.platforms.telegram.messages import (
     GROUP,
     NOON,
     PRIVATE,
+    WIRE_FORMS,
     entity,
     message,
 )
 
-POLL = {
-    "id": "1",
-    "question": "Tea?",
-    "options": [],
-    "total_voter_count": 0,
-    "is_closed": False,
-    "is_anonymous": True,
-    "type": "regular",
-    "allows_multiple_answers": False,
-    "allows_revoting": False,
-    "members_only": False,
-}
 OLDER = {"message_id": 41, "date": NOON, "chat": GROUP, "from": ALICE}
 # Whatever Telegram can transport: no lone surrogates.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -184,7 +173,12 @@ def poll(*votes: int, closed: bool = False) -> dict[str, Any]:
         {"persistent_id": f"{number}", "text": text, "voter_count": count}
         for number, (text, count) in enumerate(zip(("yes/no", "[no]"), votes, strict=True))
     ]
-    return {**POLL, "options": options, "total_voter_count": sum(votes), "is_closed": closed}
+    return {
+        **WIRE_FORMS["poll"],
+        "options": options,
+        "total_voter_count": sum(votes),
+        "is_closed": closed,
+    }
 
 
 @pytest.mark.parametrize(
@@ -350,48 +344,14 @@ def test_forwarded_message_calls_nobody_and_runs_no_command() -> None:
         assert (said.wake, said.own_text) == (None, "")
 
 
-FILE = {"file_id": "F1", "file_unique_id": "Q1", "file_size": 2000}
-SQUARE = {**FILE, "width": 90, "height": 90}
-STICKER = {**SQUARE, "type": "regular", "is_animated": False, "is_video": False, "emoji": "😀"}
-GIVEAWAY = {"chats": [], "winners_selection_date": NOON, "winner_count": 1}
-
-
-def file(kind: MediaKind, name: str = "") -> MediaItem:
-    return MediaItem(kind, name, 2000, "F1")
-
-
 @pytest.mark.parametrize(
-    ("field", "value", "item"),
-    [
-        ("photo", [SQUARE], file(MediaKind.IMAGE)),
-        ("document", {**FILE, "file_name": "notes.txt"}, file(MediaKind.FILE, "notes.txt")),
-        (
-            "document",
-            {**FILE, "file_name": "cat.png", "mime_type": "image/png"},
-            file(MediaKind.IMAGE, "cat.png"),
-        ),
-        ("voice", {**FILE, "duration": 3}, file(MediaKind.VOICE)),
-        ("sticker", STICKER, file(MediaKind.STICKER, "😀")),
-        ("dice", {"emoji": "🎲", "value": 4}, MediaItem(MediaKind.STICKER, "🎲")),
-        ("location", {"latitude": 1.0, "longitude": 2.0}, MediaItem(MediaKind.LOCATION)),
-        ("contact", {"phone_number": "1", "first_name": "Bob"}, MediaItem(MediaKind.CONTACT)),
-        ("live_photo", {**SQUARE, "duration": 1, "photo": [SQUARE]}, file(MediaKind.IMAGE)),
-        (
-            "checklist",
-            {"title": "t", "tasks": [{"id": 1, "text": "m"}]},
-            MediaItem(MediaKind.OTHER),
-        ),
-        ("giveaway", GIVEAWAY, MediaItem(MediaKind.OTHER)),
-        ("of_a_later_version", {}, MediaItem(MediaKind.OTHER)),
-    ],
-    ids=lambda given: given if isinstance(given, str) else "",
+    "given", WIRE_FORMS["attachments"], ids=lambda given: next(iter(given["message"]))
 )
-def test_message_without_text_keeps_its_attachment(
-    field: str, value: object, item: MediaItem
-) -> None:
-    incoming = convert(None, chat=PRIVATE, **{field: value})
-    assert (incoming.text, incoming.attachments) == ("", (item,))
-    assert incoming.wake is WakeReason.DM
+def test_message_without_text_keeps_its_attachment(given: dict[str, Any]) -> None:
+    incoming = convert(None, chat=PRIVATE, **given["message"])
+    kind, *more = given["item"]
+    assert (incoming.text, incoming.wake) == ("", WakeReason.DM)
+    assert incoming.attachments == (MediaItem(MediaKind(kind), *more),)
 
 
 def test_entity_that_cuts_a_character_in_two_does_not_hide_the_mention() -> None:

@@ -16,6 +16,7 @@ from bot.errors import PlatformError
 from bot.platforms.telegram.command_menu import to_bot_commands
 from bot.platforms.telegram.platform import offset_cursor
 from tests.platforms.telegram.conftest import Rig
+from tests.platforms.telegram.messages import WIRE_FORMS
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.service
@@ -185,21 +186,7 @@ PERSON = {"id": ALICE, "is_bot": False, "first_name": "Alice"}
 OLDER = {"message_id": 3, "date": 1, "chat": {"id": ALICE, "type": "private"}, "from": PERSON}
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        {"paid_media": {"star_count": 1, "paid_media": [UNKNOWN]}},
-        {"external_reply": {"origin": {**UNKNOWN, "date": 1}}},
-        {"external_reply": {"origin": {"type": "hidden_user", "date": 1, "sender_user_name": 5}}},
-        {"reply_to_message": {**OLDER, "text": "old", "poll": {"question": 1}}},
-        {"reply_to_message": {**OLDER, "chat": UNKNOWN}},
-        {"entities": [{"type": "hologram", "offset": 0, "length": 5}, {"type": "bold"}]},
-        {"checklist": {"title": "t", "tasks": [{"id": "x"}]}, "via_bot": {"id": "x"}},
-        {"rich_message": {"blocks": [UNKNOWN]}, "reply_markup": {"inline_keyboard": [[7]]}},
-        {"gift": {"gift": UNKNOWN}, "users_shared": 5, "chat_background": {"type": UNKNOWN}},
-    ],
-    ids=lambda part: next(iter(part)),
-)
+@pytest.mark.parametrize("part", WIRE_FORMS["unknown_parts"], ids=lambda part: next(iter(part)))
 async def test_unknown_variant_in_a_message_does_not_lose_its_text(
     rig: Rig, part: dict[str, Any]
 ) -> None:
