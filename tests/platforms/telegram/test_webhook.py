@@ -5,28 +5,24 @@ import gzip
 import io
 import json
 import math
-from collections.abc import AsyncIterator
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
+
 import aiohttp
 import pytest
 from multidict import CIMultiDict
-from pydantic import SecretStr
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from structlog.testing import capture_logs
-from bot.console.server import serve_http
-from bot.console.server import webhook_routes
+
+from bot.chat.incoming import Incoming
+from bot.console.server import serve_http, webhook_routes
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.settings import ConsoleSettings
-from tests.attacks import expanded
-from tests.attacks import with_ours
+from tests.attacks import expanded, with_ours
 from tests.platforms.telegram.conftest import Rig
-from collections.abc import Sequence
-from bot.chat.incoming import Incoming
 from tests.waiting import wait_until
-
 
 PATH = "/telegram"
 SECRET = "a-secret-of-telegram_1"
@@ -142,7 +138,7 @@ async def test_call_is_answered_while_the_database_stands_still_and_stored_once(
             goes_on.set()
             await wait_until(lambda: len(rig.intake.events) == 1)
             assert await call(address, json.dumps(GOOD).encode()) == HTTPStatus.OK
-    assert [one["event"] for one in logs].count("webhook_call_stored_late") == 2
+    assert [one["event"] for one in logs].count("webhook_call_postponed") == 2
     assert rig.intake.texts == ["hello"]
 
 
