@@ -2,11 +2,11 @@
 
 import os
 import sys
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable
 from pathlib import Path
 
 from bot.errors import UserError
+from bot.media.text_decoding import decode_text
 from bot.runtime.shipped_files import writable_presets_folder
 from bot.runtime.terminal import escape_control_characters
 
@@ -34,15 +34,15 @@ def print_progress(text: str) -> None:
 
 
 def read_text(file: Path) -> str:
-    """Read a file in UTF-8, or in UTF-16 with a byte order mark, as Windows writes it."""
+    """Return the text of a file, also as Windows writes it."""
     try:
         content = file.read_bytes()
-        encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
-        return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{file} cannot be read: it is not UTF-8; save it as UTF-8") from None
+    text = decode_text(content, len(content))
+    if text is None:
+        raise UserError(f"{file} cannot be read: it is not UTF-8; save it as UTF-8")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_bytes(file: Path, max_bytes: int = -1) -> bytes:

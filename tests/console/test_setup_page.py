@@ -8,7 +8,6 @@ import aiohttp
 import pytest
 from dotenv import dotenv_values
 
-from bot.chat.access import Scope
 from bot.console.setup_page import SetupPage
 from bot.runtime.clock import SystemClock
 from bot.service.console import first_page
@@ -168,8 +167,3 @@ async def test_log_in_leads_to_the_set_up_until_a_platform_is_set(
     settings = read_settings()
     assert first_page(settings) == "/setup"
     assert first_page(read_settings(telegram={"token": platforms.telegram.token})) is None
-
-
-async def test_reader_cannot_set_anything_up(console: ConsoleUnderTest) -> None:
-    answer = await console.client.get("/setup", headers=await console.bearer(Scope.READ))
-    assert answer.status == 403

@@ -1,7 +1,6 @@
 """Import and export presets: JSON, cards, Modelfiles, lorebooks."""
 
 import asyncio
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +18,7 @@ from bot.importers.character_files import read_character_content
 from bot.importers.file_kinds import CHARACTER_IMPORTS, PRESET_IMPORTS, FileKind, check_file_kind
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
+from bot.media.text_decoding import decode_text
 from bot.prompting.presets.fields import MAX_NAME_CHARS
 from bot.prompting.presets.files import export_preset, validate_preset, write_whole_file
 from bot.prompting.presets.preset import Preset
@@ -121,13 +121,10 @@ class PresetImports:
 
 
 def _decode(path: Path, content: bytes) -> str:
-    encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
-    try:
-        return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
-    except UnicodeDecodeError:
-        raise UserError(
-            translatable("{name} is not UTF-8; save it as UTF-8.", name=path.name)
-        ) from None
+    text = decode_text(content, len(content))
+    if text is None:
+        raise UserError(translatable("{name} is not UTF-8; save it as UTF-8.", name=path.name))
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 class ExportForm(StrEnum):
