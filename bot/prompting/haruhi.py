@@ -16,7 +16,7 @@ from bot.chat.story import Vector
 from bot.errors import CharacterError
 from bot.prompting.persona import DEFAULT_PLACEHOLDER, parse_persona
 from bot.prompting.text.confusables import strip_hidden_text
-from bot.texts.text import joined, text_of, translatable
+from bot.texts.text import text_of, translatable
 from bot.value_class import value_class
 
 _SPEAKER = r"^[^\n:：「」]*[:：][ \t]*"
@@ -186,17 +186,11 @@ def builtin_role_name(word: str) -> str | None:
 def load_builtin_role(word: str) -> CharacterData:
     file = _FILES.get(word)
     if file is None:
-        near = difflib.get_close_matches(word, _FILES, n=3)
-        names = joined(map(repr, near), translatable(" or "))
-        hint = (
-            translatable("did you mean {names}", names=names)
-            if near
-            else translatable("use 'haruhi'")
-        )
+        near = next(iter(difflib.get_close_matches(word, _FILES, n=1)), "haruhi")
         raise CharacterError.translatable(
-            "{word} has no persona and is not a built-in role; pass a `persona`, or {hint}",
+            "{word} has no persona and is not a built-in role; pass a `persona`, or use {near}",
             word=repr(word),
-            hint=hint,
+            near=repr(near),
         )
     shipped = _ROLES / f"{file}.jsonl"
     if shipped.is_file():

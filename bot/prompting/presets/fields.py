@@ -200,7 +200,6 @@ class StrictModel(BaseModel):
 
 
 _NO_IMAGE = translatable("an image must be a link, a data:image/ URI or base64")
-_EMPTY_IMAGE = translatable("an image must be a link, a data:image/ URI or base64, not empty")
 
 
 class ContentPart(StrictModel):
@@ -223,11 +222,11 @@ class ContentPart(StrictModel):
     def _is_an_image(self) -> Self:
         if self.type == "image" and not self.text.startswith(_URL_PREFIXES):
             try:
-                base64.b64decode(self.text, validate=True)
+                is_image = base64.b64decode(self.text, validate=True)
             except binascii.Error:
-                raise ValueError(_NO_IMAGE) from None
-            if not self.text:
-                raise ValueError(_EMPTY_IMAGE)
+                is_image = b""
+            if not is_image:
+                raise ValueError(_NO_IMAGE)
         return self
 
 

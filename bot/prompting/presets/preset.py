@@ -17,7 +17,7 @@ from pydantic import (
 
 from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, ToolName, lowest_output_limit
 from bot.errors import PresetError, TemplateError
-from bot.prompting.lorebook.entries import Lorebook, compile_key, is_regex
+from bot.prompting.lorebook.entries import Lorebook, is_regex
 from bot.prompting.lorebook.files import PlacedPresetError, read_lorebook
 from bot.prompting.persona import parse_persona
 from bot.prompting.presets.fields import (
@@ -30,8 +30,7 @@ from bot.prompting.presets.fields import (
     parameter_problem,
     preset_id,
 )
-from bot.prompting.presets.regex_scripts import RegexScript
-from bot.prompting.text.tokens import ENCODINGS
+from bot.prompting.presets.regex_scripts import RegexScript, pattern_problem
 from bot.templates import RoleTemplate, get
 from bot.templates.jinja_template import check_source
 from bot.texts.text import Text, joined, text_of, translatable
@@ -90,16 +89,6 @@ def _persona_problem(persona: str) -> Text | None:
     return joined(parse_persona(persona).problems, "; ") or None
 
 
-def _encoding_problem(name: str) -> Text | None:
-    if name in ENCODINGS:
-        return None
-    return translatable(
-        "there is no encoding {name}; known are {names}",
-        name=repr(name),
-        names=", ".join(ENCODINGS),
-    )
-
-
 def _path_problem(path: str) -> Text | None:
     return translatable("a file path cannot contain a NUL character") if "\0" in path else None
 
@@ -112,10 +101,7 @@ def _lorebook_problem(lorebook: str | dict[str, object]) -> Text | None:
 
 
 def _word_problem(word: str) -> Text | None:
-    problem = compile_key(word) if is_regex(word) else None
-    if not isinstance(problem, str):
-        return None
-    return translatable("{word} cannot be used: {problem}", word=repr(word), problem=problem)
+    return pattern_problem(word) if is_regex(word) else None
 
 
 class WakeRules(StrictModel):
@@ -177,6 +163,9 @@ MarkerName: TypeAlias = Literal[
     "worldInfoBefore", "worldInfoAfter", "dialogueExamples", "chatHistory",
 ]  # fmt: skip
 
+EncodingName: TypeAlias = Literal[
+    "cl100k", "cl100k_base", "o200k", "o200k_base", "o200k_harmony", "qwen3.5"
+]
 ScopeName: TypeAlias = Literal["channel", "user", "thread", "reply_chain"]
 
 
@@ -270,7 +259,7 @@ class Preset(StrictModel):
     """The token budget of the prompt, at most the model's context less the answer; null: all of
     that."""
     max_output_tokens: StrictInt | None = Field(None, ge=1, le=_MAX_OUTPUT_TOKENS)
-    token_counter: Annotated[str, _check(_encoding_problem)] | None = None
+    token_counter: EncodingName | None = None
     """The encoding to count tokens in; null: the backend's own tokenizer."""
     template: Annotated[str | dict[str, object], _check(_check_template)] | None = None
     """A registered name, Jinja source, `model` (the GGUF's own) or the JSON of an LMDeploy chat

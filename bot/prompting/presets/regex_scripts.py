@@ -10,13 +10,21 @@ from pydantic import Field, field_validator
 
 from bot.prompting.lorebook.entries import RegexTimeBudget, compile_key
 from bot.prompting.presets.fields import StrictModel
-from bot.texts.text import translatable
+from bot.texts.text import Text, translatable
 
 _MAX_SECONDS = 0.05  # of one script
 _MAX_GROWTH = 4  # a text may become this many times as long, plus some
 _MAX_ADDED_CHARS = 20_000
 _REFERENCE = regex.compile(r"\$(?:(\d{1,2})|<([^<>]+)>)")
 _MATCH = regex.compile(r"\{\{match\}\}", regex.IGNORECASE)
+
+
+def pattern_problem(word: str) -> Text | None:
+    """Return why `/pattern/flags` cannot be used."""
+    problem = compile_key(word)
+    if not isinstance(problem, str):
+        return None
+    return translatable("{word} cannot be used: {problem}", word=repr(word), problem=problem)
 
 
 class RegexScript(StrictModel):
@@ -33,10 +41,8 @@ class RegexScript(StrictModel):
     @field_validator("find")
     @classmethod
     def _compiles(cls, find: str) -> str:
-        if isinstance(problem := compile_key(find), str):
-            raise ValueError(  # noqa: TRY004 -- pydantic
-                translatable("{word} cannot be used: {problem}", word=repr(find), problem=problem)
-            )
+        if problem := pattern_problem(find):
+            raise ValueError(problem)
         return find
 
 

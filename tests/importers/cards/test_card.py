@@ -5,6 +5,7 @@ import json
 import random
 import time
 import zipfile
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -118,8 +119,9 @@ def test_extensions_survive_a_round_trip(value: object, container: CardContainer
 
 
 CARD = dump_json(ROBOT)
+TEXTS = json.loads((Path(__file__).parent / "hostile_cards.json").read_text("utf-8"))
 HOSTILE = {
-    "no card at all": (b"GIF89a", "not a character card (PNG, CHARX or a JSON object)"),
+    **{name: (text.encode(), problem) for name, (text, problem) in TEXTS.items()},
     "a picture alone": (plain_image(), "an image without a character card"),
     "a broken checksum": (
         png_of(chunk(b"tEXt", b"chara\0" + base64.b64encode(CARD), checksum=1)),
@@ -139,14 +141,7 @@ HOSTILE = {
     "not UTF-8": (b'{"name": "\xff"}', "not UTF-8"),
     "deep": (b'{"name": "N", "description": ' + b"[" * 100 + b"]" * 100 + b"}", "deeper than 64"),
     "very deep": (b'{"a":' * 200_000, "deeper than 64"),
-    "NaN": (b'{"name": "N", "description": NaN}', "NaN is not a JSON number"),
-    "a number beyond all": (b'{"name": "N", "description": 1e400}', "this number is too large"),
-    "half an emoji": (b'{"name": "N", "description": "\\ud83d"}', "a lone surrogate"),
-    "no name": (b'{"name": " ", "description": "x"}', "has no name"),
     "a name that is a book": (b'{"name": "%s", "description": ""}' % (b"N" * 1001), "shorten it"),
-    "a number as a name": (b'{"name": 5, "description": ""}', "has no name"),
-    "another spec": (b'{"spec": "chara_card_v9", "data": {}}', "'chara_card_v9' is unknown"),
-    "any JSON": (b'{"hello": 1}', "not a character card"),
     "too large": (b"{" + b" " * MAX_FILE_BYTES, "larger than 10 MiB"),
     "a zip without a card": (zipped(("a.txt", b"")), "no card.json"),
     "a zip bomb": (zipped(("card.json", CARD), ("a", b"\0" * 30_000_000)), "zip bomb"),

@@ -1,6 +1,8 @@
 """Placeholders of a persona are parsed and filled with stories."""
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
@@ -18,6 +20,7 @@ from bot.prompting.persona import (
 )
 from tests.prompting.samples import words
 
+TABLES = json.loads((Path(__file__).parent / "personas.json").read_text("utf-8"))
 A, B, C, D = (Story(number, text, 1.0) for number, text in enumerate("abcd"))
 
 
@@ -29,15 +32,7 @@ def filled(
     ).text
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{{RAG多对话|token<=9|n<=2}}",
-        "{{RAG多对话|n<=2|token<=9}}",
-        "{{RAG-dialogues|token<=9|n<=2}}",
-        "before {{RAG-dialogues| n <= 2 | token<= 9 }} after",
-    ],
-)
+@pytest.mark.parametrize("line", TABLES["limits"])
 def test_limits_of_several_stories_may_be_in_any_order(line: str) -> None:
     assert parse_persona(line).placeholders == (
         Placeholder(0, stories=2, tokens=9, at_least_one=False),
@@ -50,18 +45,7 @@ def test_missing_limit_error_names_the_line(arguments: str) -> None:
         parse_persona(f"P\n{{{{RAG-dialogues|{arguments}}}}}")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{{RAG多对话}}",
-        "{{RAG-dialogs|token<=9|n<=2}}",
-        "{{rag-dialogue}}",
-        "{{ RAG对话 }}",
-        "{{RAG对话",
-        "｛｛RAG对话｝｝",
-        "{{RAG对话|a{b}}",
-    ],
-)
+@pytest.mark.parametrize("line", TABLES["invalid"])
 def test_text_that_looks_like_a_placeholder_is_reported_and_kept(line: str) -> None:
     persona = parse_persona(line)
 
@@ -189,18 +173,6 @@ def test_limits_hold_and_no_story_is_repeated(
         assert spent <= several[0].tokens
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("春日:「早！」\n阿虚: 「嗯」", "春日:早！\n阿虚: 嗯"),
-        ("春日：「早！」", "春日：早！"),
-        ("春日:「他说「好」」", "春日:他说「好」"),
-        ("春日:「一\n二」\n阿虚:「嗯」", "春日:一\n二\n阿虚:嗯"),
-        ("春日:「早」他说", "春日:「早」他说"),
-        ("旁白:天黑了", "旁白:天黑了"),
-        ("「无名」", "「无名」"),
-        ("春日:「没有关", "春日:「没有关"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), TABLES["brackets"])
 def test_brackets_around_utterances_are_removed(before: str, after: str) -> None:
     assert strip_dialogue_brackets(before) == after

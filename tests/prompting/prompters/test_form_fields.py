@@ -1,5 +1,8 @@
 """Form fields are filled once, by text, by mapping or by the lines of a command."""
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 from bot.errors import UserError
 from bot.prompting.prompters import assign_fields, field_names, fill_fields, parse_fields
 
+TABLES = json.loads((Path(__file__).parent / "form_fields.json").read_text("utf-8"))
 texts = st.text("{}ab \n", max_size=20)
 
 
@@ -22,22 +26,7 @@ def test_values_are_never_expanded(text: str, first: str, second: str) -> None:
     assert filled == pieces.replace("\0", first + "\2").replace("\1", second).replace("\2", "")
 
 
-@pytest.mark.parametrize(
-    ("given_input", "problem"),
-    [
-        ("text", "a value is needed for each of 'a', 'b', not one text"),
-        ({"a": "1"}, "a value is missing for 'b'"),
-        ({"a": "1", "b": 2}, "the value of 'b' must be a text, not 2"),
-        (
-            {"a": "1", "b": "2", "c": "3", "d": "4"},
-            "there is no field 'c', 'd'; the fields are 'a', 'b'",
-        ),
-        (
-            None,
-            "the input must be a text, a number or a mapping of field values, not NoneType",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("given_input", "problem"), TABLES["errors"])
 def test_error_names_the_value_that_does_not_fit(given_input: object, problem: str) -> None:
     with pytest.raises(UserError) as raised:
         assign_fields(["a", "b"], given_input)
@@ -45,16 +34,7 @@ def test_error_names_the_value_that_does_not_fit(given_input: object, problem: s
     assert str(raised.value) == problem
 
 
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("context: a\nquestion: b", {"context": "a", "question": "b"}),
-        (" Question： b: c\nmore\n\nCONTEXT: a", {"question": "b: c\nmore", "context": "a"}),
-        ("what is context: a?", "what is context: a?"),
-        ("other: a", "other: a"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "values"), TABLES["lines"])
 def test_command_lines_are_parsed_into_fields(text: str, values: object) -> None:
     assert parse_fields(text, ["context", "question"]) == values
 

@@ -52,25 +52,7 @@ def test_leading_tag_of_another_speaker_is_removed() -> None:
 
 @given(
     st.lists(
-        st.sampled_from(
-            [
-                "Nora",
-                "Alice",
-                "Bob",
-                ":",
-                "：",
-                " ",
-                "*",
-                "**",
-                "(",
-                ")",
-                "#1",
-                "\n",
-                "x",
-                "「",
-                "」",
-            ]
-        ),
+        st.sampled_from(TABLES["pieces"]),
         max_size=14,
     ).map("".join),
     st.integers(1, 5),

@@ -165,29 +165,7 @@ def test_text_about_somebody_is_not_quoted(honest: str) -> None:
 
 @given(
     st.lists(
-        st.sampled_from(
-            [
-                "Bob",
-                "alice",
-                "Nora",
-                "user",
-                ":",
-                "：",
-                " ",
-                "\n",
-                "\u2028",
-                "\x85",
-                "\r",
-                "\x0b",
-                "*",
-                "\u200b",
-                "[",
-                "Воb",
-                "x",
-                "> ",
-                "#a3f1",
-            ]
-        ),
+        st.sampled_from(TABLES["pieces"]),
         max_size=12,
     ).map("".join)
     | st.text(max_size=60)
