@@ -222,6 +222,14 @@ class FakePlatform(LocalPlatform):
         """Receive nothing."""
 
 
+class PrivatePlatform(FakePlatform, FakePrivateChats):
+    """A platform that opens private chats, or none."""
+
+    def __init__(self, name: str, surface: Surface, *, refuses: bool = False) -> None:
+        FakePlatform.__init__(self, name, surface)
+        FakePrivateChats.__init__(self, refuses=refuses)
+
+
 ScriptStep = (
     str | Finish | ReasoningDelta | QueuePosition | RateLimitWait | asyncio.Event | Exception
 )

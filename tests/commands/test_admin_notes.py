@@ -7,17 +7,13 @@ import pytest
 
 from bot.chat.command import Command
 from bot.chat.incoming import Person, Request, Said
-from bot.commands.admin_notes import AdminNotes
-from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.request import CommandRequest
 from bot.errors import PlatformError, Refused, Unreachable, UserError
-from bot.prompting.presets.preset import Preset
-from bot.routing.presets import PresetResolver
-from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
 from bot.texts.text import translatable
-from tests.fakes import FakeClock, FakePrivateChats, FakeSurface
+from tests.fakes import FakeSurface, PrivatePlatform
 from tests.samples import make_incoming
+from tests.turn.setup import Setup
 
 NOTE = translatable("⚠ A model fails.")
 
@@ -30,17 +26,18 @@ def said(chat: str, scopes: Sequence[str] | None = None) -> Said:
 class Notes:
     def __init__(self, database: Database, operators: Sequence[str] = ()) -> None:
         self.surface = FakeSurface()
-        settings = SqlChatSettings(database, FakeClock())
-        surfaces, chats = {"telegram": self.surface}, {"telegram": FakePrivateChats()}
-        self.clock = FakeClock()
         self.is_admin: bool | PlatformError = True
         """What the platform says of everybody."""
         self.asked_about: list[str] = []
-        anonymous = AnonymousAdmins(settings)
-        admins = AdminCheck((), self._ask, self.clock, anonymous)
-        self.notes = AdminNotes(settings, surfaces, chats, operators, admins.is_still_admin)
-        preset = Preset.model_validate({"name": "a", "provider": "p", "model": "m"})
-        self._resolver = PresetResolver({"a": preset}, "a", settings, {})
+        setup = Setup(
+            database,
+            surface=self.surface,
+            settings={"admins": frozenset(operators)},
+            platforms={"telegram": PrivatePlatform("telegram", self.surface)},
+            is_platform_admin=self._ask,
+        )
+        self.clock, self._resolver = setup.clock, setup.resolver
+        self.notes = setup.container.admin_notes
 
     async def _ask(self, asked: Request) -> bool:
         self.asked_about.append(asked.author.id)

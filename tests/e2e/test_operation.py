@@ -1,8 +1,6 @@
 """`troupe pause`, `resume`, `nodes` and `dead-letters` beside the processes of an installation."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -15,7 +13,7 @@ from tests.support.child_launcher import ChildLauncher
 from tests.support.features import ON_THE_WIRES
 from tests.support.model_server import ModelServer
 from tests.support.service_process import ServiceProcess
-from tests.valkey import run_valkey
+from tests.support.shapes import Installer
 
 pytestmark = [pytest.mark.timeout(300), *ON_THE_WIRES]
 
@@ -29,22 +27,16 @@ async def processes(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[list[ServiceProcess]]:
     """One process on SQLite; or two on PostgreSQL, which hear of each other over Valkey."""
-    settings = {}
-    async with AsyncExitStack() as stack:
-        if request.param == "two":
-            postgres = request.getfixturevalue("postgres_folder")
-            folder = tmp_path_factory.mktemp("valkey")
-            settings["TROUPE_DATABASE_URL"] = await create_postgres_database(postgres)
-            settings["TROUPE_REDIS_URL"] = await stack.enter_async_context(run_valkey(folder))
-        started = []
-        for number in range(2 if settings else 1):
-            folder = tmp_path_factory.mktemp(f"process{number}")
-            service = ServiceProcess(Path(folder), platforms, model, launcher)
-            service.settings |= settings
-            stack.push_async_callback(service.kill)
+    installer = Installer(platforms, model, launcher, tmp_path_factory.mktemp(request.param))
+    names, url = ["first"], None
+    if request.param == "two":
+        names.append("second")
+        url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
+    installed = installer.processes(*names, database_url=url, with_valkey=url is not None)
+    async with installed as services:
+        for service in services:
             await service.start_and_wait()
-            started.append(service)
-        yield started
+        yield services
 
 
 async def test_questions_during_a_pause_get_one_notice_and_later_ones_an_answer(

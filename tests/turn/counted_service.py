@@ -13,12 +13,11 @@ import pytest
 from sqlalchemy.engine import make_url
 from typing_extensions import override
 
-from bot.intake import HistoryRouter, InboxIntake
 from bot.memory import no_stories
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
 from bot.ports import Platform
 from bot.prompting.presets.preset import Preset
-from bot.routing.presets import HistoryScopes, PresetResolver
+from bot.routing.presets import PresetResolver
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
@@ -110,13 +109,7 @@ class RunningParts:
         self._clock = clock
         self._counts = counts
         self._tasks: Counter[str] = Counter()
-        resources = container.resources
-        scopes = HistoryScopes(resources.chat_settings, resources.resolver)
-        self._intake = InboxIntake(
-            container.inbox,
-            container.conversation_pool.wake,
-            router=HistoryRouter(scopes.find, container.history_index),
-        )
+        self._intake = container._intake
         surface = container.platforms["telegram"].surface
         assert isinstance(surface, FakeSurface)
         self.surface = surface

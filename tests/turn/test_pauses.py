@@ -112,21 +112,6 @@ async def test_only_who_addresses_a_paused_bot_is_told(database: Database) -> No
     assert setup.texts == ["here I am", NOTICE]
 
 
-FIRST_WORDS = "These are the first words of an answer. "
-
-
-def make_setup(database: Database, *scripts: Sequence[ScriptStep]) -> tuple[Setup, FakeSurface]:
-    """Return a worker whose platform refuses the next message, and what the operator reads."""
-    clock, notes = FakeClock(), FakeSurface()
-    settings = SqlChatSettings(database, clock)
-    chats = {"telegram": FakePrivateChats()}
-    admin_notes = AdminNotes(settings, {"telegram": notes}, chats, ["telegram:7"])
-    backend = FakeBackend(*scripts)
-    setup = Setup(database, backend=backend, clock=clock, admin_notes=admin_notes)
-    setup.surface.fail_next("send", Refused("not enough rights to send text messages"))
-    return setup, notes
-
-
 async def test_all_but_questions_works_during_a_pause(database: Database) -> None:
     setup = PausedSetup(database, backend=FakeBackend(["one"]))
     await setup.say(question("the question", "5:1"))
@@ -143,6 +128,21 @@ async def test_all_but_questions_works_during_a_pause(database: Database) -> Non
     assert await setup.history() == []
     await setup.say(question("waits", "5:6"), question("/forget", "5:7", WakeReason.COMMAND))
     assert setup.texts[-1].startswith("Deleted for good: 1 message")
+
+
+FIRST_WORDS = "These are the first words of an answer. "
+
+
+def make_setup(database: Database, *scripts: Sequence[ScriptStep]) -> tuple[Setup, FakeSurface]:
+    """Return a worker whose platform refuses the next message, and what the operator reads."""
+    clock, notes = FakeClock(), FakeSurface()
+    settings = SqlChatSettings(database, clock)
+    chats = {"telegram": FakePrivateChats()}
+    admin_notes = AdminNotes(settings, {"telegram": notes}, chats, ["telegram:7"])
+    backend = FakeBackend(*scripts)
+    setup = Setup(database, backend=backend, clock=clock, admin_notes=admin_notes)
+    setup.surface.fail_next("send", Refused("not enough rights to send text messages"))
+    return setup, notes
 
 
 async def test_answer_ends_when_its_first_message_is_refused(database: Database) -> None:

@@ -14,12 +14,11 @@ from sqlalchemy import select
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Address, Person, Quote, Said, WakeReason
+from bot.chat.incoming import Person, Quote, Said, WakeReason
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt, ReasoningDelta
 from bot.errors import Refused
 from bot.markup.styled_text import style_markdown
 from bot.platforms.discord.markup import to_dialect
-from bot.ports import PrivateChats
 from bot.prompting.speakers import clean_name
 from bot.prompting.text.confusables import skeleton
 from bot.storage.database import Database
@@ -27,7 +26,7 @@ from bot.storage.forgetting import PersonalData
 from bot.storage.receipts import Receipts
 from bot.storage.tables import story, story_revision
 from tests.attacks import with_ours
-from tests.fakes import FakeBackend, FakePlatform, FakePrivateChats, FakeSurface
+from tests.fakes import FakeBackend, FakeSurface, PrivatePlatform
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.turn.counted_service import RunningParts, running_parts
 from tests.turn.setup import CHAT, Setup, answering, pressed
@@ -107,22 +106,10 @@ async def test_export_holds_the_own_words_only(database: Database) -> None:
     assert list(exported["descriptions"].values()) == ["a knight"]
 
 
-class PrivatePlatform(FakePlatform, PrivateChats):
-    """Opens private chats, or none."""
-
-    def __init__(self, surface: FakeSurface, *, refuses: bool) -> None:
-        super().__init__("telegram", surface)
-        self._chats = FakePrivateChats(refuses=refuses)
-
-    @override
-    async def private_chat(self, person: str) -> Address:
-        return await self._chats.private_chat(person)
-
-
 @pytest.mark.parametrize("refuses", [False, True])
 async def test_native_export_goes_to_private_chats(database: Database, *, refuses: bool) -> None:
     surface = FakeSurface()
-    platform = PrivatePlatform(surface, refuses=refuses)
+    platform = PrivatePlatform("telegram", surface, refuses=refuses)
     setup = Setup(database, ["one"], surface=surface, platforms={"telegram": platform})
     native = replace(said("/export", "5:2"), interaction="8:token", message_id=None)
     await setup.say(said("mine", "5:1"), native)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bot.chat.outgoing import Limits
@@ -46,11 +46,15 @@ def legible(text: str) -> str:
 
 
 @given(texts, small)
+@example("1. `````````\n````````````````````````", Limits(48, "characters", 1, 5))
 def test_every_part_is_legal(text: str, limits: Limits) -> None:
     for piece in split(text, limits):
         assert units(piece, limits) <= limits.max_units
         assert is_visible(piece)
-        assert piece == piece.strip()
+        assert piece == piece.rstrip()
+        words = piece.lstrip()
+        is_fence_of_a_list = words.startswith(("```", "~~~")) and piece.lstrip(" ") == words
+        assert words == piece or is_fence_of_a_list
 
 
 @given(texts, texts, small)
