@@ -5,7 +5,6 @@ A terminal that can do more is a `ScreenPlatform`; its libraries are imported on
 
 import asyncio
 import contextlib
-import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,9 +23,8 @@ from bot.ports import Intake, Platform, Surface
 from bot.runtime.in_process import BoundedDict
 from bot.runtime.terminal import strip_control_characters
 
-_LONGEST_LINE_BYTES = 1_000_000
-_CHUNK_BYTES = 65_536
-_CHUNKS_AHEAD = 16
+_LONGEST_LINE = 1_000_001  # characters
+_LINES_AHEAD = 16
 
 
 def make(_settings: None, context: PlatformContext) -> Platform:
@@ -163,39 +161,27 @@ class TerminalSurface(PrintingSurface):
 async def read_lines(source: int | None) -> AsyncIterator[str]:
     """Yield lines from a file descriptor; bytes that are not UTF-8 become U+FFFD.
 
-    A thread reads them: neither files nor all terminals can be polled. It is a daemon without
-    Python's buffers, so it never delays the end of the process.
+    A thread reads them: neither files nor all terminals can be polled. It is a daemon with a buffer
+    of its own, so it never delays the end of the process.
     """
     if source is None:
         return
     loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[bytes] = asyncio.Queue()
-    free_chunks = threading.Semaphore(_CHUNKS_AHEAD)
+    lines: asyncio.Queue[str] = asyncio.Queue()
+    free_places = threading.Semaphore(_LINES_AHEAD)
 
     def read() -> None:
-        chunk = b"more"
         with contextlib.suppress(RuntimeError):  # the event loop was closed
-            while chunk:
-                free_chunks.acquire()
-                try:
-                    chunk = os.read(source, _CHUNK_BYTES)
-                except OSError:  # the terminal was closed
-                    chunk = b""
-                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+            with (
+                contextlib.suppress(OSError),  # the terminal was closed
+                open(source, encoding="utf-8", errors="replace", closefd=False) as file,
+            ):
+                while line := file.readline(_LONGEST_LINE):
+                    free_places.acquire()
+                    loop.call_soon_threadsafe(lines.put_nowait, line)
+            loop.call_soon_threadsafe(lines.put_nowait, "")
 
     threading.Thread(target=read, name="read terminal", daemon=True).start()
-    rest = b""
-    while chunk := await chunks.get():
-        free_chunks.release()
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield _text(line)
-        if len(rest) > _LONGEST_LINE_BYTES:
-            yield _text(rest)
-            rest = b""
-    if rest:
-        yield _text(rest)
-
-
-def _text(line: bytes) -> str:
-    return line.decode(errors="replace").rstrip("\r")
+    while line := await lines.get():
+        free_places.release()
+        yield line.removesuffix("\n")

@@ -90,11 +90,15 @@ async def closed_at_the_end(platform: DiscordPlatform) -> AsyncIterator[DiscordP
 
 
 @asynccontextmanager
-async def running(platform: DiscordPlatform, intake: Intake) -> AsyncIterator[None]:
+async def running(
+    platform: DiscordPlatform, intake: Intake, shard: str | None = None, *, connects: bool = True
+) -> AsyncIterator[None]:
     """Run the platform until the block ends; it must not have ended before."""
-    task = asyncio.create_task(platform.run(intake))
+    run = platform.run(intake) if shard is None else platform.run_shard(shard, intake)
+    task = asyncio.create_task(run)
     try:
-        await wait_until(lambda: platform.connection_error is None or task.done())
+        if connects:
+            await wait_until(lambda: platform.connection_error is None or task.done())
         yield
         assert not task.done()
     finally:

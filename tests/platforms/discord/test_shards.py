@@ -1,6 +1,5 @@
 """Shards on loopback: sessions are resumed by the next process, IDENTIFYs keep to their limits."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from simcord.results import ResponseMessage
 
 from bot.chat.incoming import Edited, Said
 from bot.platforms.discord.shards import GatewaySession, Shard
-from bot.runtime.tasks import cancel_and_wait
 from tests.platforms.discord.conftest import platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
 from tests.support.intake import FakeIntake
@@ -50,14 +48,18 @@ class Guilds:
 
 
 @pytest.fixture
+def guilds(wire: SimWire) -> Guilds:
+    return Guilds(wire)
+
+
+@pytest.fixture
 def intake() -> FakeIntake:
     return FakeIntake()
 
 
 async def test_restart_resumes_the_session_and_misses_nothing(
-    wire: SimWire, intake: FakeIntake
+    wire: SimWire, guilds: Guilds, intake: FakeIntake
 ) -> None:
-    guilds = Guilds(wire)
     async with running(platform_for(wire), intake):
         guilds.say(0, "before")
         await wait_until(lambda: intake.received)
@@ -82,9 +84,8 @@ async def test_restart_resumes_the_session_and_misses_nothing(
 
 
 async def test_session_is_stored_soon_though_nothing_more_happens(
-    wire: SimWire, intake: FakeIntake
+    wire: SimWire, guilds: Guilds, intake: FakeIntake
 ) -> None:
-    guilds = Guilds(wire)
     async with running(platform_for(wire), intake):
         guilds.say(0, "first")
         await wait_until(lambda: intake.received)
@@ -93,8 +94,9 @@ async def test_session_is_stored_soon_though_nothing_more_happens(
         await wait_until(lambda: f'"sequence":{session.seq}' in str(intake.stored))
 
 
-async def test_replayed_interaction_is_acknowledged_once(wire: SimWire, intake: FakeIntake) -> None:
-    guilds = Guilds(wire)
+async def test_replayed_interaction_is_acknowledged_once(
+    wire: SimWire, guilds: Guilds, intake: FakeIntake
+) -> None:
     alice, channel = guilds.people[0], guilds.channels[0]
     button = {"type": 2, "style": 2, "label": "Retry", "custom_id": "retry:1"}
     shown = wire.b.create_message(
@@ -124,28 +126,22 @@ async def test_token_that_is_refused_at_a_resume_is_named_and_uses_no_identify(
         await wait_until(lambda: session_name(intake))
     wire.gw_faults["refuse_identify"] = 4004
     platform = platform_for(wire)
-    run = asyncio.create_task(platform.run(intake))
-    await wait_until(lambda: "TROUPE_DISCORD__TOKEN" in (platform.connection_error or ""))
-    await cancel_and_wait([run])
-    await platform.close()
+    async with running(platform, intake, connects=False):
+        await wait_until(lambda: "TROUPE_DISCORD__TOKEN" in (platform.connection_error or ""))
     assert (count(wire, "<op2"), count(wire, "<op6")) == (1, 1)
 
 
 async def test_interrupted_catch_up_is_not_skipped_by_a_resume(
-    wire: SimWire, intake: FakeIntake
+    wire: SimWire, guilds: Guilds, intake: FakeIntake
 ) -> None:
-    guilds = Guilds(wire)
     async with running(platform_for(wire), intake):
         guilds.say(0, "before")
         await wait_until(lambda: any(" session" in name for name in intake.stored))
     guilds.say(0, "missed")
     await wire.forget()
     wire.fault("GET", "/channels/*/messages", delay=3)
-    platform = platform_for(wire)
-    run = asyncio.create_task(platform.run(intake))
-    await wait_until(lambda: any("/messages" in one["path"] for one in wire.log))
-    await cancel_and_wait([run])
-    await platform.close()
+    async with running(platform_for(wire), intake, connects=False):
+        await wait_until(lambda: any("/messages" in one["path"] for one in wire.log))
     async with running(platform_for(wire), intake):
         await wait_until(lambda: "missed" in intake.texts)
 
@@ -168,9 +164,8 @@ async def test_discord_says_how_many_shards_there_are_and_each_keeps_the_pace(
 
 
 async def test_a_shard_fetches_messages_of_its_own_channels_only(
-    wire: SimWire, intake: FakeIntake
+    wire: SimWire, guilds: Guilds, intake: FakeIntake
 ) -> None:
-    guilds = Guilds(wire)
     async with running(platform_for(wire, shards=2), intake):
         guilds.say(0, "before in the first")
         guilds.say(1, "before in the second")
@@ -181,11 +176,8 @@ async def test_a_shard_fetches_messages_of_its_own_channels_only(
     for shard, text in ((1, "missed in the second"), (0, "missed in the first")):
         wire.identified_at.clear()
         wire.log.clear()
-        platform = platform_for(wire, shards=2)
-        run = asyncio.create_task(platform.run_shard(f"{shard}/2", intake))
-        await wait_until(lambda: text in intake.texts)  # noqa: B023 # within this round
-        await cancel_and_wait([run])
-        await platform.close()
+        async with running(platform_for(wire, shards=2), intake, f"{shard}/2", connects=False):
+            await wait_until(lambda: text in intake.texts)  # noqa: B023 # within this round
         read = {one["path"] for one in wire.log if one["path"].endswith("/messages")}
         assert read == {f"/channels/{guilds.channels[shard]}/messages"}
 
@@ -193,14 +185,12 @@ async def test_a_shard_fetches_messages_of_its_own_channels_only(
 async def test_used_up_budget_is_waited_for(wire: SimWire, intake: FakeIntake) -> None:
     wire.identifies_left = 100
     platform = platform_for(wire)
-    run = asyncio.create_task(platform.run(intake))
-    await wait_until(lambda: sum("/gateway/bot" in one["path"] for one in wire.log) >= 3)
-    assert count(wire, "<op2") == 0
-    assert platform.connection_error is not None
-    wire.identifies_left = 101
-    await wait_until(lambda: platform.connection_error is None)
-    await cancel_and_wait([run])
-    await platform.close()
+    async with running(platform, intake, connects=False):
+        await wait_until(lambda: sum("/gateway/bot" in one["path"] for one in wire.log) >= 3)
+        assert count(wire, "<op2") == 0
+        assert platform.connection_error is not None
+        wire.identifies_left = 101
+        await wait_until(lambda: platform.connection_error is None)
     assert count(wire, "<op2") == 1
 
 

@@ -13,12 +13,11 @@ from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.output.vt100 import Vt100_Output
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, Joined, Said
+from bot.chat.incoming import Incoming, Said
 from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
 from bot.commands.handlers import COMMANDS
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.screen_platform import HISTORY_FILE, ScreenPlatform, make
-from bot.ports import Intake
 from tests.platforms.terminal.screen import (
     ALT_ENTER,
     CTRL_C,
@@ -28,22 +27,21 @@ from tests.platforms.terminal.screen import (
     Terminal,
     open_terminal,
 )
+from tests.support.intake import FakeIntake
 from tests.waiting import wait_until
 
 STORY = "[Nora]\nOnce upon a time."
 
 
-class FakeService(Intake):
+class FakeService(FakeIntake):
     """Answers each message by what `answers` says, when `go_on` is set."""
 
     def __init__(self, answers: Mapping[str, str]) -> None:
-        self.received: list[Said] = []
+        super().__init__()
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.growing = ""
         """Shown of an answer while it waits for `go_on`."""
-        self.newest = ""
-        """The id of the newest message."""
         self.platform: ScreenPlatform | None = None
         self._answers = answers
         self._open: list[Said] = []
@@ -51,20 +49,13 @@ class FakeService(Intake):
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        await super().receive(messages, cursors)
         for one in messages:
-            if isinstance(one, Joined):  # the chat was opened
-                continue
-            assert isinstance(one, Said)
-            self.received.append(one)
-            if one.text == "/stop":
+            if isinstance(one, Said) and one.text == "/stop":
                 self._stopped = True
                 self.go_on.set()
-            else:
+            elif isinstance(one, Said):
                 self._open.append(one)
-
-    @override
-    async def cursors(self, prefix: str) -> Mapping[str, str]:
-        return {}
 
     async def wait_until_idle(self) -> None:
         while self._open:
@@ -86,8 +77,7 @@ class FakeService(Intake):
         message = OutgoingMessage(
             self.received[-1].address, MessageContent(text), nonce=nonce, file=file
         )
-        self.newest = await self.platform.surface.send(message)
-        return self.newest
+        return await self.platform.surface.send(message)
 
     async def edit(self, message_id: str, text: str) -> None:
         assert self.platform is not None
@@ -199,7 +189,7 @@ async def test_ctrl_c_clears_the_prompt(service: FakeService, terminal: Terminal
         terminal.press(CTRL_C)
         await terminal.shows("Press Ctrl-C again to end the chat.", "alice>")
         assert not task.done()
-        assert [one.text for one in service.received] == ["story"]
+        assert service.texts == ["story"]
 
 
 async def test_stop_is_not_queued_behind_the_answer(
@@ -213,7 +203,7 @@ async def test_stop_is_not_queued_behind_the_answer(
         terminal.enter("next")
         terminal.enter("/stop")
         await terminal.shows("Once upon", "alice> next", "Nora", "You said next.", "alice>")
-        assert [one.text for one in service.received] == ["story", "/stop", "next"]
+        assert service.texts == ["story", "/stop", "next"]
 
 
 @pytest.mark.parametrize("end", ["/quit\r", CTRL_D])
@@ -252,7 +242,7 @@ async def test_message_may_have_several_lines(service: FakeService, terminal: Te
         await terminal.shows_text("alice> three\n")
         terminal.enter("")
         await wait_until(lambda: len(service.received) == 2)
-        assert [one.text for one in service.received] == ["one\ntwo", "three\nfour"]
+        assert service.texts == ["one\ntwo", "three\nfour"]
 
 
 async def test_commands_and_presets_are_completed(service: FakeService, terminal: Terminal) -> None:

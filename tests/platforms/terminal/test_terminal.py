@@ -5,55 +5,36 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from typing_extensions import override
 
-from bot.chat.incoming import Address, Incoming, Said, WakeReason
+from bot.chat.incoming import Address, WakeReason
 from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.errors import Refused
 from bot.platforms.terminal.platform import TerminalPlatform, TerminalSurface, read_lines
-from bot.ports import Intake
+from tests.support.intake import FakeIntake
 from tests.waiting import PATIENCE_SECONDS
 
 CHANNEL = Address("terminal", "local")
 
 
-class FakeService(Intake):
+class FakeService(FakeIntake):
     """Stores messages, and answers them when the platform waits until it is idle."""
 
-    def __init__(self, answer: Callable[[str], str] = "You said {}.".format) -> None:
-        self.received: list[Said] = []
-        self.screen = io.StringIO()
-        self._answer = answer
-        self._open: list[Said] = []
-        self.platform: TerminalPlatform | None = None
-
-    @override
-    async def receive(self, incomings: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        said = [one for one in incomings if isinstance(one, Said)]
-        self.received += said
-        self._open += said
-
-    @override
-    async def cursors(self, prefix: str) -> Mapping[str, str]:
-        return {}
-
-    async def wait_until_idle(self) -> None:
-        while self._open:
-            one = self._open.pop(0)
-            assert self.platform is not None
-            await send(self.platform.surface, self._answer(one.text), one.external_key[-8:])
-
     async def run(self, source: int | None) -> str:
-        self.platform = TerminalPlatform(
-            wait_until_idle=self.wait_until_idle, source=source, screen=self.screen
-        )
+        answered, screen = len(self.received), io.StringIO()
+
+        async def wait_until_idle() -> None:
+            nonlocal answered
+            for one in self.received[answered:]:
+                await send(platform.surface, f"You said {one.text}.", one.external_key[-8:])
+            answered = len(self.received)
+
+        platform = TerminalPlatform(wait_until_idle=wait_until_idle, source=source, screen=screen)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await self.platform.run(self)
-        return self.screen.getvalue()
+            await platform.run(self)
+        return screen.getvalue()
 
 
 async def send(surface: object, text: str, nonce: str) -> str:
@@ -88,9 +69,7 @@ async def test_piped_lines_are_answered_before_the_end(given: bytes, shown: str)
     assert is_command == given.startswith(b"/")
 
 
-async def test_files_and_closed_input_are_read_to_the_end(
-    tmp_path: Path,
-) -> None:
+async def test_files_and_closed_input_are_read_to_the_end(tmp_path: Path) -> None:
     file = tmp_path / "lines.txt"
     file.write_text("from a file\n")
     for path, expected in ((str(file), "You said from a file.\n"), (os.devnull, "")):
