@@ -111,32 +111,27 @@ async def test_lost_response_is_found_in_the_channel_and_not_sent_again(stage: F
     assert await stage.surface.find(stage.message("No."), MessageSearch(asked, set())) is None
 
 
-async def test_message_of_a_character_is_edited_and_deleted(stage: Faces) -> None:
-    sent = await stage.say("Goo")
+@pytest.mark.parametrize("is_in_thread", [False, True])
+async def test_message_of_a_character_is_edited_found_and_deleted(
+    stage: Faces, *, is_in_thread: bool
+) -> None:
+    channel, at = stage.channel.id, stage.address
+    if is_in_thread:
+        channel = stage.wire.b.create_thread(channel, "Night", stage.alice.id).id
+        at = Address("discord", str(channel))
+    sent = await stage.say("Goo", at=at)
     buttons = (Button("Stop", "stop"),)
-    await stage.surface.edit(stage.address, sent, MessageContent("Good.", NORA, buttons))
-    assert stage.said() == [("Nora", "Good.")]
-    [message] = stage.wire.messages(stage.channel.id)
+    await stage.surface.edit(at, sent, MessageContent("Good.", NORA, buttons))
+    assert stage.said(channel) == [("Nora", "Good.")]
+    [message] = stage.wire.messages(channel)
     assert [one["custom_id"] for one in stage.wire.buttons(message)] == ["stop"]
+    assert await stage.surface.find(stage.message("Good.", at=at), MessageSearch(None, set()))
 
-    await stage.surface.edit(stage.address, sent, MessageContent("Without a face."))
-    assert stage.said() == [("Nora", "Without a face.")]
-    await stage.surface.delete(stage.address, sent)
-    await stage.surface.delete(stage.address, sent)
-    assert stage.said() == []
-
-
-async def test_character_speaks_in_threads(stage: Faces) -> None:
-    thread = stage.wire.b.create_thread(stage.channel.id, "Night", stage.alice.id)
-    at = Address("discord", str(thread.id))
-    sent = await stage.say("In here.", at=at)
-    await stage.surface.edit(at, sent, MessageContent("In here, now.", NORA))
-    assert stage.said(thread.id) == [("Nora", "In here, now.")]
-    assert await stage.surface.find(
-        stage.message("In here, now.", at=at), MessageSearch(None, set())
-    )
-    await stage.surface.delete(at, sent)
-    assert stage.said(thread.id) == []
+    await stage.surface.edit(at, sent, MessageContent("Without a face."))
+    assert stage.said(channel) == [("Nora", "Without a face.")]
+    for _ in range(2):
+        await stage.surface.delete(at, sent)
+    assert stage.said(channel) == []
 
 
 async def test_bot_speaks_itself_where_it_may_not_manage_webhooks(stage: Faces) -> None:
@@ -182,11 +177,7 @@ def test_names_pass_the_rules_of_discord(name: str, allowed: str) -> None:
 @pytest.mark.parametrize(
     "avatar",
     [
-        "http://[",
-        "http://a b/",
-        "javascript:alert(1)",
-        "file:///etc/passwd",
-        "",
+        *("http://[", "http://a b/", "javascript:alert(1)", "file:///etc/passwd", ""),
         f"http://a/{'x' * 2048}",
     ],
 )

@@ -105,10 +105,13 @@ async def test_outage_is_waited_out(rig: Rig, outage: dict[str, object]) -> None
     assert rig.clock.slept == ([3] * 8 if "retry_after" in outage else growing)
 
 
-async def test_outage_at_the_start_is_waited_out(rig: Rig) -> None:
+async def test_outage_at_the_start_is_waited_out_and_refused_commands_are_not_needed(
+    rig: Rig,
+) -> None:
     rig.telegram.fault("getMe", times=2, raw="<html>502</html>")
     rig.telegram.fault("deleteWebhook", error_code=500)
     rig.telegram.fault("getMyCommands", error_code=500)
+    rig.telegram.fault("setMyCommands", error_code=400)
 
     async with rig.running():
         rig.telegram.say(ALICE, "hello")
@@ -349,14 +352,6 @@ async def test_commands_are_registered_once(rig: Rig) -> None:
     }
     in_chinese = [[one["command"] for one in commands] for _, code, commands in sent if code]
     assert in_chinese == [["help"], ["preset", "help", "export"], ["help"], ["preset", "help"]]
-
-
-async def test_refused_commands_do_not_stop_the_bot(rig: Rig) -> None:
-    rig.telegram.fault("setMyCommands", error_code=400)
-
-    async with rig.running():
-        rig.telegram.say(ALICE, "hello")
-        await rig.wait_for_texts("hello")
 
 
 def test_commands_are_described_in_chinese_and_without_markup() -> None:

@@ -300,20 +300,6 @@ async def test_find_probes_a_bounded_number_of_ids(
     assert len(rig.calls("editMessageText")) == tries
 
 
-async def test_find_returns_a_file_among_texts(rig: Rig, surface: Surface) -> None:
-    await send(surface, "of a version before", GROUP_CHAT)
-    rig.telegram.fault("sendDocument", drop=True, after=True)
-    with pytest.raises(OutcomeUnknown):
-        await surface.send(
-            OutgoingMessage(GROUP_CHAT, MessageContent("for @alice"), nonce="n", file=FILE)
-        )
-
-    found = await find(surface, GROUP_CHAT, "for @alice", FILE, after="1", known=set())
-
-    assert found == "3"
-    assert rig.telegram.texts(GROUP) == ["of a version before", "for @alice"]
-
-
 class LivelyGroup(BotApi):
     """A group where others wrote a lot, and where Telegram takes so many edits in a row."""
 

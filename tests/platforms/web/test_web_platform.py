@@ -1,6 +1,7 @@
 """A channel of the web, with the whole pipeline behind it."""
 
 import os
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -16,7 +17,7 @@ from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.platforms.terminal.platform import TerminalPlatform
 from bot.platforms.web import SPEC, to_incoming
 from bot.ports import Platform
-from bot.service.run import running
+from bot.service.run import Service, running
 from tests.contracts.test_web_channels import ALICE, AT, CHANNEL, message
 from tests.platforms.web.channel import Channel, open_channel, serving, write_settings
 
@@ -27,6 +28,17 @@ MARLOWE: dict[str, object] = {
     "role_name": "Marlowe",
     "system": "You are Marlowe.",
 }
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    async with serving(write_settings(tmp_path, [NORA])) as service:
+        yield service
+
+
+@pytest.fixture
+async def channel(service: Service) -> Channel:
+    return await open_channel(service)
 
 
 def said(channel: WebChannel, one: WebMessage, replied_to: WebMessage | None = None) -> Said:
@@ -75,76 +87,66 @@ async def test_message_is_answered_and_a_restart_loses_nothing(tmp_path: Path) -
         await again.wait_for_texts("hello", "hello", "more", "more")
 
 
-async def test_edit_is_answered_again_in_the_same_message(tmp_path: Path) -> None:
-    async with serving(write_settings(tmp_path, [NORA])) as service:
-        channel = await open_channel(service)
-        name = await channel.say("helo")
-        before = await channel.wait_for_texts("helo", "helo")
-        found = await channel.store.find("c1", name)
-        assert found is not None
-        await channel.store.replace("c1", replace(found, text="hello", edited_at=AT))
-        after = await channel.wait_for_texts("hello", "hello")
-        assert [one.id for one in after] == [one.id for one in before]
+async def test_edit_is_answered_again_in_the_same_message(channel: Channel) -> None:
+    name = await channel.say("helo")
+    before = await channel.wait_for_texts("helo", "helo")
+    found = await channel.store.find("c1", name)
+    assert found is not None
+    await channel.store.replace("c1", replace(found, text="hello", edited_at=AT))
+    after = await channel.wait_for_texts("hello", "hello")
+    assert [one.id for one in after] == [one.id for one in before]
 
 
-async def test_buttons_retry_and_show_versions(tmp_path: Path) -> None:
-    script = write_settings(tmp_path, [NORA])
-    async with serving(script) as service:
-        channel = await open_channel(service)
-        await channel.say("hello")
-        shown = await channel.wait_for(lambda all_: len(all_) == 2 and bool(all_[-1].buttons))
-        await channel.press(shown[-1], "Retry")
+async def test_buttons_retry_and_show_versions(channel: Channel) -> None:
+    async def shown_with(label: str) -> WebMessage:
         shown = await channel.wait_for(
-            lambda all_: any("2/2" in one.label for one in all_[-1].buttons)
+            lambda all_: len(all_) == 2 and any(label in one.label for one in all_[-1].buttons)
         )
-        await channel.press(shown[-1], "‹")
-        shown = await channel.wait_for(
-            lambda all_: any("1/2" in one.label for one in all_[-1].buttons)
-        )
-        assert await channel.texts() == ["hello", "hello"]
+        return shown[-1]
+
+    await channel.say("hello")
+    await channel.press(await shown_with("Retry"), "Retry")
+    await channel.press(await shown_with("2/2"), "‹")
+    await shown_with("1/2")
+    assert await channel.texts() == ["hello", "hello"]
 
 
-async def test_silence_is_explained(tmp_path: Path) -> None:
-    async with serving(write_settings(tmp_path, [NORA])) as service:
-        channel = await open_channel(service)
-        bob = await channel.add_person("Bob")
-        name = await channel.say("good evening", bob)
-        shown = await channel.wait_for(lambda all_: len(all_) == 2)
-        assert (shown[-1].is_note, shown[-1].reply_to) == (True, name)
-        assert shown[-1].text == "nora is the only character here, was not addressed"
-        await channel.say("nora, good evening", bob)
-        shown = await channel.wait_for(lambda all_: len(all_) == 4)
-        assert shown[-1].author is None
+async def test_silence_is_explained(channel: Channel) -> None:
+    bob = await channel.add_person("Bob")
+    name = await channel.say("good evening", bob)
+    shown = await channel.wait_for(lambda all_: len(all_) == 2)
+    assert (shown[-1].is_note, shown[-1].reply_to) == (True, name)
+    assert shown[-1].text == "nora is the only character here, was not addressed"
+    await channel.say("nora, good evening", bob)
+    shown = await channel.wait_for(lambda all_: len(all_) == 4)
+    assert shown[-1].author is None
 
 
 async def test_answer_is_split_where_the_platform_splits_that_it_looks_like(
-    tmp_path: Path,
+    service: Service,
 ) -> None:
     # 3,389 characters: two messages of Discord, one of Telegram
     long = " ".join(f"word{number}" for number in range(400))
-    async with serving(write_settings(tmp_path, [NORA])) as service:
-        channel = await open_channel(service, look="discord")
-        await channel.say(long)
-        shown = await channel.wait_for(lambda all_: len(all_) == 3 and bool(all_[-1].buttons))
-        assert all(len(one.text) <= 2000 for one in shown[1:])
-        await channel.store.update(replace(channel.channel, look="telegram"))
-        await channel.say(long)
-        shown = await channel.wait_for(lambda all_: len(all_) == 5 and bool(all_[-1].buttons))
-        assert shown[-1].text == long
+    channel = await open_channel(service, look="discord")
+    await channel.say(long)
+    shown = await channel.wait_for(lambda all_: len(all_) == 3 and bool(all_[-1].buttons))
+    assert all(len(one.text) <= 2000 for one in shown[1:])
+    await channel.store.update(replace(channel.channel, look="telegram"))
+    await channel.say(long)
+    shown = await channel.wait_for(lambda all_: len(all_) == 5 and bool(all_[-1].buttons))
+    assert shown[-1].text == long
 
 
-async def test_forgotten_words_leave_the_channel_too(tmp_path: Path) -> None:
-    async with serving(write_settings(tmp_path, [NORA])) as service:
-        channel = await open_channel(service)
-        await channel.say("my secret")
-        await channel.wait_for(lambda all_: len(all_) == 2)
-        await channel.say("/forget channel")
-        shown = await channel.wait_for(
-            lambda all_: len(all_) == 2 and "Deleted for good" in all_[-1].text
-        )
-        assert shown[0].text == "/forget channel"
-        changes = await channel.store.changed("c1", 0, 100)
-        assert "secret" not in "".join(one.text for one in changes)
+async def test_forgotten_words_leave_the_channel_too(channel: Channel) -> None:
+    await channel.say("my secret")
+    await channel.wait_for(lambda all_: len(all_) == 2)
+    await channel.say("/forget channel")
+    shown = await channel.wait_for(
+        lambda all_: len(all_) == 2 and "Deleted for good" in all_[-1].text
+    )
+    assert shown[0].text == "/forget channel"
+    changes = await channel.store.changed("c1", 0, 100)
+    assert "secret" not in "".join(one.text for one in changes)
 
 
 async def test_several_characters_answer_with_their_own_faces(tmp_path: Path) -> None:
@@ -159,21 +161,21 @@ async def test_several_characters_answer_with_their_own_faces(tmp_path: Path) ->
         assert not any(one.is_note for one in shown)
 
 
-async def test_message_that_is_sent_again_appears_once_and_is_found(tmp_path: Path) -> None:
-    async with serving(write_settings(tmp_path, [NORA])) as service:
-        channel = await open_channel(service)
-        surface = service.container.platforms["web"].surface
-        answer = OutgoingMessage(channel.channel.address, MessageContent("Sit."), nonce="n1")
-        assert await surface.find(answer, MessageSearch(None, set())) is None
-        for _ in range(2):
-            assert await surface.send(answer) == "n1"
-        assert await channel.texts() == ["Sit."]
-        assert await surface.find(answer, MessageSearch(None, set())) == "n1"
-        await surface.delete(answer.address, "n1")
-        await surface.delete(answer.address, "n1")
-        with pytest.raises(MessageNotFound):
-            await surface.edit(answer.address, "n1", MessageContent("Stand."))
-        assert await channel.texts() == []
+async def test_message_that_is_sent_again_appears_once_and_is_found(
+    service: Service, channel: Channel
+) -> None:
+    surface = service.container.platforms["web"].surface
+    answer = OutgoingMessage(channel.channel.address, MessageContent("Sit."), nonce="n1")
+    assert await surface.find(answer, MessageSearch(None, set())) is None
+    for _ in range(2):
+        assert await surface.send(answer) == "n1"
+    assert await channel.texts() == ["Sit."]
+    assert await surface.find(answer, MessageSearch(None, set())) == "n1"
+    await surface.delete(answer.address, "n1")
+    await surface.delete(answer.address, "n1")
+    with pytest.raises(MessageNotFound):
+        await surface.edit(answer.address, "n1", MessageContent("Stand."))
+    assert await channel.texts() == []
 
 
 async def test_service_ends_when_only_a_companion_is_left(tmp_path: Path) -> None:
