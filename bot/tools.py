@@ -43,16 +43,11 @@ class ToolFailed(TroupeError):
 
 @value_class
 class Tool:
-    """A tool of one answer.
-
-    `run` gets the arguments by name as the model wrote them, and returns a text or raises
-    `ToolFailed`. It may run again when an answer is generated again.
-    """
+    """A tool of one answer; `run` returns a text or raises `ToolFailed`, and may run again."""
 
     spec: ToolSpec
     run: Callable[[Mapping[str, object]], Awaitable[str]]
     seconds: float = 5.0
-    """How long a call may take."""
 
 
 def text_parameter(name: str, description: str, *, is_required: bool = True) -> dict[str, object]:
@@ -77,7 +72,6 @@ def text_argument(arguments: Mapping[str, object], name: str) -> str:
 
 _log = structlog.get_logger(__name__)
 MAX_TOOL_TOKENS = 12_000
-"""About the most that tools and their results add to a prompt."""
 MAX_RESULT_TOKENS = 1000
 """The most that a result adds to a prompt, in an encoding that estimates any model's."""
 
@@ -110,12 +104,10 @@ class Toolbox:
 
     @property
     def records(self) -> tuple[ToolRecord, ...]:
-        """The calls so far."""
         return tuple(self._records)
 
     @property
     def may_call(self) -> bool:
-        """Whether the model has a round left."""
         return len(self._exchanges) < _MAX_ROUNDS
 
     def offer(self, prompt: Prompt) -> Prompt:
@@ -179,7 +171,6 @@ def _read_arguments(written: str) -> Mapping[str, object]:
 
 
 async def _quote_within_limit(name: str, result: str) -> str:
-    """Return a result as the model reads it, of at most `MAX_RESULT_TOKENS`."""
     quoted = quote_result(name, result)
     if len(quoted.encode()) <= MAX_RESULT_TOKENS:  # a token has a byte at least
         return quoted
@@ -242,11 +233,7 @@ def history_tool(
     load_turns: Callable[[], Awaitable[Sequence[Turn]]],
     label: Callable[[Sequence[Turn]], Callable[[Turn, str], str]],
 ) -> Tool:
-    """Return the tool that searches turns, loaded oldest first.
-
-    `label` gets all of them, so that namesakes are told apart, and returns what adds the speaker's
-    name to a text of a turn, so that no line break can forge one.
-    """
+    """Return the tool; `label` gets all turns, and returns what names the speaker of a text."""
 
     async def run(arguments: Mapping[str, object]) -> str:
         words = text_argument(arguments, "words").casefold().split()
@@ -266,7 +253,6 @@ def history_tool(
 
 
 def _excerpt(text: str, word: str) -> str:
-    """Return the text, or an excerpt around the word from a long one."""
     if len(text) <= _MAX_MESSAGE_CHARS:
         return text
     at = max(0, text.casefold().find(word) - _HALF_MESSAGE_CHARS)
@@ -275,7 +261,6 @@ def _excerpt(text: str, word: str) -> str:
 
 
 MAX_SPEC_CHARS = 12_000
-"""The most that the specifications of servers add to a prompt, as JSON."""
 
 _MARGIN_SECONDS = 1.0  # a server ends its calls itself, before this
 
@@ -311,7 +296,7 @@ _MAX_STORY_CHARS = 1200
 
 
 def story_tool(search: Callable[[str], Awaitable[Sequence[Story]]]) -> Tool:
-    """Return the tool; `search` finds the stories that are nearest to a text, best first."""
+    """Return the tool; `search` returns the nearest stories, best first."""
 
     async def run(arguments: Mapping[str, object]) -> str:
         about = text_argument(arguments, "about")

@@ -20,24 +20,18 @@ class ChatShares:
 
     clock: Clock
     limit: int
-    """How many slots there are."""
     _seen: OrderedDict[str, deque[tuple[float, int]]] = field(default_factory=OrderedDict)
     """By chat: when it got slots, and how many slots others then held, decreasing. Newest chat
     last."""
     _taken: deque[tuple[float, str]] = field(default_factory=deque)
-    """When a slot was given, and to which chat."""
     _counts: Counter[str] = field(default_factory=Counter)
-    """How many of these each chat got."""
 
     def __len__(self) -> int:
         """Return how many chats have got slots lately."""
         return len(self._seen)
 
     def slot_quota(self, chat: str) -> int:
-        """Return how many slots a chat may hold: from a quarter to three quarters of all.
-
-        Within these limits, it leaves to others what they used lately.
-        """
+        """Return how many slots a chat may hold: between a quarter and three quarters of all."""
         seen = self._seen.get(chat, deque())
         _forget_before(self.clock.monotonic() - _LATELY_SECONDS, seen)
         kept = seen[0][1] + 1 if seen else 0  # one more may come at any time
@@ -63,7 +57,6 @@ class ChatShares:
                 del self._counts[chat]
 
     def record_slot(self, chat: str, held_by_others: int) -> None:
-        """Note that a chat has got a slot."""
         now = self.clock.monotonic()
         self._forget_taken()
         self._taken.append((now, chat))

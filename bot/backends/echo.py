@@ -67,7 +67,6 @@ class EchoBackend(Backend):
 def make(
     _provider: str, _settings: ProviderSettings, _data_dir: Path, _renderer: Renderer
 ) -> Backend:
-    """Make the backend for a provider of this kind."""
     return EchoBackend()
 
 

@@ -28,7 +28,6 @@ class ExactPromptWriter:
         self._data_dir = data_dir
         self._renderer = renderer
         self.mask = mask
-        """Removes secrets from a text."""
 
     async def write(self, number: int, receipt: Receipt) -> str:
         """Return a few lines about a prompt, an empty one, and the prompt itself."""
@@ -46,7 +45,6 @@ class ExactPromptWriter:
         return text.replace("\0", "␀")  # PostgreSQL cannot store NUL
 
     async def describe(self, receipt: Receipt) -> PromptDescription:
-        """Describe what the model was sent, secrets removed."""
         found = await self._describe_unmasked(receipt)
         return replace(found, text=self.mask(found.text))
 
@@ -64,7 +62,6 @@ class ExactPromptWriter:
 
 
 def _describe_messages(receipt: Receipt, why: str) -> PromptDescription:
-    """Describe the messages alone, in the format of chat completions."""
     prompt = receipt.prompt
     description = describe_request(prompt.model, to_wire(prompt, prompt.model))
     return replace(description, details={"template": f"none; {why}"})

@@ -14,10 +14,7 @@ from bot.templates.renderer import Renderer
 def make_backend(
     provider: str, settings: ProviderSettings, data_dir: Path, renderer: Renderer
 ) -> Backend:
-    """Build the backend of a provider; nothing is connected or started yet.
-
-    Close the renderer, which writes prompts for backends that take text, after the backend.
-    """
+    """Build a provider's backend, not started yet; close it before the renderer."""
     make = _load(backend_spec(settings.kind).factory)
     backend: Backend = make(provider, settings, data_dir, renderer)
     return backend

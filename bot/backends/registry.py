@@ -26,7 +26,6 @@ class EchoSettings(ProviderSettings):
 
 ECHO = BackendSpec(kind="echo", settings=EchoSettings, factory="bot.backends.echo:make")
 DEFAULT_KIND = OPENAI.kind
-"""The kind of a provider whose settings and id do not say it."""
 
 _SPECS = {spec.kind: spec for spec in (OPENAI, ANTHROPIC, LLAMA_CPP, ECHO)}
 
@@ -39,7 +38,6 @@ def register(spec: BackendSpec) -> None:
 
 
 def backend_specs() -> Sequence[BackendSpec]:
-    """Return every registered kind of backend."""
     return tuple(_SPECS.values())
 
 

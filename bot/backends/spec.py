@@ -19,9 +19,7 @@ class ModelPrice(BaseModel):
     input: float = Field(ge=0)
     output: float = Field(ge=0)
     cached: float | None = Field(None, ge=0)
-    """For prompt tokens read from a cache; None: as `input`."""
     cache_write: float | None = Field(None, ge=0)
-    """For prompt tokens written to a cache; None: as `input`."""
 
     def cost(self, usage: Usage) -> int:
         """Return the price of some tokens in millionths of a dollar, rounded up."""
@@ -37,14 +35,10 @@ class ModelPrice(BaseModel):
 
 
 FREE = ModelPrice(input=0, output=0)
-"""The price of a self-hosted model."""
 
 
 class ProviderSettings(BaseModel):
-    """One service or engine that answers prompts; its id is a preset's `provider`.
-
-    Every kind of backend has its own model of settings, derived from this one.
-    """
+    """One service or engine; its id is a preset's `provider`. Each kind derives its own model."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -81,7 +75,6 @@ class ProviderSettings(BaseModel):
     @field_validator("prices", mode="before")
     @classmethod
     def _read_prices(cls, given: object) -> object:
-        """Read a variable, whose value is JSON."""
         if not isinstance(given, str):
             return given
         try:
@@ -90,14 +83,10 @@ class ProviderSettings(BaseModel):
             raise ValueError('write JSON: {"model": {"input": 0.15, "output": 0.6}}') from None
 
     def price_of(self, model: str) -> ModelPrice | None:
-        """Return the price of a model; None if it is not known."""
         return self.prices.get(model) or self.prices.get("*")
 
     def completed(self, provider: str) -> Self:
-        """Return a copy with the values that a provider's id implies.
-
-        Raises ValueError where a setting is missing.
-        """
+        """Return a copy with the values that an id implies; raises ValueError if one is missing."""
         del provider
         return self
 
@@ -111,22 +100,19 @@ class BackendSpec:
     """
 
     kind: str
-    """The value of TROUPE_PROVIDERS__<ID>__KIND."""
 
     settings: type[ProviderSettings]
-    """The model of a provider's settings."""
 
     factory: str
     """Where `make(provider, settings, data_dir, renderer) -> Backend` is."""
 
     provider_ids: Collection[str] = ()
-    """Ids of providers that are of this kind unless their settings name another one."""
+    """Ids that are of this kind unless their settings name another one."""
 
     providers_without_settings: Collection[str] = ()
-    """Ids that presets can use without any settings: they run on this machine."""
+    """Ids that presets may use without settings."""
 
     calls_tools: bool = False
-    """Whether presets may offer tools to its models."""
 
     parameter_check: str | None = None
     """Where `parameter_problems(settings, parameters) -> list[str]` is, if any."""

@@ -105,7 +105,6 @@ class GgufEmbedder(Embedder):
         )
 
     async def _tokenize(self, server: UnixServer, text: str) -> list[int]:
-        """Tokenize a text with the tokens that the model expects around it, and truncate it."""
         body = {"content": text.encode(errors="replace").decode() or " ", "add_special": True}
         ids = (await self._post(server, "/tokenize", body, dict[str, list[int]]))["tokens"]
         return ids if len(ids) <= MAX_TEXT_TOKENS else [*ids[: MAX_TEXT_TOKENS - 1], ids[-1]]

@@ -42,7 +42,6 @@ class _OnnxModel:
         return self._run(*self._loaded, text)
 
     def _load(self) -> tuple[Any, Any]:
-        """Load the model and its tokenizer; raises `EmbeddingError` if one file is invalid."""
         runtime, tokenizers = (import_module(name) for name in _PACKAGES)
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1

@@ -27,10 +27,7 @@ _TIMEOUT_SECONDS = 30.0
 
 
 class OpenAIEmbedder(Embedder):
-    """Embed with a remote or local service, with one request for a query and a short timeout.
-
-    The model's own tokenizer is unknown, so that texts are truncated by OpenAI's.
-    """
+    """Embed with a service; texts are truncated by OpenAI's tokenizer."""
 
     def __init__(self, settings: EmbeddingSettings, clock: Clock) -> None:
         self._model = settings.model or ""
@@ -101,8 +98,6 @@ class OpenAIEmbedder(Embedder):
 
 
 class EmbeddingEndpoint(Endpoint):
-    """The service of the embedding settings, in words for the operator."""
-
     @override
     def setting(self, part: str) -> str:
         return f"TROUPE_EMBEDDING__{part}"

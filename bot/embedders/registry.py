@@ -92,7 +92,7 @@ class CountedEmbedder(Embedder):
         await self._embedder.close()
 
     async def _record(self, payer: EmbeddingPayer | None = None) -> int:
-        """Log what was embedded since the last call; return what it cost, as far as known."""
+        """Log what was embedded since the last call; return its cost as far as known."""
         tokens = self._embedder.take_tokens()
         if not tokens:
             return 0

@@ -25,19 +25,15 @@ class EmbeddingItem(msgspec.Struct):
 
 
 class EmbeddingsResponse(msgspec.Struct):
-    """A response of OpenAI's embeddings API, which llama.cpp's server has, too."""
-
     data: list[EmbeddingItem]
     usage: dict[str, object] | None = None
 
     @property
     def rows(self) -> list[list[float]]:
-        """The numbers, in the order of the texts."""
         return [item.embedding for item in sorted(self.data, key=lambda item: item.index)]
 
 
 def batches(inputs: list[T]) -> Iterator[list[T]]:
-    """Split the inputs of an embedder into what one request may have."""
     return (inputs[at : at + _BATCH_SIZE] for at in range(0, len(inputs), _BATCH_SIZE))
 
 

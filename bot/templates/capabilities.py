@@ -45,17 +45,12 @@ PROBES: Final[Mapping[str, Sequence[Message]]] = {
     **_TEXT_PROBES,
     **{name + _PARTS_SUFFIX: _with_content_parts(turns) for name, turns in _TEXT_PROBES.items()},
 }
-"""Small conversations to render; each answers one question about the template."""
 
 
 async def detect_capabilities(
     render: Callable[[Sequence[Message]], Awaitable[str]],
 ) -> Capabilities:
-    """Render the probes, and detect what is rejected or dropped.
-
-    Raises:
-        TemplateLimitExceeded, RenderUnavailable: a probe did not finish, which is no answer.
-    """
+    """Render probes, and detect what is rejected or dropped; raises if one did not finish."""
     prompts = {name: await render_or_none(render, probe) for name, probe in PROBES.items()}
     texts, parts = (
         {
@@ -96,11 +91,7 @@ def _contains_all_contents(prompt: str | None, messages: Sequence[Message]) -> b
 def adapt_messages(
     messages: Sequence[Message], capabilities: Capabilities, *, trim_inputs: bool = False
 ) -> list[Message]:
-    """Return the conversation in a form that the template accepts.
-
-    Messages that need no change stay the same objects. With `trim_inputs` all texts lose the white
-    space around them, as training data usually had it.
-    """
+    """Return the conversation in a form that the template accepts, trimmed where asked."""
     adapted = [_trim(message) for message in messages] if trim_inputs else list(messages)
     if not (capabilities.accepts_system and capabilities.accepts_late_system):
         adapted = _fold_system_into_user(adapted, capabilities)
@@ -114,7 +105,6 @@ def adapt_messages(
 def _fold_system_into_user(
     messages: Sequence[Message], capabilities: Capabilities
 ) -> list[Message]:
-    """Put system messages in front of the user's next one, else behind the one before."""
     folded: list[Message] = []
     pending: Message | None = None
     for index, message in enumerate(messages):
@@ -134,7 +124,6 @@ def _fold_system_into_user(
 def _append_folded(
     folded: list[Message], pending: Message | None, capabilities: Capabilities
 ) -> None:
-    """Append a system message as the user's, as a paragraph of its own where roles alternate."""
     if pending is None:
         return
     if folded and not capabilities.accepts_repeated_roles and _can_merge(folded[-1], pending):
@@ -175,7 +164,6 @@ def _insert_first_user_message(messages: list[Message]) -> list[Message]:
 
 
 def _join_messages(first: Message | None, second: Message, separator: str) -> Message:
-    """Return one message with both contents; a content in parts keeps its parts."""
     if first is None:
         return second
     contents = (first.get("content") or "", second.get("content") or "")

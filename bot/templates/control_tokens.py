@@ -89,16 +89,12 @@ def _tokens_of_text(text: str) -> Iterable[str]:
 
 
 def leading_control_token(text: str) -> str | None:
-    """Return the control token that a text begins with, if there is one."""
     found = _CONTROL_TOKEN.match(text)
     return found[0] if found else None
 
 
 def break_control_tokens(text: str, tokens: Iterable[str]) -> str:
-    """Insert an invisible character into each of `tokens` in `text`, ignoring case.
-
-    The text looks the same to people; a tokenizer finds no control token in it any more.
-    """
+    """Insert an invisible character into each of `tokens`, in any case, so that none is left."""
     breakable = (token for token in tokens if len(token) > 1 and WORD_JOINER not in token)
     alternatives = "|".join(map(re.escape, breakable))
     if not alternatives:
@@ -170,7 +166,6 @@ def _locate(
     mark_text: MarkText,
     tokens: Sequence[str],
 ) -> list[TextSpan] | None:
-    """Return the spans, or None if marks of this kind change the prompt or get lost."""
     marks = _unused_marks(messages, prompt)
     if marks is None:
         return None
@@ -191,7 +186,6 @@ def _locate(
 def _parse_marks(
     parts: Sequence[str], closing_marks: Mapping[str, str], tokens: Sequence[str]
 ) -> list[TextSpan] | None:
-    """Parse `text, mark, text, mark, …, text`; None if the marks do not come in pairs."""
     spans = [TextSpan(parts[0], trusted=True)]
     previous, expected = "", ""
     for mark, text in zip(parts[1::2], parts[2::2], strict=True):
@@ -225,10 +219,6 @@ def _merge_neighbours(spans: Iterable[TextSpan]) -> list[TextSpan]:
 def _map_texts(
     message: Message, change: Callable[[str], str], change_name: Callable[[str], str] | None = None
 ) -> Message:
-    """Return the message with `change` applied to all texts from people, content parts included.
-
-    The name may be changed in another way.
-    """
     changed: dict[str, Any] = dict(message)
     for field in UNTRUSTED_FIELDS:
         value = message.get(field)
@@ -254,14 +244,12 @@ def _mark_whole(text: str, begin: str, end: str) -> str:
 
 
 def _mark_stripped(text: str, begin: str, end: str) -> str:
-    """Mark the stripped text, with the white space outside of the marks."""
     core = text.strip()
     margin = len(text) - len(text.lstrip())
     return f"{text[:margin]}{begin}{core}{end}{text[margin + len(core) :]}" if core else text
 
 
 def _mark_between(separators: Sequence[str]) -> MarkText:
-    """Mark the texts between the strings at which a template splits, such as `</think>`."""
     pattern = re.compile("(" + "|".join(map(re.escape, separators)) + ")") if separators else None
 
     def mark_text(text: str, begin: str, end: str) -> str:
@@ -275,20 +263,14 @@ def _mark_between(separators: Sequence[str]) -> MarkText:
 
 
 def _character_class(code_points: Sequence[int]) -> str:
-    """Return a pattern for one of these ascending code points.
-
-    Runs are written as ranges: `re` tries characters above U+FFFF one after the other.
-    """
+    """Return a pattern for ascending code points; runs are ranges, which `re` finds fast."""
     runs = groupby(enumerate(code_points), key=lambda position: position[1] - position[0])
     ends = [(run[0][1], run[-1][1]) for _, found in runs if (run := list(found))]
     return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ends) + "]"
 
 
 def _unused_marks(messages: Sequence[Message], prompt: str) -> list[tuple[str, str]] | None:
-    """Return characters that occur nowhere in what is rendered: two pairs for each message.
-
-    The second pair is for the name: what stands between a name and a text is the template's.
-    """
+    """Return unused characters in two pairs for each message: for its texts, and for its name."""
     used = set(prompt + json.dumps(messages, ensure_ascii=False, default=str))
     unused = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in used)
     found = list(islice(unused, 4 * len(messages)))

@@ -126,11 +126,7 @@ ENVIRONMENT = ChatTemplateSandbox()
 
 @lru_cache(maxsize=256)
 def compile_template(source: str) -> jinja2.Template:
-    """Compile a source, or return it from the cache: compiling costs several milliseconds.
-
-    Raises:
-        jinja2.TemplateSyntaxError: the source cannot be parsed.
-    """
+    """Compile a source (several milliseconds) once; raises `jinja2.TemplateSyntaxError`."""
     return ENVIRONMENT.from_string(source)
 
 
@@ -252,11 +248,7 @@ class JinjaTemplate:
 
 
 def check_source(source: str) -> None:
-    """Parse a template from people; nothing of it is run, not even its constants.
-
-    Raises:
-        TemplateError: it is too long, cannot be parsed, or names a filter that does not exist.
-    """
+    """Parse a template from people without running it; raises `TemplateError`."""
     if len(source.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES:
         raise TemplateError(f"the template is longer than {MAX_SOURCE_BYTES // 1024} KiB")
     try:
@@ -273,10 +265,6 @@ def check_source(source: str) -> None:
 
 
 def translate_error(error: Exception) -> TemplateError:
-    """Return the TemplateError for an error of a template.
-
-    The text of a `raise_exception` is kept, up to the length of a log line.
-    """
     is_raised = type(error) is jinja2.TemplateError
     text = str(error) if is_raised else f"{type(error).__name__}: {error}"
     is_long = len(text) > _MAX_ERROR_CHARS
@@ -303,7 +291,6 @@ def _with_continue_mark(message: Message) -> Message:
 
 
 def _with_both_reasoning_keys(messages: Sequence[Message]) -> Sequence[Message]:
-    """Give the reasoning under both of its keys: templates differ in which one they read."""
     if not any("reasoning_content" in message or "thinking" in message for message in messages):
         return messages
     return [

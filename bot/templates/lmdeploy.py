@@ -70,10 +70,7 @@ class StartTokenTemplate(RoleTemplate):
 
 
 class ChatGLM2(BaseTemplate):
-    """ChatGLM2 numbers the rounds. `get_prompt` counts them: use one instance per sequence.
-
-    System messages and unknown roles are left out.
-    """
+    """ChatGLM2 numbers the rounds; `get_prompt` counts them, for one sequence."""
 
     _user: str = "问："
     _eoh: str = "\n\n"

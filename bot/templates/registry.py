@@ -15,11 +15,7 @@ _factories: dict[str, Callable[..., Any]] = {}
 
 
 def register(*names: str) -> Callable[[Factory], Factory]:
-    """Register a class or factory function under these names; decorators stack.
-
-    Raises:
-        TemplateError: a name is already registered.
-    """
+    """Register under these names; decorators stack. Raises `TemplateError` for a known name."""
 
     def add(factory: Factory) -> Factory:
         for name in names:
@@ -32,11 +28,7 @@ def register(*names: str) -> Callable[[Factory], Factory]:
 
 
 def get(name: str) -> Callable[..., Any]:
-    """Return the registered class or factory: `get("internlm")(**overrides)` makes a template.
-
-    Raises:
-        TemplateError: the name is unknown; the text names the nearest known ones.
-    """
+    """Return what was registered; raises `TemplateError` with the nearest names."""
     if name not in _factories:
         nearest = get_close_matches(name, _factories, n=3)
         hint = joined(map(repr, nearest), translatable(" or ")) if nearest else "one of `names()`"

@@ -47,10 +47,7 @@ CRASH_EXIT_CODES: Final = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, 1)
 
 
 class RenderProcessPool:
-    """Render processes that handle one request at a time and are replaced after they were killed.
-
-    Use with `async with`; safe to cancel at any point.
-    """
+    """Processes that render one request at a time, replaced when killed; safe to cancel."""
 
     def __init__(self, processes: int = 2) -> None:
         self._idle: asyncio.LifoQueue[_RenderProcess] = asyncio.LifoQueue()
@@ -94,7 +91,6 @@ class RenderProcessPool:
     async def render_spans(
         self, source: str, messages: Sequence[Message], **options: Any
     ) -> list[TextSpan]:
-        """Render as spans, like `control_tokens.render_spans`."""
         answer = await self._request(source, messages, options, as_spans=True)
         return [TextSpan(text, trusted) for text, trusted in json.loads(answer)]
 
@@ -180,8 +176,6 @@ class RenderProcessPool:
 
 
 class _RenderProcess:
-    """A render process and its pipes."""
-
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
 
@@ -203,12 +197,6 @@ class _RenderProcess:
             await self._read()
 
     async def ask(self, request: bytes) -> bytes:
-        """Send a request and return the answer.
-
-        Raises:
-            TemplateLimitExceeded: the process ended because of the template.
-            RenderUnavailable: it was killed by somebody else, or there was no answer for long.
-        """
         try:
             async with asyncio.timeout(SECONDS_WITHOUT_ANSWER):
                 return await self._exchange(request)
@@ -220,7 +208,6 @@ class _RenderProcess:
             raise _error_of_exit(await self._exit_code()) from error
 
     async def _exit_code(self) -> int | None:
-        """Return the exit code of a process that has closed its pipes; None if it is not known."""
         if self._process is None:
             return None
         try:

@@ -61,8 +61,6 @@ _TURN_END_PROBE = (
 
 @value_class
 class ModelTemplate:
-    """The chat template in a model's file."""
-
     source: str | None = None
     """Jinja; None if the model has no template: its prompts are written in ChatML."""
 
@@ -72,8 +70,6 @@ class ModelTemplate:
 
 @value_class
 class ToolUse:
-    """The tools of a prompt."""
-
     specs: Sequence[ToolSpec] = ()
     exchanges: Sequence[ToolExchange] = ()
     special: Sequence[str] = ()
@@ -82,12 +78,9 @@ class ToolUse:
 
 @value_class
 class RenderedPrompt:
-    """A prompt, and the strings at which an answer to it ends."""
-
     spans: tuple[TextSpan, ...]
     stop: tuple[str, ...]
     tool_form: ToolForm | None = None
-    """How the answer writes calls; None if the prompt has no tools."""
 
     @property
     def text(self) -> str:
@@ -95,10 +88,7 @@ class RenderedPrompt:
 
 
 class Renderer(AsyncExitStack):
-    """Renders prompts; use with `async with`.
-
-    The render processes are started when the first template from people is rendered.
-    """
+    """Renders prompts; the render processes start with the first template from people."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,12 +135,7 @@ class Renderer(AsyncExitStack):
     async def tool_form(
         self, choice: TemplateChoice, model_template: ModelTemplate
     ) -> ToolForm | None:
-        """Return how the template writes calls of tools; None if it cannot.
-
-        Raises:
-            RenderUnavailable: the machine is too busy, or the render process was killed; try again.
-            TemplateError: the template cannot be parsed, or exceeds a limit.
-        """
+        """Return how a template writes calls, None if it cannot; raises as `render` does."""
         prepared = await self._prepare(choice, model_template)
         if not prepared.was_asked_for_tools:
             prepared.tool_form = await self._detect_tool_form(prepared)
@@ -218,8 +203,6 @@ class Renderer(AsyncExitStack):
 
 @value_class
 class _TrustedTemplate:
-    """A template that Troupe ships or makes of a preset's texts; it is rendered in this process."""
-
     template: ChatTemplate
 
     @property
@@ -247,8 +230,6 @@ class _TrustedTemplate:
 
 @value_class
 class _UntrustedTemplate:
-    """A template from people; only the render processes parse it."""
-
     pool: Callable[[], Awaitable[RenderProcessPool]]
     source: str
     tokens: Mapping[str, str]
@@ -290,7 +271,6 @@ def _plain_message(message: Message, names: TemplateNames | None) -> dict[str, s
 
 
 def _turn_end(prompt: str) -> tuple[str, ...]:
-    """Read the text between an answer and the next question from a rendered probe."""
     between = prompt.partition(_ANSWER)[2].partition(_NEXT_QUESTION)[0].strip()
     if not between:
         return ()

@@ -43,10 +43,7 @@ class StringTemplate:
         self.end_template = DEFAULT_END_TEMPLATE if end_template is None else end_template
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Return the prompt: one block per message and the end template, joined with newlines.
-
-        Any other role renders as the word `unknown`, as in RodelAgent.
-        """
+        """Return blocks and end template, joined with newlines; other roles give `unknown`."""
         blocks = [self._block(message) for message in messages]
         return "\n".join([*blocks, self.end_template])
 
@@ -58,10 +55,7 @@ class StringTemplate:
 
     @property
     def keywords(self) -> tuple[str, ...]:
-        """Return the templates' texts around the placeholders, which are removed from answers.
-
-        A template without its placeholder has none.
-        """
+        """The texts around placeholders, which are removed from answers."""
         texts = [
             text.strip()
             for role, template in self.templates.items()
@@ -119,29 +113,18 @@ class BaseTemplate:
                     vars(self)[name] = values.get(name, getattr(kind, name, None))
 
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
-        """Return the prompt of one round of interactive inference; the server keeps earlier rounds.
-
-        The system text is written only if `sequence_start`. With the capability `completion` the
-        prompt is returned unchanged.
-        """
+        """Return the prompt of one round; the system text is written if `sequence_start`."""
         if self.capability == "completion":
             return prompt
         return self.decorate_prompt(prompt, sequence_start)
 
     def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:
-        """Put the texts of the roles around a user's prompt."""
         return prompt
 
     def messages2prompt(
         self, messages: str | Sequence[Message], sequence_start: bool = True, **options: Any
     ) -> str | None:
-        """Return the prompt of a conversation; a string counts as one round.
-
-        Base models have no form for conversations: None.
-
-        Raises:
-            UnknownRole: the template has no texts for a role.
-        """
+        """Return a conversation's prompt, None for base models; raises `UnknownRole`."""
         if isinstance(messages, str):
             return self.get_prompt(messages, sequence_start)
         return self._conversation(messages, sequence_start, **options)
@@ -231,7 +214,6 @@ class RoleTemplate(BaseTemplate):
         return f"{self.system}{self.meta_instruction}{self.eosys}"
 
     def _texts(self) -> dict[str, tuple[str, str]]:
-        """Return the texts before and after each role."""
         return {
             "system": (self.system, self.eosys),
             "user": (self.user, self.eoh),

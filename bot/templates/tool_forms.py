@@ -77,8 +77,7 @@ def _probe(call_id: str) -> Sequence[Message]:
 
 
 PROBES: Final = (_probe("call00000"), _probe(f"functions.{_NAME}:0"))
-"""Each a call and its result, in the shape of `exchange_messages`. Mistral's templates take only
-the first; newer ones of Kimi K2 write the tool's name by the id alone."""
+"""Mistral's templates take only the first; newer ones of Kimi K2 read names from ids."""
 
 
 def read_tool_form(prompt: str) -> ToolForm | None:
@@ -106,10 +105,7 @@ def offered_tools(specs: Sequence[ToolSpec], special: Sequence[str]) -> list[Mes
 def exchange_messages(
     exchanges: Sequence[ToolExchange], form: ToolForm, special: Sequence[str]
 ) -> list[Message]:
-    """Return the messages of what was called already, with the results.
-
-    What a model wrote into its calls can be somebody's words: no text of `special` is left whole.
-    """
+    """Return earlier calls and their results, without any text of `special`."""
     messages: list[Message] = []
     number = 0
     is_named = form is ToolForm.SECTION
@@ -137,7 +133,6 @@ def exchange_messages(
 
 
 def _read_arguments(written: str) -> Mapping[str, Any]:
-    """Return the arguments as an object; {} for others, whose refusal is in the result."""
     if len(written) > _MAX_ARGUMENT_CHARS:
         return {}
     try:
@@ -148,7 +143,6 @@ def _read_arguments(written: str) -> Mapping[str, Any]:
 
 
 def _without_tokens(value: Any, special: Sequence[str], depth: int = 0) -> Any:
-    """Return a JSON value whose texts hold none of `special`; what is too deep is left out."""
     if isinstance(value, str):
         return break_control_tokens(make_storable(value), special)
     if depth >= _MAX_DEPTH and isinstance(value, Mapping | list | tuple):

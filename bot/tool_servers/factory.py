@@ -18,11 +18,7 @@ from bot.tool_servers.settings import McpServerSettings
 async def open_tool_servers(
     given: Mapping[str, McpServerSettings], data_dir: Path
 ) -> AsyncIterator[Mapping[str, ToolServer]]:
-    """Keep the servers connected while the block runs, each by a task of its own.
-
-    The start waits for no connection: until then, a server offers no tools. Raises `SettingsError`
-    where the package that connects to them is not installed.
-    """
+    """Keep servers connected; raises `SettingsError` without the package. It waits for none."""
     servers = make_tool_servers(given, data_dir)
     tasks = [
         asyncio.create_task(server.run(), name=f"MCP server {name}")

@@ -34,18 +34,15 @@ from bot.tool_servers.settings import McpServerSettings
 from bot.tool_servers.transports import LOGIN_REFUSED, NOT_ANSWERED, NOT_REACHED, BoundedTransport
 
 MAX_TOOLS = 24
-"""How many tools of a server are offered."""
 
 _MAX_PAGES = 8
 _MAX_DESCRIPTION_CHARS = 600
 _MAX_SCHEMA_CHARS = 3000
 _CONNECT_SECONDS = 15.0
 _FIRST_ANSWER_SECONDS = 5.0
-"""How long an answer waits for the first connection since the start."""
 _REFRESH_SECONDS = 60.0
 _MAX_DELAY_SECONDS = 60.0
 _FAILURES_UNTIL_AWAY = 3
-"""After this many in a row, its tools are not offered until it is connected."""
 _MISTAKES = {mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND}
 _SESSION_UNKNOWN = "Session terminated"
 """The message of the `mcp` package for a 404 within a session."""
@@ -85,9 +82,8 @@ class McpServer(ToolServer):
         self._failed = asyncio.Event()
         self._tried = asyncio.Event()
         self._failures = 0
-        """Lost and failed connections since the last successful call."""
         self.left_out: Sequence[str] = ()
-        """Names of tools that are not offered; known after `check`."""
+        """Names of tools that are not offered."""
 
     @property
     @override
@@ -175,7 +171,6 @@ class McpServer(ToolServer):
             raise ToolServerError(self._explain(error)) from error
 
     def _explain(self, error: BaseException) -> str:
-        """Name the command or the address, what is wrong with it, and the remedy."""
         given, group = self._settings, f"TROUPE_MCP_SERVERS__{self._name.upper()}__"
         why = describe(error)
         if given.url is not None:
@@ -256,7 +251,6 @@ class McpServer(ToolServer):
         return self._token
 
     async def _refresh_until_failed(self) -> None:
-        """List the tools every minute, which also shows whether the server is there."""
         while not self._failed.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_REFRESH_SECONDS):
@@ -302,7 +296,6 @@ def _changes_nothing(tool: mcp_types.Tool) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """Return a line about a failure; of a group, about its first one."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TimeoutError):

@@ -13,7 +13,6 @@ from bot.runtime.secret_file import take_from_file
 
 
 def _split_command(given: object) -> object:
-    """Read a variable: a command line as in a shell, or a JSON list."""
     if not isinstance(given, str):
         return given
     if given.lstrip().startswith("["):

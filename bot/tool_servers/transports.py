@@ -13,17 +13,13 @@ MAX_RESPONSE_BYTES = 1024 * 1024
 """The longest response; a connection for events is reopened after this much."""
 
 NOT_REACHED = -32098
-"""The error code for a request that did not reach the server."""
+"""A request did not reach the server."""
 NOT_ANSWERED = -32097
-"""The error code for a request that the server may have received, but did not answer."""
+"""The server may have received a request, but did not answer."""
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Reads no more of a response than `MAX_RESPONSE_BYTES`, and none that is compressed.
-
-    A failed request becomes an error response, since an exception would end the connection and the
-    requests of all others.
-    """
+    """Bounds responses, and turns failures into error responses: else the connection would end."""
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

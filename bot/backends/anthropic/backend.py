@@ -92,10 +92,7 @@ def make(
 
 
 class AnthropicConnection(KeyedConnection):
-    """Connections that send the same headers with every request.
-
-    Redirects are not followed: the key is for this provider only.
-    """
+    """Connections with one key; redirects are not followed, because the key is for this service."""
 
     def __init__(self, settings: AnthropicSettings, key: SecretStr | None) -> None:
         headers = {

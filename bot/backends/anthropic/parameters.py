@@ -14,7 +14,6 @@ from bot.chat.prompt import Prompt
 from bot.texts.text import translatable
 
 DEFAULT_MAX_TOKENS = 4096
-"""The default answer limit; the API requires one."""
 
 _MIN_BUDGET_TOKENS = 1024
 _ADAPTIVE_TOKENS = 8192  # what a model that decides itself may reason, beyond the answer
@@ -127,7 +126,6 @@ def _reasoning(given: Mapping[str, Any], model: str) -> tuple[dict[str, Any], di
 
 
 def _reasoning_tokens(thinking: Mapping[str, Any]) -> int:
-    """Return what to add to the limit of an answer, which covers the reasoning as well."""
     match thinking.get("type"):
         case "enabled":
             return int(thinking["budget_tokens"])

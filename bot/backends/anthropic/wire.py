@@ -48,12 +48,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 def to_wire(
     prompt: Prompt, model: str, *, cache: Literal["off", "5m", "1h"] = "off"
 ) -> dict[str, Any]:
-    """Make the body of a request; with `cache`, its stable beginning is marked for caching.
-
-    System messages at the beginning go into the field `system`. Later ones become a user's, because
-    the API has no such role within a conversation. Raises `BackendUnavailable` for a parameter or
-    an image that the API would not take.
-    """
+    """Make a request; raises `BackendUnavailable` for what the API would not take."""
     begun = (Message("assistant", prompt.begun),) if prompt.begun else ()
     given = (*prompt.messages, *begun)
     roles = [message.role for message in given]
@@ -85,7 +80,6 @@ def to_wire(
 
 
 def _merge_roles(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Merge messages of the same role that follow each other: roles must alternate."""
     blocks = [
         ("assistant" if message.role == "assistant" else "user", block)
         for message in messages
@@ -144,7 +138,6 @@ def _mark_stable_prefix(
 
 
 def _compact(blocks: Sequence[dict[str, Any]]) -> object:
-    """Write a single plain text as a string."""
     first = blocks[0]
     return first["text"] if len(blocks) == 1 and first.keys() == {"type", "text"} else blocks
 
@@ -255,7 +248,6 @@ class AnthropicParser(StreamParser):
         return False
 
     def _count(self, usage: object) -> None:
-        """Take over the counts that an event has; they are totals, in several events."""
         if not isinstance(usage, dict):
             return
         given = {name: count for name, each in usage.items() if (count := token_count(each))}
@@ -280,10 +272,7 @@ def _text_of(given: JsonObject, name: str = "text") -> str:
 
 
 def tool_fields(prompt: Prompt) -> dict[str, Any]:
-    """Return the fields of a request that offer tools; none where there are none.
-
-    A request with calls in it must describe the called tools, even if no more calls are allowed.
-    """
+    """Return the fields that offer tools; calls must be described even if no more are allowed."""
     if prompt.tools:
         offered = [
             {"name": one.name, "description": one.description, "input_schema": one.parameters}
@@ -300,7 +289,6 @@ def tool_fields(prompt: Prompt) -> dict[str, Any]:
 
 
 def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
-    """Yield the messages with earlier calls and their results."""
     for number, exchange in enumerate(prompt.tool_exchanges):
         ids = [
             f"{number}_{at}_{_NOT_IN_NAMES.sub('_', one.id)}"
@@ -331,7 +319,6 @@ def _name(call: ToolCall) -> str:
 
 
 def _input(call: ToolCall) -> object:
-    """Return the arguments as an object, because the API rejects anything else."""
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

@@ -34,7 +34,6 @@ def spec_to_wire(spec: ToolSpec) -> dict[str, object]:
 
 
 def exchanges_to_wire(prompt: Prompt) -> Iterator[dict[str, object]]:
-    """Yield the messages with earlier calls and their results."""
     for exchange in prompt.tool_exchanges:
         yield {
             **exchange.attached,
@@ -58,16 +57,12 @@ def _call_to_wire(call: ToolCall) -> dict[str, object]:
 
 
 class ToolCallParser:
-    """Assembles the calls of a response from their deltas, which may be cut anywhere.
-
-    Anything else is dropped, and so is whatever exceeds the limits.
-    """
+    """Assembles calls from deltas that may be cut anywhere; drops all else, and any excess."""
 
     def __init__(self) -> None:
         self._calls: list[_PartialCall] = []
 
     def feed(self, deltas: object) -> None:
-        """Add the `tool_calls` of a chunk, in any form."""
         for position, delta in enumerate(deltas if isinstance(deltas, list) else ()):
             if isinstance(delta, dict):
                 self._add(delta, position)
@@ -146,8 +141,6 @@ class ToolCallParser:
 
 
 class _PartialCall:
-    """A call whose deltas are still arriving."""
-
     def __init__(self, index: int | None) -> None:
         self.index = index
         self.id = ""
@@ -204,7 +197,6 @@ def _is_object(text: str) -> bool:
 
 
 def text_of(delta: JsonObject) -> str:
-    """Return the text of the answer in a delta."""
     content = delta.get("content")
     if isinstance(content, list):  # Mistral's reasoning models send parts
         return "".join(_strings(content, ("text",)))
@@ -213,7 +205,6 @@ def text_of(delta: JsonObject) -> str:
 
 
 def reasoning_of(delta: JsonObject) -> str:
-    """Return the reasoning in a delta, once where it has several names."""
     for name in _REASONING_FIELDS:
         if isinstance(given := delta.get(name), str) and given:
             return given
@@ -240,10 +231,7 @@ def _is_attached(name: str) -> bool:
 
 
 class AttachedFields:
-    """Collects the fields of a response that must go back to the provider with its calls.
-
-    DeepSeek and Moonshot want their `reasoning_content`, OpenRouter its `reasoning_details`.
-    """
+    """Collects what must go back to a provider with its calls, such as its reasoning."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}
@@ -251,7 +239,6 @@ class AttachedFields:
         self._others: dict[str, Any] = {}
 
     def feed(self, delta: JsonObject) -> None:
-        """Add the fields of a delta."""
         for name, value in delta.items():
             if value is None or not _is_attached(name):
                 continue
@@ -272,10 +259,7 @@ class AttachedFields:
 
 
 def _add_item(items: list[dict[str, Any]], item: JsonObject) -> None:
-    """Add an item, or a piece of the last one: pieces share its place and come before a signature.
-
-    Encrypted items are whole.
-    """
+    """Add an item, or a piece of the last one: pieces share its place and precede a signature."""
     last = items[-1] if items else {}
     place = [(each.get("type"), each.get("index"), each.get("format")) for each in (last, item)]
     if not last or last.get("signature") or "data" in item or place[0] != place[1]:

@@ -46,7 +46,6 @@ class PromptTokenEstimator:
         self._unread: Counter[str] = Counter()  # answers since the last one that was learned from
 
     async def count(self, prompt: Prompt, model: str) -> int:
-        """Estimate the tokens of a prompt."""
         token_counter, ratio = self._counter_and_ratio(model)
         return math.ceil(await token_counter.count_prompt(prompt) * ratio)
 
@@ -111,12 +110,10 @@ class HttpChatBackend(Backend, Generic[S]):
         max_retries: int = retries.MAX_RETRIES,
         random_source: random.Random | None = None,
     ) -> None:
-        """Take the vendor's connections and the parser of its responses."""
         self._settings = settings
         self._endpoint = Endpoint(name, settings.base_url or "")
         self._estimator = PromptTokenEstimator()
         self._learned_contexts: dict[str, int] = {}
-        """By the model, in tokens: from rejected prompts."""
         self._connection = connection
         self._request_runner = ChatRequestRunner(
             settings,
@@ -140,7 +137,6 @@ class HttpChatBackend(Backend, Generic[S]):
         return self._request_runner.run(request, learn, partial(self._learn_context, prompt, model))
 
     def _learn_context(self, prompt: Prompt, model: str, rejected: TooLong) -> None:
-        """Note how long prompts may be: as the service says, else a little less than this one."""
         tokens = self._estimator.learn_rejected(prompt, model, rejected)
         context = rejected.context_tokens
         if context is None and tokens is not None:
@@ -168,7 +164,6 @@ class HttpChatBackend(Backend, Generic[S]):
 
     @property
     def _context_tokens(self) -> int | None:
-        """The context of the models as the settings have it."""
         return None
 
     @override

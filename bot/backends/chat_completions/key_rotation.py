@@ -33,12 +33,11 @@ class KeyedConnection(Protocol):
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
         """Send a request, as `request_runner.Post` does."""
+        ...
 
-    async def list_models(self) -> Sequence[str]:
-        """Return the ids of the models; raises `NoModelList`, and as `post` does."""
+    async def list_models(self) -> Sequence[str]: ...
 
-    async def close(self) -> None:
-        """Close all connections."""
+    async def close(self) -> None: ...
 
 
 C = TypeVar("C", bound=KeyedConnection)
@@ -46,8 +45,6 @@ C = TypeVar("C", bound=KeyedConnection)
 
 @dataclass(eq=False, slots=True)
 class _Key(Generic[C]):
-    """A key, and the connections that send it."""
-
     value: str | None
     connection: C
     number: int
@@ -70,7 +67,6 @@ class KeyRotation(Generic[C]):
         settings: HttpProviderSettings,
         clock: Clock,
     ) -> None:
-        """Create it from a function that connects with a key, and the settings with the keys."""
         self._connect = connect
         self._clock = clock
         self._keys = [
@@ -117,7 +113,6 @@ class KeyRotation(Generic[C]):
         return min(key.free_at for key in self._keys) <= self._clock.monotonic()
 
     def _select(self) -> _Key[C]:
-        """Return the next key that is not left out; if all are, the one that is free first."""
         count, now = len(self._keys), self._clock.monotonic()
         order = [(self._next + step) % count for step in range(count)]
         free = [index for index in order if self._keys[index].free_at <= now]
@@ -142,7 +137,6 @@ class KeyRotation(Generic[C]):
         return True
 
     def _read_changed_file(self) -> None:
-        """Use the keys of the file as it is now."""
         if self._file is None or not self._file.has_changed():
             return
         known = {key.value: key for key in self._keys}

@@ -14,8 +14,6 @@ from bot.value_class import value_class
 
 @value_class
 class Check:
-    """Which values a parameter takes."""
-
     is_valid: Callable[[object], bool]
     expected: Text
 
@@ -51,12 +49,9 @@ class ParameterTable:
     all_names: Text
     """Lists the names, for an unknown one without a near match."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Parameters by their other names."""
     remedies: Mapping[str, str] = field(default_factory=dict)
-    """Remedies for common wrong names."""
 
     def find_problems(self, given: Mapping[str, object]) -> Iterator[Text]:
-        """Yield a line for each unknown name and each wrong value."""
         for name, value in given.items():
             check = self.checks.get(self.aliases.get(name, name))
             if check is None:
@@ -71,7 +66,6 @@ class ParameterTable:
                 )
 
     def _suggestion(self, name: str) -> Text:
-        """Suggest the nearest parameter: TopP and top-p are top_p."""
         snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
         near = difflib.get_close_matches(snake, [*self.checks, *self.aliases], n=1)
         return translatable("did you mean {name}?", name=repr(near[0])) if near else self.all_names

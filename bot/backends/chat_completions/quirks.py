@@ -13,11 +13,8 @@ class Quirks:
     """How a request has to be changed for one service or model."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """The service's names of parameters."""
     refused: Collection[str] = ()
-    """Parameters that are left out, because it rejects them."""
     has_names: bool = False
-    """Whether messages may have the field `name`."""
     accepts: Capabilities = ALL_CAPABILITIES
     """The sequences of roles that it accepts; other messages are rewritten."""
     continuation: tuple[Mapping[str, object], Mapping[str, object]] | None = None
@@ -27,7 +24,6 @@ class Quirks:
     """Whether a prefix is cached only up to where the request marks it."""
 
     def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a request as the service takes them."""
         renamed = {self.renamed.get(name, name): value for name, value in body.items()}
         return {name: value for name, value in renamed.items() if name not in self.refused}
 

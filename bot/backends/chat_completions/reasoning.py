@@ -43,18 +43,14 @@ class ReasoningFormat:
     assumed_end: str | None = None
     """The end tag that the model's last answer had without a start tag: this one may, too."""
     special_tokens: tuple[str, ...] = ()
-    """All tags of this model's own: an engine must return them as text."""
     keeps_calls: bool = False
-    """Whether tool calls stay in the text, for another parser."""
+    """Tool calls stay in the text, for another parser."""
     end_tokens: frozenset[str] = frozenset()
-    """The special tokens that end reasoning."""
 
 
 ANY_FORMAT = ReasoningFormat()
-"""For an unknown model."""
 
 NO_FORMAT = ReasoningFormat(is_tagged=False)
-"""For an answer whose reasoning is separated elsewhere."""
 
 
 def detect_format(template: str | None, vocabulary: Iterable[str]) -> ReasoningFormat:
@@ -118,7 +114,6 @@ class ReasoningParser:
             self._tentative, self._is_assumed = [""], True
 
     def feed(self, text: str) -> SeparatedText:
-        """Take the next piece; what could become a tag is held back."""
         if not self._is_tagged:
             return SeparatedText(text, "")
         if (
@@ -160,7 +155,6 @@ class ReasoningParser:
         return taken
 
     def _step(self) -> bool:
-        """Consume a part of what is held; False when more must come first."""
         if self._closing is not None:
             return self._parse_reasoning(self._closing)
         return self._parse_answer() if self._in_answer else self._parse_beginning()
@@ -188,7 +182,6 @@ class ReasoningParser:
         return True
 
     def _parse_beginning(self) -> bool:
-        """Parse the beginning of an answer, after white space."""
         text = self._held.lstrip()
         if not text:
             return False
@@ -303,11 +296,7 @@ async def separate_reasoning(
     reasoning: ReasoningFormat,
     stop: Sequence[str],
 ) -> AsyncGenerator[GenerationEvent, None]:
-    """Turn reasoning in an answer's text into `ReasoningDelta` and end it at a stop string.
-
-    A stop string inside the reasoning does not count. Closes `answer`; behaves as
-    `Backend.generate` does.
-    """
+    """Turn tagged reasoning into `ReasoningDelta`, and end the answer at a stop string."""
     parser, stop_filter = ReasoningParser(reasoning), StopStringFilter(stop)
     async with aclosing(answer) as events:
         async for event in events:

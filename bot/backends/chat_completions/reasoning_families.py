@@ -35,9 +35,9 @@ class _Family:
     identified_by: tuple[str, ...] = ()
     """The tokens that no other family has together; by default all."""
     is_wording: bool = False
-    """An ordinary answer may begin like this: it is reasoning only if the end follows."""
+    """Ordinary answers may begin so: it is reasoning only if the end follows."""
     is_markup: bool = False
-    """People write about such tags: within a line it is reasoning only if the end follows."""
+    """People write about it: within a line it is reasoning only if the end follows."""
 
 
 def _literal(start: str, end: str, *tokens: str) -> _Family:
@@ -115,7 +115,6 @@ _TURN_END = (
 )
 _WRAPPER = r"<(?P<name>answer|output|response|solution|conclusion|final(?:[_-]answer)?)>"
 FIRST_CHARS: Final = frozenset("<[◁")
-"""The first characters of tags within an answer."""
 
 
 class TagKind(Enum):
@@ -123,20 +122,15 @@ class TagKind(Enum):
     LONE_END = "lone end"
     MARKER = "marker"
     TURN_END = "turn end"
-    """Ends an answer and does not belong to it."""
     WRAPPER = "wrapper"
     """Opens the answer; it counts only right after reasoning."""
     INCOMPLETE = "incomplete"
-    """More text is needed to decide."""
 
 
 class Tag(NamedTuple):
-    """A tag that was found at some place of a text."""
-
     kind: TagKind
     text: str
     closing: "regex.Pattern[str] | None" = None
-    """The end of the reasoning or the answer that the tag begins."""
     is_wording: bool = False
     is_markup: bool = False
 
@@ -180,7 +174,6 @@ def tag_at(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
 
 @lru_cache(4096)
 def _possible(head: str) -> "Sequence[tuple[regex.Pattern[str], TagKind, _Family | None]]":
-    """Return the tags that may begin so: nearly always none."""
     return [each for each in _TAGS if each[0].match(head, partial=True)]
 
 

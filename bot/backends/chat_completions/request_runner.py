@@ -76,10 +76,7 @@ Raises `HttpStatusError` for an error response, `ConnectionFailed` where there i
 
 
 class Timeouts:
-    """The timeouts of one attempt; `deadline` ends all attempts of an answer.
-
-    Times are the event loop's, which `time` returns.
-    """
+    """The timeouts of one attempt, in the event loop's time; `deadline` ends all attempts."""
 
     def __init__(
         self,
@@ -110,7 +107,6 @@ class Timeouts:
             self._reasoning_left = self._reasoning_seconds
 
     def record_finish(self) -> None:
-        """Note that the answer is complete: only its usage is still worth a short wait."""
         if not self._finished:
             self._finished = True
             self._left = _AFTER_FINISH_SECONDS
@@ -137,7 +133,6 @@ class Timeouts:
         return self._expired(now)
 
     def end(self) -> None:
-        """Count the time that was waited."""
         now = self._time()
         late = now - self._until
         if late > STOOD_STILL_SECONDS:  # this process stood still, so it does not count
@@ -165,25 +160,21 @@ class Timeouts:
 
 @value_class
 class ChatRequest:
-    """A request that is ready to be sent."""
-
     path: str
     body: Mapping[str, object]
     model: str
-    """For error messages."""
     stop: Sequence[str]
-    """Also searched for in the answer, in case the provider ignores them."""
+    """Also searched for in the answer: providers may ignore them."""
     reasoning: ReasoningFormat = ANY_FORMAT
     parameters: Collection[str] = ()
-    """Names that an error message may repeat from the provider's own message."""
+    """Names that an error message may repeat from the provider's own."""
     has_fallback: bool = False
     """Whether another model answers if the circuit breaker is open."""
     headers: Mapping[str, str] | None = None
-    """Additional headers."""
     is_continuation: bool = False
-    """Whether it continues an answer that was cut off; it counts as a retry."""
+    """It continues an answer that was cut off, and counts as a retry."""
     without_system: "Callable[[], ChatRequest] | None" = None
-    """Returns the request to send if the model rejects a system message; None without one."""
+    """Makes the request to send if the model rejects a system message."""
 
 
 class HttpStatusError(TroupeError):
@@ -201,10 +192,7 @@ class NoModelList(TroupeError):
 
 
 class ChatRequestRunner:
-    """Runs the requests to one provider.
-
-    They share a retry budget; each model has a circuit breaker, since one may be away alone.
-    """
+    """Runs requests with one retry budget, and a circuit breaker for each model."""
 
     def __init__(
         self,
@@ -302,7 +290,6 @@ class ChatRequestRunner:
     def _announce_retry(
         self, error: RequestFailed, request: ChatRequest, pause: float
     ) -> RateLimitWait | None:
-        """Log why a request is repeated; return what people see meanwhile."""
         names = {"provider": self._endpoint.name, "model": request.model}
         _log.info("request_repeated", **names, seconds=round(pause, 1), reason=str(error))
         return RateLimitWait(pause) if error.retry_after_seconds else None
@@ -324,20 +311,13 @@ class ChatRequestRunner:
             self._lasting_errors.pop(model, None)
 
     def _record(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
-        """Count a call, or take one that continues an answer from the retry budget.
-
-        Raises `BackendUnavailable` where neither budget nor circuit breaker allow that.
-        """
         if not request.is_continuation:
             self._budget.record_call()
         elif breaker.is_open or not self._budget.take():
             raise BackendUnavailable(f"{self._endpoint} fails too often to go on with an answer")
 
     async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
-        """Wait a little for the trial request of an open circuit breaker.
-
-        Raises `BackendUnavailable` where it stays open, or another model may answer.
-        """
+        """Wait briefly for the trial of an open breaker; raises `BackendUnavailable`."""
         wait = 0.0 if request.has_fallback else retries.MAX_BREAKER_WAIT_SECONDS
         give_up_at = self._clock.monotonic() + wait
         failed_before = breaker.failed_trials
@@ -357,7 +337,6 @@ class ChatRequestRunner:
         retry_count: int,
         may_load_until: float,
     ) -> float | None:
-        """Return the seconds until the next attempt; None when there should be none."""
         if error.is_loading and self._clock.monotonic() < may_load_until:
             return None if request.has_fallback else _LOADING_POLL_SECONDS
         if not error.retryable or retry_count >= self._max_retries:
@@ -376,10 +355,7 @@ class ChatRequestRunner:
     async def _attempt(
         self, request: ChatRequest, timeouts: Timeouts
     ) -> AsyncGenerator[GenerationEvent, None]:
-        """Send the request once; raises `RequestFailed`.
-
-        Closing the generator closes the connection, which stops the model.
-        """
+        """Send the request once; raises `RequestFailed`. Closing it stops the model."""
         try:
             response = await self._post(request, timeouts)
         except RequestFailed as error:
@@ -414,7 +390,6 @@ class ChatRequestRunner:
         yield parser.finish
 
     def _note_lone_end(self, parser: StreamParser, model: str) -> None:
-        """Note whether a model's answers begin inside reasoning."""
         if parser.lone_end is not None:
             self._lone_ends[model] = parser.lone_end
         elif parser.reason is FinishReason.STOP:
@@ -447,7 +422,6 @@ class ChatRequestRunner:
         timeouts: Timeouts,
         pause: float,
     ) -> bytes:
-        """Return the next bytes, none at the end; raises `RequestFailed`."""
         try:
             until = timeouts.begin(pause)
             try:
@@ -464,7 +438,6 @@ class ChatRequestRunner:
             raise errors.interrupted(self._endpoint, str(error)) from error
 
     async def _post(self, request: ChatRequest, timeouts: Timeouts) -> HttpResponse:
-        """Send the request; raises `RequestFailed`."""
         until = timeouts.begin()
         try:
             return await self._send(request.path, request.body, until, request.headers)
@@ -484,15 +457,7 @@ class ChatRequestRunner:
         *,
         lists_all: bool = True,
     ) -> str:
-        """Return what answers, in a few words.
-
-        Args:
-            list_models: requests the names of the service's models.
-            models: those that are needed.
-            lists_all: whether a model that is not listed does not exist.
-
-        Raises `BackendUnavailable` where nothing answers, or a model does not exist.
-        """
+        """Return what answers; raises `BackendUnavailable` if nothing or a model is missing."""
         listed = await self.listed(list_models, next(iter(models), "default"))
         if listed is None:
             endpoint = self._endpoint
@@ -508,10 +473,7 @@ class ChatRequestRunner:
     async def listed(
         self, list_models: Awaitable[Sequence[str]], model: str = "default"
     ) -> Sequence[str] | None:
-        """Return the models that the service lists; None if it has no list.
-
-        Raises `BackendUnavailable` where nothing answers, or the key is wrong.
-        """
+        """Return the listed models, None without a list; raises `BackendUnavailable`."""
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
                 return await list_models
@@ -565,7 +527,6 @@ def _unavailable(
 
 
 def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> str:
-    """Return the model that a preset means; raises `BackendUnavailable` without a default one."""
     if name != "default":
         return name
     if settings.model is None:
@@ -587,7 +548,6 @@ def _is_listed(model: str, listed: Collection[str]) -> bool:
 
 
 def _suggest(model: str, listed: Sequence[str]) -> str:
-    """Name the nearest existing model, and some others."""
     if not listed:
         return "it lists none"
     names = {one.lower(): one for one in listed}
@@ -618,7 +578,6 @@ def read_model_list(body: bytes) -> Sequence[str]:
 
 
 def is_web_page(body: bytes) -> bool:
-    """Whether a body is HTML, independent of its header."""
     return body.lstrip()[:1] == b"<"
 
 
@@ -663,7 +622,6 @@ async def post_json(
     deadline: float,
     headers: Mapping[str, str] | None = None,
 ) -> HttpResponse:
-    """Post a JSON body; returns and raises as `Post`."""
     data = msgspec.json.encode(body)
     response = await request_again_if_idle(client, "POST", path, data, deadline, headers)
     await raise_for_status(response, deadline)
@@ -671,10 +629,7 @@ async def post_json(
 
 
 async def raise_for_status(response: HttpResponse, deadline: float) -> None:
-    """Raise `HttpStatusError` for an error or redirection, with the beginning of its body.
-
-    Raises `ConnectionFailed` or TimeoutError where the body does not arrive.
-    """
+    """Raise `HttpStatusError` for an error or redirection, with the beginning of its body."""
     if response.status < HTTPStatus.MULTIPLE_CHOICES:
         return
     async with response:

@@ -14,7 +14,6 @@ LASTING_ERROR_SECONDS = 30.0
 """For how long a wrong key, a used-up account, an unknown or a silent model is not tried again
 where another model can answer."""
 MAX_BREAKER_WAIT_SECONDS = 8.0
-"""How long a request waits behind an open breaker: until a trial request is due, and for it."""
 MAX_RETRY_AFTER = 86_400.0
 _FIRST_BACKOFF_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 8.0
@@ -32,16 +31,11 @@ _WAIT_WORDS = re.compile(rf"(?:again|retry|wait|available)\b[^0-9\n]{{0,25}}({_D
 
 
 def max_backoff_seconds(retries: int) -> float:
-    """Return the longest wait before the next retry; full jitter picks a time below it."""
     return min(_MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2.0**retries)
 
 
 def wait_asked_for(headers: Mapping[str, str], body: bytes, now: float) -> float:
-    """Return how many seconds a provider that refuses a request asks to wait; 0: it does not say.
-
-    It may say so in headers, in fields of the error, or in its words: "try again in 1m2.5s"
-    (OpenAI, Groq), "retry in 43s" (Gemini), "retry after 6 seconds" (Azure).
-    """
+    """Return the seconds that a response asks to wait, by headers, fields or words; 0 for none."""
     seconds = retry_after(headers.get("retry-after-ms"), now) / 1000
     seconds = seconds or retry_after(headers.get("retry-after"), now)
     text = body[:_MAX_ERROR_BYTES].decode(errors="replace").lower()
@@ -62,10 +56,7 @@ def wait_asked_for(headers: Mapping[str, str], body: bytes, now: float) -> float
 
 
 def retry_after(value: str | None, now: float) -> float:
-    """Read a wait: seconds, a duration such as 1m2.5s, a Unix time, or a date (RFC 9110, 10.2.3).
-
-    A wait of more than a day is taken for a day.
-    """
+    """Read seconds, a duration (1m2.5s), a Unix time or a date; more than a day is a day."""
     value = (value or "").strip()
     try:
         if re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII):
@@ -100,11 +91,9 @@ class RetryBudget:
         self._maximum = maximum
 
     def record_call(self) -> None:
-        """Count one call; its retries are not counted."""
         self._tokens = min(self._maximum, self._tokens + self._share)
 
     def take(self) -> bool:
-        """Take one retry from the budget; False when there is none."""
         # The sum of ten tenths is a little less than one.
         if self._tokens < 1 - 1e-9:
             return False
@@ -136,16 +125,13 @@ class CircuitBreaker:
         self._away_requests = 0
         self._opened_at: float | None = None
         self.failed_trials = 0
-        """How many trial calls have failed so far."""
 
     @property
     def is_open(self) -> bool:
-        """Whether only trial calls are let through."""
         return self._opened_at is not None
 
     @property
     def outcomes(self) -> Sequence[bool]:
-        """Whether each of the newest calls succeeded."""
         return tuple(self._outcomes)
 
     def allows(self, now: float) -> bool:
@@ -193,7 +179,6 @@ class CircuitBreaker:
             self._opened_at = now
 
     def _record_away(self, now: float, *, is_away: bool, is_retry: bool) -> bool:
-        """Count a call that got no answer at all; return whether the provider is down."""
         if not is_away:
             self._forget_away()
             return False

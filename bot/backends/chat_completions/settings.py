@@ -76,12 +76,10 @@ class HttpProviderSettings(ProviderSettings):
 
     @property
     def keys(self) -> tuple[SecretStr, ...]:
-        """All keys of the account."""
         return (*((self.api_key,) if self.api_key else ()), *self.api_keys)
 
     @property
     def basic_auth_headers(self) -> dict[str, str]:
-        """The header that carries `basic_auth`; none without it."""
         if self.basic_auth is None:
             return {}
         encoded = base64.b64encode(self.basic_auth.get_secret_value().encode()).decode()
@@ -94,10 +92,7 @@ def well_known_address(
     addresses: Mapping[str, str],
     keyless: Collection[str] = (),
 ) -> str:
-    """Return the address that was set, or the well-known one of a provider's id.
-
-    Raises ValueError where there is neither, or a well-known provider has no key.
-    """
+    """Return the address that was set or is well known; raises ValueError for what is missing."""
     prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
     base_url = settings.base_url or addresses.get(provider)
     if base_url is None:

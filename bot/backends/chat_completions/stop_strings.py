@@ -17,7 +17,6 @@ STRING_TEMPLATE_PARAMETERS = frozenset(
 
 
 def stop_strings_of(prompt: Prompt) -> tuple[str, ...]:
-    """Return the prompt's own stop strings and those of its `stop` parameter."""
     match prompt.parameters.get("stop"):
         case str() as word:
             return (*prompt.stop, word)
@@ -32,13 +31,11 @@ class StopStringFilter:
 
     def __init__(self, stop: Sequence[str]) -> None:
         self.hit = False
-        """A stop string was found; nothing more is passed through."""
         self._stop = [each for each in stop if each]
         self._first_char = _pattern_of_any(frozenset([each[0] for each in self._stop]))
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Take more of the answer and return what may be shown of it."""
         if self.hit or not self._stop:
             return "" if self.hit else text
         text = self._held + text
@@ -55,7 +52,6 @@ class StopStringFilter:
         return text[: len(text) - held]
 
     def flush(self) -> str:
-        """Return what was held back; call it at the end of the answer."""
         held, self._held = self._held, ""
         return held
 

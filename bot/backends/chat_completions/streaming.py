@@ -32,12 +32,7 @@ _MAX_TOKEN_COUNT = 10**9  # a service that reports more is wrong
 
 
 class SseParser:
-    """Take bytes and return the data of the events that they completed.
-
-    Follows the HTML standard (9.2.6): lines end with CR, LF or CRLF, a colon opens a comment,
-    several data lines are one event. Event names and ids are dropped: chat APIs repeat the name in
-    the data.
-    """
+    """Decodes server-sent events (HTML standard 9.2.6) to their data; names and ids are dropped."""
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
@@ -48,7 +43,7 @@ class SseParser:
         self._stray_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Parse the next bytes; raises ValueError for an event beyond the limit."""
+        """Return the events that are complete; raises ValueError for one that is too long."""
         data, half = self._held + chunk, b""
         if b"\r" in data:
             if data.endswith(b"\r"):  # perhaps of CRLF
@@ -87,24 +82,17 @@ class SseParser:
 
 @value_class
 class ResponseContext:
-    """The request whose response is parsed."""
-
     endpoint: Endpoint
     model: str
-    """For error messages."""
     stop: Sequence[str] = ()
-    """Each ends the answer where it begins."""
     is_streamed: bool = True
     """The body is a stream of events; otherwise one JSON object."""
     now: float = 0.0
-    """Unix seconds."""
     reasoning: ReasoningFormat = ANY_FORMAT
 
 
 @value_class
 class ParsedChunk:
-    """The contribution of one network chunk to an answer."""
-
     text: str
     reasoning: str = ""
     progress: bool = False
@@ -120,9 +108,7 @@ class StreamParser(ABC):
 
     def __init__(self, context: ResponseContext) -> None:
         self.done = False
-        """Nothing of interest follows."""
         self.reason: FinishReason | None = None
-        """Why the answer ended; None while it has not."""
         self.usage = Usage()
         self._context = context
         self._reasoning_parser = ReasoningParser(context.reasoning)
@@ -140,7 +126,6 @@ class StreamParser(ABC):
         self._retracts = False
 
     def feed(self, chunk: bytes) -> ParsedChunk:
-        """Parse the next bytes."""
         self._received_bytes += len(chunk)
         if self._received_bytes > MAX_RESPONSE_BYTES:
             return self._malformed(f"more than {MAX_RESPONSE_BYTES} bytes")
@@ -168,7 +153,6 @@ class StreamParser(ABC):
         return parsed
 
     def _split(self, pieces: Sequence[bytes]) -> Sequence[bytes]:
-        """Return the events of a body that was announced as one JSON object."""
         body = b"".join(pieces).removeprefix(b"\xef\xbb\xbf")
         if body.startswith(_EVENT_STARTS):
             return [*self._sse.feed(body), *self._sse.flush()]
@@ -190,14 +174,12 @@ class StreamParser(ABC):
 
     @property
     def finish(self) -> Finish:
-        """The end of the answer, with what the model calls."""
         calls = self._tool_calls.calls
         attached = self._attached.fields if calls else {}
         return Finish(self.reason or FinishReason.STOP, self.usage, calls, attached)
 
     @property
     def lone_end(self) -> str | None:
-        """The end tag of reasoning that no tag of the answer has begun."""
         return self._reasoning_parser.lone_end
 
     @abstractmethod
@@ -209,14 +191,10 @@ class StreamParser(ABC):
         """
 
     def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
-        """Return the texts of the events from `begin` to one that brings anything else or no text.
-
-        They mean what `_parse_event` would make of the same events, and cost less.
-        """
+        """Return the leading texts of plain events: a cheaper `_parse_event` for most of them."""
         return ()
 
     def _add_text(self, text: str) -> None:
-        """Add a piece of the answer's text, which may still have tagged reasoning in it."""
         self._add_separated(self._reasoning_parser.feed(self._text_joiner.feed(text)))
         if self._stop_filter.hit:
             self.reason, self.done = FinishReason.STOP, True
@@ -231,7 +209,6 @@ class StreamParser(ABC):
         self._text.append(self._stop_filter.feed(parsed.answer))
 
     def _add_reasoning(self, text: str) -> None:
-        """Add a piece of reasoning that the provider has separated itself."""
         self._reasoning.append(self._reasoning_joiner.feed(text))
         if text:
             self._reasoning_parser.note_separate_reasoning()
@@ -274,11 +251,7 @@ class StreamParser(ABC):
 
 
 def decode_event(data: bytes) -> object:
-    """Decode the JSON of an event; raises ValueError or RecursionError.
-
-    Services that count bytes or UTF-16 units split a character over two events, so that half of a
-    surrogate pair may stand alone.
-    """
+    """Decode an event, in which half a surrogate pair may stand; raises ValueError."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -112,10 +112,7 @@ def _part(part: str | Image) -> dict[str, object]:
 
 
 def parameters(prompt: Prompt) -> dict[str, object]:
-    """Return the preset's parameters without those that only Troupe uses.
-
-    Raises `BackendUnavailable` where they ask for several answers.
-    """
+    """Return the preset's parameters; raises `BackendUnavailable` for several answers."""
     if prompt.parameters.get("n") not in {None, 1}:
         raise BackendUnavailable(
             f"the parameter n is {prompt.parameters['n']!r}; a chat gets one answer, remove it",
@@ -182,7 +179,6 @@ class ChatCompletionsParser(StreamParser):
         return bool(has_content or finish)
 
     def _add(self, choice: "_Choice") -> bool:
-        """Add a delta or a whole message, and return whether there is anything in it."""
         delta = choice.delta or choice.message or {"content": choice.text}
         text, reasoning, calls = text_of(delta), reasoning_of(delta), _calls_of(delta)
         is_delta = delta is not choice.message
@@ -198,7 +194,6 @@ class ChatCompletionsParser(StreamParser):
         return bool(text or reasoning or calls)
 
     def _decode(self, data: bytes) -> "_Chunk":
-        """Decode an event; raises `RequestFailed` for an error or an unknown format."""
         context = self._context
         try:
             chunk = _decode_chunk(data)
@@ -224,7 +219,6 @@ class ChatCompletionsParser(StreamParser):
 
 
 def _calls_of(delta: JsonObject) -> object:
-    """Return the calls in a delta or message, also in the older form of a single one."""
     older = delta.get("function_call")
     return delta.get("tool_calls") or ([{"function": older}] if older else None)
 
@@ -267,7 +261,6 @@ class _Choice(msgspec.Struct):
 
     @property
     def is_first(self) -> bool:
-        """Whether it belongs to the first answer; others were not asked for."""
         return self.index is None or self.index in (0, "0", "")
 
 
@@ -278,7 +271,6 @@ class _Chunk(msgspec.Struct):
 
 
 def _to_usage(given: object) -> Usage:
-    """Read the counts of a usage object, in any form."""
     usage = given if isinstance(given, dict) else {}
     details = usage.get("prompt_tokens_details")
     details = details if isinstance(details, dict) else {}
@@ -312,10 +304,7 @@ def _read_llama_cpp_chunk(event: object) -> _Chunk | None:
 
 
 def _is_error_report(event: object) -> bool:
-    """Return whether an event is an error that has no `error` member.
-
-    Older vLLM, DashScope, FastAPI, and MiniMax send these.
-    """
+    """Tell an error without an `error` member: older vLLM, DashScope, FastAPI, MiniMax."""
     match event:
         case {"base_resp": {"status_code": int(code)}} if code:
             return True

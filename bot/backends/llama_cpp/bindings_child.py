@@ -54,15 +54,11 @@ _CANCEL_AFTER_SECONDS = 0.2
 
 @value_class
 class GeneratedChunk:
-    """A part of the generated text, or its end."""
-
     text: str
     reason: str | None = None
     """At the end: "stop" or "length"."""
     cached: int = 0
-    """Prompt tokens that were not decoded again."""
     generated: int = 0
-    """Tokens generated so far."""
 
 
 class ServedModel:
@@ -113,7 +109,6 @@ class ServedModel:
                 return
 
     def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
-        """Tokenize a text; the flags are those of llama.cpp's `/tokenize`."""
         return list(self._llama.tokenize(text.encode(), add_bos=add_special, special=parse_special))
 
     def token_bytes(self, token: int, *, render_special: bool = False) -> bytes:
@@ -129,7 +124,6 @@ class ServedModel:
             size = -count
 
     def save(self, path: Path) -> int:
-        """Write the KV state to a file; return its number of tokens."""
         state = self._llama.save_state()
         with path.open("wb") as file:
             np.save(file, state.input_ids[: state.n_tokens])
@@ -137,10 +131,7 @@ class ServedModel:
         return int(state.n_tokens)
 
     def restore(self, path: Path) -> int:
-        """Replace the KV state by a file's, and return its number of tokens.
-
-        Raises `InvalidRequest` for a missing or unfit file, and leaves the state empty.
-        """
+        """Replace the KV state by a file's; raises `InvalidRequest`, and leaves it empty."""
         llama = self._llama
         try:
             with path.open("rb") as file:
@@ -162,14 +153,10 @@ class ServedModel:
         return len(tokens)
 
     def erase(self) -> None:
-        """Empty the KV state."""
         self._llama.reset()
 
     def _read_prompt(self, prompt: list[int], is_cancelled: Callable[[], bool]) -> int:
-        """Decode a prompt but for its last batch; return how many tokens were decoded already.
-
-        `Llama.generate` alone cannot be cancelled before its first token.
-        """
+        """Decode all but the last batch, which alone can be cancelled; return the known tokens."""
         known = int(Llama.longest_token_prefix(self._llama.eval_tokens, prompt))
         for end in range(known + _BATCH_TOKENS, len(prompt), _BATCH_TOKENS):
             if is_cancelled():
@@ -188,12 +175,10 @@ class ServedModel:
         )
 
     def _control_token(self, word: str) -> int | None:
-        """Return the control token with this text, if there is one."""
         found = self.tokenize(word, parse_special=True)
         return found[0] if len(found) == 1 and not self.token_bytes(found[0]) else None
 
     def _logits_processor(self, request: CompletionRequest) -> LogitsProcessorList | None:
-        """Return a processor that adds the request's biases to token logits."""
         given = request.logit_bias
         biases = dict.fromkeys(self._ends, _BANNED) if request.ignore_eos else {}
         for name, bias in given.items() if isinstance(given, dict) else given:
@@ -236,8 +221,6 @@ class ServedModel:
 
 
 class BindingsServer:
-    """The HTTP server of one model."""
-
     def __init__(self, model: ServedModel, slots_folder: Path) -> None:
         self._model = model
         self._slots_folder = slots_folder
@@ -254,7 +237,6 @@ class BindingsServer:
         return app
 
     async def _run(self, function: Callable[..., T], *args: object) -> T:
-        """Call a function in the thread of the model, when that is free."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
 
     async def _get_slots(self, _: web.Request) -> web.Response:
@@ -343,7 +325,6 @@ async def _health(_: web.Request) -> web.Response:
 
 
 def main() -> None:
-    """Serve one model until terminated by the parent."""
     given = json.loads(sys.argv[1])
     os.umask(0o077)  # saved slots hold conversations
     llama = Llama(

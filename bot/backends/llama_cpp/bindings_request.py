@@ -20,8 +20,6 @@ class InvalidRequest(ValueError):
 
 
 class Sampling(msgspec.Struct, rename={"temp": "temperature", "mirostat_mode": "mirostat"}):
-    """Arguments of `Llama.generate`."""
-
     temp: float = 0.8  # 0 is greedy
     top_k: int = 40  # 0 or less: all
     top_p: float = 0.95
@@ -36,8 +34,6 @@ class Sampling(msgspec.Struct, rename={"temp": "temperature", "mirostat_mode": "
 
 
 class CompletionRequest(Sampling, kw_only=True):
-    """A prompt as token ids, and how it is continued."""
-
     prompt: list[int]
     max_tokens: int | None = None
     stop: list[str] = []
@@ -62,8 +58,6 @@ _decode = msgspec.json.Decoder(CompletionRequest, strict=False).decode  # 40.0 c
 
 
 class Detokenizer:
-    """Decode the tokens of one generation."""
-
     def __init__(
         self, token_bytes: Callable[[int], bytes], *, ends: Container[int], stop: Sequence[str]
     ) -> None:

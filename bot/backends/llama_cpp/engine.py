@@ -58,17 +58,11 @@ class EngineRefused(EngineFailed):
 
 @value_class
 class GenerationRequest:
-    """One prompt for an engine."""
-
     prompt_ids: Sequence[int]
-    """The whole prompt; the prefix that the slot holds already is not decoded again."""
     stop: Sequence[str] = ()
-    """Each ends the answer, also where it is a control token."""
     sampling: Mapping[str, object] = field(default_factory=dict)
-    """Sampling parameters by llama.cpp's names."""
     max_output_tokens: int | None = None
     slot: int | None = None
-    """None is any slot."""
     can_shift: bool = False
     """The slot holds only this conversation, so its tokens may be shifted over a gap."""
     preserved_tokens: Sequence[str] = ()
@@ -76,30 +70,20 @@ class GenerationRequest:
     text: str = ""
     """With images, the prompt as text, with an `IMAGE_PLACEHOLDER` for each of them."""
     images: Sequence[str] = ()
-    """The images in base64."""
 
 
 @value_class
 class EngineConfig:
-    """The parameters that an engine is started with."""
-
     model: Path
     provider: str
-    """The provider's name, for error messages."""
     settings: LlamaCppSettings
     data_dir: Path
-    """Where its log is written."""
     slots_folder: Path
-    """Where it saves slots; the folder exists."""
     projector: Path | None = None
-    """With it, the model sees images."""
 
 
 def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> dict[str, object]:
-    """Make the body for `/completions`: the prompt as token ids.
-
-    A prompt with images is sent as text, in which the server's `media_marker` stands for each.
-    """
+    """Make a request for `/completions`: token ids, or with images text and `media_marker`s."""
     body: dict[str, object] = {
         "stream_options": {"include_usage": True},
         **request.sampling,
@@ -132,11 +116,7 @@ def _multimodal_prompt(request: GenerationRequest, media_marker: str) -> dict[st
 
 
 class Engine:
-    """A loaded model with several slots behind llama.cpp's HTTP API, restarted when it crashes.
-
-    A slot is one conversation's part of the KV cache, numbered from 0. It can be saved to a file
-    and restored, also after a crash. Any call may raise `EngineFailed`.
-    """
+    """A model in a child process with KV slots, numbered from 0; calls may raise `EngineFailed`."""
 
     def __init__(
         self,
@@ -165,7 +145,6 @@ class Engine:
 
     @property
     def restarts(self) -> int:
-        """How often it was restarted; a restart empties every slot."""
         return self._child.restarts
 
     async def context_tokens(self) -> int:
@@ -190,11 +169,7 @@ class Engine:
     async def tokenize(
         self, texts: Sequence[str], *, parse_special: bool, add_special: bool = False
     ) -> list[list[int]]:
-        """Return the token ids of each text.
-
-        With `parse_special`, the text of control tokens becomes control tokens; with `add_special`,
-        the tokens that the model expects around a prompt are added.
-        """
+        """Return the ids of each text; `add_special` adds the tokens around a prompt."""
         if not texts:
             return []
         content: list[str | int] = []
@@ -213,12 +188,11 @@ class Engine:
         return str((await self._post("/detokenize", {"tokens": [token]}))["content"])
 
     async def save_slot(self, slot: int, file: str) -> int:
-        """Write a slot to a file in the engine's folder; return its number of tokens."""
         saved = await self._post(f"/slots/{slot}?action=save", {"filename": file})
         return int(saved["n_saved"])
 
     async def restore_slot(self, slot: int, file: str) -> int:
-        """Read a slot from such a file; return its number of tokens. Raises `EngineRefused`."""
+        """Read a slot from a file; raises `EngineRefused` for a damaged one."""
         restored = await self._post(f"/slots/{slot}?action=restore", {"filename": file})
         return int(restored["n_restored"])
 
@@ -226,17 +200,13 @@ class Engine:
         await self._post(f"/slots/{slot}?action=erase", {})
 
     async def wait_until_ready(self) -> None:
-        """Wait until it answers; raises `EngineFailed` on a timeout."""
         try:
             await self._child.wait_until_ready(_RESTART_SECONDS)
         except ChildFailed as error:
             raise EngineFailed(str(error)) from error
 
     async def has_crashed(self, restarts: int) -> bool:
-        """Return after a failure whether it crashed since `restarts` was read.
-
-        An engine that runs but does not react is killed, so that it is restarted; this counts.
-        """
+        """Tell whether it crashed since `restarts` was read; one that does not react is killed."""
         await asyncio.sleep(_DETECT_EXIT_SECONDS)
         if not self._child.is_ready or self._child.restarts != restarts:
             return True
@@ -252,7 +222,6 @@ class Engine:
         return await self._send("POST", path, msgspec.json.encode(body))
 
     async def _send(self, method: str, path: str, body: bytes | None = None) -> Any:
-        """Return the JSON of a response."""
         deadline = asyncio.get_running_loop().time() + self._first_token_seconds
         try:
             async with await self._client.request(method, path, body, deadline) as response:
@@ -266,12 +235,7 @@ class Engine:
 
 @asynccontextmanager
 async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
-    """Run the engine that the settings ask for, for the length of the block.
-
-    Raises:
-        ChildFailed: it does not start.
-        SettingsError: it is not installed or cannot run here; the text names the remedy.
-    """
+    """Run the engine of the settings; raises `ChildFailed`, or `SettingsError` with the remedy."""
     settings, prefix = config.settings, setting_prefix(config.provider)
     name = require_engine(settings, config.provider)
     options: dict[str, object] = {
@@ -311,7 +275,6 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
 
 
 def select_engine(settings: LlamaCppSettings) -> str | None:
-    """Return the name of the engine for these settings; None if it is not installed."""
     wanted = settings.engine
     return next((name for name in _installed() if wanted in {"auto", name}), None)
 
@@ -324,7 +287,6 @@ def engine_settings(settings: LlamaCppSettings) -> LlamaCppSettings:
 
 
 def setting_prefix(provider: str) -> str:
-    """Return the prefix of a provider's settings."""
     return f"TROUPE_PROVIDERS__{provider.upper()}__"
 
 
@@ -352,11 +314,7 @@ async def prepare_model(
     data_dir: Path,
     progress: Callable[[str], None],
 ) -> None:
-    """Check that there is an engine before the default model is downloaded for it.
-
-    Raises:
-        SettingsError: the engine or the model is missing, or the download failed.
-    """
+    """Check that there is an engine before the default model is downloaded for it."""
     require_engine(settings, provider)
     await store.prepare_model(model, settings, data_dir, progress)
 

@@ -31,9 +31,7 @@ class Ticket:
 
     chat: str
     flows: tuple[str, ...]
-    """Its chat, and its person if known."""
     number: int
-    """Counts the tickets as they come."""
     admitted: asyncio.Event = field(default_factory=asyncio.Event)
     admitted_at: float = 0.0
 
@@ -54,15 +52,11 @@ class FairQueue:
 
     @property
     def waiting_count(self) -> int:
-        """How many requests wait."""
         return len(self._waiting)
 
     @contextmanager
     def ticket(self, chat: str, person: str | None) -> Iterator[Ticket]:
-        """Wait in the queue, then hold a slot, until the block ends.
-
-        Raises `BackendUnavailable`, with the time to wait, where the queue is full.
-        """
+        """Hold a slot, or wait for one; raises `BackendUnavailable` where the queue is full."""
         self._tickets += 1
         flows = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)
         ticket = Ticket(chat, flows, self._tickets)
@@ -95,7 +89,6 @@ class FairQueue:
             timeout = _NEXT_NOTICE_SECONDS
 
     def _position(self, ticket: Ticket) -> QueuePosition:
-        """Return the position without requests to come."""
         own = self._order(ticket)
         position = 1 + sum(self._order(each) < own for each in self._waiting)
         seconds = self._answer_seconds
@@ -121,10 +114,7 @@ class FairQueue:
             ticket.admitted.set()
 
     def _may_run(self, ticket: Ticket) -> bool:
-        """Return whether its chat may hold one of the free slots.
-
-        If not, other chats hold slots or it does itself, and is asked again when one ends.
-        """
+        """Return whether its chat may hold another slot; if not, one that ends asks again."""
         if self._slots < FEWEST_SHARED:
             return True
         if not self._shares.may_take(ticket.chat, self._free):

@@ -16,10 +16,7 @@ _LIST_DEVICES_SECONDS = 30
 
 
 def check_cpu(setting_prefix: str) -> None:
-    """Refuse a CPU on which the prebuilt engine would die of an illegal instruction.
-
-    Raises `SettingsError` with the remedy, which names settings with this prefix.
-    """
+    """Raise `SettingsError` on a CPU where the prebuilt engine would die of an instruction."""
     cpuinfo = Path("/proc/cpuinfo")  # where it is missing, such CPUs are all new enough
     if platform.machine() != "x86_64" or not cpuinfo.exists():
         return
@@ -32,13 +29,11 @@ def check_cpu(setting_prefix: str) -> None:
 
 
 def missing_cpu_flags(cpuinfo: str) -> list[str]:
-    """Return the required flags that /proc/cpuinfo does not list; none if it lists no flags."""
     flags = [line.split() for line in cpuinfo.splitlines() if line.startswith("flags")]
     return sorted(_REQUIRED_CPU_FLAGS.difference(*flags)) if flags else []
 
 
 def count_gpu_layers(gpu_count: int, setting: str) -> int:
-    """Return how many layers of a model go to a GPU; `auto` is all of them, if there is a GPU."""
     if setting == "auto":
         return _ALL_LAYERS if gpu_count else 0
     return int(setting)

@@ -31,7 +31,6 @@ _IMAGE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM")
 
 
 def encode_images(prompt: Prompt, model: str, *, has_vision: bool) -> list[str]:
-    """Return the images of a prompt in base64; raises `BackendUnavailable` without vision."""
     images = [image for message in prompt.messages for image in message.images]
     if images and not has_vision:
         raise BackendUnavailable(
@@ -92,10 +91,7 @@ def _with_placeholders(message: Message) -> str:
 
 
 def find_projector(model: Path, settings: ModelFileSettings, data_dir: Path) -> Path | None:
-    """Return the projector of a model, which only the provider's default model can have.
-
-    Raises `SettingsError` where PROJECTOR_PATH does not name a projector.
-    """
+    """Return the projector of the default model, if any; raises `SettingsError` for a wrong one."""
     if settings.projector_path is None or model != find_model("default", settings, data_dir):
         return None
     projector = settings.projector_path.expanduser()
@@ -104,7 +100,6 @@ def find_projector(model: Path, settings: ModelFileSettings, data_dir: Path) -> 
 
 
 def check_projector(projector: Path) -> None:
-    """Raise `SettingsError` for a file that is not a projector for images."""
     if not projector.is_file():
         raise SettingsError(f"there is no projector {projector}; correct PROJECTOR_PATH")
     metadata, _ = read_header(projector)

@@ -40,11 +40,8 @@ _DEFAULT_MODEL_OUTPUT_TOKENS = 400  # it is small, and what it writes beyond tha
 
 @value_class
 class LoadedModel:
-    """A running engine, and the metadata of its model."""
-
     path: Path
     engine_name: str
-    """Its name in the settings."""
     engine: Engine
     tokens: SpecialTokens
     reasoning: ReasoningFormat
@@ -58,7 +55,6 @@ class LoadedModel:
         return self.projector is not None
 
     async def prompt_ids(self, rendered: RenderedPrompt) -> list[int]:
-        """Tokenize a rendered prompt; raises `BackendUnavailable` when the engine fails."""
         restarts = self.engine.restarts
         try:
             try:
@@ -74,7 +70,6 @@ class LoadedModel:
     async def generate(
         self, prompt: Prompt, rendered: RenderedPrompt, images: Sequence[str]
     ) -> AsyncGenerator[GenerationEvent, None]:
-        """Generate in the conversation's slot, as `Backend.generate` does."""
         stop = self._stop_strings(prompt, rendered)
         engine_stop = self._engine_stops(rendered) if self.reasoning.special_tokens else stop
         answer = self._generate(prompt, rendered, engine_stop, images)
@@ -120,23 +115,17 @@ class LoadedModel:
             raise BackendUnavailable(f"{self.path.stem} failed: {error}") from error
 
     def _stop_strings(self, prompt: Prompt, rendered: RenderedPrompt) -> tuple[str, ...]:
-        """Return every string that ends an answer."""
         found = (*stop_strings_of(prompt), *rendered.stop, *self.tokens.ends)
         return tuple(dict.fromkeys(word for word in found if word))
 
     def _engine_stops(self, rendered: RenderedPrompt) -> tuple[str, ...]:
-        """Return the stop strings of the engine for a reasoning model.
-
-        The engine would also find a speaker's tag or a closing tag within the reasoning, so that
-        those are looked for in the answer alone.
-        """
+        """Return the engine's stops: a speaker's tag in the reasoning must not end the answer."""
         closing = self.reasoning.end_tokens
         end_strings = dict.fromkeys((*rendered.stop, *self.tokens.ends))
         return tuple(word for word in end_strings if word and word not in closing)
 
 
 def tools_of(prompt: Prompt) -> dict[str, Parameters]:
-    """Return the parameters of each tool that is offered or was called already."""
     called: dict[str, Parameters] = {
         call.name: {} for each in prompt.tool_exchanges for call in each.calls
     }
@@ -145,12 +134,7 @@ def tools_of(prompt: Prompt) -> dict[str, Parameters]:
 
 @asynccontextmanager
 async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
-    """Load a model for the length of the block.
-
-    Raises:
-        ChildFailed: the engine does not start.
-        SettingsError: the file is not a model, or no installed engine runs it.
-    """
+    """Load a model; raises `ChildFailed`, or `SettingsError` for a file that cannot run here."""
     settings, clock = config.settings, SystemClock()
     config.slots_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with running_engine(config) as engine:
@@ -177,7 +161,6 @@ async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
 
 
 def _state_fingerprint(config: EngineConfig, engine: str) -> str:
-    """Return the fingerprint for saved slots, whose content depends on the projector, too."""
     if config.projector is not None:
         engine = f"{engine} {state_fingerprint(config.projector, engine)}"
     return state_fingerprint(config.model, engine)

@@ -24,7 +24,6 @@ _TIMEOUT_SECONDS = 10.0
 def model_trials(
     settings: LlamaCppSettings, data_dir: Path, renderer: Renderer
 ) -> Iterator[tuple[str, Awaitable[str]]]:
-    """Yield the name of each installed model with its trial."""
     for model in model_store.list_models(data_dir):
         yield model.stem, measure(model, settings, data_dir, renderer)
 
@@ -32,12 +31,7 @@ def model_trials(
 async def measure(
     model: Path, settings: LlamaCppSettings, data_dir: Path, renderer: Renderer
 ) -> str:
-    """Load a model, generate a few tokens, and describe its speed; projectors are not loaded.
-
-    Raises:
-        SettingsError: the file is not a model, or needs more memory than is free.
-        BackendUnavailable: the engine does not start, or does not answer.
-    """
+    """Describe a model's speed; raises `SettingsError` if it is too large, `BackendUnavailable`."""
     metadata = read_metadata(model)
     if metadata.is_projector:
         return IS_PROJECTOR_MESSAGE

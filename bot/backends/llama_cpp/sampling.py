@@ -140,12 +140,10 @@ BINDINGS_PARAMETERS = _CHECKS.keys() - _NOT_IN_BINDINGS
 
 
 def parameter_problems(settings: LlamaCppSettings, parameters: Mapping[str, object]) -> list[str]:
-    """Return a line for each parameter that the engine of these settings would reject."""
     return find_problems(parameters, select_engine(settings) or settings.engine)
 
 
 def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -> list[str]:
-    """Describe the parameters that an engine would reject, a line each, with the nearest name."""
     given = given_parameters(parameters)
     problems: list[str] = [*_TABLE.find_problems(given)]
     if engine == "llama_cpp_python":
@@ -168,10 +166,7 @@ def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -
 
 
 def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
-    """Return the engine's sampling parameters, without limits, stop strings and `n`.
-
-    Raises `BackendUnavailable` for an unknown parameter or an invalid value.
-    """
+    """Return the engine's parameters; raises `BackendUnavailable` for one that it rejects."""
     parameter_table.refuse(find_problems(prompt.parameters, engine))
     found = {
         _ALIASES.get(name, name): value

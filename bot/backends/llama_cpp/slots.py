@@ -29,11 +29,7 @@ class SlotOwner(NamedTuple):
 
 
 class SlotStore:
-    """The saved slots of one model (by its fingerprint) in the folder of all models.
-
-    Files expire after `limit_seconds`; all together take `limit_bytes` at most, where 0 saves
-    nothing.
-    """
+    """The saved slots of one model; files expire after a time or beyond a total size (0: none)."""
 
     def __init__(
         self, folder: Path, model: str, clock: Clock, *, limit_bytes: int, limit_seconds: float
@@ -44,14 +40,12 @@ class SlotStore:
         self._limit_bytes = limit_bytes
         self._limit_seconds = limit_seconds
         self.saved: dict[str, array[int]] = {}
-        """By the name of a file: the prompt that its slot holds."""
 
     @property
     def enabled(self) -> bool:
         return self._limit_bytes > 0
 
     def open(self) -> None:
-        """Load the slots of earlier runs, and delete unfinished and outdated files."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for unfinished in self._folder.glob(f"{self._model}*{_PART}"):
             unfinished.unlink(missing_ok=True)
@@ -60,7 +54,6 @@ class SlotStore:
             self.saved[state.name] = _read_ids(state.with_suffix(_IDS))
 
     def file_of(self, owner: SlotOwner) -> str:
-        """Return the name of the file that an owner's slot is saved in."""
         return f"{self._model}-{_hash(owner.conversation)}-{_hash(owner.character)}{_STATE}"
 
     def commit(self, part: str, owner: SlotOwner, ids: "array[int]") -> None:
@@ -79,7 +72,6 @@ class SlotStore:
                 self.delete(file)
 
     def _delete_outdated(self) -> None:
-        """Delete expired files, and then the oldest until the rest is small enough."""
         found = []
         for state in self._folder.glob(f"*{_STATE}"):
             with suppress(FileNotFoundError):
@@ -110,7 +102,6 @@ def delete_saved_slots(folder: Path, conversation: str) -> None:
 
 
 def state_fingerprint(model: Path, engine: str) -> str:
-    """Return a fingerprint of the model and engine that saved slots depend on."""
     stat = model.stat()
     return _hash(f"{engine} {model.name} {stat.st_size} {stat.st_mtime_ns}")[:16]
 
@@ -132,15 +123,13 @@ class _SlotState:
     owner: SlotOwner | None = None
     """Without an owner the slot is free, but its tokens can still be a prefix for others."""
     conversation: str = ""
-    """The conversation that it holds text of, also without an owner."""
+    """Whose text it holds, also without an owner."""
     ids: "array[int]" = field(default_factory=lambda: array("i"))
-    """The prompt that it has decoded."""
     saved: bool = True
     """It is on disk, or not worth saving."""
     last_used: int = 0
     busy: bool = False
     to_erase: bool = False
-    """It must be erased before another conversation uses it."""
 
     def clear(self) -> None:
         self.owner, self.ids, self.saved, self.last_used = None, array("i"), True, 0
@@ -160,22 +149,17 @@ class SlotPool:
 
     @property
     def busy_count(self) -> int:
-        """How many slots generate an answer now."""
         return sum(slot.busy for slot in self._slots)
 
     @property
     def held_count(self) -> int:
-        """How many slots hold the history of a conversation."""
         return sum(slot.owner is not None for slot in self._slots)
 
     @asynccontextmanager
     async def lease(
         self, owner: SlotOwner, prompt_ids: Sequence[int]
     ) -> AsyncIterator[tuple[int, bool]]:
-        """Hold a slot for this prompt for the length of the block.
-
-        Yields its number, and whether its whole content belongs to this conversation.
-        """
+        """Hold a slot; yields its number, and whether all it holds is of this conversation."""
         prompt = array("i", prompt_ids)
         async with self._assigning:
             await self._erase_pending()
@@ -232,7 +216,6 @@ class SlotPool:
                     slot.to_erase = False
 
     def _check_restarts(self) -> None:
-        """Clear all slots if the engine was restarted."""
         if self._restarts != self._engine.restarts:
             self._restarts = self._engine.restarts
             for slot in self._slots:
@@ -240,7 +223,6 @@ class SlotPool:
                 slot.to_erase = False
 
     async def _assign(self, owner: SlotOwner, prompt: "array[int]") -> tuple[_SlotState, bool]:
-        """Choose a slot and bring the longest prefix into it."""
         free = [each for each in self._slots if not each.busy]
         current = next((each for each in self._slots if each.owner == owner), None)
         if current is not None and not current.busy:
@@ -260,7 +242,6 @@ class SlotPool:
     async def _copy_prefix(
         self, slot: _SlotState, prompt: "array[int]", free: Sequence[_SlotState]
     ) -> None:
-        """Copy the longest prefix of this prompt from another slot or file, if it is longer."""
         longest = max(_MIN_SAVED_TOKENS - 1, common_prefix_length(slot.ids, prompt))
         best: _SlotState | str | None = None
         sources: list[tuple[_SlotState | str, array[int]]] = [(each, each.ids) for each in free]
@@ -303,7 +284,6 @@ class SlotPool:
 
 
 def common_prefix_length(one: "array[int]", other: "array[int]") -> int:
-    """Count the equal ids at the beginning of two prompts."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -315,6 +295,5 @@ def common_prefix_length(one: "array[int]", other: "array[int]") -> int:
 
 
 def _eviction_order(slot: _SlotState, prompt: "array[int]") -> tuple[bool, int, int]:
-    """Sort slots without an owner first, by the prefix they share; then the least recently used."""
     is_free = slot.owner is None
     return not is_free, -common_prefix_length(slot.ids, prompt) if is_free else 0, slot.last_used

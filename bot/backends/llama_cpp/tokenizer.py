@@ -25,14 +25,10 @@ class Tokenizer:
         self._added_ids: tuple[list[int], list[int]] | None = None
 
     async def ids(self, spans: Sequence[TextSpan]) -> list[int]:
-        """Return the ids of a whole prompt, after the beginning-of-text token if there is one."""
         return [token for token, _ in await self._tokens_of_prompt(spans)]
 
     async def text(self, spans: Sequence[TextSpan]) -> str:
-        """Return the prompt as text for an engine that tokenizes it whole, with control tokens.
-
-        In people's text every word is broken up that could become a control token.
-        """
+        """Return the prompt for an engine that parses control tokens: people's are broken up."""
         prefix_ids, _ = await self._detect_added_ids()
         trusted = "".join(span.text for span in spans if span.trusted)
         used = (word for word in self._tokens.added.values() if word.strip() and word in trusted)
@@ -54,7 +50,6 @@ class Tokenizer:
         ]
 
     async def _tokens_of_prompt(self, spans: Sequence[TextSpan]) -> list[tuple[int, bool]]:
-        """Return the ids of a whole prompt, each with whether its span is trusted."""
         prefix_ids, _ = await self._detect_added_ids()
         parts = await self._tokenize_spans(spans)
         found = [
@@ -123,7 +118,6 @@ class Tokenizer:
         return self._added_ids
 
     async def _texts(self, ids: set[int]) -> dict[int, str]:
-        """Return the text of each id."""
         known = {**self._tokens.control, **self._tokens.added}
         texts: dict[int, str] = {}
         for token in ids:

@@ -30,7 +30,6 @@ from bot.templates.renderer import ToolUse
 from bot.templates.tool_forms import ToolForm
 
 Parameters: TypeAlias = Mapping[str, object]
-"""The JSON schema of a tool's arguments."""
 
 _OPEN, _CLOSE, _LIST, _PYTHON = "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
 _SECTION, _CHANNEL, _RECIPIENT = "<|tool_calls_section_begin|>", "<|channel|>", "to=functions."
@@ -95,10 +94,7 @@ _log = structlog.get_logger(__name__)
 def read_calls(
     form: ToolForm, written: str, offered: Mapping[str, Parameters], *, is_cut: bool
 ) -> list[tuple[str, str]]:
-    """Return the names and JSON arguments of calls; `written` begins with the first one.
-
-    The last call of an answer that was cut off (`is_cut`) is incomplete.
-    """
+    """Return names and JSON arguments; the last call of an answer that `is_cut` is incomplete."""
     match form:
         case ToolForm.TAGGED:
             return _read_tagged(written, offered, is_cut=is_cut)
@@ -115,7 +111,6 @@ def read_calls(
 def _read_tagged(
     written: str, offered: Mapping[str, Parameters], *, is_cut: bool
 ) -> list[tuple[str, str]]:
-    """Read blocks between tags; the last one may lack its end, unless the answer was cut."""
     calls: list[tuple[str, str]] = []
     for block in written.split(_OPEN)[1:]:
         inner, closed, _ = block.partition(_CLOSE)
@@ -125,7 +120,6 @@ def _read_tagged(
 
 
 def _read_parameters(block: str, offered: Mapping[str, Parameters]) -> tuple[str, str] | None:
-    """Read a call with a tag for each argument; return None for other forms."""
     for head, pattern in _WITH_PARAMETERS:
         if named := head.match(block):
             taken = offered.get(named[1], {}).get("properties")
@@ -137,7 +131,6 @@ def _read_parameters(block: str, offered: Mapping[str, Parameters]) -> tuple[str
 
 
 def _typed(text: str, schema: object) -> object:
-    """Return the value of an argument: a text, unless the tool takes something else."""
     text = text.removeprefix("\n").removesuffix("\n")
     kind = schema.get("type") if isinstance(schema, Mapping) else "string"
     if kind in {None, "string"}:
@@ -151,7 +144,6 @@ def _typed(text: str, schema: object) -> object:
 def _read_named(
     pattern: re.Pattern[str], end: re.Pattern[str], written: str, *, is_cut: bool
 ) -> list[tuple[str, str]]:
-    """Read names, each with JSON between its mark and the next end mark."""
     calls: list[tuple[str, str]] = []
     for named in islice(pattern.finditer(written), MAX_CALLS):
         text = end.split(written[named.end() :], 1)[0].strip()
@@ -164,7 +156,6 @@ def _read_named(
 
 
 def _read_listed(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
-    """Read a list of calls, or names with their arguments, behind each marker."""
     calls: list[tuple[str, str]] = []
     for block in written.split(_LIST)[1:]:
         text = block.strip()
@@ -184,7 +175,6 @@ def _read_listed(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
 
 
 def _read_bare(written: str) -> list[tuple[str, str]]:
-    """Read objects separated by `;` or white space."""
     calls: list[tuple[str, str]] = []
     text = written.strip().removeprefix(_PYTHON).strip()
     while text.startswith("{") and len(calls) < MAX_CALLS:
@@ -223,7 +213,6 @@ def _encode(arguments: object) -> str:
 
 
 def _decode(text: str) -> object:
-    """Return the JSON value at the beginning of a text, if any."""
     try:
         return _DECODER.raw_decode(text)[0]
     except (ValueError, RecursionError):
@@ -234,10 +223,6 @@ class WrittenCallParser:
     """Takes an answer in pieces of any size and separates its calls from its text."""
 
     def __init__(self, form: ToolForm, offered: Mapping[str, Parameters]) -> None:
-        """Create the parser for a form and the parameters of the tools.
-
-        JSON that names no tool is an answer; argument texts are converted to the tool's types.
-        """
         self._form = form
         self._offered = offered
         self._pending = ""  # text that may be the beginning of a marker
@@ -246,7 +231,6 @@ class WrittenCallParser:
         self._written = ""
 
     def feed(self, text: str) -> str:
-        """Return the part of the answer that is text for readers."""
         if self._is_calling:
             return self._add(text)
         self._pending += text
@@ -325,10 +309,7 @@ async def separate_calls(
 
 
 def fit_tools(prompt: Prompt, context_tokens: int, special: Sequence[str]) -> ToolUse:
-    """Return the tools of a prompt as far as they fit into a context.
-
-    Tools that would take more than a third of it are not offered, and results are cut.
-    """
+    """Return the tools that fit into a third of a context; their results are cut to a sixth."""
     described = sum(len(one.description) + len(json.dumps(one.parameters)) for one in prompt.tools)
     specs = prompt.tools
     if described > context_tokens * _BYTES_PER_TOKEN // _SPECS_FRACTION:

@@ -21,7 +21,6 @@ _LOG_WARNINGS = 2
 
 
 def main() -> None:
-    """Serve one model until terminated by the parent."""
     if sys.argv[1:] == ["--devices"]:
         _print_devices()
         return
@@ -74,7 +73,6 @@ def _set_up_chat(params: xllamacpp.CommonParams, given: dict[str, Any]) -> None:
 
 
 def _count_gpus() -> int:
-    """Count the GPUs, integrated ones too."""
     kinds = xllamacpp.ggml_backend_dev_type
     gpu_types = {kinds.GGML_BACKEND_DEVICE_TYPE_GPU, kinds.GGML_BACKEND_DEVICE_TYPE_IGPU}
     return sum(device["type"] in gpu_types for device in xllamacpp.get_device_info())

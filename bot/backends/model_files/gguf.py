@@ -50,7 +50,6 @@ class SpecialTokens:
     bos_token: str
     eos_token: str
     ends: tuple[str, ...]
-    """The end-of-text, end-of-turn and end-of-message tokens."""
     control: Mapping[int, str]
     """Control tokens, which text is tokenized to only on request."""
     added: Mapping[int, str]
@@ -62,7 +61,6 @@ class SpecialTokens:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts of all of them."""
         return (*self.control.values(), *self.added.values())
 
 
@@ -79,10 +77,7 @@ def read_pooling(path: Path) -> int | None:
 
 
 def read_header(path: Path) -> tuple[Mapping[str, Any], int]:
-    """Return the metadata without long lists, and how many numbers all tensors hold.
-
-    Raises `SettingsError` for an invalid file.
-    """
+    """Return the metadata without long lists, and the number of weights; raises `SettingsError`."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _GgufParser(data).header()
@@ -114,8 +109,6 @@ def _tokens(metadata: Mapping[str, Any]) -> SpecialTokens:
 
 
 class _GgufParser:
-    """Parse the metadata at the beginning of a mapped file."""
-
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
         self._offset = 0
@@ -137,7 +130,6 @@ class _GgufParser:
         return found, sum(self._tensor() for _ in range(tensors))
 
     def _tensor(self) -> int:
-        """Skip the next tensor's description and return how many numbers it holds."""
         self._text()
         dimensions = self._number("I")
         if dimensions > _MAX_DIMENSIONS:
@@ -193,18 +185,12 @@ class ModelMetadata:
     quantization: str
     parameters: int
     context_tokens: int
-    """The context length that it was trained with."""
     weight_bytes: int
     bytes_per_token: int
-    """Size of the KV cache for one token."""
+    """Of the KV cache."""
     is_projector: bool
-    """Not a language model: it lets one see images."""
 
     def estimate_memory_bytes(self, settings: ModelFileSettings) -> int:
-        """Estimate the memory of an engine: the weights, and a KV cache for each parallel slot.
-
-        A model with sliding-window attention needs less.
-        """
         tokens = min(settings.context_tokens, self.context_tokens or settings.context_tokens)
         cache = self.bytes_per_token * tokens * settings.parallel
         return _ENGINE_BYTES + round(self.weight_bytes * (1 + _COMPUTE_BUFFER_SHARE)) + cache
@@ -241,11 +227,6 @@ def _template(source: object) -> str:
 
 
 def _cache_bytes_per_token(values: Mapping[str, Any], architecture: str) -> int:
-    """Sum keys and values of all layers, as llama.cpp's `n_embd_k_gqa` and `n_embd_v_gqa` do.
-
-    A layer stores `key_length` and `value_length` numbers for each head of `head_count_kv`.
-    """
-
     def of(key: str) -> int:
         return _number(values, f"{architecture}.{key}")
 

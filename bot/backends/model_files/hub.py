@@ -23,10 +23,7 @@ _MAX_REASON_CHARS = 300
 
 
 def parse_source(text: str) -> tuple[str, str] | None:
-    """Split `OWNER/NAME` or `OWNER/NAME:FILE` into repository and file; None for other texts.
-
-    The file may be a part of a name, such as `Q4_K_M`.
-    """
+    """Split `OWNER/NAME[:FILE]`, where FILE may be a part of a name; None for other texts."""
     found = _SOURCE.fullmatch(text)
     if found is None or ".." in text:
         return None
@@ -39,10 +36,7 @@ async def pull_model(
     progress: Callable[[str], None],
     sha256: str | None = None,
 ) -> Path:
-    """Download a GGUF, verify its hash (by default the hub's), and add it to the models.
-
-    Raises `SettingsError` where there is no such file, or the download fails.
-    """
+    """Download and verify a GGUF; raises `SettingsError` if it is missing or that fails."""
     repository, wanted = source
     progress(f"downloading from {repository} ...")
     try:
@@ -62,7 +56,6 @@ async def pull_model(
 
 
 async def _download(repository: str, wanted: str, folder: Path) -> tuple[Path, str | None]:
-    """Download the chosen file; return it and its SHA-256 as the hub has it."""
     hub = os.environ.get("HF_ENDPOINT", _HUB).rstrip("/")  # noqa: TID251 # names of the hub's tools
     token = os.environ.get("HF_TOKEN")  # noqa: TID251
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -86,7 +79,6 @@ async def _download(repository: str, wanted: str, folder: Path) -> tuple[Path, s
 
 
 async def _fetch_rest(session: aiohttp.ClientSession, url: str, file: Path) -> None:
-    """Download the missing rest of a file."""
     with file.open("ab") as stream:
         begin = stream.tell()
         missing = {"Range": f"bytes={begin}-"} if begin else {}
@@ -98,10 +90,7 @@ async def _fetch_rest(session: aiohttp.ClientSession, url: str, file: Path) -> N
 
 
 def _pick_file(files: Sequence[str], wanted: str) -> str:
-    """Return the GGUF with this name or the only one with this part of a name, such as `q4_k_m`.
-
-    Raises ValueError.
-    """
+    """Return the only GGUF with this part of a name, such as `q4_k_m`; raises ValueError."""
     models = [
         file
         for file in files

@@ -42,10 +42,7 @@ def list_models(data_dir: Path) -> list[Path]:
 
 
 async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) -> Path:
-    """Download and verify the default model unless it is there; return its path.
-
-    Each slow step is reported to `progress`. Raises `SettingsError` where the download fails.
-    """
+    """Download the default model unless it is there; raises `SettingsError` if that fails."""
     target = models_folder(data_dir) / DEFAULT_FILE
     if target.is_file():
         return target
@@ -74,7 +71,6 @@ async def prepare_model(
 
 
 def is_pulled_at_start(model: str, settings: ModelFileSettings, data_dir: Path) -> bool:
-    """Tell whether a preset's model is the default one and not here yet."""
     return (
         _means_default(model, settings) and not (models_folder(data_dir) / DEFAULT_FILE).is_file()
     )
@@ -85,10 +81,7 @@ def _means_default(model: str, settings: ModelFileSettings) -> bool:
 
 
 def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
-    """Copy a GGUF file into the data directory and return its new path.
-
-    Raises `SettingsError` for another kind of file, another hash, or an invalid name.
-    """
+    """Copy a GGUF file into the data directory; raises `SettingsError` for any other."""
     target = models_folder(data_dir) / f"{validate_model_name(path.stem)}.gguf"
     try:
         with path.open("rb") as file:
@@ -103,10 +96,7 @@ def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
 
 
 def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
-    """Return the file of a preset's model: "default", a name, or the full path of a GGUF.
-
-    Raises `SettingsError` with the remedy where there is none.
-    """
+    """Return the file of "default", a name, or a full path; raises `SettingsError`."""
     if name == "default" and settings.model_path is not None:
         path = settings.model_path.expanduser()
     else:
@@ -183,7 +173,6 @@ async def _fetch_package(staging: Path) -> None:
 
 
 async def run_command(*command: str) -> tuple[bool, str]:
-    """Run a command; return whether it succeeded, and the last line of its output."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,

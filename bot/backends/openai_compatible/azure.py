@@ -16,22 +16,17 @@ _DEFAULT_API_VERSION = "2024-10-21"
 
 
 def is_azure(provider: str, address: str) -> bool:
-    """Tell whether a provider is Azure OpenAI, by its id, its host or a deployment's path."""
     parts = urlsplit(address)
     is_its_host = (parts.hostname or "").endswith(_HOSTS)
     return provider == PROVIDER or is_its_host or "/openai/deployments/" in parts.path
 
 
 def has_path_for_each_deployment(base_url: str) -> bool:
-    """Tell whether an address that was read is of the older form."""
     return base_url.endswith("/openai")
 
 
 def read_azure_address(address: str, api_version: str | None) -> tuple[str, str | None, str | None]:
-    """Read the endpoint of a resource, or the address of a request to one of its deployments.
-
-    Returns the base URL, the api-version (the older form always has one) and the deployment.
-    """
+    """Return the base URL, the api-version (the older form has one) and the deployment, if any."""
     parts = urlsplit(address)
     before, _, behind = parts.path.rstrip("/").partition("/openai")
     queried = next(iter(parse_qs(parts.query).get("api-version", ())), None)

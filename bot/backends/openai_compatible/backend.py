@@ -63,7 +63,6 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         )
         self._session_key = secrets.token_bytes()
         self._without_system_role: set[str] = set()
-        """Models that have rejected one."""
 
     @override
     def _to_request(self, prompt: Prompt, model: str) -> ChatRequest:
@@ -156,5 +155,4 @@ def _hash_conversation(key: bytes, conversation: str) -> str:
 
 
 def make(provider: str, settings: OpenAISettings, _data_dir: Path, _renderer: Renderer) -> Backend:
-    """Make the backend for a provider of this kind."""
     return OpenAICompatibleBackend(settings, provider)

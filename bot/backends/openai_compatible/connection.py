@@ -162,7 +162,6 @@ def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI
 
 
 def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str | Omit]:
-    """Return the headers that are added to the client's own or replace them."""
     headers: dict[str, str | Omit] = {
         "User-Agent": f"troupe/{__version__}",
         # They would come from the environment, and mean OpenAI's own service.
@@ -179,11 +178,7 @@ def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str |
 
 
 class OneServerClient(httpx2.AsyncClient):
-    """Hands requests to a transport as the openai client makes them.
-
-    Nothing is merged into them, and no redirect or challenge is answered, so the steps for that
-    are left out: they cost as much as the transport (docs/decisions/0006).
-    """
+    """An httpx client that merges and redirects nothing, which costs as much as sending."""
 
     def __init__(self, transport: "HttpTransport") -> None:
         super().__init__(transport=transport)
@@ -211,10 +206,7 @@ class OneServerClient(httpx2.AsyncClient):
 
 
 class HttpTransport(httpx2.AsyncBaseTransport):
-    """Sends requests to one server; the read timeout is for the whole response.
-
-    The errors of our client pass through the openai client as they are.
-    """
+    """Sends requests over our client; the read timeout is for the whole response."""
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client
@@ -252,7 +244,7 @@ class HttpTransport(httpx2.AsyncBaseTransport):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """A body, or its beginning if it is too long, as the openai client reads it."""
+    """A body, or its beginning if it is too long."""
 
     def __init__(self, response: HttpResponse, deadline: float) -> None:
         self._response = response

@@ -38,9 +38,7 @@ class KnownService:
     address: str
     quirks: Quirks = NO_QUIRKS
     special_models: re.Pattern[str] | None = None
-    """The names of models that have quirks of their own."""
     special_quirks: Quirks = NO_QUIRKS
-    """The quirks of these models."""
     marking_models: re.Pattern[str] | None = None
     """The names of models whose prefix is cached only up to where it is marked."""
     is_own_server: bool = False
@@ -50,7 +48,6 @@ class KnownService:
     sees_images: bool = False
     """Whether all of its models see images; elsewhere a setting says so."""
     context_tokens: int | None = None
-    """The context of its models where nothing is set; None: as much as it accepts."""
 
 
 _OPENAI = KnownService(
@@ -160,13 +157,10 @@ SERVICES: Mapping[str, KnownService] = {
         lists_all=False,
     ),
 }
-"""By the id of the provider."""
 
 WELL_KNOWN = {name: service.address for name, service in SERVICES.items() if service.address}
-"""The addresses of providers whose id is enough to find them."""
 
 KEYLESS = frozenset(name for name, service in SERVICES.items() if service.is_own_server)
-"""Ids of servers that need no API key."""
 
 _BY_ADDRESS = {service.address: service for service in SERVICES.values()}
 
