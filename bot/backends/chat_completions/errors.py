@@ -2,9 +2,11 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+import tomllib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from http import HTTPStatus
+from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
@@ -20,98 +22,9 @@ _MIN_TOKENS = 128  # a smaller context is a misread figure
 _MAX_DIGITS = 10
 _NUMBER = r"(\d[\d,_']*)"
 _IS = r"(?:(?:\s?(?:is|of|are|=|:|\(|only|currently|set to)){1,3}\s?)"
-_LIMITS = [
-    re.compile(pattern.replace("NUMBER", _NUMBER).replace("IS", _IS), re.IGNORECASE)
-    for pattern in (
-        r"\bn_ctx\W{1,4}NUMBER",
-        r"\d \+ \d+ > NUMBER",  # Anthropic: prompt + max_tokens > context
-        r"maximum (?:context|model|input|prompt|sequence)?[ _](?:length|size|window)IS?NUMBER",
-        r"(?:context|sequence)[ _](?:length|size|window|limit)IS?\s?NUMBER(?! \+)",
-        r"tokens allowedISNUMBER|tokens allowed \(?NUMBER",  # Gemini
-        r"NUMBER (?:tokens )?(?:maximum|max\b|limit\b|context)",  # Anthropic, Mistral
-        r"(?:must be <=|must have less than|cannot exceed|greater than|longer than|up to|at most)"
-        r" (?:max_\w+ )?NUMBER",  # TGI, Cohere, TabbyAPI
-        r"(?:limit|maximum|max\w*)IS?\s?NUMBER",  # Moonshot, Cerebras, OpenAI's tokens a minute
-        r"\[\d+, ?NUMBER\]",  # DashScope
-    )
-]
-_PROMPTS = [
-    re.compile(pattern.replace("NUMBER", _NUMBER), re.IGNORECASE)
-    for pattern in (
-        r"n_prompt_tokens\W{1,4}NUMBER",
-        r"NUMBER (?:tokens )?(?:in|of|from) (?:the|your) (?:messages|prompt|input|text)",
-        r"NUMBER (?:of )?(?:text )?input",
-        r"(?:resulted in|requested(?: about)?(?: a total of)?|contains|input|request|received"
-        r"|given:|length|long:|length is|count|has)\W{1,2}NUMBER",
-        r"NUMBER (?:\+ \d+ |tokens )?>",
-    )
-]
 _TRANSIENT = frozenset({408, 409, 429})
 _OVERLOADED = 529  # of Anthropic
 _ERROR_CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
-_PROMPT_TOO_LONG = re.compile(
-    rb"context_length|context length|context size|context window|exceed_context|maximum context"
-    rb"|prompt is too long|exceed context|request_too_large|contextwindowexceeded|too many tokens"
-    rb"|maximum number of tokens allowed|input is too long|prompt too long|reduce the length"
-    rb"|request too large for|tokens \+ .?max_new_tokens.? must be|maximum model length"
-    rb"|model token limit|range of input length|must have less than \d+ tokens|max_seq_len"
-    rb"|maximum prompt length|max_tokens must be at least 1, got -"
-    rb"|\"code\": ?\"?1261\b",  # Zhipu, whose words are Chinese
-    re.IGNORECASE,
-)
-# From the chat templates of Gemma 2, Llama 2, Mistral 0.1 and 0.2, and similar ones.
-_SYSTEM_REJECTED = re.compile(
-    rb"system (role|message|prompt)s? (is |are )?not (supported|allowed)|roles must alternate"
-    rb"|only [^\n]{0,40}roles? (are|is) supported|(unsupported|invalid|unknown|unexpected) role",
-    re.IGNORECASE,
-)
-_ALWAYS_TOO_LARGE = re.compile(rb"request too large for", re.IGNORECASE)
-_LIMIT_TOO_HIGH = re.compile(
-    rb"max_(completion_|new_)?tokens.{0,60}is too large(: (?P<tokens>\d+))?", re.IGNORECASE
-)
-_NO_MEMORY = re.compile(rb"requires more (system|gpu|video)? ?memory", re.IGNORECASE)
-_QUOTA_USED_UP = re.compile(
-    rb"insufficient[_ ](quota|balance|credits?|funds)|credit balance is too low|billing_hard_limit"
-    rb"|billing_not_active|out of credits|account (is )?overdue|arrearage|payment required"
-    rb"|exceeded your (current|monthly) (usage|spend|billing)|budget has been exceeded"
-    # Gemini says the same of a limit for each minute.
-    rb"|openaiexception.{0,20}exceeded your current quota"
-    rb"|specified api usage limits|have any credits|used all available credits"
-    rb"|budget_exceeded|exceededbudget|over budget|exceeded_current_quota|balance is insufficient"
-    rb"|key limit exceeded|\"code\": ?\"?1113\b",
-    re.IGNORECASE,
-)
-_DAY_USED_UP = re.compile(
-    rb"models-per-day|per ?day(per|\b)|\((rpd|tpd)\)|daily (quota|limit|free)", re.IGNORECASE
-)
-_MODERATED = re.compile(
-    rb"content_policy|content policy|content[_ ]filter|content management policy|responsibleai"
-    rb"|moderation|data_?inspection_?failed|inappropriate content|flagged|safety_check"
-    rb"|contentpolicyviolation|sensitive_words|content exists risk|guardrail|\"code\": ?\"?1301\b",
-    re.IGNORECASE,
-)
-_UNKNOWN_MODEL = re.compile(
-    rb"model_not_found|model[_ ]not[_ ]exist|model[^\n]{0,80}(does not exist|not found)"
-    rb"|invalid_model|invalid model|not a valid model|unknown model|no such model"
-    rb"|unsupported model|unable to access model|\"code\": ?\"?1211\b",
-    re.IGNORECASE,
-)
-_MODEL_NOT_ALLOWED = re.compile(
-    rb"key_model_access_denied|not allowed to access model", re.IGNORECASE
-)
-_WRONG_KEY = re.compile(
-    rb"invalid_api_key|api key not valid|api_key_invalid|incorrect api key|invalid api key"
-    rb"|authentication_error|authenticationerror|expired[_ ]key|login fail"
-    rb"|no_db_connection",  # LiteLLM's proxy without a database, for any key but its own
-    re.IGNORECASE,
-)
-# llama-server, text-generation-inference, Hugging Face, Xinference
-_LOADING = re.compile(rb"loading model|model[^\n]{0,80} loading|loading the model", re.IGNORECASE)
-_UNREADABLE_IMAGE = re.compile(
-    rb"failed to load image|image_parse_error|invalid_image|invalid_base64|not process image",
-    re.IGNORECASE,
-)
-
 _SECONDS_WORTH_TELLING = 5.0
 _BUSY_NOTICE = translatable("The model is busy right now. Please try again in a moment.")
 _LOADING_NOTICE = translatable(
@@ -120,27 +33,29 @@ _LOADING_NOTICE = translatable(
 _CONFIGURATION_NOTICE = translatable(
     "The model is not configured correctly; the bot's operator has to fix it."
 )
-_TOO_LONG_NOTICE = translatable(
-    "This conversation has become longer than the model can read. Start a new one with /new."
-)
-_NO_CREDIT_NOTICE = translatable(
-    "The bot's account with the model's provider has no credit left; the bot's operator has to top"
-    " it up."
-)
-_DAY_USED_UP_NOTICE = translatable(
-    "The bot has used up what the model's provider allows it in a day. Please try again later."
-)
-_MODERATED_NOTICE = translatable(
-    "The model's provider refuses to answer this because of its content rules. Please try other"
-    " words, or start anew with /new."
-)
-_UNKNOWN_MODEL_NOTICE = translatable(
-    "This preset's model does not exist at its provider. An admin can choose another preset with"
-    " /preset; the bot's operator has to correct this one."
-)
-_WRONG_KEY_NOTICE = translatable(
-    "The model's provider does not accept the bot's key; the bot's operator has to renew it."
-)
+_NOTICES = {
+    "too long": translatable(
+        "This conversation has become longer than the model can read. Start a new one with /new."
+    ),
+    "no credit": translatable(
+        "The bot's account with the model's provider has no credit left; the bot's operator has to"
+        " top it up."
+    ),
+    "day used up": translatable(
+        "The bot has used up what the model's provider allows it in a day. Please try again later."
+    ),
+    "content rules": translatable(
+        "The model's provider refuses to answer this because of its content rules. Please try other"
+        " words, or start anew with /new."
+    ),
+    "unknown model": translatable(
+        "This preset's model does not exist at its provider. An admin can choose another preset"
+        " with /preset; the bot's operator has to correct this one."
+    ),
+    "wrong key": translatable(
+        "The model's provider does not accept the bot's key; the bot's operator has to renew it."
+    ),
+}
 
 
 @value_class
@@ -151,11 +66,51 @@ class TooLong:
     prompt_tokens: int | None
 
 
+@value_class
+class _Refusal:
+    """A kind of error that a retry would not fix (errors.toml)."""
+
+    kind: str
+    what: str
+    words: re.Pattern[bytes] | None = None
+    statuses: Collection[int] = ()
+    is_certain: bool = False
+    is_of_account: bool = False
+
+    def is_meant(self, status: int, body: bytes) -> bool:
+        found = self.words.search(body) if self.words else None
+        if found and found.groupdict().get("tokens"):
+            # vLLM has one error for both; this one is about the limit of the answer.
+            context = read_length_limits(body).context_tokens
+            return context is None or int(found["tokens"]) >= context
+        return found is not None or status in self.statuses
+
+
+def _any_of(patterns: Iterable[str]) -> re.Pattern[bytes]:
+    return re.compile("|".join(patterns).encode(), re.IGNORECASE)
+
+
+def _figures(patterns: Iterable[str]) -> list[re.Pattern[str]]:
+    written = (one.replace("NUMBER", _NUMBER).replace("IS", _IS) for one in patterns)
+    return [re.compile(one, re.IGNORECASE) for one in written]
+
+
+_CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_REFUSALS = [
+    _Refusal(**{**one, "words": _any_of(one["words"]) if "words" in one else None})
+    for one in _CATALOG["refusals"]
+]
+_WORDS = {name: _any_of(patterns) for name, patterns in _CATALOG["words"].items()}
+_CONTEXT_FIGURES, _PROMPT_FIGURES = (
+    _figures(_CATALOG["figures"][name]) for name in ("context", "prompt")
+)
+
+
 def read_length_limits(body: bytes) -> TooLong:
     """Read the figures of an error."""
     text = body.decode(errors="replace")
-    limit = _first(_LIMITS, text)
-    return TooLong(limit, _first(_PROMPTS, text, limit))
+    limit = _first(_CONTEXT_FIGURES, text)
+    return TooLong(limit, _first(_PROMPT_FIGURES, text, limit))
 
 
 def _first(
@@ -167,116 +122,6 @@ def _first(
             if len(digits) < _MAX_DIGITS and _MIN_TOKENS <= int(digits) != other_than:
                 return int(digits)
     return None
-
-
-@value_class
-class _LastingError:
-    """A kind of error that a retry would not fix."""
-
-    is_meant: Callable[[int, bytes], bool]
-    """Recognizes it by the status and the body."""
-    what: str
-    """The message for the operator: what the provider did, and the remedy."""
-    notice: str
-    """The message for the chat."""
-    is_certain: bool = False
-    """It lasts even with a status that usually means a temporary error."""
-    rejects_system: bool = False
-    """Whether the same request without a system message may be accepted."""
-    is_of_account: bool = False
-    """Whether every prompt fails until the operator has acted."""
-
-
-def _is_key_rejected(status: int, body: bytes) -> bool:
-    is_rejected = status == HTTPStatus.UNAUTHORIZED or _WRONG_KEY.search(body) is not None
-    return is_rejected and not _MODEL_NOT_ALLOWED.search(body)
-
-
-def _names_unknown_model(body: bytes) -> bool:
-    return bool(_UNKNOWN_MODEL.search(body) or _MODEL_NOT_ALLOWED.search(body))
-
-
-def _is_output_limit_too_high(body: bytes) -> bool:
-    """Return whether an error of vLLM, which has one for both, is about the answer limit."""
-    match = _LIMIT_TOO_HIGH.search(body)
-    if match is None or match["tokens"] is None:
-        return match is not None
-    context = read_length_limits(body).context_tokens
-    return context is None or int(match["tokens"]) >= context
-
-
-def _by_words(pattern: re.Pattern[bytes]) -> Callable[[int, bytes], bool]:
-    return lambda _, body: pattern.search(body) is not None
-
-
-_LASTING_ERRORS = (
-    _LastingError(
-        lambda status, body: (
-            status == HTTPStatus.PAYMENT_REQUIRED or _QUOTA_USED_UP.search(body) is not None
-        ),
-        "has no credit left ({status}{codes}); top up its account",
-        _NO_CREDIT_NOTICE,
-        is_certain=True,
-        is_of_account=True,
-    ),
-    _LastingError(
-        _by_words(_DAY_USED_UP),
-        "has used up its allowance of the day ({status}{codes}); wait, or raise it there",
-        _DAY_USED_UP_NOTICE,
-        is_certain=True,
-        is_of_account=True,
-    ),
-    _LastingError(
-        _by_words(_SYSTEM_REJECTED),
-        "rejected the roles of the messages for {model!r} ({status}{codes}); its chat template"
-        " takes other ones",
-        _CONFIGURATION_NOTICE,
-        rejects_system=True,
-    ),
-    _LastingError(
-        _by_words(_NO_MEMORY),
-        "has too little memory for the model {model!r} ({status}); choose a smaller one",
-        _CONFIGURATION_NOTICE,
-    ),
-    _LastingError(
-        lambda _, body: _is_output_limit_too_high(body),
-        "rejected the limit of the answer as too high for {model!r} ({status}); lower the preset's"
-        " max_output_tokens",
-        _CONFIGURATION_NOTICE,
-    ),
-    _LastingError(
-        lambda status, body: (
-            status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-            or _PROMPT_TOO_LONG.search(body) is not None
-        ),
-        "rejected the prompt as too long for {model!r} ({status}); lower the preset's"
-        " max_input_tokens",
-        _TOO_LONG_NOTICE,
-    ),
-    _LastingError(
-        _by_words(_MODERATED),
-        "refused the prompt by its content rules ({status}{codes})",
-        _MODERATED_NOTICE,
-    ),
-    _LastingError(
-        _is_key_rejected,
-        "rejected the API key ({status}); check {key}",
-        _WRONG_KEY_NOTICE,
-        is_of_account=True,
-    ),
-    _LastingError(
-        lambda status, body: status == HTTPStatus.NOT_FOUND or _names_unknown_model(body),
-        "does not know the model {model!r} at {address} ({status}); check the preset's model and"
-        " {base_url}{path_hint}",
-        _UNKNOWN_MODEL_NOTICE,
-        is_of_account=True,
-    ),
-    _LastingError(
-        lambda status, _: status == HTTPStatus.FORBIDDEN,
-        "rejected the API key ({status}); check {key}",
-        _WRONG_KEY_NOTICE,
-    ),
-)
 
 
 @dataclass(eq=False, repr=False)
@@ -348,7 +193,7 @@ def translate_status(
         refusal = _translate_refusal(endpoint, model, status, body)
         if refusal is not None:
             return refusal
-    if status == HTTPStatus.SERVICE_UNAVAILABLE and _LOADING.search(body):
+    if status == HTTPStatus.SERVICE_UNAVAILABLE and _WORDS["loading"].search(body):
         return RequestFailed(
             f"{endpoint} is still loading the model {model!r} ({status}); try again later",
             notice=_LOADING_NOTICE,
@@ -369,7 +214,7 @@ def translate_status(
         )
     if status < HTTPStatus.BAD_REQUEST:
         what = f"redirects to another address ({status}); correct {endpoint.setting('BASE_URL')}"
-    elif status == HTTPStatus.BAD_REQUEST and _UNREADABLE_IMAGE.search(body):
+    elif status == HTTPStatus.BAD_REQUEST and _WORDS["unreadable_image"].search(body):
         what = "cannot read an image of the prompt (400); replace the image in the preset"
     else:
         named = _codes(body) + _named_parameters(body, parameters)
@@ -399,36 +244,30 @@ def rough_time(seconds: float) -> str:
 def _translate_refusal(
     endpoint: Endpoint, model: str, status: int, body: bytes
 ) -> RequestFailed | None:
-    """Translate an error that a retry would not fix; None for any other.
-
-    Services agree neither on the status nor on the words, so both are looked at
-    (docs/sources.md#openai).
-    """
-    if status > HTTPStatus.INTERNAL_SERVER_ERROR and not _NO_MEMORY.search(body):
-        return None  # llama.cpp and proxies say with 500 what others say with 400
-    for known in _LASTING_ERRORS:
-        if known.is_meant(status, body):
-            is_certain = known.is_certain or _ALWAYS_TOO_LARGE.search(body)
-            if status in _TRANSIENT and not is_certain:
-                return None
-            what = known.what.format(
-                status=status,
-                codes=_codes(body),
-                model=model,
-                address=endpoint.base_url,
-                key=endpoint.setting("API_KEY"),
-                base_url=endpoint.setting("BASE_URL"),
-                path_hint=endpoint.path_hint,
-            )
-            return RequestFailed(
-                f"{endpoint} {what}",
-                notice=known.notice,
-                provider_unhealthy=False,
-                is_lasting=known.is_of_account,
-                rejects_system=known.rejects_system,
-                too_long=read_length_limits(body) if known.notice is _TOO_LONG_NOTICE else None,
-            )
-    return None
+    known = next((one for one in _REFUSALS if one.is_meant(status, body)), None)
+    # llama.cpp and proxies say with 500 what others say with 400.
+    if known is None or (status > HTTPStatus.INTERNAL_SERVER_ERROR and known.kind != "memory"):
+        return None
+    is_certain = known.is_certain or _WORDS["always_too_large"].search(body)
+    if status in _TRANSIENT and not is_certain:
+        return None
+    what = known.what.format(
+        status=status,
+        codes=_codes(body),
+        model=model,
+        address=endpoint.base_url,
+        key=endpoint.setting("API_KEY"),
+        base_url=endpoint.setting("BASE_URL"),
+        path_hint=endpoint.path_hint,
+    )
+    return RequestFailed(
+        f"{endpoint} {what}",
+        notice=_NOTICES.get(known.kind, _CONFIGURATION_NOTICE),
+        provider_unhealthy=False,
+        is_lasting=known.is_of_account,
+        rejects_system=known.kind == "roles",
+        too_long=read_length_limits(body) if known.kind == "too long" else None,
+    )
 
 
 def translate_error_event(
@@ -444,8 +283,7 @@ def translate_error_event(
     """
     status = _status_in(data, statuses)
     if status is None:
-        refused = (_PROMPT_TOO_LONG, _QUOTA_USED_UP, _MODERATED, _UNKNOWN_MODEL, _WRONG_KEY)
-        is_refused = any(pattern.search(data) for pattern in refused)
+        is_refused = any(one.is_meant(0, data) for one in _REFUSALS)
         status = HTTPStatus.BAD_REQUEST if is_refused else HTTPStatus.BAD_GATEWAY
     return translate_status(endpoint, model, status, {}, data, now)
 
