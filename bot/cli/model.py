@@ -8,14 +8,13 @@ from typing import Annotated
 import typer
 
 from bot.backends.llama_cpp.engine import engine_settings
-from bot.backends.llama_cpp.hardware import free_bytes, list_devices
+from bot.backends.llama_cpp.hardware import free_bytes
 from bot.backends.llama_cpp.settings import LlamaCppSettings, local_settings
 from bot.backends.model_files import hub
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.gguf import IS_PROJECTOR_MESSAGE, ModelMetadata, read_metadata
 from bot.cli.text_io import print_line, print_progress, read_bytes
 from bot.cli.typer_apps import command_app
-from bot.errors import SettingsError
 from bot.importers.file_kinds import MAX_BYTES_READ, FileKind, check_file_kind
 from bot.settings import read_settings
 
@@ -52,14 +51,7 @@ def pull_model(
 def list_models() -> None:
     """List the models in the data directory."""
     for model in model_store.list_models(read_settings().data_dir):
-        line = f"{model.stem}  {model.stat().st_size / 1e6:.0f} MB"
-        try:
-            facts = read_metadata(model)
-        except SettingsError:
-            print_line(f"{line}  cannot be read")
-            continue
-        parts = [line, facts.quantization, _format_parameters(facts.parameters)]
-        print_line("  ".join(part for part in parts if part))
+        print_line(f"{model.stem}  {_format_size(model.stat().st_size)}")
 
 
 @app.command("info")
@@ -77,24 +69,19 @@ def show_model(
 
 def _print_facts(model: Path) -> None:
     facts = read_metadata(model)
-    kind = " ".join(
-        filter(None, (facts.architecture, _format_parameters(facts.parameters), facts.quantization))
-    )
     lines = {
         "name": facts.name or model.stem,
         "sha256": model_store.sha256_of(model),
         "license": facts.license or "not in the file; see where it comes from",
     }
     if facts.is_projector:
-        lines |= {"kind": kind, "use": IS_PROJECTOR_MESSAGE}
+        lines |= {"kind": facts.architecture, "use": IS_PROJECTOR_MESSAGE}
     else:
         lines |= {
             "template": facts.template,
-            "kind": kind,
+            "kind": facts.architecture,
             "context": f"{facts.context_tokens} tokens at most",
             "memory": "; ".join(_describe_memory(facts, _local_provider())),
-            "devices": "; ".join(list_devices())
-            or "the engine that comes with Troupe does not run",
         }
     for name, value in lines.items():
         print_line(f"  {name:<9} {value}")
@@ -122,12 +109,6 @@ def _describe_memory(facts: ModelMetadata, settings: LlamaCppSettings) -> Iterat
 
 def _local_provider() -> LlamaCppSettings:
     return engine_settings(local_settings(read_settings().providers))
-
-
-def _format_parameters(parameters: int) -> str:
-    if parameters >= 1e9:
-        return f"{parameters / 1e9:.1f} B parameters"
-    return f"{parameters / 1e6:.0f} M parameters" if parameters else ""
 
 
 def _format_size(size_bytes: int) -> str:

@@ -1,18 +1,13 @@
 """Hardware for local models: CPU features, GPUs, free memory."""
 
 import platform
-import subprocess
-import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 from bot.errors import SettingsError
-from bot.runtime.subprocesses import child_environment
 
 _REQUIRED_CPU_FLAGS = frozenset({"avx2", "bmi2", "f16c", "fma"})  # xllamacpp is compiled for them
 _ALL_LAYERS = 999  # more than any model has
-_LIST_DEVICES_SECONDS = 30
 
 
 def check_cpu(setting_prefix: str) -> None:
@@ -37,27 +32,6 @@ def count_gpu_layers(gpu_count: int, setting: str) -> int:
     if setting == "auto":
         return _ALL_LAYERS if gpu_count else 0
     return int(setting)
-
-
-def list_devices() -> list[str]:
-    """Describe the devices that the prebuilt engine finds; none where it does not run."""
-    if find_spec("xllamacpp") is None:
-        return []
-    command = [sys.executable, "-m", "bot.backends.llama_cpp.xllamacpp_child", "--devices"]
-    try:
-        listed = subprocess.run(  # noqa: S603 # a module of this package
-            command,
-            capture_output=True,
-            text=True,
-            timeout=_LIST_DEVICES_SECONDS,
-            check=True,
-            env=child_environment(),
-        )
-    except subprocess.TimeoutExpired:
-        return [f"not known: the engine did not list them within {_LIST_DEVICES_SECONDS} s"]
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return listed.stdout.splitlines()
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:

@@ -102,8 +102,7 @@ def find_projector(model: Path, settings: ModelFileSettings, data_dir: Path) -> 
 def check_projector(projector: Path) -> None:
     if not projector.is_file():
         raise SettingsError(f"there is no projector {projector}; correct PROJECTOR_PATH")
-    metadata, _ = read_header(projector)
-    if not metadata.get("clip.has_vision_encoder"):
+    if not read_header(projector).get("clip.has_vision_encoder"):
         raise SettingsError(
             f"{projector} is no projector for images; PROJECTOR_PATH names the file that comes "
             "with a vision model, usually called mmproj-....gguf"

@@ -1,7 +1,7 @@
 """Run llama.cpp's own server (`xllamacpp`) on a Unix socket: for chat, with `pooling` to embed.
 
 It is a child process because a crash in native code ends its process, and because that code loads
-drivers. Its argument is a JSON object of options; --devices instead lists the devices, one a line.
+drivers. Its argument is a JSON object of options.
 """
 
 import json
@@ -21,9 +21,6 @@ _LOG_WARNINGS = 2
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--devices"]:
-        _print_devices()
-        return
     given = json.loads(sys.argv[1])
     os.umask(0o077)  # saved slots hold conversations
     params = xllamacpp.CommonParams()
@@ -76,12 +73,6 @@ def _count_gpus() -> int:
     kinds = xllamacpp.ggml_backend_dev_type
     gpu_types = {kinds.GGML_BACKEND_DEVICE_TYPE_GPU, kinds.GGML_BACKEND_DEVICE_TYPE_IGPU}
     return sum(device["type"] in gpu_types for device in xllamacpp.get_device_info())
-
-
-def _print_devices() -> None:
-    for device in xllamacpp.get_device_info():
-        free = device["memory_free"] / 1e9
-        print(f"{device['name']} ({device['description']}, {free:.1f} GB free)")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Read GGUF headers, without weights: metadata, special tokens, template, pooling, size."""
 
-import math
 import mmap
 import struct
 from collections.abc import Mapping
@@ -23,7 +22,6 @@ _NUMBER_FORMATS: Final = dict(enumerate(("B", "b", "H", "h", "I", "i", "f", "?")
 _TEXT: Final = 8
 _ARRAY: Final = 9
 _POOLING_SUFFIX: Final = ".pooling_type"  # after the name of the architecture
-_MAX_DIMENSIONS: Final = 4  # as in ggml
 _SKIPPED_KEYS: Final = frozenset({"tokenizer.ggml.merges", "tokenizer.ggml.scores"})  # long
 _END_KEYS: Final = ("eos", "eot", "eom")
 _CONTROL_TYPE: Final = 3  # as in llama.cpp's llama_token_type
@@ -34,12 +32,6 @@ IS_PROJECTOR_MESSAGE = (
 _BYTES_PER_CACHE_VALUE = 2  # the KV cache holds 16-bit numbers
 _ENGINE_BYTES = 64 * 2**20  # measured with SmolLM2: 63 MiB beside weights and KV cache
 _COMPUTE_BUFFER_SHARE = 0.1  # of the weights
-# The names of llama.cpp's `llama_ftype`, the number in `general.file_type`.
-_FILE_TYPES = (
-    "F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M "
-    "Q6_K IQ2_XXS IQ2_XS Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M "
-    "BF16 - - - TQ1_0 TQ2_0 MXFP4"
-)
 
 
 @value_class
@@ -66,18 +58,18 @@ class SpecialTokens:
 
 def read_special_tokens(path: Path) -> SpecialTokens:
     """Read the special tokens; raises `SettingsError` for an invalid file."""
-    return _tokens(read_header(path)[0])
+    return _tokens(read_header(path))
 
 
 def read_pooling(path: Path) -> int | None:
     """Read llama.cpp's pooling type, if there is one; raises `SettingsError` for another file."""
-    values, _ = read_header(path)
+    values = read_header(path)
     found = next((value for key, value in values.items() if key.endswith(_POOLING_SUFFIX)), None)
     return found if isinstance(found, int) else None
 
 
-def read_header(path: Path) -> tuple[Mapping[str, Any], int]:
-    """Return the metadata without long lists, and the number of weights; raises `SettingsError`."""
+def read_header(path: Path) -> Mapping[str, Any]:
+    """Return the metadata without long lists; raises `SettingsError`."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _GgufParser(data).header()
@@ -113,31 +105,21 @@ class _GgufParser:
         self._data = data
         self._offset = 0
 
-    def header(self) -> tuple[Mapping[str, Any], int]:
+    def header(self) -> Mapping[str, Any]:
         if self._data[: len(_MAGIC)] != _MAGIC:
             raise ValueError("it does not begin with GGUF")
         self._offset = len(_MAGIC)
         version = self._number("I")
         if not isinstance(version, int) or version < _MIN_VERSION:
             raise ValueError(f"version {version} is too old")
-        tensors, count = self._number("Q"), self._number("Q")
+        _, count = self._number("Q"), self._number("Q")  # of tensors, and of keys
         found = {}
         for _ in range(count):
             key = self._text()
             value = self._value(self._number("I"), keep=key not in _SKIPPED_KEYS)
             if value is not None:
                 found[key] = value
-        return found, sum(self._tensor() for _ in range(tensors))
-
-    def _tensor(self) -> int:
-        self._text()
-        dimensions = self._number("I")
-        if dimensions > _MAX_DIMENSIONS:
-            raise ValueError(f"a tensor of {dimensions} dimensions")
-        size: int = math.prod(self._number("Q") for _ in range(dimensions))
-        self._number("I")  # type
-        self._number("Q")  # offset
-        return size
+        return found
 
     def _value(self, kind: int, *, keep: bool) -> Any:
         if kind in _NUMBER_FORMATS:
@@ -182,8 +164,6 @@ class ModelMetadata:
     architecture: str
     license: str
     template: str
-    quantization: str
-    parameters: int
     context_tokens: int
     weight_bytes: int
     bytes_per_token: int
@@ -198,25 +178,18 @@ class ModelMetadata:
 
 def read_metadata(path: Path) -> ModelMetadata:
     """Read the metadata; raises `SettingsError` for an invalid file."""
-    values, parameters = read_header(path)
+    values = read_header(path)
     architecture = _text(values, "general.architecture")
     return ModelMetadata(
         name=_text(values, "general.name"),
         architecture=architecture,
         license=_text(values, "general.license"),
         template=_template(values.get("tokenizer.chat_template")),
-        quantization=_quantization(values.get("general.file_type")),
-        parameters=parameters,
         context_tokens=_number(values, f"{architecture}.context_length"),
         weight_bytes=path.stat().st_size,
         bytes_per_token=_cache_bytes_per_token(values, architecture),
         is_projector=architecture == "clip",
     )
-
-
-def _quantization(file_type: object) -> str:
-    known = dict(enumerate(_FILE_TYPES.split()))
-    return known.get(file_type, "").strip("-") if isinstance(file_type, int) else ""
 
 
 def _template(source: object) -> str:

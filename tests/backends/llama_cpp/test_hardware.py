@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.backends.llama_cpp.hardware import count_gpu_layers, list_devices, missing_cpu_flags
+from bot.backends.llama_cpp.hardware import count_gpu_layers, missing_cpu_flags
 from bot.backends.llama_cpp.settings import local_settings
 from bot.errors import SettingsError
 from bot.settings import read_settings
@@ -42,7 +42,3 @@ def test_other_words_for_gpu_layers_are_refused(monkeypatch: pytest.MonkeyPatch)
 
     with pytest.raises(SettingsError, match="GPU_LAYERS"):
         read_settings()
-
-
-def test_list_devices_names_the_cpu_at_least() -> None:
-    assert list_devices()[0].startswith("CPU (")
