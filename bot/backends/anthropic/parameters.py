@@ -5,7 +5,7 @@ API's own `thinking`.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bot.backends.chat_completions import parameter_table
@@ -24,7 +24,7 @@ _MAX_BUDGET_TOKENS = 32_000
 # reason; later ones take an effort, and no beginning.
 _BUDGET_MODELS = re.compile(r"claude-(3\b|(opus|sonnet|haiku)-4(-[015])?(-\d{8}|-latest)?$)")
 _LIMITS = ("max_tokens", "max_completion_tokens")
-_SENT_UNCHANGED = frozenset({"temperature", "top_p", "top_k", "metadata", "service_tier"})
+_SENT_UNCHANGED = frozenset({"temperature", "top_p", "top_k"})
 
 
 def _is_count(value: object) -> bool:
@@ -42,10 +42,6 @@ def _is_thinking(value: object) -> bool:
 
 
 _COUNT = Check(_is_count, translatable("an integer from {low}", low=1))
-_TEXT = Check(lambda value: isinstance(value, str), translatable("a text"))
-_OBJECT = Check(
-    lambda value: isinstance(value, Mapping), translatable("an object {example}", example="{...}")
-)
 _CHECKS: Mapping[str, Check] = {
     "temperature": parameter_table.number(0, 1),
     "top_p": parameter_table.number(0, 1),
@@ -54,7 +50,7 @@ _CHECKS: Mapping[str, Check] = {
     "max_completion_tokens": _COUNT,
     "stop": parameter_table.STOP,
     "n": parameter_table.ONE,
-    "user": _TEXT,
+    "user": Check(lambda value: isinstance(value, str), translatable("a text")),
     "reasoning_effort": Check(
         lambda value: value in _EFFORTS, translatable("one of {names}", names=", ".join(_EFFORTS))
     ),
@@ -69,9 +65,6 @@ _CHECKS: Mapping[str, Check] = {
             tokens=_MIN_BUDGET_TOKENS,
         ),
     ),
-    "output_config": _OBJECT,
-    "metadata": _OBJECT,
-    "service_tier": _TEXT,
 }
 _TABLE = ParameterTable(
     _CHECKS, translatable("the Messages API has {names}", names=", ".join(sorted(_CHECKS)))
@@ -80,8 +73,7 @@ _TABLE = ParameterTable(
 
 def parameter_problems(_settings: object, parameters: Mapping[str, object]) -> list[str]:
     """Return a line for each parameter that the API does not have or take."""
-    given = given_parameters(parameters)
-    return [*_TABLE.find_problems(given), *_conflicts(given)]
+    return [*_TABLE.find_problems(given_parameters(parameters))]
 
 
 def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
@@ -94,11 +86,11 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
     fields = {name: value for name, value in given.items() if name in _SENT_UNCHANGED}
     if "user" in given:
         fields["metadata"] = {"user_id": given["user"]}
-    thinking, output_config = _reasoning(given, model)
+    thinking, effort = _reasoning(given, model)
     if thinking:
         fields["thinking"] = thinking
-    if output_config:
-        fields["output_config"] = output_config
+    if effort:
+        fields["output_config"] = {"effort": effort}
     limits = [prompt.max_output_tokens, *(given.get(name) for name in _LIMITS)]
     limit = min((each for each in limits if isinstance(each, int)), default=DEFAULT_MAX_TOKENS)
     fields["max_tokens"] = limit + _reasoning_tokens(thinking)
@@ -112,17 +104,15 @@ def can_continue(prompt: Prompt, model: str) -> bool:
     return bool(_BUDGET_MODELS.search(model)) and not reasons
 
 
-def _reasoning(given: Mapping[str, Any], model: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields `thinking` and `output_config`, empty if they are not sent."""
-    thinking, output_config = given.get("thinking", {}), given.get("output_config", {})
+def _reasoning(given: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any], str | None]:
+    """Return the field `thinking`, empty if it is not sent, and the effort if there is one."""
     effort = given.get("reasoning_effort", "none")
     if effort == "none":
-        return thinking, output_config
+        return given.get("thinking", {}), None
     if _BUDGET_MODELS.search(model):
         budget = _BUDGET_TOKENS.get(effort, _MAX_BUDGET_TOKENS)
-        return {"type": "enabled", "budget_tokens": budget}, output_config
-    effort = "low" if effort == "minimal" else effort
-    return {"type": "adaptive"}, {**output_config, "effort": effort}
+        return {"type": "enabled", "budget_tokens": budget}, None
+    return {"type": "adaptive"}, "low" if effort == "minimal" else effort
 
 
 def _reasoning_tokens(thinking: Mapping[str, Any]) -> int:
@@ -133,16 +123,3 @@ def _reasoning_tokens(thinking: Mapping[str, Any]) -> int:
             return _ADAPTIVE_TOKENS
         case _:
             return 0
-
-
-def _conflicts(given: Mapping[str, object]) -> Iterator[str]:
-    reasons = [name for name in ("thinking", "reasoning_effort") if name in given]
-    if len(reasons) == 2:
-        yield parameter_table.synonyms("thinking", "reasoning_effort")
-    if "user" in given and "metadata" in given:
-        yield parameter_table.synonyms("user", "metadata")
-    thinks = given.get("thinking") not in (None, {"type": "disabled"})
-    if thinks or given.get("reasoning_effort", "none") != "none":
-        sampling = [name for name in ("temperature", "top_k") if given.get(name, 1) != 1]
-        for name in sampling:
-            yield parameter_table.exclusive(name, reasons[0])

@@ -3,7 +3,6 @@
 import math
 import random
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -31,7 +30,7 @@ _INITIAL_RATIO = 1.25  # for an unknown tokenizer: most produce fewer tokens
 _MARGIN = 1.05
 _DECAY = 0.98  # per answer
 _MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # wrong reports cannot spoil the estimates
-_MESSAGES_TO_LEARN = 32  # are counted again for each answer, on average
+_MAX_LEARNED_MESSAGES = 32  # counting a longer prompt again costs more than it tells
 _MIN_TOKENS = 100  # in a shorter prompt a service's own additions distort the ratio
 _DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
 _CONTEXT_OF_REJECTED = 0.9  # of its tokens, where a service does not say how many it reads
@@ -43,7 +42,6 @@ class PromptTokenEstimator:
 
     def __init__(self) -> None:
         self._ratios: dict[str, float] = {}
-        self._unread: Counter[str] = Counter()  # answers since the last one that was learned from
 
     async def count(self, prompt: Prompt, model: str) -> int:
         token_counter, ratio = self._counter_and_ratio(model)
@@ -56,25 +54,19 @@ class PromptTokenEstimator:
         return token_counter
 
     def learn(self, prompt: Prompt, model: str, tokens: int) -> None:
-        """Correct the ratio by the tokens that the service reported; 0 if it reported none.
-
-        Counting a long prompt again costs more than it tells, so only every few of those are.
-        """
-        self._unread[model] = answers = self._unread[model] + 1
-        if tokens <= 0 or answers * _MESSAGES_TO_LEARN < len(prompt.messages):
-            return
+        """Correct the ratio by the tokens that the service reported; 0 if it reported none."""
         token_counter, before = self._counter_and_ratio(model)
-        if not token_counter.loaded or any(map(attrgetter("parts"), prompt.messages)):  # images
+        if tokens <= 0 or len(prompt.messages) > _MAX_LEARNED_MESSAGES or not token_counter.loaded:
             return
-        if prompt.tools or prompt.tool_exchanges:  # they count, but stand in no message
+        has_images = any(map(attrgetter("parts"), prompt.messages))
+        if has_images or prompt.tools or prompt.tool_exchanges:  # they count, but are no text
             return
-        self._unread[model] = 0
         counted = token_counter.prompt_tokens(prompt)
         if counted < _MIN_TOKENS:
             return
         ratio = tokens / counted
         is_known = known_encoding(model) is not None
-        after = max(before, ratio) if is_known else max(before * _DECAY**answers, ratio * _MARGIN)
+        after = max(before, ratio) if is_known else max(before * _DECAY, ratio * _MARGIN)
         self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
 
     def learn_rejected(self, prompt: Prompt, model: str, rejected: TooLong) -> int | None:

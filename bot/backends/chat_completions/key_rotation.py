@@ -1,7 +1,7 @@
 """Use the keys of a provider in turn, and leave out refused ones for a while."""
 
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Generic, Protocol, TypeVar
 
@@ -32,7 +32,10 @@ class KeyedConnection(Protocol):
         deadline: float,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Send a request, as `request_runner.Post` does."""
+        """Send a request; return the response with its body unread.
+
+        Raises `HttpStatusError`, `ConnectionFailed`, and TimeoutError at the deadline.
+        """
         ...
 
     async def list_models(self) -> Sequence[str]: ...
@@ -43,22 +46,12 @@ class KeyedConnection(Protocol):
 C = TypeVar("C", bound=KeyedConnection)
 
 
-@dataclass(eq=False, slots=True)
-class _Key(Generic[C]):
-    value: str | None
-    connection: C
-    number: int
-    free_at: float = 0.0  # of the monotonic clock
-
-
 class KeyRotation(Generic[C]):
     """Connections to one service, one for each key; at least one.
 
     A key that is refused (401, 402) is left out for an hour, one that is used too often (429) for
-    as long as the service says. The request goes to the next key at once, without backoff.
-
-    The keys of a file are read again within seconds of a change, without a restart. Requests in
-    progress end with their old key.
+    as long as the service says. The request goes to the next key at once, without backoff. The keys
+    of a file are read again within seconds of a change; requests in progress end with their key.
     """
 
     def __init__(
@@ -69,16 +62,21 @@ class KeyRotation(Generic[C]):
     ) -> None:
         self._connect = connect
         self._clock = clock
-        self._keys = [
-            _Key(key.get_secret_value() if key else None, connect(key), number)
-            for number, key in enumerate(settings.keys or (None,), start=1)
-        ]
-        self._retired: list[_Key[C]] = []
         file = settings.api_key_file
         self._file = None if file is None else SecretFile(file, clock)
         from_file = set(self._file.secrets if self._file else ())
-        self._fixed = [one.value for one in self._keys if one.value not in from_file]
-        self._next = 0
+        keys = [key.get_secret_value() for key in settings.keys]
+        self._fixed = [key for key in keys if key not in from_file]
+        self._connections: dict[str | None, C] = {}  # also of keys that the file had before
+        self._free_at = defaultdict[str | None, float](float)  # of the monotonic clock
+        self._turns = deque[str | None]()
+        self._use(keys or [None])
+
+    def _use(self, keys: Sequence[str | None]) -> None:
+        for key in keys:
+            if key not in self._connections:
+                self._connections[key] = self._connect(None if key is None else SecretStr(key))
+        self._turns = deque(keys)
 
     async def post(
         self,
@@ -92,10 +90,10 @@ class KeyRotation(Generic[C]):
     async def send(self, request: Callable[[C], Awaitable[T]]) -> T:
         """Make a request over the connection of the next key; raises what it does."""
         self._read_changed_file()
-        for tries_left in reversed(range(len(self._keys))):
+        for tries_left in reversed(range(len(self._turns))):
             key = self._select()
             try:
-                return await request(key.connection)
+                return await request(self._connections[key])
             except HttpStatusError as error:
                 if not (self._bench(key, error) and tries_left and self._has_free):
                     raise
@@ -105,49 +103,41 @@ class KeyRotation(Generic[C]):
         return await self.send(lambda one: one.list_models())
 
     async def close(self) -> None:
-        for one in (*self._keys, *self._retired):
-            await one.connection.close()
+        for one in self._connections.values():
+            await one.close()
 
     @property
     def _has_free(self) -> bool:
-        return min(key.free_at for key in self._keys) <= self._clock.monotonic()
+        return min(self._free_at[key] for key in self._turns) <= self._clock.monotonic()
 
-    def _select(self) -> _Key[C]:
-        count, now = len(self._keys), self._clock.monotonic()
-        order = [(self._next + step) % count for step in range(count)]
-        free = [index for index in order if self._keys[index].free_at <= now]
-        index = free[0] if free else min(order, key=lambda one: self._keys[one].free_at)
-        self._next = (index + 1) % count
-        return self._keys[index]
+    def _select(self) -> str | None:
+        """Return the next key that is not left out; if all are, the one that is free first."""
+        now = self._clock.monotonic()
+        key = min(self._turns, key=lambda one: max(now, self._free_at[one]))
+        self._turns.rotate(-1 - self._turns.index(key))
+        return key
 
-    def _bench(self, key: _Key[C], error: HttpStatusError) -> bool:
+    def _bench(self, key: str | None, error: HttpStatusError) -> bool:
         """Leave a key out for a while if it caused an error; return whether it did."""
-        now = self._clock.now()
         match error.status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:
                 seconds = _WRONG_KEY_SECONDS
             case HTTPStatus.TOO_MANY_REQUESTS:
-                seconds = wait_asked_for(error.headers, error.body, now)
-                seconds = seconds or _RATE_LIMITED_SECONDS
+                wait = wait_asked_for(error.headers, error.body, self._clock.now())
+                seconds = wait or _RATE_LIMITED_SECONDS
             case _:
                 return False
-        if len(self._keys) > 1:
-            _log.warning("key_left_out", number=key.number, status=error.status, seconds=seconds)
-            key.free_at = self._clock.monotonic() + seconds
+        if len(self._turns) > 1:
+            number = [*self._connections].index(key) + 1
+            _log.warning("key_left_out", number=number, status=error.status, seconds=seconds)
+            self._free_at[key] = self._clock.monotonic() + seconds
         return True
 
     def _read_changed_file(self) -> None:
         if self._file is None or not self._file.has_changed():
             return
-        known = {key.value: key for key in self._keys}
-        values = list(dict.fromkeys([*self._fixed, *self._file.secrets]))
-        new = [value for value in values if value not in known]
-        mask_from_now_on(value for value in new if value is not None)
-        self._retired += [key for value, key in known.items() if value not in values]
-        self._keys = [
-            known.get(value)
-            or _Key(value, self._connect(None if value is None else SecretStr(value)), number)
-            for number, value in enumerate(values, start=1)
-        ]
-        self._next = 0
-        _log.info("keys_read_again", keys=len(values), new=len(new))
+        keys = list(dict.fromkeys([*self._fixed, *self._file.secrets]))
+        new = [key for key in keys if key not in self._connections]
+        mask_from_now_on(new)
+        self._use(keys)
+        _log.info("keys_read_again", keys=len(keys), new=len(new))

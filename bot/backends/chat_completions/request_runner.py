@@ -18,7 +18,6 @@ from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from http import HTTPStatus
-from typing import TypeAlias
 
 import msgspec
 import structlog
@@ -65,14 +64,6 @@ _PAUSED_NOTICE = translatable(
 _INTERRUPTED_NOTICE = translatable(
     "The model stopped in the middle of its answer. Please try again."
 )
-Post: TypeAlias = Callable[
-    [str, Mapping[str, object], float, Mapping[str, str] | None], Awaitable[HttpResponse]
-]
-"""Sends a request (path, body, deadline, headers); returns the response with its body unread.
-
-Raises `HttpStatusError` for an error response, `ConnectionFailed` where there is none, and
-`TimeoutError` where there was none before the deadline, in the event loop's time.
-"""
 
 
 class Timeouts:
@@ -89,7 +80,6 @@ class Timeouts:
         self._endpoint = endpoint
         self._deadline = deadline
         self._time = time
-        self._start = self._until = 0.0  # of the newest wait; a pause is before its start
         self._left = settings.first_token_seconds
         # A slow self-hosted model thinks longer, too.
         self._reasoning_seconds = max(REASONING_SECONDS, settings.first_token_seconds)
@@ -111,37 +101,35 @@ class Timeouts:
             self._finished = True
             self._left = _AFTER_FINISH_SECONDS
 
-    def begin(self, pause_seconds: float = 0.0) -> float:
-        """Start timing a wait after a pause; return the time at which it must raise TimeoutError.
-
-        Call `end` after it in any case. Raises `RequestFailed` where the time is up already.
-        """
-        self._start = start = self._time() + pause_seconds
+    @contextmanager
+    def wait(self, pause_seconds: float = 0.0) -> Iterator[float]:
+        """Time a wait after a pause; yields its end, and raises `RequestFailed` behind it."""
+        start = self._time() + pause_seconds
         if start > self._deadline:
             raise self._expired(start)
         until = min(start + self._left, self._deadline)
         if self._reasoning_left is not None:
             until = min(until, start + self._reasoning_left)
-        self._until = until
-        return until
+        try:
+            yield until
+        except TimeoutError:
+            now = self._time()
+            if now - until > STOOD_STILL_SECONDS:
+                raise errors.timed_out_while_suspended(self._endpoint) from None
+            raise self._expired(now) from None
+        finally:
+            self._count_wait(start, until)
 
-    def expired(self) -> RequestFailed:
-        """Return the error for a wait that raised TimeoutError; call it before `end`."""
+    def _count_wait(self, start: float, until: float) -> None:
         now = self._time()
-        if now - self._until > STOOD_STILL_SECONDS:
-            return errors.timed_out_while_suspended(self._endpoint)
-        return self._expired(now)
-
-    def end(self) -> None:
-        now = self._time()
-        late = now - self._until
+        late = now - until
         if late > STOOD_STILL_SECONDS:  # this process stood still, so it does not count
             self._deadline += late
             now -= late
-        if now > self._start:
-            self._left -= now - self._start
+        if now > start:
+            self._left -= now - start
             if self._reasoning_left is not None:
-                self._reasoning_left -= now - self._start
+                self._reasoning_left -= now - start
 
     def _expired(self, now: float) -> RequestFailed:
         settings = self._settings
@@ -198,7 +186,7 @@ class ChatRequestRunner:
         self,
         settings: ProviderSettings,
         endpoint: Endpoint,
-        post: Post,
+        post: Callable[..., Awaitable[HttpResponse]],
         new_parser: Callable[[ResponseContext], StreamParser],
         *,
         max_retries: int = retries.MAX_RETRIES,
@@ -423,13 +411,8 @@ class ChatRequestRunner:
         pause: float,
     ) -> bytes:
         try:
-            until = timeouts.begin(pause)
-            try:
+            with timeouts.wait(pause) as until:
                 return await response.read(until, pause)
-            except TimeoutError:
-                raise timeouts.expired() from None
-            finally:
-                timeouts.end()
         except (RequestFailed, ConnectionFailed) as error:
             if parser.reason is not None:
                 return b""  # the answer is complete, only its usage is missing
@@ -438,17 +421,9 @@ class ChatRequestRunner:
             raise errors.interrupted(self._endpoint, str(error)) from error
 
     async def _post(self, request: ChatRequest, timeouts: Timeouts) -> HttpResponse:
-        until = timeouts.begin()
-        try:
+        failures = translated_failures(self._endpoint, request.model, request.parameters)
+        with timeouts.wait() as until, failures:
             return await self._send(request.path, request.body, until, request.headers)
-        except HttpStatusError as error:
-            raise self._translate(error, request.model, request.parameters) from None
-        except ConnectionFailed as error:
-            raise errors.unreachable(self._endpoint, str(error)) from error
-        except TimeoutError:
-            raise timeouts.expired() from None
-        finally:
-            timeouts.end()
 
     async def check(
         self,
@@ -478,18 +453,18 @@ class ChatRequestRunner:
             async with asyncio.timeout(_CHECK_SECONDS):
                 return await list_models
         except HttpStatusError as error:
-            # Not every service lists its models, but every one reports a wrong key.
-            if error.status in _NO_MODEL_LIST and not is_web_page(error.body):
-                return None
-            if is_web_page(error.body) and error.status == HTTPStatus.NOT_FOUND:
+            is_page = is_web_page(error.body)
+            if is_page and error.status == HTTPStatus.NOT_FOUND:
                 raise self._no_api(f"a web page ({error.status})") from error
-            failed = self._translate(error, model)
-            raise BackendUnavailable(str(failed), failed.notice) from failed
+            # Not every service lists its models, but every one reports a wrong key.
+            if error.status in _NO_MODEL_LIST and not is_page:
+                return None
+            failed = translate(self._endpoint, model, error)
         except NoModelList as error:
             raise self._no_api(str(error)) from error
         except (ConnectionFailed, TimeoutError) as error:
             failed = errors.unreachable(self._endpoint, str(error) or type(error).__name__)
-            raise BackendUnavailable(str(failed)) from error
+        raise BackendUnavailable(str(failed), failed.notice) from failed
 
     def _no_api(self, what: str) -> BackendUnavailable:
         return BackendUnavailable(
@@ -498,18 +473,13 @@ class ChatRequestRunner:
             " most APIs end in /v1"
         )
 
-    def _translate(
-        self, error: HttpStatusError, model: str, parameters: Collection[str] = ()
-    ) -> RequestFailed:
-        return errors.translate_status(
-            self._endpoint,
-            model,
-            error.status,
-            error.headers,
-            error.body,
-            self._clock.now(),
-            parameters,
-        )
+
+def translate(
+    endpoint: Endpoint, model: str, error: HttpStatusError, parameters: Collection[str] = ()
+) -> RequestFailed:
+    return errors.translate_status(
+        *(endpoint, model, error.status, error.headers, error.body, time.time(), parameters)
+    )
 
 
 def _interrupted(error: RequestFailed) -> BackendInterrupted:
@@ -551,12 +521,9 @@ def _suggest(model: str, listed: Sequence[str]) -> str:
     if not listed:
         return "it lists none"
     names = {one.lower(): one for one in listed}
-    short = {one.rpartition("/")[2].partition(":")[0]: one for one in names}
-    wanted = model.lower()
-    near = get_close_matches(wanted, [*names, *short], n=1, cutoff=_MIN_SIMILARITY)
+    near = get_close_matches(model.lower(), names, n=1, cutoff=_MIN_SIMILARITY)
     has = f"t has {', '.join(listed[:_MAX_NAMED_MODELS])}"
-    nearest = [names[short.get(one, one)] for one in near]
-    return f"did you mean {nearest[0]!r}? I{has}" if nearest else f"i{has}"
+    return f"did you mean {names[near[0]]!r}? I{has}" if near else f"i{has}"
 
 
 def read_model_list(body: bytes) -> Sequence[str]:
@@ -582,16 +549,16 @@ def is_web_page(body: bytes) -> bool:
 
 
 @contextmanager
-def translated_failures(endpoint: Endpoint, model: str) -> Iterator[None]:
-    """Raise `RequestFailed` for failures of a request other than chat; timeouts pass through."""
+def translated_failures(
+    endpoint: Endpoint, model: str, parameters: Collection[str] = ()
+) -> Iterator[None]:
+    """Raise `RequestFailed` for failures of a request; timeouts pass through."""
     try:
         yield
     except HttpStatusError as error:
-        raise errors.translate_status(
-            endpoint, model, error.status, error.headers, error.body, time.time()
-        ) from None
+        raise translate(endpoint, model, error, parameters) from None
     except ConnectionFailed as error:
-        raise errors.unreachable(endpoint, str(error)) from None
+        raise errors.unreachable(endpoint, str(error)) from error
 
 
 async def request_again_if_idle(
@@ -602,11 +569,7 @@ async def request_again_if_idle(
     deadline: float,
     headers: Mapping[str, str] | None = None,
 ) -> HttpResponse:
-    """Send a request, and once more if a kept-alive connection had ended; raises as `request` does.
-
-    Some servers (llama.cpp's) announce keep-alive and close the connection nevertheless. That needs
-    no backoff, only another connection.
-    """
+    """Send a request, and once more if a kept-alive connection had ended, as llama.cpp's do."""
     try:
         return await client.request(method, path, body, deadline, headers=headers)
     except ConnectionFailed as error:

@@ -251,15 +251,6 @@ def test_user_becomes_metadata_and_null_removes_a_parameter() -> None:
         ({"thinking": {"type": "enabled"}}, "the parameter 'thinking' must be "),
         ({"thinking": {"type": "enabled", "budget_tokens": 9}}, "with at least 1024 tokens, not "),
         ({"reasoning_effort": "huge"}, "must be one of none, minimal, low, "),
-        (
-            {"reasoning_effort": "low", "thinking": {"type": "adaptive"}},
-            "'thinking' and 'reasoning_effort' mean the same",
-        ),
-        (
-            {"reasoning_effort": "low", "temperature": 0.5},
-            "the parameters 'temperature' and 'reasoning_effort' exclude each other",
-        ),
-        ({"user": "a", "metadata": {}}, "'user' and 'metadata' mean the same"),
     ],
 )
 async def test_parameter_that_the_api_does_not_have_is_rejected_by_name(

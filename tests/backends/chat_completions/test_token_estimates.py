@@ -1,6 +1,7 @@
 """What a prompt costs at a service: OpenAI's rule where it holds, else what the service told."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -55,32 +56,24 @@ async def test_implausible_usage_changes_the_estimate_little(told: int) -> None:
     assert RAW * 0.5 <= await counts.count(LONG, "m") <= RAW * 4
 
 
-async def test_prompts_with_tools_are_not_learned_from() -> None:
+TOOLS = (ToolSpec("dice", "Roll dice.", {}),)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tools": TOOLS},
+        {"tool_exchanges": (ToolExchange("", (), ()),)},
+        {"messages": (Message("user", "hi"),)},
+        {"messages": LONG.messages * 33},
+    ],
+    ids=["tools", "exchanges", "short", "long"],
+)
+async def test_prompts_that_tell_little_are_not_learned_from(changed: dict[str, Any]) -> None:
     counts = PromptTokenEstimator()
     before = await counts.count(LONG, "m")
-    tools = (ToolSpec("dice", "Roll dice.", {}),)
-    exchanges = (ToolExchange("", (), ()),)
-    counts.learn(replace(LONG, tools=tools), "m", RAW * 3)
-    counts.learn(replace(LONG, tool_exchanges=exchanges), "m", RAW * 3)
+    counts.learn(replace(LONG, **changed), "m", RAW * 100)
     assert await counts.count(LONG, "m") == before
-
-
-async def test_short_prompts_are_not_learned_from() -> None:
-    counts = PromptTokenEstimator()
-    before = await counts.count(LONG, "m")
-    counts.learn(replace(LONG, messages=(Message("user", "hi"),)), "m", 500)
-    assert await counts.count(LONG, "m") == before
-
-
-async def test_long_prompts_are_learned_from_now_and_then() -> None:
-    counts = PromptTokenEstimator()
-    long = replace(LONG, messages=LONG.messages * 100)
-    before = await counts.count(long, "m")
-    for _ in range(3):
-        counts.learn(long, "m", before * 2)
-        assert await counts.count(long, "m") == before
-    counts.learn(long, "m", before * 2)
-    assert await counts.count(long, "m") >= before * 2
 
 
 async def test_estimates_are_kept_per_model() -> None:
