@@ -1,8 +1,7 @@
 """The chat templates of LMDeploy 0.6.4 and the five of its document (lmdeploy.toml)."""
 
-import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from bot.templates.role_template import (
     UnsupportedCapability,
     message_text,
 )
-
-Tools = Sequence[Mapping[str, Any]]
 
 
 class InternLMChat7B(RoleTemplate):
@@ -46,7 +43,7 @@ class DropLastCharacterTemplate(RoleTemplate):
 
     @override
     def messages2prompt(
-        self, messages: str | Sequence[Message], sequence_start: bool = True, **options: Any
+        self, messages: str | Sequence[Message], sequence_start: bool = True
     ) -> str:
         return (super().messages2prompt(messages, sequence_start) or "")[:-1]
 
@@ -62,9 +59,7 @@ class StartTokenTemplate(RoleTemplate):
         return (self.start if sequence_start else "") + super().get_prompt(prompt, sequence_start)
 
     @override
-    def _conversation(
-        self, messages: Sequence[Message], sequence_start: bool, **options: Any
-    ) -> str:
+    def _conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
         start = self.start if sequence_start or self.starts_conversations else ""
         return start + super()._conversation(messages, sequence_start)
 
@@ -88,9 +83,7 @@ class ChatGLM2(BaseTemplate):
         return self._round(self.count, prompt)
 
     @override
-    def _conversation(
-        self, messages: Sequence[Message], sequence_start: bool, **options: Any
-    ) -> str:
+    def _conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
         blocks, rounds = [], 0
         for message in messages:
             if message["role"] == "user":
@@ -133,36 +126,25 @@ class CodeLlama(RoleTemplate):
 
 
 class Llama31(StartTokenTemplate):
-    """Llama 3.1: dates in the default system text, tools, and turns that continue after a call."""
+    """Llama 3.1: dates in the default system text, and turns that continue after a call."""
 
     knowledge: str
-    tools: str
+    tools: str  # as in LMDeploy; nothing is offered with these templates
     eotools: str
     ipython: str
     eoi: str
 
     @override
-    def _conversation(
-        self,
-        messages: Sequence[Message],
-        sequence_start: bool,
-        *,
-        tools: Tools | None = None,
-        **options: Any,
-    ) -> str:
-        tool_list = "" if tools is None else f"{self.tools}{_describe_tools(tools)}{self.eotools}"
+    def _conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
         blocks = [self.start if sequence_start else ""]
         has_system = bool(messages) and messages[0]["role"] == "system"
         if sequence_start and messages and not has_system and self.meta_instruction is not None:
-            blocks.append(
-                f"{self.system}{self.knowledge}{tool_list}{self.meta_instruction}{self.eosys}"
-            )
+            blocks.append(f"{self.system}{self.knowledge}{self.meta_instruction}{self.eosys}")
         for message in messages:
             role, text = message["role"], message_text(message)
             prefix, suffix = self._around(role)
             calls_tool = role == "assistant" and ("<|python_tag|>" in text or "</function>" in text)
-            blocks += [prefix, tool_list if role == "system" else "", text]
-            blocks.append("<|eom_id|>" if calls_tool else suffix)
+            blocks.append(f"{prefix}{text}{'<|eom_id|>' if calls_tool else suffix}")
         return self._with_assistant_prefix("".join(blocks), messages)
 
     @override
@@ -171,54 +153,13 @@ class Llama31(StartTokenTemplate):
         return {**super()._texts(), "ipython": result, "tool": result}
 
 
-def _describe_tools(tools: Tools) -> str:
-    return "".join(
-        f"Use the function '{tool['name']}' to: {tool['description']}\n{_json(tool)}\n\n"
-        for tool in tools
-    )
-
-
 class InternLM2(RoleTemplate):
-    """InternLM2: plugins, an interpreter, and the `environment` role for their results."""
+    """InternLM2, with the `environment` role for results of tools."""
 
     environment: str = "<|im_start|>environment\n"
     eoenv: str = "<|im_end|>\n"
     plugin: str = "<|plugin|>"
     interpreter: str = "<|interpreter|>"
-
-    @override
-    def _conversation(
-        self,
-        messages: Sequence[Message],
-        sequence_start: bool,
-        *,
-        tools: Tools | None = None,
-        **options: Any,
-    ) -> str:
-        has_system = bool(messages) and messages[0]["role"] == "system"
-        rendered = [self._render_message(message) for message in messages]
-        if tools:
-            plugin_list = {"role": "system", "name": "plugin", "content": _json(tools)}
-            rendered.insert(int(has_system), self._render_message(plugin_list))
-        if sequence_start and messages and not has_system:
-            rendered.insert(0, self._default_system_text())
-        return self._with_assistant_prefix("".join(rendered), messages)
-
-    def _render_message(self, message: Message) -> str:
-        role, text = message["role"], message_text(message)
-        prefix, suffix = self._around(role)
-        if role == "assistant":
-            calls = message.get("tool_calls") or ()
-            text += "".join(self._render_call(call["function"]) for call in calls)
-        words = {"plugin": self.plugin, "interpreter": self.interpreter}
-        if named := words.get(message.get("name", "")):
-            prefix = f"{prefix.strip()} name={named}\n"
-        return f"{prefix}{text}{suffix}"
-
-    def _render_call(self, function: Mapping[str, Any]) -> str:
-        arguments = _arguments(function.get("parameters", function.get("arguments", "")))
-        call = {"name": function.get("name", ""), "parameters": arguments}
-        return f"<|action_start|><|plugin|>\n{_json(call)}<|action_end|>"
 
     @override
     def _texts(self) -> dict[str, tuple[str, str]]:
@@ -227,30 +168,17 @@ class InternLM2(RoleTemplate):
 
 
 class Qwen25(RoleTemplate):
-    """Qwen2.5: tools; a system text only at the start of a sequence; all answers are closed."""
+    """Qwen2.5: a system text only at the start of a sequence; all answers are closed."""
 
     tools: str
     eotools: str
 
     @override
-    def _conversation(
-        self,
-        messages: Sequence[Message],
-        sequence_start: bool,
-        *,
-        tools: Tools | None = None,
-        **options: Any,
-    ) -> str:
-        blocks = []
+    def _conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
         has_system = bool(messages) and messages[0]["role"] == "system"
         system = message_text(messages[0]) if has_system else self.meta_instruction
-        if tools is not None:
-            offered = "".join(
-                f'{self.separator}{{"type": "function", "function": {_json(tool)}}}'
-                for tool in tools
-            )
-            blocks.append(f"{self.system}{system}{self.tools}{offered}{self.eotools}{self.eosys}")
-        elif self.meta_instruction is not None and sequence_start:
+        blocks = []
+        if self.meta_instruction is not None and sequence_start:
             blocks.append(f"{self.system}{system}{self.eosys}")
         rest = messages[1:] if has_system else messages
         blocks += [
@@ -263,8 +191,6 @@ class Qwen25(RoleTemplate):
         self, message: Message, before: Sequence[Message], after: Sequence[Message]
     ) -> str:
         match message["role"]:
-            case "assistant" if message.get("tool_calls") is not None:
-                return self._render_calls(message)
             case "system" | "user" | "assistant" as role:
                 return f"{self._around(role)[0]}{message_text(message)}{self.eosys}"
             case "tool":
@@ -274,25 +200,6 @@ class Qwen25(RoleTemplate):
                 return f"{opening}{result}{self.separator}</tool_response>{closing}"
             case _:
                 return ""
-
-    def _render_calls(self, message: Message) -> str:
-        lines = ["<|im_start|>assistant"]
-        if message.get("content") is not None:
-            lines.append(message_text(message))
-        for call in message["tool_calls"]:
-            function = call.get("function", call)
-            arguments = _json(_arguments(function["arguments"]))
-            called = f'{{"name": "{function["name"]}", "arguments": {arguments}}}'
-            lines += ["<tool_call>", called, "</tool_call>"]
-        return self.separator.join(lines) + self.eosys
-
-
-def _arguments(given: Any) -> Any:
-    return json.loads(given) if isinstance(given, str) else given
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _register_all() -> None:

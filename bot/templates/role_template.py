@@ -122,16 +122,14 @@ class BaseTemplate:
         return prompt
 
     def messages2prompt(
-        self, messages: str | Sequence[Message], sequence_start: bool = True, **options: Any
+        self, messages: str | Sequence[Message], sequence_start: bool = True
     ) -> str | None:
         """Return a conversation's prompt, None for base models; raises `UnknownRole`."""
         if isinstance(messages, str):
             return self.get_prompt(messages, sequence_start)
-        return self._conversation(messages, sequence_start, **options)
+        return self._conversation(messages, sequence_start)
 
-    def _conversation(
-        self, messages: Sequence[Message], sequence_start: bool, **options: Any
-    ) -> str | None:
+    def _conversation(self, messages: Sequence[Message], sequence_start: bool) -> str | None:
         return None
 
 
@@ -197,9 +195,7 @@ class RoleTemplate(BaseTemplate):
         return f"{opening}{self.user}{prompt}{self.eoh}{self.assistant}"
 
     @override
-    def _conversation(
-        self, messages: Sequence[Message], sequence_start: bool, **options: Any
-    ) -> str:
+    def _conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
         blocks = []
         if sequence_start and messages and messages[0]["role"] != "system":
             blocks.append(self._default_system_text())

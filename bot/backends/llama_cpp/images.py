@@ -1,7 +1,6 @@
 """Images for local models: projector files, and prompts with images."""
 
 import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,6 @@ _TEMPLATE_NOTICE = translatable(
     "This preset's template cannot be used; the bot's operator has to fix it."
 )
 _MAX_QUOTED_CHARS = 40
-_SIGNATURE_CHARS = 16  # of base64
 # PNG, JPEG, GIF, BMP: what llama.cpp decodes. It would try anything else as audio or video.
 _IMAGE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM")
 
@@ -65,22 +63,17 @@ def count_image_tokens(prompt: Prompt) -> int:
 
 def _encode(image: Image) -> str:
     kind, _, data = image.url.partition(";base64,")
-    quoted = f"the image {image.url[:_MAX_QUOTED_CHARS]!r}"
-    if not kind.startswith("data:image/") or not _is_base64(data):
-        what = f"{quoted} is no `data:image/...;base64,` URI; write it into the preset as one"
-        raise BackendUnavailable(what, _INVALID_IMAGE_NOTICE)
-    if not base64.b64decode(data[:_SIGNATURE_CHARS]).startswith(_IMAGE_SIGNATURES):
-        what = f"{quoted} is no PNG, JPEG, GIF or BMP; convert it for a model on this machine"
-        raise BackendUnavailable(what, _INVALID_IMAGE_NOTICE)
-    return data
-
-
-def _is_base64(data: str) -> bool:
     try:
-        base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        return False
-    return True
+        decoded = base64.b64decode(data, validate=True)
+    except ValueError:
+        decoded = b""
+    if not kind.startswith("data:image/") or not decoded.startswith(_IMAGE_SIGNATURES):
+        raise BackendUnavailable(
+            f"the image {image.url[:_MAX_QUOTED_CHARS]!r} is no `data:image/...;base64,` URI of a"
+            " PNG, JPEG, GIF or BMP; write it into the preset as one",
+            _INVALID_IMAGE_NOTICE,
+        )
+    return data
 
 
 def _with_placeholders(message: Message) -> str:

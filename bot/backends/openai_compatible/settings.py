@@ -69,8 +69,6 @@ class OpenAISettings(HttpProviderSettings):
 
     @override
     def completed(self, provider: str) -> Self:
-        if provider == azure.PROVIDER:
-            _require_azure_settings(self)
         base_url = well_known_address(self, provider, WELL_KNOWN, KEYLESS)
         if self.keys and self.basic_auth is not None:
             prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
@@ -79,26 +77,18 @@ class OpenAISettings(HttpProviderSettings):
                 f" remove {prefix}API_KEY or the password in {prefix}BASE_URL"
             )
         service = known_service(provider, base_url)
-        names, context, sees = self.message_names, self.context_tokens, self.sees
+        found: dict[str, object] = {"message_names": False, "sees": "text"}
         if service is not None:
-            names = service.quirks.has_names if names is None else names
-            context = service.context_tokens if context is None else context
-            sees = sees or ("images" if service.sees_images else "text")
-        is_near = provider in KEYLESS or is_near_address(base_url)
-        patience = _NEAR_SECONDS if is_near else {}
-        # Self-hosted models cost nothing by the token.
-        prices = self.prices or ({"*": FREE} if provider in KEYLESS else {})
-        found = {
-            "prices": prices,
-            "base_url": base_url,
-            "message_names": bool(names),
-            "context_tokens": context,
-            "sees": sees or "text",
-            "session_header": self._session_header(service),
-        }
-        found |= {
-            name: each for name, each in patience.items() if name not in self.model_fields_set
-        }
+            found["message_names"] = service.quirks.has_names
+            found["context_tokens"] = service.context_tokens
+            found["sees"] = "images" if service.sees_images else "text"
+        if provider in KEYLESS:
+            found["prices"] = {"*": FREE}  # self-hosted models cost nothing by the token
+        if provider in KEYLESS or is_near_address(base_url):
+            found |= _NEAR_SECONDS
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        found |= {name: each for name, each in given.items() if each is not None}
+        found |= {"base_url": base_url, "session_header": self._session_header(service)}
         completed = self.model_copy(update=found)
         if azure.is_azure(provider, base_url):
             address, version, deployment = azure.read_azure_address(base_url, self.api_version)
@@ -112,17 +102,6 @@ class OpenAISettings(HttpProviderSettings):
             is_public = service is not None and not service.is_own_server
             return None if is_public else _SESSION_HEADER
         return self.session_header.strip("-") or None
-
-
-def _require_azure_settings(settings: OpenAISettings) -> None:
-    prefix = f"TROUPE_PROVIDERS__{azure.PROVIDER.upper()}__"
-    if settings.base_url is None:
-        raise ValueError(
-            f"provider {azure.PROVIDER!r} has no endpoint; set {prefix}BASE_URL to that of the"
-            " resource, such as https://NAME.openai.azure.com"
-        )
-    if not settings.keys and not settings.stored_keys:
-        raise ValueError(f"provider {azure.PROVIDER!r} has no key; set {prefix}API_KEY")
 
 
 SPEC = BackendSpec(

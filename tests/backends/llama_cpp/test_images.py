@@ -36,22 +36,23 @@ def test_formats_of_llama_cpp_are_accepted(kind: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "why"),
+    "image",
     [
-        (Image("https://x/y.png"), "is no `data:image/...;base64,` URI"),
-        (Image("data:image/png;base64,%%%"), "is no `data:image/...;base64,` URI"),
-        (Image("data:image/png;base64,é"), "is no `data:image/...;base64,` URI"),
-        (Image("data:video/mp4;base64,AAAA"), "is no `data:image/...;base64,` URI"),
-        (Image("data:image/png;base64,"), "is no PNG, JPEG, GIF or BMP"),
-        (as_image(b"\x00\x00\x00\x18ftypmp42"), "is no PNG, JPEG, GIF or BMP"),
-        (as_image(b"<svg/>", "svg+xml"), "is no PNG, JPEG, GIF or BMP"),
+        Image("https://x/y.png"),
+        Image("data:image/png;base64,%%%"),
+        Image("data:image/png;base64,é"),
+        Image("data:video/mp4;base64,iVBORw0KGgo="),
+        Image("data:image/png;base64,"),
+        as_image(b"\x00\x00\x00\x18ftypmp42"),
+        as_image(b"<svg/>", "svg+xml"),
     ],
 )
-def test_links_and_other_formats_are_refused(image: Image, why: str) -> None:
+def test_links_and_other_formats_are_refused(image: Image) -> None:
+    why = r"is no `data:image/\.\.\.;base64,` URI of a PNG, JPEG, GIF or BMP"
     with pytest.raises(BackendUnavailable, match=why) as said:
         encode_images(of(shown("a", image)), "m", has_vision=True)
 
-    assert len(str(said.value)) < 160
+    assert len(str(said.value)) < 200
 
 
 def test_model_without_a_projector_names_the_remedy() -> None:

@@ -112,18 +112,10 @@ async def test_chunks_of_the_content_filter_are_no_part_of_the_answer() -> None:
     assert (stopped.text, stopped.finish.reason) == ("Hel", "content_filter")
 
 
-@pytest.mark.parametrize(
-    ("part", "value", "problem"),
-    [
-        ("API_KEY", "k", "has no endpoint; set TROUPE_PROVIDERS__AZURE_OPENAI__BASE_URL"),
-        ("BASE_URL", "https://me.openai.azure.com", "set TROUPE_PROVIDERS__AZURE_OPENAI__API_KEY"),
-    ],
-)
-def test_missing_settings_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, value: str, problem: str
-) -> None:
+def test_missing_address_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = "has no address; set TROUPE_PROVIDERS__AZURE_OPENAI__BASE_URL"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(f"TROUPE_PROVIDERS__AZURE_OPENAI__{part}", value)
+    monkeypatch.setenv("TROUPE_PROVIDERS__AZURE_OPENAI__API_KEY", "k")
     with pytest.raises(SettingsError, match=problem):
         read_settings()
     result = CliRunner().invoke(app, ["check"])

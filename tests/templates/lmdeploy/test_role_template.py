@@ -54,31 +54,10 @@ def test_unsupported_capability_is_an_assertion_error() -> None:
         template.get_prompt("Hi")
 
 
-def test_internlm2_renders_tools_and_calls_without_changing_the_messages() -> None:
-    call = {"function": {"name": "now", "arguments": '{"zone": "UTC"}'}}
-    messages = [
-        {"role": "system", "content": "Sys"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "12:00"},
-    ]
-
-    prompt = get("internlm2")().messages2prompt(messages, tools=[{"name": "now"}])
-
-    assert prompt == (
-        "<|im_start|>system\nSys<|im_end|>\n"
-        '<|im_start|>system name=<|plugin|>\n[{"name": "now"}]<|im_end|>\n'
-        "<|im_start|>assistant\n<|action_start|><|plugin|>\n"
-        '{"name": "now", "parameters": {"zone": "UTC"}}<|action_end|><|im_end|>\n'
-        "<|im_start|>environment\n12:00<|im_end|>\n<|im_start|>assistant\n"
-    )
-    assert len(messages) == 3
-    assert call == {"function": {"name": "now", "arguments": '{"zone": "UTC"}'}}
-
-
 def test_qwen25_groups_tool_results_in_one_turn() -> None:
     messages = [
         {"role": "user", "content": "?"},
-        {"role": "assistant", "content": None, "tool_calls": [{"name": "f", "arguments": {}}]},
+        {"role": "assistant", "content": "Let me see."},
         {"role": "tool", "content": "1"},
         {"role": "tool", "content": "2"},
     ]
@@ -87,8 +66,7 @@ def test_qwen25_groups_tool_results_in_one_turn() -> None:
 
     assert prompt == (
         "<|im_start|>user\n?<|im_end|>\n"
-        '<|im_start|>assistant\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
-        "<|im_end|>\n"
+        "<|im_start|>assistant\nLet me see.<|im_end|>\n"
         "<|im_start|>user\n<tool_response>\n1\n</tool_response>"
         "\n<tool_response>\n2\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
