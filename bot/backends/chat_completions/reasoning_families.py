@@ -1,120 +1,34 @@
-"""How model families tag their reasoning: one table, which unknown models are read by as well.
+"""The tags by which model families mark their reasoning (reasoning_families.toml)."""
 
-Sources: the families' chat templates and model cards, and the reasoning parsers of llama.cpp, vLLM,
-SGLang and Open WebUI.
-"""
-
+import tomllib
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import lru_cache
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import regex
 
 from bot.value_class import value_class
 
-_WORD = (
-    r"(?:think(?:ing)?|thoughts?|reason(?:ing)?|reflections?|scratchpad"
-    r"|(?:inner|internal)[_-]monologue)"
-)
-_NAME = rf"(?:\w[\w.|-]{{0,24}}[_:|-])?{_WORD}(?:[:_-][\w.:-]{{0,24}})?"
-CALLEE: Final = "to=functions."
-"""In a tag of gpt-oss: a tool call follows."""
-_ASSISTANT = r"(?:<\|start\|>\s?assistant)?"
-
 
 @value_class
 class _Family:
-    """The reasoning tags of one family or more, as patterns; case does not matter."""
+    """One row of the table; see there."""
 
     start: str
     end: str
-    """May name groups of `start` in braces."""
-    tokens: tuple[str, ...] = ()
-    """Control tokens that the tags consist of, the one that ends reasoning last."""
-    identified_by: tuple[str, ...] = ()
-    """The tokens that no other family has together; by default all."""
+    tokens: Sequence[str] = ()
+    identified_by: Sequence[str] = ()
     is_wording: bool = False
-    """Ordinary answers may begin so: it is reasoning only if the end follows."""
     is_markup: bool = False
-    """People write about it: within a line it is reasoning only if the end follows."""
 
 
-def _literal(start: str, end: str, *tokens: str) -> _Family:
-    return _Family(regex.escape(start), regex.escape(end), tokens or (start, end))
-
-
-_FAMILIES = (
-    # <think>: DeepSeek, Qwen, GLM, Kimi K2, MiniMax, Nemotron, Phi, SmolLM. <thought>: EXAONE Deep,
-    # Marco-o1. <seed:think>, <mm:think>, <longcat_think>, <ifm|think_fast>, <think:…> of Hunyuan.
-    _Family(rf"<(?P<name>{_NAME})(?:\s[^<>]{{0,200}})?>", "</{name}>", is_markup=True),
-    _Family(r'<details type="reasoning"[^<>]{0,200}>', "</details>", is_markup=True),  # Open WebUI
-    # <|begin_of_thought|>: OpenThoughts. <|START_THINKING|>: Command. <|thought_start|>: MiniCPM.
-    # <|think:start|>: Solar Open 2. <|plamo:begin_think:plamo|>.
-    _Family(
-        rf"<\|(?=[\w:]*{_WORD})(?P<before>[\w:]*?)(?:begin|start)(?P<after>[\w:]*)\|>",
-        r"<\|{before}end{after}\|>",
-    ),
-    _literal("[THINK]", "[/THINK]"),  # Magistral
-    _literal("◁think▷", "◁/think▷"),  # Kimi-VL
-    _literal("[unused16]", "[unused17]"),  # Pangu
-    _Family(  # Gemma 4
-        r"<\|channel>(?:thought|analysis|commentary)",
-        r"<channel\|>",
-        ("<|channel>", "<channel|>"),
-    ),
-    _literal("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
-    _literal(  # Kimi K3
-        *("<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|open|>", "<|close|>", "<|sep|>")
-    ),
-    _literal("<|content_thinking|>", "<|end_message|>"),  # Inkling
-    _Family(  # Solar Open
-        rf"<\|(?P<name>{_WORD})\|>",
-        r"<\|(?:/|end_|end_of_){name}\|>|<\|end\|>",
-        ("<|begin|>", "<|content|>", "<|think|>", "<|end|>"),
-        ("<|think|>", "<|content|>"),
-    ),
-    _Family(  # gpt-oss; to=self: Muse
-        rf"{_ASSISTANT}(?:(?:\s?{CALLEE}[^<>]{{0,80}})?<\|channel\|>"
-        r"(?:analysis|commentary)[^<>]{0,100}"
-        r"(?:<\|constrain\|>[^<>]{0,100})?|\s?to=self)<\|message\|>",
-        r"<\|(?:end|call|eom)\|>|(?=<\|start\|>)|(?=<\|channel\|>)",
-        ("<|start|>", "<|channel|>", "<|message|>", "<|end|>"),
-        ("<|channel|>", "<|message|>"),
-    ),
-    # gpt-oss by a server that removes control tokens
-    _Family(
-        r"(?-i:(?:assistant)?analysis(?=[\p{L}\"“']))", "(?-i:assistantfinal)", is_wording=True
-    ),
-    _Family(  # Granite
-        r"Here(?:'s| is) my thought process:", r"Here(?:'s| is) my response:", is_wording=True
-    ),
-    _Family(  # Apriel
-        "Here are my reasoning steps:", r"\[BEGIN FINAL RESPONSE\]", is_wording=True
-    ),
-)
-# End tags of reasoning whose start tag stands in the prompt, or was removed.
-_LONE_END = (
-    rf"</{_NAME}>|<\|(?=[\w:]*{_WORD})[\w:]*?end[\w:]*\|>|\[/THINK\]|◁/think▷|\[unused17\]"
-    r"|<channel\|>|<\|inner_suffix\|>|<\|close\|>think<\|sep\|>|<\|open\|>response<\|sep\|>"
-    r"|<\|START_(?:RESPONSE|TEXT)\|>|<\|content_text\|>|\[BEGIN FINAL RESPONSE\]"
-    rf"|(?:<\|(?:end|eom)\|>)?{_ASSISTANT}(?:<\|channel\|>final[^<>]{{0,100}}|\s?to=user)"
-    r"<\|message\|>"
-)
-# Around an answer, and no part of it.
-_MARKER = (
-    r"<\|(?:begin|end)_of_(?:box|solution)\|>|<\|END_(?:RESPONSE|TEXT)\|>"
-    r"|\[END FINAL RESPONSE\]|<\|close\|>(?:response|message)<\|sep\|>"
-    r"|<\|(?:start|begin)\|>\s?assistant"
-    r"|<\|(?:return|end|eom|content|message_model|end_message|content_model_end_sampling)\|>"
-)
-# End-of-turn tokens that misconfigured servers leave in the text.
-_TURN_END = (
-    r"(?:(?:<\|(?:im_end|eot_id|eot|end_of_text|endoftext|end_of_turn_token)\|>"
-    r"|<end_of_turn>|<turn\|>|</s>|<｜end▁of▁sentence｜>|\[e~\[)\s*)+"
-)
-_WRAPPER = r"<(?P<name>answer|output|response|solution|conclusion|final(?:[_-]answer)?)>"
+_CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+CALLEE: Final[str] = _CATALOG["parts"]["CALLEE"]
+"""In a tag of gpt-oss: a tool call follows."""
 FIRST_CHARS: Final = frozenset("<[◁")
+_FAMILIES = [_Family(**one) for one in _CATALOG["family"]]
 
 
 class TagKind(Enum):
@@ -139,15 +53,22 @@ INCOMPLETE: Final = Tag(TagKind.INCOMPLETE, "")
 
 
 def _compile(pattern: str) -> "regex.Pattern[str]":
+    for name, part in reversed(_CATALOG["parts"].items()):
+        pattern = pattern.replace(f"%{name}%", part)
     return regex.compile(pattern, regex.IGNORECASE)
+
+
+def _compile_tag(kind: TagKind) -> "regex.Pattern[str]":
+    one = "|".join(_CATALOG["tags"][kind.value])
+    return _compile(rf"(?:(?:{one})\s*)+" if kind is TagKind.TURN_END else one)
 
 
 _TAGS = (
     *((_compile(family.start), TagKind.START, family) for family in _FAMILIES),
-    (_compile(_LONE_END), TagKind.LONE_END, None),
-    (_compile(_MARKER), TagKind.MARKER, None),
-    (_compile(_TURN_END), TagKind.TURN_END, None),
-    (_compile(_WRAPPER), TagKind.WRAPPER, None),
+    *(
+        (_compile_tag(kind), kind, None)
+        for kind in (TagKind.LONE_END, TagKind.MARKER, TagKind.TURN_END, TagKind.WRAPPER)
+    ),
 )
 _HEAD_CHARS = 3
 _IN_TEMPLATES = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")

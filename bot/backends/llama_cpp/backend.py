@@ -19,7 +19,7 @@ from bot.backends.llama_cpp.images import (
 )
 from bot.backends.llama_cpp.loaded_model import LoadedModel, load_model
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.llama_cpp.slots import delete_saved_slots, slots_folder
+from bot.backends.llama_cpp.slots import delete_saved_slots
 from bot.backends.llama_cpp.tool_calls import RESULTS_FRACTION, fit_tools
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.gguf import read_special_tokens
@@ -61,7 +61,7 @@ class LlamaCpp(Backend, ConversationMemory):
     ) -> None:
         self._settings = settings
         self._data_dir = data_dir
-        self._slots_folder = slots_folder(data_dir)
+        self._slots_folder = data_dir / "slots"
         self._renderer = renderer
         self._name = name
         self._models: dict[Path, LoadedModel] = {}

@@ -259,11 +259,6 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
                 f"the engine llama_cpp_python takes no projector; "
                 f"unset {prefix}PROJECTOR_PATH or set {prefix}ENGINE=xllamacpp"
             )
-        if "parallel" in settings.model_fields_set and settings.parallel > 1:
-            raise SettingsError(
-                f"the engine llama_cpp_python answers one conversation at a time; "
-                f"unset {prefix}PARALLEL or set {prefix}ENGINE=xllamacpp"
-            )
     settings = engine_settings(settings)
     if "first_token_seconds" not in settings.model_fields_set:
         settings = settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_SECONDS})
@@ -275,8 +270,8 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
 
 
 def select_engine(settings: LlamaCppSettings) -> str | None:
-    wanted = settings.engine
-    return next((name for name in _installed() if wanted in {"auto", name}), None)
+    wanted = [name for name in _ENGINES if settings.engine in {"auto", name}]
+    return next((name for name in wanted if find_spec(_ENGINES[name][0]) is not None), None)
 
 
 def engine_settings(settings: LlamaCppSettings) -> LlamaCppSettings:
@@ -295,16 +290,13 @@ def require_engine(settings: LlamaCppSettings, provider: str) -> str:
     name = select_engine(settings)
     if name is not None:
         return name
-    wanted, installed = settings.engine, _installed()
-    prefix = setting_prefix(provider)
-    missing = next(iter(_ENGINES)) if wanted == "auto" else wanted
-    alternative = (
-        f"unset {prefix}ENGINE for the default, {installed[0]}"
-        if installed
-        else f"set {prefix}KIND=openai and {prefix}BASE_URL to a server that has a model"
-    )
+    missing = next(iter(_ENGINES)) if settings.engine == "auto" else settings.engine
     _, remedy = _ENGINES[missing]
-    raise SettingsError(f"the engine {missing} is not installed: {remedy}; or {alternative}")
+    prefix = setting_prefix(provider)
+    raise SettingsError(
+        f"the engine {missing} is not installed: {remedy}; or unset {prefix}ENGINE for one that is,"
+        f" or set {prefix}KIND=openai and {prefix}BASE_URL to a server that has a model"
+    )
 
 
 async def prepare_model(
@@ -317,7 +309,3 @@ async def prepare_model(
     """Check that there is an engine before the default model is downloaded for it."""
     require_engine(settings, provider)
     await store.prepare_model(model, settings, data_dir, progress)
-
-
-def _installed() -> list[str]:
-    return [name for name, (package, _) in _ENGINES.items() if find_spec(package) is not None]

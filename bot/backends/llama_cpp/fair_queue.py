@@ -125,10 +125,8 @@ class FairQueue:
         return max(self._served_at.get(flow, 0) for flow in ticket.flows), ticket.number
 
     def _record_duration(self, seconds: float) -> None:
-        average = self._answer_seconds
-        self._answer_seconds = (
-            seconds if average is None else average + _SMOOTHING * (seconds - average)
-        )
+        average = seconds if self._answer_seconds is None else self._answer_seconds
+        self._answer_seconds = average + _SMOOTHING * (seconds - average)
 
     def _full_notice(self) -> Text:
         average = self._answer_seconds or _DEFAULT_ANSWER_SECONDS

@@ -11,7 +11,7 @@ from bot.backends.llama_cpp.hardware import free_bytes
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.gguf import IS_PROJECTOR_MESSAGE, ModelMetadata, read_metadata
-from bot.chat.prompt import Delta, Finish, Message, Prompt, ReasoningDelta
+from bot.chat.prompt import Finish, Message, Prompt
 from bot.errors import BackendUnavailable, SettingsError
 from bot.templates.renderer import Renderer
 
@@ -59,17 +59,12 @@ async def _measure_speed(backend: LlamaCpp) -> str:
     first: float | None = None
     async with aclosing(backend.generate(_prompt())) as events:
         async for event in events:
-            match event:
-                case Delta() | ReasoningDelta():
-                    first = first or time.perf_counter()
-                case Finish(_, usage):
-                    ended = time.perf_counter()
-                    first = first or ended
-                    read = usage.prompt_tokens / (first - started)
-                    written = max(0, usage.output_tokens - 1) / max(ended - first, 1e-3)
-                    return f"reads {read:.0f} tokens/s, writes {written:.0f} tokens/s"
-                case _:
-                    pass
+            now = time.perf_counter()
+            first = first or now
+            if isinstance(event, Finish):
+                read = event.usage.prompt_tokens / (first - started)
+                written = max(0, event.usage.output_tokens - 1) / max(now - first, 1e-3)
+                return f"reads {read:.0f} tokens/s, writes {written:.0f} tokens/s"
     raise BackendUnavailable("it gave no answer")
 
 

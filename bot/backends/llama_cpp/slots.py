@@ -37,13 +37,9 @@ class SlotStore:
         self._folder = folder
         self._model = model
         self._clock = clock
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._limit_seconds = limit_seconds
         self.saved: dict[str, array[int]] = {}
-
-    @property
-    def enabled(self) -> bool:
-        return self._limit_bytes > 0
 
     def open(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,9 +63,8 @@ class SlotStore:
         self._delete_outdated()
 
     def delete_conversation(self, conversation: str) -> None:
-        for file in list(self.saved):
-            if file.startswith(f"{self._model}-{_hash(conversation)}-"):
-                self.delete(file)
+        for state in self._folder.glob(f"{self._model}-{_hash(conversation)}-*{_STATE}"):
+            self.delete(state.name)
 
     def _delete_outdated(self) -> None:
         found = []
@@ -80,7 +75,7 @@ class SlotStore:
         total = sum(size for _, size, _ in found)
         for changed, size, file in sorted(found):
             too_old = changed < self._clock.now() - self._limit_seconds
-            if too_old or total > self._limit_bytes:
+            if too_old or total > self.limit_bytes:
                 self.delete(file)
                 total -= size
 
@@ -88,10 +83,6 @@ class SlotStore:
         self.saved.pop(file, None)
         for suffix in _SUFFIXES:
             (self._folder / file).with_suffix(suffix).unlink(missing_ok=True)
-
-
-def slots_folder(data_dir: Path) -> Path:
-    return data_dir / "slots"
 
 
 def delete_saved_slots(folder: Path, conversation: str) -> None:
@@ -257,7 +248,7 @@ class SlotPool:
             await self._restore(slot, best)
 
     async def _save(self, slot: _SlotState) -> None:
-        if slot.owner is None or slot.saved or not self._store.enabled:
+        if slot.owner is None or slot.saved or not self._store.limit_bytes:
             return
         if len(slot.ids) >= _MIN_SAVED_TOKENS:
             try:

@@ -71,9 +71,8 @@ async def prepare_model(
 
 
 def is_pulled_at_start(model: str, settings: ModelFileSettings, data_dir: Path) -> bool:
-    return (
-        _means_default(model, settings) and not (models_folder(data_dir) / DEFAULT_FILE).is_file()
-    )
+    file = models_folder(data_dir) / DEFAULT_FILE
+    return _means_default(model, settings) and not file.is_file()
 
 
 def _means_default(model: str, settings: ModelFileSettings) -> bool:
