@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 
@@ -26,14 +27,14 @@ KIMI = (
     "<|tool_call_begin|>functions.dice:{}<|tool_call_argument_begin|>"
     '{{"dice": "2d6"}}<|tool_call_end|>'
 )
+CASES = json.loads(Path(__file__).with_name("written_calls.json").read_text("utf-8"))
 GPT_OSS = 'to=functions.dice <|constrain|>json<|message|>{"dice": "2d6"}'
-ONE = f"<tool_call>\n{json.dumps(DICE)}\n</tool_call>"
 
 
 def read(
-    form: ToolForm, pieces: list[str], *, is_cut: bool = False
+    form: str, pieces: list[str], *, is_cut: bool = False
 ) -> tuple[str, list[tuple[str, str]]]:
-    parser = WrittenCallParser(form, OFFERED)
+    parser = WrittenCallParser(ToolForm(form), OFFERED)
     shown = "".join(parser.feed(piece) for piece in pieces)
     rest, calls = parser.finish(is_cut=is_cut)
     assert len(calls) <= MAX_CALLS
@@ -45,42 +46,9 @@ def arguments_of(found: tuple[str, list[tuple[str, str]]]) -> list[tuple[str, ob
     return [(name, json.loads(arguments)) for name, arguments in found[1]]
 
 
-@pytest.mark.parametrize(
-    ("form", "answer", "text", "names"),
-    [
-        (TAGGED, ONE, "", ["dice"]),
-        (TAGGED, f"Let me roll.\n{ONE}\n{ONE}", "Let me roll.\n", ["dice", "dice"]),
-        (TAGGED, ONE.replace("\n</tool_call>", ""), "", ["dice"]),
-        (TAGGED, f"{ONE}\n<tool_response>\n12\n</tool_response>It is 12!", "", ["dice"]),
-        (TAGGED, f"So:{QWEN}\n{QWEN}", "So:", ["dice", "dice"]),
-        (TAGGED, QWEN.replace("\n</parameter>\n</function>\n", ""), "", ["dice"]),
-        (TAGGED, GLM + GLM, "", ["dice", "dice"]),
-        (TAGGED, GLM.replace("><arg", ">\n<arg").replace("dice\n", "dice"), "", ["dice"]),
-        (
-            SECTION,
-            f"So:<|tool_calls_section_begin|>{KIMI.format(0)}{KIMI.format(1)}<|tool_calls_section_end|>",
-            "So:",
-            ["dice", "dice"],
-        ),
-        (SECTION, f"<|tool_calls_section_begin|>{KIMI.format(0)[:-17]}", "", ["dice"]),
-        (CHANNEL, f"<|channel|>commentary {GPT_OSS}", "", ["dice"]),
-        (CHANNEL, f"<|channel|>commentary {GPT_OSS}<|call|>", "", ["dice"]),
-        (CHANNEL, f" {GPT_OSS.replace(' <|con', '<|channel|>commentary <|con')}", "", ["dice"]),
-        (CHANNEL, f"Wait.<|channel|>commentary {GPT_OSS}", "Wait.", ["dice"]),
-        (LISTED, f"[TOOL_CALLS] {json.dumps([DICE, DICE])}", "", ["dice", "dice"]),
-        (LISTED, f"Wait.[TOOL_CALLS]{json.dumps([DICE])}</s>", "Wait.", ["dice"]),
-        (LISTED, '[TOOL_CALLS]dice[ARGS]{"dice": "2d6"}', "", ["dice"]),
-        (LISTED, '[TOOL_CALLS]dice[CALL_ID]a1B2c3D4e[ARGS]{"dice": "2d6"}', "", ["dice"]),
-        (LISTED, '[TOOL_CALLS]dice{"dice": "2d6"}' * 2, "", ["dice", "dice"]),
-        (BARE, '{"name": "dice", "parameters": {"dice": "2d6"}}', "", ["dice"]),
-        (BARE, '<|python_tag|>{"name": "dice", "parameters": {"dice": "2d6"}}', "", ["dice"]),
-        (BARE, f"\n\n{json.dumps(DICE)}; {json.dumps(DICE)}", "", ["dice", "dice"]),
-        (BARE, json.dumps({"type": "function", "function": DICE}), "", ["dice"]),
-        (BARE, '{"function": "dice", "parameters": {"dice": "2d6"}}', "", ["dice"]),
-    ],
-)
+@pytest.mark.parametrize(("form", "answer", "text", "names"), CASES["calls"])
 def test_call_is_read_wherever_the_answer_is_cut(
-    form: ToolForm, answer: str, text: str, names: list[str]
+    form: str, answer: str, text: str, names: list[str]
 ) -> None:
     whole = read(form, [answer])
     assert whole[0] == text
@@ -93,22 +61,12 @@ def test_call_is_read_wherever_the_answer_is_cut(
 @pytest.mark.parametrize(
     ("form", "answer"),
     [
-        (TAGGED, "1 < 2, <tool, <tool_calls are words, and so is <tool_cal"),
-        (TAGGED, '{"name": "dice", "parameters": {}}'),
-        (LISTED, "[TOOL_CALL is no mark, and [TOOL"),
-        (BARE, "A word, then {}"),
-        (SECTION, "<|tool_calls are words, and so is <|tool_calls_sec"),
-        (CHANNEL, "I go to=function, and <|chan"),
-        (CHANNEL, "<|channel|>commentary without an address"),
-        (BARE, '{"name": "Nora", "age": 31}'),  # JSON that somebody asked for
-        (BARE, '{"name": "dice", "parameters": {"dice": '),
+        *CASES["texts"],
         (BARE, '{"deep": ' * 3000),
-        (BARE, "<|python"),
-        (BARE, "  "),
         (BARE, json.dumps({"name": "dice", "parameters": {"text": "x" * 3 * MAX_ARGUMENT_CHARS}})),
     ],
 )
-def test_what_is_no_call_stays_text(form: ToolForm, answer: str) -> None:
+def test_what_is_no_call_stays_text(form: str, answer: str) -> None:
     assert read(form, [answer]) == (answer, [])
     if len(answer) < 1000:
         assert read(form, list(answer)) == (answer, [])
@@ -117,27 +75,12 @@ def test_what_is_no_call_stays_text(form: ToolForm, answer: str) -> None:
 @pytest.mark.parametrize(
     ("form", "answer", "call"),
     [
-        (TAGGED, '<tool_call>{"name": "dice", "arguments": {"dice": }</tool_call>', "dice"),
-        (TAGGED, "<tool_call>roll two dice</tool_call>", "unknown"),
-        (TAGGED, '<tool_call>{"name": 7, "arguments": {}}</tool_call>', "unknown"),
+        *CASES["broken"],
         (TAGGED, "<tool_call>" + "[" * 20_000 + "</tool_call>", "unknown"),
-        (TAGGED, '<tool_call>{"name": "dice", "arguments": "2d6"}</tool_call>', "dice"),
-        (TAGGED, "<tool_call><function=></tool_call>", "unknown"),
-        (SECTION, "<|tool_calls_section_begin|><|tool_call_begin|>", None),
-        (
-            SECTION,
-            "<|tool_calls_section_begin|><|tool_call_begin|>functions.dice:0"
-            "<|tool_call_argument_begin|>2d6<|tool_call_end|>",
-            "dice",
-        ),
-        (CHANNEL, "<|channel|>commentary to=functions.dice json<|message|>2d6", "dice"),
-        (LISTED, "[TOOL_CALLS] dice 2d6", "unknown"),
-        (LISTED, '[TOOL_CALLS]dice[ARGS]{"dice": ', "dice"),
-        (LISTED, "[TOOL_CALLS] [7, null]", None),
     ],
 )
 def test_broken_call_is_not_shown_and_the_model_is_told(
-    form: ToolForm, answer: str, call: str | None
+    form: str, answer: str, call: str | None
 ) -> None:
     text, calls = read(form, [answer])
     assert text == ""

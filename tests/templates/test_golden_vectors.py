@@ -4,9 +4,11 @@ A group of vectors is one test that lists the differences: thousands of parametr
 cost more than the rendering.
 """
 
+import tomllib
 from collections.abc import Callable
 from datetime import datetime
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,40 +21,10 @@ from tests.templates.published_templates import published_templates
 
 Case = dict[str, Any]
 
-NOT_JSON_TEXT = "LMDeploy reads a file where the vector has a dict; ours accepts the dict"
-NO_EOA = "the document's code fails for lists because `eoa` is undefined; ours defines it"
-SEQUENCE = "the system text is written in a sequence's first round only, as in v0.6.4"
-OWN_SYSTEM = "the messages' system text replaces the default one, as in v0.6.4"
-LEFT_OPEN = "a final assistant message is left open, as in v0.6.4"
-FIRST_PART = "of a content in parts the first text is used, as in v0.6.4"
-TRAILING_SPACE = "the document does not show the sample's last space; its JSON has it"
-
-# Vectors that contradict docs/sources.md, and why.
-EXPECTED_DIFFERENCES = {
-    "v0.6.4:json:*": NOT_JSON_TEXT,
-    "v0.6.4:json_no_meta_instruction:*": NOT_JSON_TEXT,
-    "v0.6.4:json_no_separator:*": NOT_JSON_TEXT,
-    "v0.6.4:json_no_eoa:*": NOT_JSON_TEXT,
-    "seed001-doc:internlm-chat-7b:messages2prompt:u:*": NO_EOA,
-    "seed001-doc:internlm-chat-7b:messages2prompt:su:*": NO_EOA,
-    "seed001-doc:internlm-chat-7b:messages2prompt:uau:*": NO_EOA,
-    "seed001-doc:internlm-chat-7b-8k:messages2prompt:u:*": NO_EOA,
-    "seed001-doc:internlm-chat-7b-8k:messages2prompt:uau:*": NO_EOA,
-    "seed001-doc:internlm-chat-20b:messages2prompt:u:*": NO_EOA,
-    "seed001-doc:internlm-chat-20b:messages2prompt:su:*": NO_EOA,
-    "seed001-doc:internlm-chat-20b:messages2prompt:uau:*": NO_EOA,
-    "seed001-docfixed:internlm-chat-7b:messages2prompt:u:cont": SEQUENCE,
-    "seed001-docfixed:internlm-chat-7b:messages2prompt:uau:cont": SEQUENCE,
-    "seed001-docfixed:internlm-chat-7b:messages2prompt:empty:cont": SEQUENCE,
-    "seed001-docfixed:internlm-chat-7b-8k:messages2prompt:uau:cont": SEQUENCE,
-    "seed001-docfixed:internlm-chat-20b:messages2prompt:uau:cont": SEQUENCE,
-    "seed001-docfixed:internlm-chat-7b:messages2prompt:su:start": OWN_SYSTEM,
-    "seed001-docfixed:internlm-chat-7b:messages2prompt:empty_sys:*": OWN_SYSTEM,
-    "seed001-docfixed:internlm-chat-7b:messages2prompt:ua:*": LEFT_OPEN,
-    "seed001-docfixed:internlm-chat-7b:messages2prompt:sua:*": LEFT_OPEN,
-    "seed001-docfixed:internlm-chat-7b:messages2prompt:parts:*": FIRST_PART,
-    "seed:default_sample": TRAILING_SPACE,
-}
+_DIFFERENCES = Path(__file__).with_name("golden_differences.toml").read_text("utf-8")
+EXPECTED_DIFFERENCES = [
+    pattern for each in tomllib.loads(_DIFFERENCES)["difference"] for pattern in each["cases"]
+]
 
 
 def is_expected_difference(case: Case) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from bot.chat.prompt import Finish, FinishReason, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
 from tests.backends.anthropic.conftest import Connect
 from tests.backends.asking import ask, prompt
+from tests.backends.streams import read_streams
 from tests.rigs.fake_anthropic import (
     PING,
     STOP,
@@ -32,55 +34,18 @@ from tests.waiting import BELOW_STALL_SECONDS
 QUICK = {"first_token_seconds": 0.2, "idle_seconds": 0.2}
 
 
-COMPLETE = {
-    "in one chunk": ([start() + block(text("a", "b")) + finish() + STOP], "ab"),
-    "several blocks": (
-        [start() + block(text("a")) + block(text("b", index=1)) + finish() + STOP],
-        "ab",
-    ),
-    "text in the block's start": (
-        [
-            start()
-            + event("content_block_start", content_block={"type": "text", "text": "a"})
-            + finish()
-        ],
-        "a",
-    ),
-    "unknown events and deltas": (
-        [
-            start()
-            + event("content_block_delta", delta={"type": "citations_delta", "citation": {}})
-            + event("something_new", data=[1])
-            + block(text("a"))
-            + finish()
-            + STOP
-        ],
-        "a",
-    ),
-    "a tool call": (
-        [start() + block(text("a")) + block(kind="tool_use", index=1) + finish("tool_use")],
-        "a",
-    ),
-    "no message_stop": ([start() + block(text("a")) + finish()], "a"),
-    "an error after the end": ([start() + block(text("a")) + finish() + error("api_error")], "a"),
-    "pings everywhere": (
-        [PING + start() + PING + block(text("a"), PING) + PING + finish() + STOP],
-        "a",
-    ),
-    "nothing": ([start() + finish() + STOP], ""),
-}
+COMPLETE = read_streams(Path(__file__).with_name("streams.txt"))
 
 
 @pytest.mark.parametrize("name", COMPLETE)
 async def test_complete_stream_is_an_answer(
     connect: Connect, service: FakeAnthropic, name: str
 ) -> None:
-    steps, expected = COMPLETE[name]
-    service.plays(steps)
+    service.plays([COMPLETE[name].body])
 
     answer = await ask(connect())
 
-    assert (answer.error, answer.text) == (None, expected)
+    assert (answer.error, answer.text) == (None, COMPLETE[name].text)
     assert answer.finish is not None
     assert answer.finish.reason is FinishReason.STOP
     assert len(service.log) == 1

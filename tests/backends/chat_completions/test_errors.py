@@ -5,17 +5,19 @@ import gzip
 import json
 import time
 from itertools import chain
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
 from bot.backends.chat_completions import request_runner, streaming
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.chat.prompt import Delta, Finish, FinishReason, Usage
+from bot.chat.prompt import Delta, Finish, FinishReason
 from bot.errors import BackendInterrupted, BackendUnavailable
 from tests.attacks import attacks
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect, FakeClock
+from tests.backends.streams import read_streams
 from tests.rigs.fake_openai import CUT, DONE, STOP, FakeOpenAI, Script, chunk, event, said
 from tests.waiting import BELOW_STALL_SECONDS, wait_until
 
@@ -34,123 +36,56 @@ def bytewise(whole: bytes) -> list[bytes | float]:
     return list(chain.from_iterable((whole[i : i + 1], 0.0001) for i in range(len(whole))))
 
 
-COMPLETE = {
-    "split inside characters": (bytewise(said("héllo 🎉 日本") + STOP + DONE), "héllo 🎉 日本"),
-    "CRLF": ([(said("a", "b") + STOP + DONE).replace(b"\n", b"\r\n")], "ab"),
-    "no DONE": ([said("com", "plete") + STOP], "complete"),
-    "no DONE and a reset": ([said("a") + STOP, 0.05, CUT], "a"),
-    "no DONE and an open connection": ([said("a") + STOP, 60], "a"),
-    "llama.cpp's own format": (
-        [
-            event({"content": "a", "stop": False})
-            + event({"content": "b", "stop": True, "stop_type": "eos", "tokens_evaluated": 3})
-        ],
-        "ab",
-    ),
-    "what only looks like it": (
-        [event({"content": ["x"], "stop": None}) + said("a") + STOP + DONE],
-        "a",
-    ),
-    "null deltas": ([chunk(tool_calls=None) + event({"choices": [{}]}) + said("a") + STOP], "a"),
-    "only reasoning": ([chunk(reasoning_content="hm") + STOP + DONE], ""),
-    "an error after the finish": ([said("a") + STOP + OVERLOADED], "a"),
-    "data after DONE": ([said("a") + STOP + DONE + said("LATE") + STOP], "a"),
-    "tool calls": ([said("a") + chunk(finish="tool_calls", tool_calls=[{"index": 0}]) + DONE], "a"),
-    "usage null": ([said("a") + event({"choices": [], "usage": None}) + STOP + DONE], "a"),
-    "usage below zero": (
-        [said("a") + event({"choices": [], "usage": {"completion_tokens": -1}}) + STOP + DONE],
-        "a",
-    ),
-    "usage beyond all measure": (
-        [
-            said("a")
-            + event({"choices": [], "usage": {"prompt_tokens": 10**40, "completion_tokens": 1e300}})
-            + STOP
-            + DONE
-        ],
-        "a",
-    ),
-    "usage in another form": (
-        [said("a") + event({"choices": [], "usage": ["9", {"x": "y"}]}) + STOP + DONE],
-        "a",
-    ),
-    "a second choice": (
-        [
-            event({"choices": [{"index": 1, "delta": {"content": "NO"}}]})
-            + said("a")
-            + event(
-                {
-                    "choices": [
-                        {"index": 1, "delta": {"content": "NO"}, "finish_reason": "stop"},
-                        {"index": 0, "delta": {"content": "b"}},
-                    ]
-                }
-            )
-            + STOP
-            + DONE
-        ],
-        "ab",
-    ),
-    "index as a text": (
-        [
-            event({"choices": [{"index": "0", "delta": {"content": "a"}}]})
-            + event({"choices": [{"index": "1", "delta": {"content": "NO"}}]})
-            + event({"choices": [{"index": ["0"], "delta": {"content": "NO"}}]})
-            + STOP
-            + DONE
-        ],
-        "a",
-    ),
-    "finish reason of another type": (
-        [said("a") + event({"choices": [{"delta": {}, "finish_reason": 1}]}) + DONE],
-        "a",
-    ),
-    "a refusal in its own field": (
-        [
-            event({"choices": [{"delta": {"content": None, "refusal": "I "}}]})
-            + event({"choices": [{"delta": {"refusal": "cannot."}}]})
-            + STOP
-            + DONE
-        ],
-        "I cannot.",
-    ),
-    "nothing at all": ([STOP + DONE], ""),
-    "many tiny chunks": ([said(*["x"] * 20_000), STOP + DONE], "x" * 20_000),
-    "its own prompt": ([said("CANARY") + STOP + DONE], "CANARY"),
-}
+STREAMS = read_streams(Path(__file__).with_name("streams.txt"))
+COMPLETE = [name for name, each in STREAMS.items() if not each.interrupted]
 
 
 @pytest.mark.parametrize("name", COMPLETE)
+@pytest.mark.parametrize("size", [7, 1 << 20])
 async def test_unusual_but_complete_stream_is_an_answer(
+    connect: Connect, service: FakeOpenAI, name: str, size: int
+) -> None:
+    body, text, reasoning, _ = STREAMS[name]
+    service.plays([body[at : at + size] for at in range(0, len(body), size)])
+
+    answer = await ask(connect())
+
+    assert (answer.error, answer.text) == (None, text)
+    if reasoning:
+        assert answer.reasoning == [reasoning]
+    assert answer.finish is not None
+    assert answer.finish == Finish(FinishReason.STOP, answer.finish.usage)
+    assert 0 <= answer.finish.usage.output_tokens < 10**9
+    assert len(service.log) == 1
+
+
+SLOW = {
+    "split inside characters": (bytewise(said("héllo 🎉 日本") + STOP + DONE), "héllo 🎉 日本"),
+    "CRLF": ([(said("a", "b") + STOP + DONE).replace(b"\n", b"\r\n")], "ab"),
+    "no DONE and a reset": ([said("a") + STOP, 0.05, CUT], "a"),
+    "no DONE and an open connection": ([said("a") + STOP, 60], "a"),
+    "many tiny chunks": ([said(*["x"] * 20_000), STOP + DONE], "x" * 20_000),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+async def test_answer_is_complete_however_its_pieces_arrive(
     connect: Connect, service: FakeOpenAI, name: str
 ) -> None:
-    steps, text = COMPLETE[name]
+    steps, text = SLOW[name]
     service.plays(steps)
 
     answer = await ask(connect())
 
     assert (answer.error, answer.text) == (None, text)
-    assert answer.finish == Finish(
-        FinishReason.STOP, answer.finish.usage if answer.finish else Usage()
-    )
-    assert 0 <= answer.finish.usage.output_tokens < 10**9
     assert len(service.log) == 1
 
 
 INTERRUPTED = {
-    "end without finish reason": ([said("par", "tial")], "partial"),
-    "DONE without finish reason": ([said("par") + DONE], "par"),
-    "reset": ([said("abc"), 0.05, b'data: {"id":"c1","obj', 0.05, CUT], "abc"),
+    **{name: ([each.body], each.text) for name, each in STREAMS.items() if each.interrupted},
     "error event": ([said("par", "tial"), OVERLOADED], "partial"),
-    "error event in the same breath": ([said("par", "tial") + OVERLOADED], "partial"),
-    "error as finish reason": ([said("par") + chunk(finish="error") + DONE], "par"),
-    "abort as finish reason": ([said("par") + chunk(finish="abort") + DONE], "par"),
-    "network error as finish reason": (
-        [said("par") + chunk(finish="network_error") + DONE],
-        "par",
-    ),
+    "reset": ([said("abc"), 0.05, b'data: {"id":"c1","obj', 0.05, CUT], "abc"),
     "deep JSON": ([said("abc") + b'data: {"x":' + b"[" * 9999 + b"\n\n" + STOP + DONE], "abc"),
-    "bad JSON": ([said("abc") + b"data: {nope\n\n" + STOP + DONE], "abc"),
     "stall": ([said(*["x"] * 50), 60], "x" * 50),
     "stall behind keep-alives": ([said("abc"), *COMMENTS], "abc"),
     "stall behind empty deltas": ([said("abc")] + [said(""), 0.02] * 300, "abc"),

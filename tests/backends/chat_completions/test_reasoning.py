@@ -1,7 +1,9 @@
 """Reasoning is separated from the answer, however the text is split into chunks."""
 
+import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
@@ -28,30 +30,10 @@ COHERE = detect_format(
 INSIDE = detect_open_tag(
     ANY_FORMAT, [TextSpan("hi", trusted=False), TextSpan("<|assistant|>\n<think>\n", True)]
 )
-WORDS = [
-    "<think>",
-    "</think>",
-    "<|channel|>analysis<|message|>",
-    "<|channel|>final<|message|>",
-    "<|end|>",
-    "<|start|>assistant",
-    "<|START_THINKING|>",
-    "<|END_RESPONSE|>",
-    "<|end|>",
-    "<answer>",
-    "</answer>",
-    "<reasoning>",
-    "`",
-    "```\n",
-    "<",
-    "<thin",
-    "\n",
-    " ",
-    "a",
-    "Well.",
-]
-TEXTS = st.lists(st.sampled_from(WORDS), max_size=12).map("".join)
-MODELS = st.sampled_from([ANY_FORMAT, NO_FORMAT, GPT_OSS, COHERE, INSIDE])
+CASES = json.loads(Path(__file__).with_name("reasoning.json").read_text("utf-8"))
+TEXTS = st.lists(st.sampled_from(CASES["words"]), max_size=12).map("".join)
+FORMATS = {"ANY_FORMAT": ANY_FORMAT, "NO_FORMAT": NO_FORMAT, "GPT_OSS": GPT_OSS, "INSIDE": INSIDE}
+MODELS = st.sampled_from([*FORMATS.values(), COHERE])
 
 
 def separate(reasoning: ReasoningFormat, pieces: Sequence[str]) -> SeparatedText:
@@ -65,68 +47,12 @@ def separate(reasoning: ReasoningFormat, pieces: Sequence[str]) -> SeparatedText
     return SeparatedText(answer, thoughts, retracts)
 
 
-THINK_TAGS = [
-    ("<think>", "</think>"),
-    ("<THINK>", "</THINK>"),
-    ('<think duration="3">', "</think>"),
-    ("<thinking>", "</thinking>"),
-    ("<thought>", "</thought>"),
-    ("<Thought>", "</Thought>"),
-    ("<reason>", "</reason>"),
-    ("<reasoning>", "</reasoning>"),
-    ("<seed:think>", "</seed:think>"),
-    ("<mm:think>", "</mm:think>"),
-    ("<longcat_think>", "</longcat_think>"),
-    ("<think:opensource>", "</think:opensource>"),
-    ("<ifm|think_fast>", "</ifm|think_fast>"),
-    ("<SCRATCHPAD>", "</SCRATCHPAD>"),
-    ("[THINK]", "[/THINK]"),
-    ("◁think▷", "◁/think▷"),
-    ("[unused16]", "[unused17]"),
-    ("<|begin_of_thought|>", "<|end_of_thought|>"),
-    ("<|START_THINKING|>", "<|END_THINKING|>"),
-    ("<|thought_start|>", "<|thought_end|>"),
-    ("<|think:start|>", "<|think:end|>"),
-    ("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),
-    ("<|inner_prefix|>", "<|inner_suffix|>"),
-    ("<|channel>thought", "<channel|>"),
-    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
-]
-MORE_TAGS = [
-    ("<details type=\"reasoning\" done=\"true\">", "</details>"),
-    ("<|think|>", "<|end|><|begin|>assistant<|content|>"),
-    ("<|think|>", "<|/think|>"),
-    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
-    ("<|start|>assistant<|channel|>analysis<|message|>", "<|end|><|channel|>final<|message|>"),
-    ("<|channel|>commentary to=functions.x <|constrain|>json<|message|>",
-     "<|call|><|start|>assistant<|channel|>final<|message|>"),
-    ("<|start|>assistant to=functions.x<|channel|>commentary json<|message|>",
-     "<|call|><|start|>assistant<|channel|>final<|message|>"),
-    ("to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>"),
-    ("<|content_thinking|>", "<|end_message|><|message_model|><|content_text|>"),
-    ("Here is my thought process:", "Here is my response:"),
-    ("Here's my thought process:", "Here's my response:"),
-    ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
-]  # fmt: skip
-WRAPPERS = [
-    ("", ""),
-    ("<answer>\n", "\n</answer>"),
-    ("<Output>", "</Output>"),
-    ("<|begin_of_solution|>\n\n", "<|end_of_solution|>"),
-    ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
-    ("<|open|>response<|sep|>", "<|close|>response<|sep|><|close|>message<|sep|>"),
-    ("<|begin_of_box|>", "<|end_of_box|>"),
-    ("", "<|return|>"),
-    ("", "\n[END FINAL RESPONSE]\n<|end|>"),
-]
-
-
-@pytest.mark.parametrize(("start", "end"), [*THINK_TAGS, *MORE_TAGS])
+@pytest.mark.parametrize(("start", "end"), [*CASES["tags"], *CASES["more tags"]])
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_reasoning_of_every_family_is_separated_for_an_unknown_model(
     start: str, end: str, size: int
 ) -> None:
-    for opened, closed in WRAPPERS:
+    for opened, closed in CASES["wrappers"]:
         written = f"{start}\nHm, 1 < 2.\n{end}\n\n{opened}Hello, 2 > 1.{closed}"
         pieces = [written[at : at + size] for at in range(0, len(written), size)]
         separated = separate(ANY_FORMAT, pieces)
@@ -134,7 +60,7 @@ def test_reasoning_of_every_family_is_separated_for_an_unknown_model(
         assert separated.reasoning.strip() == "Hm, 1 < 2."
 
 
-@pytest.mark.parametrize("end", [end for _, end in THINK_TAGS] + [
+@pytest.mark.parametrize("end", [end for _, end in CASES["tags"]] + [
     "<|end|><|start|>assistant<|channel|>final<|message|>", "<|START_RESPONSE|>",
     "[BEGIN FINAL RESPONSE]",
 ])  # fmt: skip
@@ -150,64 +76,18 @@ def test_end_tag_alone_makes_everything_before_it_reasoning(end: str, size: int)
     assert separate(ReasoningFormat(assumed_end=end), ["Hi", " there."]).answer == "Hi there."
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "The mark <think> opens.",
-        "Put it between `<think>` and `</think>`, please.",
-        'It ends with "</think>" as always.',
-        "As in:\n\n```xml\n<think>\nHm.\n</think>\n```\n\nThat is all.",
-        "<thinner> is no mark",
-        "<thi",
-        "<|start|> begins a header",
-        "1 < 2 [and] <b>bold</b> [THIS](https://example.com)",
-        "Here's my thought process: first, look around.",
-        "analysis is the word",
-        "A line is <s>struck</s> so.",
-        "Nor is it <s>struck</s>",
-        "A turn ends with `<|im_end|>`",
-        "<answer>42</answer>",
-        "The <output> element, and <response>.",
-    ],
-)
+@pytest.mark.parametrize("text", CASES["text about tags"])
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_text_about_tags_is_text(text: str, size: int) -> None:
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     assert separate(ANY_FORMAT, pieces) == SeparatedText(text, "")
 
 
-@pytest.mark.parametrize(
-    ("reasoning_format", "written", "answer", "reasoning"),
-    [
-        (ANY_FORMAT, "Hello.", "Hello.", ""),
-        (ANY_FORMAT, "<think>a</think>Hello.<|im_end|>\n<|endoftext|>\n", "Hello.", "a"),
-        *((ANY_FORMAT, f"Hello.{end}", "Hello.", "") for end in (
-            "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<turn|>", "</s>", "<|END_OF_TURN_TOKEN|>",
-            "<｜end▁of▁sentence｜>",
-        )),
-        (ANY_FORMAT, "analysiswe greet.assistantfinalHello!", "Hello!", "we greet."),
-        (ANY_FORMAT, "assistantanalysisHm.assistantfinalHello!", "Hello!", "Hm."),
-        (ANY_FORMAT, "\n<think>a</think> <think>b</think>Hi", "Hi", "ab"),
-        (ANY_FORMAT, "<think>never an end", "", "never an end"),
-        (ANY_FORMAT, "Sure. <think>hidden</think>Here", "Sure. Here", "hidden"),
-        (ANY_FORMAT, "Sure.\n<think>hidden", "Sure.\n", "hidden"),
-        (ANY_FORMAT, "<think>a <think> b</think> c\n</think>\nHi", "Hi", "a <think> bc\n"),
-        (ANY_FORMAT, "<think>a</think>Close it with </think> later.",
-         "Close it with </think> later.", "a"),
-        (ANY_FORMAT, "Hello!\n</think>", "Hello!\n", ""),
-        (ANY_FORMAT, "</think>\n\nHello!", "Hello!", ""),
-        (ANY_FORMAT, "It is <|begin_of_box|>42<|end_of_box|>.", "It is 42.", ""),
-        (INSIDE, "Hm.\n</think>\n\nHello.", "Hello.", "Hm.\n"),
-        (ANY_FORMAT, "analysisWe greet.assistantfinalHello.", "Hello.", "We greet."),
-        (INSIDE, "Hm, too long", "", "Hm, too long"),
-        (GPT_OSS, "<|channel|>final<|message|>Hello.", "Hello.", ""),
-        (NO_FORMAT, "<think>a</think>b", "<think>a</think>b", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("model", "written", "answer", "reasoning"), CASES["answers"])
 def test_parser_separates_reasoning_from_the_answer(
-    reasoning_format: ReasoningFormat, written: str, answer: str, reasoning: str
+    model: str, written: str, answer: str, reasoning: str
 ) -> None:
-    assert separate(reasoning_format, [written])[:2] == (answer, reasoning)
+    assert separate(FORMATS[model], [written])[:2] == (answer, reasoning)
 
 
 @given(MODELS, TEXTS, st.data())

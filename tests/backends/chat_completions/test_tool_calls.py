@@ -1,7 +1,7 @@
 """Tools on the wire: offered, called in deltas that are cut anywhere, answered in messages."""
 
 import json
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,141 +90,41 @@ async def test_end_tag_right_before_a_call_ends_reasoning(
     assert (await ask(connect())).text == ""
 
 
-def call(name: str = "", arguments: Any = None, **fields: Any) -> dict[str, Any]:
-    given = {"name": name, "arguments": arguments}
-    return {
-        "function": {key: each for key, each in given.items() if each not in ("", None)},
-        **fields,
-    }
-
-
-DICE, TIME = '{"throw": "1d6"}', '{"zone": "UTC"}'
+DICE = '{"throw": "1d6"}'
 HALF, REST = DICE[:5], DICE[5:]
-WHOLE = [call("dice", DICE, id="a")]
-BOTH = [("a", "dice", DICE), ("b", "time", TIME)]
-ONE = BOTH[:1]
-ODD_CALLS: Mapping[str, tuple[list[list[dict[str, Any]]], list[tuple[str, str, str]]]] = {
-    "every call at index 0": (
-        [[call("dice", DICE, index=0, id="a")], [call("time", TIME, index=0, id="b")]],
-        BOTH,
-    ),
-    "pieces of the second call at a reused index": (
-        [
-            [call("dice", DICE, index=0, id="a")],
-            [call("time", TIME[:4], index=0, id="b")],
-            [call("", TIME[4:], index=0)],
-        ],
-        BOTH,
-    ),
-    "reused index without ids": (
-        [[call("dice", DICE, index=0)], [call("dice", '{"throw": "1d4"}', index=0)]],
-        [("call_0", "dice", DICE), ("call_1", "dice", '{"throw": "1d4"}')],
-    ),
-    "no index, one per chunk": ([[call("dice", DICE, id="a")], [call("time", TIME, id="b")]], BOTH),
-    "no index, one chunk": ([[call("dice", DICE, id="a"), call("time", TIME, id="b")]], BOTH),
-    "no index and no ids": (
-        [[call("dice", DICE, id="")], [call("dice", DICE, id=None)]],
-        [("call_0", "dice", DICE), ("call_1", "dice", DICE)],
-    ),
-    "null index and id continue": (
-        [[call("dice", HALF, index=None, id="a")], [call("", REST, index=None, id=None)]],
-        ONE,
-    ),
-    "no index, interleaved by id": (
-        [
-            [call("dice", HALF, id="a")],
-            [call("time", TIME[:4], id="b")],
-            [call("", REST, id="a"), call("", TIME[4:], id="b")],
-        ],
-        BOTH,
-    ),
-    "interleaved by index": (
-        [
-            [call("dice", HALF, index=0, id="a"), call("time", TIME[:4], index=1, id="b")],
-            [call("", TIME[4:], index=1), call("", REST, index=0)],
-        ],
-        BOTH,
-    ),
-    "name and id repeated": (
-        [[call("dice", each, index=0, id="a")] for each in (DICE[:1], DICE[1:5], REST)],
-        ONE,
-    ),
-    "name repeated without ids": (
-        [[call("dice", HALF)], [call("dice", REST)]],
-        [("call_0", "dice", DICE)],
-    ),
-    "another id with each delta": (
-        [[call("dice", HALF, index=0, id="a")], [call("", REST, index=0, id="x")]],
-        ONE,
-    ),
-    "id after the name": (
-        [[call("dice", HALF, index=0)], [call("", REST, index=0, id="a")]],
-        ONE,
-    ),
-    "empty id and name later": (
-        [[call("dice", "", index=0, id="a")], [{"index": 0, "id": "", "function": {
-            "name": "", "arguments": DICE}}]],
-        ONE,
-    ),
-    "index starts at 7, then none": (
-        [[call("dice", HALF, index=7, id="a")], [call("", REST)]],
-        ONE,
-    ),
-    "index as text": (
-        [[call("dice", HALF, index="0", id="a")], [call("", REST, index="0")]],
-        ONE,
-    ),
-    "index counts deltas": (
-        [[call("dice", HALF, index=0, id="a")], [call("", REST, index=1)]],
-        ONE,
-    ),
-    "the same id for every call": (
-        [[call("dice", DICE, index=0, id="a"), call("time", TIME, index=1, id="a")]],
-        [("a", "dice", DICE), ("a_1", "time", TIME)],
-    ),
-    "arguments as an object": ([[call("dice", json.loads(DICE), index=0, id="a")]], ONE),
-    "snapshots of the arguments": (
-        [[call("dice", DICE[:end], index=0, id="a")] for end in (3, 9, len(DICE), len(DICE))],
-        ONE,
-    ),
-    "the whole arguments once more": (
-        [[call("dice", each, index=0, id="a")] for each in (HALF, REST, DICE)],
-        ONE,
-    ),
-    "an empty object first": (
-        [[call("dice", {}, index=0, id="a")], [call("", HALF, index=0)], [call("", REST, index=0)]],
-        ONE,
-    ),
-    "without a function of its own": (
-        [[{"index": 0, "id": "a", "name": "dice", "arguments": DICE}]],
-        ONE,
-    ),
-}  # fmt: skip
+CALLED = {"id": "a", "function": {"name": "dice", "arguments": DICE}}
+ODD_CALLS = json.loads(Path(__file__).with_name("odd_calls.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("name", ODD_CALLS)
 async def test_odd_deltas_become_the_calls_that_are_meant(
     connect: Connect, service: FakeOpenAI, name: str
 ) -> None:
-    deltas, expected = ODD_CALLS[name]
-    service.plays([*(chunk(tool_calls=each) for each in deltas), chunk(finish="tool_calls"), DONE])
+    deltas = [chunk(tool_calls=each) for each in ODD_CALLS[name]["deltas"]]
+    service.plays([*deltas, chunk(finish="tool_calls"), DONE])
 
     answer = await ask(connect(), prompt("roll", tools=(SPEC,)))
 
     assert answer.finish is not None
-    assert [(one.id, one.name, one.arguments) for one in answer.finish.tool_calls] == expected
+    calls = [[one.id, one.name, one.arguments] for one in answer.finish.tool_calls]
+    assert calls == ODD_CALLS[name]["calls"]
 
 
 @pytest.mark.parametrize("delta", [{}, {"role": "assistant", "content": ""}, None])
 async def test_whole_message_at_the_end_repeats_nothing(
     connect: Connect, service: FakeOpenAI, delta: object
 ) -> None:
-    message = {"role": "assistant", "content": "Hm.", "reasoning": "Why?", "tool_calls": WHOLE}
+    message = {
+        "role": "assistant",
+        "content": "Hm.",
+        "reasoning": "Why?",
+        "tool_calls": [CALLED],
+    }
     choice = {"index": 0, "delta": delta, "message": message, "finish_reason": "tool_calls"}
     service.plays(
         [
             chunk(reasoning="Why?") + chunk("Hm."),
-            chunk(tool_calls=[call("dice", DICE, index=0, id="a")]),
+            chunk(tool_calls=[{"index": 0, **CALLED}]),
             event({"choices": [choice]}),
             DONE,
         ]

@@ -256,39 +256,6 @@ async def test_one_question_looks_whether_a_silent_provider_is_back(
     assert len(service.log) == 2
 
 
-HELLO, END = said("Hello"), STOP + DONE
-PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}]
-ODD_ANSWERS = {
-    "reasoning in details": chunk("", reasoning_details=[
-        {"type": "reasoning.text", "text": "Hm."}]) + HELLO + END,
-    "reasoning in blocks": chunk("", reasoning_content="Hm.", thinking_blocks=[
-        {"type": "thinking", "thinking": "Hm."}]) + HELLO + END,
-    "reasoning in content parts": chunk(PARTS) + HELLO + END,
-    "reasoning under two names": chunk(reasoning="Hm.", reasoning_content="Hm.") + HELLO + END,
-    "reasoning as Ollama names it": chunk(thinking="Hm.") + HELLO + END,
-    "empty finish reasons": chunk(reasoning="Hm.") + chunk("Hel", "") + chunk("lo", "") + END,
-    "finish reason of TGI": chunk(reasoning="Hm.") + HELLO + chunk(finish="eos_token") + DONE,
-    "finish beside the last text": chunk(reasoning="Hm.") + chunk("Hello", "stop") + DONE,
-    "text behind the finish": chunk(reasoning="Hm.") + chunk("Hello", "stop") + said("!") + DONE,
-    "first chunk without choices": event({"id": "x", "choices": None}) + event({"id": "x"})
-    + chunk(reasoning="Hm.") + HELLO + END,
-    "usage behind the finish": chunk(reasoning="Hm.") + HELLO + STOP + event(
-        {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}) + DONE,
-    "empty errors": chunk(reasoning="Hm.") + event({"error": None, "choices": [
-        {"delta": {"content": "Hel"}}]}) + event({"error": {}, "choices": [
-        {"delta": {"content": "lo"}}]}) + END,
-    "no space behind data": (chunk(reasoning="Hm.") + HELLO + END).replace(b"data: ", b"data:"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ODD_ANSWERS)
-async def test_odd_stream_is_an_answer(connect: Connect, service: FakeOpenAI, name: str) -> None:
-    body = ODD_ANSWERS[name]
-    service.plays([body[at : at + 7] for at in range(0, len(body), 7)])
-    answer = await ask(connect())
-    assert (answer.text, answer.reasoning, answer.error) == ("Hello", ["Hm."], None)
-
-
 @pytest.mark.parametrize(
     "broken",
     [

@@ -1,0 +1,27 @@
+"""Streams of services as they were sent, from files beside the tests.
+
+A stream begins with `=== NAME => {...}`: what should become of it.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_HEAD = re.compile(r"^=== (.+?) => (\{.*\})\n", re.MULTILINE)
+
+
+class Stream(NamedTuple):
+    body: bytes
+    text: str
+    reasoning: str = ""
+    interrupted: bool = False
+
+
+def read_streams(file: Path) -> dict[str, Stream]:
+    _, *parts = _HEAD.split(file.read_text("utf-8"))
+    found: dict[str, Stream] = {}
+    for name, outcome, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        expected: dict[str, Any] = json.loads(outcome)
+        found[name] = Stream(body.rstrip("\n").encode() + b"\n\n", **expected)
+    return found
