@@ -1,7 +1,7 @@
 """Tools that models may call. Those that come with Troupe read and change nothing.
 
-Calls are bounded in number, size and time. A result is text of strangers: it is marked as data,
-each line as a quote, so that it can forge neither an instruction nor a line of somebody else.
+A result is text of strangers: it is marked as data, each line as a quote, so that it can forge
+neither an instruction nor a line of somebody else.
 """
 
 import asyncio

@@ -1,9 +1,7 @@
 """Render templates from people in child processes that can be killed.
 
-The sandbox protects the service's secrets, but only a process of its own protects its time and
-memory: twenty characters of Jinja can request ten gigabytes. The limits are on CPU time, memory and
-output; wall-clock time says something about the machine only, so a render that gets no CPU time is
-an error to be retried and never a property of the template.
+Twenty characters of Jinja can request ten gigabytes. The limits are on CPU time, memory and output;
+a render that gets no CPU time is an error to be retried, and never a property of the template.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Render a conversation to a local model's prompt: choose the template and where it runs.
 
-The template is the preset's choice, else the model's own, else ChatML. Templates that we ship are
-rendered in this process; those from people (in a preset or a GGUF) in a render process that can be
-killed.
+The template is the preset's choice, else the model's own, else ChatML. Those from people (in a
+preset or a GGUF) are rendered in a process that can be killed.
 """
 
 import asyncio

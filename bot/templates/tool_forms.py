@@ -1,13 +1,8 @@
 """Detect how a chat template writes the calls of tools, and write conversations that hold some.
 
-A template says nothing of its tools but by its output: it is rendered with a call and its result,
-and what stands around the name is the form in which its models were trained to call. A template
-that leaves out the tool, the call or the result has no form: its models are offered no tools.
-
-Calls and results follow the chat completions form of transformers: `tool_calls` with the arguments
-as an object, and messages of the role `tool`; Mistral's templates want ids of nine letters or
-digits, Kimi's the name and the number of the call, Llama's and gpt-oss's take one call a message
-(docs/sources.md#tool-calls).
+A template is rendered with a call and its result: what stands around the name is the form in which
+its models were trained to call. One that leaves out the tool, the call or the result has no form,
+and its models are offered no tools (docs/sources.md#tool-calls).
 """
 
 import json

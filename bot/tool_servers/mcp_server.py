@@ -1,8 +1,7 @@
 """Keep a connection to one MCP server, and call its tools (docs/presets.md#mcp-servers).
 
-One task owns the connection, because it has to be closed by whoever opened it. All chats share it:
-a call that is slow or too long ends alone, and the `mcp` package cancels it at the server. Only
-with a server that was restarted is the connection renewed; calls wait for it within their limit.
+One task owns the connection, which all chats share: a call that is slow or too long ends alone.
+With a server that was restarted it is renewed; calls wait for that within their limit.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""Translate a preset's parameters to those of the Messages API, and reject unknown ones.
-
-Presets use OpenAI's names. Reasoning is asked for by `reasoning_effort`, as with OpenAI, or by the
-API's own `thinking`.
-"""
+"""Translate a preset's parameters, which have OpenAI's names, to those of the Messages API."""
 
 import re
 from collections.abc import Mapping

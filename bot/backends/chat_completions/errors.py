@@ -67,7 +67,7 @@ class TooLong:
 
 
 @value_class
-class _Refusal:
+class _KnownError:
     """A kind of error that a retry would not fix (errors.toml)."""
 
     kind: str
@@ -97,7 +97,7 @@ def _figures(patterns: Iterable[str]) -> list[re.Pattern[str]]:
 
 _CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _REFUSALS = [
-    _Refusal(**{**one, "words": _any_of(one["words"]) if "words" in one else None})
+    _KnownError(**{**one, "words": _any_of(one["words"]) if "words" in one else None})
     for one in _CATALOG["refusals"]
 ]
 _WORDS = {name: _any_of(patterns) for name, patterns in _CATALOG["words"].items()}

@@ -1,7 +1,6 @@
 """Collect a prompt's stop strings and end an answer where one of them begins.
 
-Services accept four stop strings at most and some ignore them, while a group chat has one for each
-speaker, so every answer is searched here as well.
+Services accept four at most, and some ignore them, so every answer is searched here as well.
 """
 
 import re

@@ -12,6 +12,7 @@ from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.wire import parameters
 from bot.backends.llama_cpp.engine import EngineConfig, EngineFailed
 from bot.backends.llama_cpp.images import (
+    TEMPLATE_NOTICE,
     count_image_tokens,
     encode_images,
     find_projector,
@@ -41,9 +42,6 @@ from bot.texts.text import translatable
 
 _NOTICE = translatable(
     "The model on this machine cannot be used; the bot's operator has to fix it."
-)
-_TEMPLATE_NOTICE = translatable(
-    "This preset's template cannot be used; the bot's operator has to fix it."
 )
 _MAX_CACHED_PROMPTS = 256
 _DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
@@ -261,7 +259,7 @@ class LlamaCpp(Backend, ConversationMemory):
             raise BackendUnavailable(f"{model.path.stem} failed: {error}") from error
         except TemplateError as error:
             message = f"the template for {model.path.stem} cannot be used: {error}"
-            raise BackendUnavailable(message, _TEMPLATE_NOTICE) from error
+            raise BackendUnavailable(message, TEMPLATE_NOTICE) from error
 
     async def _tool_use(self, prompt: Prompt, model: LoadedModel) -> ToolUse | None:
         if not (prompt.tools or prompt.tool_exchanges):

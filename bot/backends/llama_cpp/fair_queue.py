@@ -1,8 +1,6 @@
-"""Queue requests for a local model fairly among people and chats.
+"""Queue requests for a local model: each turn goes to whom was served the longest ago.
 
-Each turn goes to the person and the chat that were served the longest ago: ten waiting requests of
-one person do not delay one of another. From four slots on, a chat leaves some of them to
-others, which else would wait until one of its answers ends (bot/backends/chat_shares.py).
+From four slots on, a chat leaves some of them to others (bot/backends/chat_shares.py).
 """
 
 import asyncio

@@ -20,7 +20,7 @@ _NO_VISION_NOTICE = translatable(
 _INVALID_IMAGE_NOTICE = translatable(
     "This preset has an image that cannot be shown; the bot's operator has to fix it."
 )
-_TEMPLATE_NOTICE = translatable(
+TEMPLATE_NOTICE = translatable(
     "This preset's template cannot be used; the bot's operator has to fix it."
 )
 _MAX_QUOTED_CHARS = 40
@@ -52,7 +52,7 @@ def check_placeholders(text: str, images: Sequence[str], model: str) -> None:
         raise BackendUnavailable(
             f"the template for {model} writes {found} of {len(images)} images; "
             "choose another `template` in the preset",
-            _TEMPLATE_NOTICE,
+            TEMPLATE_NOTICE,
         )
 
 

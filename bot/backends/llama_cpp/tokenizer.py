@@ -1,9 +1,7 @@
 """Tokenize a prompt for a local model, so that no text from people becomes a control token.
 
-The template's spans are tokenized with control tokens, people's spans without
-(docs/sources.md#llama-cpp). Some models list their markers as ordinary added tokens, which any text
-is tokenized to: where people's text yields a marker of the template, it is broken up and tokenized
-again.
+The template's spans are tokenized with control tokens, people's without (docs/sources.md).
+Where people's text yields a marker that a model lists as an ordinary token, it is broken up.
 """
 
 from collections.abc import Sequence

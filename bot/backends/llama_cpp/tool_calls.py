@@ -1,8 +1,6 @@
-"""Tool calls of local models: fit tools to the context, and separate calls from the answer's text.
+"""Tool calls of local models (docs/sources.md#tool-calls): fit tools to the context, read calls.
 
-Calls are written in the form of the model's template (docs/sources.md#tool-calls). Nothing of a
-call is shown. An unreadable call keeps its arguments as written, so that the model sees what was
-wrong.
+An unreadable call keeps its arguments as written, so that the model sees what was wrong.
 """
 
 import json
