@@ -1,5 +1,7 @@
 """What is sent to the Messages API: roles, images, parameters, cache markers."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +17,35 @@ from tests.backends.anthropic.conftest import Connect
 from tests.backends.asking import ask, prompt
 from tests.rigs.fake_anthropic import FakeAnthropic, problem_of
 
+REQUESTS = json.loads(Path(__file__).with_name("requests.json").read_text("utf-8"))
 PNG = "data:image/png;base64,iVBORw0KGgo="
 
 
-def body(*messages: tuple[str, str] | Message, **more: Any) -> dict[str, Any]:
-    """The body of a valid request with these messages."""
-    cache = more.pop("cache", "off")
-    model = more.pop("model", "claude-opus-4-8")
-    given = tuple(each if isinstance(each, Message) else Message(*each) for each in messages)  # type: ignore[arg-type]
-    made = to_wire(Prompt(given, model, "channel", **more), model, cache=cache)
-    assert problem_of(made) is None
-    return made
+def part_of(text: str) -> str | Image:
+    return Image(text) if text.startswith(("data:", "https:")) else text
+
+
+def body(given: dict[str, Any]) -> dict[str, Any]:
+    """Make the request for a case: messages, and perhaps model, parameters, limit and cache."""
+    messages = [
+        Message(role, "".join(parts), tuple(map(part_of, parts)) if len(parts) > 1 else ())
+        for role, *parts in given["messages"]
+    ]
+    question = Prompt(
+        tuple(messages),
+        given.get("model", "claude-opus-4-8"),
+        "channel",
+        parameters=given.get("parameters", {}),
+        max_output_tokens=given.get("limit"),
+    )
+    return to_wire(question, question.model, cache=given.get("cache", "off"))
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_request_is_one_that_the_api_takes(case: str) -> None:
+    sent = body(REQUESTS[case]["given"])
+    assert problem_of(sent) is None
+    assert sent == REQUESTS[case]["sent"]
 
 
 async def test_request_body_holds_system_messages_and_parameters(
@@ -83,69 +103,6 @@ async def test_request_body_holds_system_messages_and_parameters(
     )
 
 
-def test_messages_of_the_same_role_are_merged() -> None:
-    sent = body(("user", "a"), ("user", "b"), ("assistant", "c"), ("assistant", "d"), ("user", "e"))
-
-    assert [each["role"] for each in sent["messages"]] == ["user", "assistant", "user"]
-    assert [block["text"] for block in sent["messages"][0]["content"]] == ["a", "b"]
-
-
-def test_later_system_messages_become_a_users() -> None:
-    sent = body(("system", "persona"), ("user", "a"), ("system", "lore"), ("assistant", "b"))
-
-    assert [block["text"] for block in sent["system"]] == ["persona"]
-    assert [block["text"] for block in sent["messages"][0]["content"]] == ["a", "lore"]
-
-
-@pytest.mark.parametrize(
-    "messages", [[("assistant", "Welcome!"), ("user", "hi")], [("system", "Greet.")], []]
-)
-def test_conversation_always_begins_with_a_user(messages: list[tuple[str, str]]) -> None:
-    assert body(*messages)["messages"][0] == snapshot(
-        {"role": "user", "content": "(The conversation begins.)"}
-    )
-
-
-def test_empty_texts_are_left_out() -> None:
-    sent = body(("system", " "), ("user", "a"), ("assistant", "\n"), ("user", "b"))
-
-    assert "system" not in sent
-    assert len(sent["messages"]) == 1
-
-
-def test_white_space_at_the_end_of_a_final_answer_is_removed() -> None:
-    talk = (("user", "a"), ("assistant", "Well, \n"))
-    assert body(*talk, model="claude-opus-4-1")["messages"][-1]["content"] == "Well,"
-
-
-def test_beginning_of_an_answer_is_left_out_for_models_that_reject_it() -> None:
-    talk = (("user", "a"), ("assistant", "Well,"))
-    assert body(*talk, model="claude-opus-4-8")["messages"] == [{"role": "user", "content": "a"}]
-    reasoning = {"thinking": {"type": "enabled", "budget_tokens": 2000}}
-    sent = body(*talk, model="claude-opus-4-1", parameters=reasoning)
-    assert sent["messages"][-1]["role"] == "user"
-
-
-def test_images_are_sent_between_their_texts() -> None:
-    seen = Message("user", "this?and?", ("this?", Image(PNG), "and?", Image("https://x/y.jpg")))
-
-    assert body(seen)["messages"][0]["content"] == snapshot(
-        [
-            {"type": "text", "text": "this?"},
-            {
-                "type": "image",
-                "source": {
-                    "type": "base64",
-                    "media_type": "image/png",
-                    "data": "iVBORw0KGgo=",
-                },
-            },
-            {"type": "text", "text": "and?"},
-            {"type": "image", "source": {"type": "url", "url": "https://x/y.jpg"}},
-        ]
-    )
-
-
 @pytest.mark.parametrize(
     ("message", "words"),
     [
@@ -159,85 +116,7 @@ def test_images_are_sent_between_their_texts() -> None:
 )
 def test_image_that_the_api_cannot_take_is_named(message: Message, words: str) -> None:
     with pytest.raises(BackendUnavailable, match=words):
-        body(message)
-
-
-def cached(sent: dict[str, Any]) -> list[str]:
-    """The texts at whose end a cached prefix ends."""
-    groups = [sent.get("system", []), *(each["content"] for each in sent["messages"])]
-    blocks = [block for group in groups if isinstance(group, list) for block in group]
-    return [block["text"] for block in blocks if "cache_control" in block]
-
-
-def test_stable_prefixes_are_marked_for_the_cache() -> None:
-    sent = body(
-        ("system", "persona"),
-        ("system", "lore"),
-        ("system", "summary"),
-        ("user", "a"),
-        ("assistant", "b"),
-        ("user", "c"),
-        ("assistant", "d"),
-        ("system", "observed"),
-        ("user", "e"),
-        cache="5m",
-    )
-
-    assert cached(sent) == ["persona", "summary", "d"]
-
-
-def test_cache_may_live_an_hour_or_be_off() -> None:
-    sent = body(("system", "persona"), ("user", "a"), cache="1h")
-
-    assert sent["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
-    assert cached(body(("system", "persona"), ("user", "a"), cache="off")) == []
-
-
-@pytest.mark.parametrize(
-    ("limit", "parameters", "sent"),
-    [
-        (None, {}, 4096),
-        (300, {}, 300),
-        (300, {"max_tokens": 100}, 100),
-        (300, {"max_completion_tokens": 1000}, 300),
-        (300, {"thinking": {"type": "enabled", "budget_tokens": 2000}}, 2300),
-        (300, {"thinking": {"type": "adaptive"}}, 8492),
-        (300, {"thinking": {"type": "disabled"}}, 300),
-    ],
-)
-def test_max_tokens_covers_answer_and_reasoning(
-    limit: int | None, parameters: dict[str, object], sent: int
-) -> None:
-    made = body(("user", "a"), parameters=parameters, max_output_tokens=limit)
-
-    assert made["max_tokens"] == sent
-
-
-@pytest.mark.parametrize(
-    ("model", "effort", "thinking", "output_config"),
-    [
-        ("claude-opus-4-8", "high", {"type": "adaptive"}, {"effort": "high"}),
-        ("claude-sonnet-5", "minimal", {"type": "adaptive"}, {"effort": "low"}),
-        ("claude-sonnet-4-6", "max", {"type": "adaptive"}, {"effort": "max"}),
-        ("claude-sonnet-4-5-20250929", "low", {"type": "enabled", "budget_tokens": 2048}, None),
-        ("claude-opus-4-20250514", "high", {"type": "enabled", "budget_tokens": 16384}, None),
-        ("claude-3-7-sonnet-latest", "max", {"type": "enabled", "budget_tokens": 32000}, None),
-        ("claude-opus-4-8", "none", None, None),
-    ],
-)
-def test_reasoning_effort_is_translated_for_the_model(
-    model: str, effort: str, thinking: object, output_config: object
-) -> None:
-    sent = body(("user", "a"), model=model, parameters={"reasoning_effort": effort})
-
-    assert (sent.get("thinking"), sent.get("output_config")) == (thinking, output_config)
-
-
-def test_user_becomes_metadata_and_null_removes_a_parameter() -> None:
-    sent = body(("user", "a"), parameters={"user": "u1", "temperature": None})
-
-    assert sent["metadata"] == {"user_id": "u1"}
-    assert "temperature" not in sent
+        to_wire(Prompt((message,), "m", "channel"), "m")
 
 
 @pytest.mark.parametrize(

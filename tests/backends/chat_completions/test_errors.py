@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import json
 import time
 from itertools import chain
 from pathlib import Path
@@ -340,33 +339,6 @@ async def test_fallback_answers_at_once_while_the_operator_has_to_act(
     service.scripts.clear()
     await clock.sleep(31)
     assert (await ask(backend, prompt(has_fallback=True))).text == "Hello there"
-
-
-HONEST_NOTICES = {
-    "OpenAI's quota": (429, {"code": "insufficient_quota"}, "no credit left"),
-    "Azure's filter": (400, {"code": "content_filter"}, "content rules"),
-    "a key": (401, {"code": "invalid_api_key"}, "renew it"),
-    "DeepSeek's model": (400, {"message": "Model Not Exist"}, "does not exist"),
-    "LiteLLM's context": (400, {"type": "ContextWindowExceededError"}, "with /new."),
-}
-
-
-@pytest.mark.parametrize("in_stream", [False, True], ids=["as a status", "in the stream"])
-@pytest.mark.parametrize("name", HONEST_NOTICES)
-async def test_lasting_error_is_explained_and_not_retried(
-    connect: Connect, service: FakeOpenAI, name: str, in_stream: bool
-) -> None:
-    status, error, words = HONEST_NOTICES[name]
-    if in_stream:
-        service.plays([event({"error": {**error, "code": error.get("code", status)}})])
-    else:
-        service.plays(Script([json.dumps({"error": error}).encode()], status))
-
-    answer = await ask(connect())
-
-    assert isinstance(answer.error, BackendUnavailable)
-    assert words in answer.error.notice
-    assert len(service.log) == 1, "asked again although the answer is known"
 
 
 REFUSALS = {

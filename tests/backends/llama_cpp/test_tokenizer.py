@@ -1,6 +1,7 @@
 """No text from people becomes a control token, in any vocabulary."""
 
 import itertools
+import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -23,41 +24,8 @@ from tests.backends.tiny_gguf import Vocabulary, write
 
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
-GLM = (
-    "<|endoftext|>",
-    "[gMASK]",
-    "<sop>",
-    "<|system|>",
-    "<|user|>",
-    "<|assistant|>",
-    "<|observation|>",
-)
-DEEPSEEK = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>")
-COMMAND_R = tuple(
-    f"<|{name}_TOKEN|>" for name in ("START_OF_TURN", "END_OF_TURN", "SYSTEM", "USER", "CHATBOT")
-)
-LLAMA_3 = ("<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>")
-GRANITE = ("<|end_of_text|>", "<|start_of_role|>", "<|end_of_role|>")
-KIMI = ("[BOS]", "[EOS]", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>")
-PHI_3 = ("<s>", "<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
-CHATML = ("<|endoftext|>", "<|im_end|>", "<|im_start|>")
-# By the name of the template that writes the prompts.
-FAMILIES = {
-    "qwen2.5": Vocabulary("qwen2", CHATML),
-    "llama-3": Vocabulary("llama-bpe", LLAMA_3, begins=True),
-    "deepseek-r1": Vocabulary("deepseek-r1-qwen", DEEPSEEK, begins=True),
-    "glm-4": Vocabulary("chatglm-bpe", GLM),
-    "command-r": Vocabulary("command-r", ("<BOS_TOKEN>", *COMMAND_R), begins=True),
-    "granite-3.0": Vocabulary("refact", GRANITE),
-    "kimi-k2": Vocabulary("kimi-k2", (*KIMI, "<|im_end|>")),
-    "falcon-instruct": Vocabulary("falcon", ("<|endoftext|>", ">>ABSTRACT<<")),
-    "gemma-3": Vocabulary("", ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"), begins=True),
-    "mistral-v0.2": Vocabulary("", ("<s>", "</s>"), begins=True, space=True),
-    "mistral-large": Vocabulary("", ("<s>", "</s>", "[INST]", "[/INST]"), begins=True, space=True),
-    "phi-3.5": Vocabulary("", PHI_3, begins=True, space=True),
-    # ... and one whose files call its markers ordinary added tokens
-    "yi-1.5": Vocabulary("", ("<s>", "</s>"), ("<|im_start|>", "<|im_end|>"), begins=True),
-}
+_TABLE = tomllib.loads(Path(__file__).with_name("vocabularies.toml").read_text("utf-8"))
+FAMILIES = {name: Vocabulary(**given) for name, given in _TABLE.items()}
 
 
 class Model:

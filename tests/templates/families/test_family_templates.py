@@ -1,6 +1,8 @@
 """Shipped families: the prompt of each, equal to the one of its models' own template."""
 
+import tomllib
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,25 +13,7 @@ from bot.templates.family_templates import FAMILIES
 from tests.shared_data import golden
 from tests.templates.published_templates import published_templates
 
-# Names of the models' own templates among the golden vectors, where they differ.
-COUNTERPARTS = {
-    "alpaca": "cz-compact/alpaca",
-    "chatglm3-6b": "chatglm3",
-    "falcon-instruct": "cz-compact/falcon-instruct",
-    "gemma-1.1": "orig/gemma-1.1",
-    "glm-4": "chatglm4",
-    "internlm2.5": "internlm3",
-    "llama-2": "orig/llama2",
-    "llama-3": "orig/llama3",
-    "llama-3.1": "llama3.1",
-    "mistral-large": "mistral-v7",
-    "mistral-v0.1": "orig/mistral-v0.1",
-    "mistral-v0.2": "orig/mistral-v0.2",
-    "openchat-3.5": "openchat",
-    "qwen1.5": "orig/qwen1.5",
-    "solar-instruct": "solar",
-    "vicuna-v1.1": "vicuna",
-}
+COUNTERPARTS = tomllib.loads(Path(__file__).with_name("counterparts.toml").read_text("utf-8"))
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
