@@ -178,12 +178,11 @@ class McpServer(ToolServer):
             setting = "TOKEN" if LOGIN_REFUSED in why else "URL"
             return f"{address}: {why}; is it running, and is {group}{setting} right?"
         command = mask_pasted_tokens(shlex.join(given.command or ()))
-        if isinstance(error, OSError) and error.strerror:
-            return f"`{command}` cannot be started ({why}); install it, or correct {group}COMMAND"
-        said = self._log_file.read_text("utf-8", "replace").strip().splitlines()
+        has_log = self._log_file.is_file()
+        said = self._log_file.read_text("utf-8", "replace").splitlines() if has_log else []
         last = f", its last line there: {mask_pasted_tokens(said[-1])[:200]}" if said else ""
         return (
-            f"`{command}` does not speak MCP ({why}); try it in a shell, see {self._log_file}{last}"
+            f"`{command}` cannot be used ({why}); try it in a shell, see {self._log_file}{last}"
             f", and correct {group}COMMAND or {group}ENVIRONMENT"
         )
 

@@ -4,16 +4,21 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Mapping
+from contextlib import asynccontextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
 import pytest
 import pytest_asyncio
-
-from bot.chat.prompt import Finish, FinishReason, ToolCall, Usage
+from bot.chat.prompt import Finish
+from bot.chat.prompt import FinishReason
+from bot.chat.prompt import ToolCall
+from bot.chat.prompt import Usage
 from bot.errors import ToolServerError
 from bot.prompting.text.tokens import count_tokens
 from bot.runtime.clock import SystemClock
@@ -22,10 +27,15 @@ from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.tool_servers.mcp_server import McpServer
 from bot.tool_servers.settings import McpServerSettings
-from bot.tools import MAX_RESULT_TOKENS, Toolbox, server_tools
-from tests.fakes import CallingFakeBackend, FakeClock
-from tests.turn.setup import CHAT, Setup
+from bot.tools import MAX_RESULT_TOKENS
+from bot.tools import Toolbox
+from bot.tools import server_tools
+from tests.fakes import CallingFakeBackend
+from tests.fakes import FakeClock
+from tests.turn.setup import CHAT
+from tests.turn.setup import Setup
 from tests.waiting import wait_until
+
 
 pytestmark = pytest.mark.service
 DEMO = str(Path(__file__).with_name("demo_server.py"))
@@ -173,12 +183,12 @@ async def test_response_that_is_too_long_ends_alone(tmp_path: Path) -> None:
     [
         (
             {"command": "/no/such/program --fast"},
-            "`/no/such/program --fast` cannot be started.*No such file.*; install it, or correct "
+            "`/no/such/program --fast` cannot be used .*No such file.*, and correct "
             "TROUPE_MCP_SERVERS__X__COMMAND",
         ),
         (
             {"command": [sys.executable, "-c", "import sys; sys.exit('no license')"]},
-            "does not speak MCP.*its last line there: no license, and correct "
+            "cannot be used.*its last line there: no license, and correct "
             "TROUPE_MCP_SERVERS__X__COMMAND",
         ),
         (

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS
 from bot.errors import BackendUnavailable
-from bot.texts.text import Text, joined, translatable
+from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
 
@@ -90,15 +90,3 @@ def given_parameters(parameters: Mapping[str, object]) -> dict[str, Any]:
         for name, value in parameters.items()
         if name not in STRING_TEMPLATE_PARAMETERS and value is not None
     }
-
-
-def synonyms(*names: str) -> Text:
-    return translatable("the parameters {names} mean the same; remove one", names=_list(names))
-
-
-def exclusive(*names: str) -> Text:
-    return translatable("the parameters {names} exclude each other; remove one", names=_list(names))
-
-
-def _list(names: Collection[str]) -> Text:
-    return joined(map(repr, names), translatable(" and "))

@@ -45,7 +45,6 @@ from bot.runtime.http_client import STOOD_STILL_SECONDS, ConnectionFailed, HttpC
 from bot.texts.text import translatable
 from bot.value_class import value_class
 
-REASONING_SECONDS = 120.0
 _AFTER_FINISH_SECONDS = 1.0  # how long after the finish reason the usage may still arrive
 _log = structlog.get_logger(__name__)
 # A short answer is complete after the first pause. What is read every 0.3 s is read often enough
@@ -81,20 +80,13 @@ class Timeouts:
         self._deadline = deadline
         self._time = time
         self._left = settings.first_token_seconds
-        # A slow self-hosted model thinks longer, too.
-        self._reasoning_seconds = max(REASONING_SECONDS, settings.first_token_seconds)
-        self._reasoning_left: float | None = None  # a number while the model reasons
-        self._has_text = False
+        self._has_begun = False
         self._finished = False
 
-    def record_progress(self, *, has_text: bool) -> None:
-        """Note that the model produced something; `has_text`: a part of the answer itself."""
+    def record_progress(self) -> None:
+        """Note that the model produced something: text or reasoning."""
         self._left = self._settings.idle_seconds
-        if has_text:
-            self._has_text = True
-            self._reasoning_left = None
-        elif not self._has_text and self._reasoning_left is None:
-            self._reasoning_left = self._reasoning_seconds
+        self._has_begun = True
 
     def record_finish(self) -> None:
         if not self._finished:
@@ -108,8 +100,6 @@ class Timeouts:
         if start > self._deadline:
             raise self._expired(start)
         until = min(start + self._left, self._deadline)
-        if self._reasoning_left is not None:
-            until = min(until, start + self._reasoning_left)
         try:
             yield until
         except TimeoutError:
@@ -128,22 +118,17 @@ class Timeouts:
             now -= late
         if now > start:
             self._left -= now - start
-            if self._reasoning_left is not None:
-                self._reasoning_left -= now - start
 
     def _expired(self, now: float) -> RequestFailed:
         settings = self._settings
         if now >= self._deadline:
             limit = (settings.total_seconds, "TOTAL_SECONDS")
             return errors.timed_out(self._endpoint, "no end of the answer", *limit)
-        if self._has_text:
+        if self._has_begun:
             limit = (settings.idle_seconds, "IDLE_SECONDS")
             return errors.timed_out(self._endpoint, "no next token", *limit)
-        if self._reasoning_left is None:
-            limit = (settings.first_token_seconds, "FIRST_TOKEN_SECONDS")
-            return errors.timed_out(self._endpoint, "no first token", *limit, is_silent=True)
-        limit = (self._reasoning_seconds, "FIRST_TOKEN_SECONDS")
-        return errors.timed_out(self._endpoint, "no answer after its reasoning", *limit)
+        limit = (settings.first_token_seconds, "FIRST_TOKEN_SECONDS")
+        return errors.timed_out(self._endpoint, "no first token", *limit, is_silent=True)
 
 
 @value_class
@@ -358,7 +343,7 @@ class ChatRequestRunner:
                 chunk = await self._next_chunk(response, parser, timeouts, pause)
                 parsed = parser.feed(chunk) if chunk else parser.end()
                 if parsed.progress:
-                    timeouts.record_progress(has_text=bool(parsed.text))
+                    timeouts.record_progress()
                 if parser.reason is not None:
                     timeouts.record_finish()
                 if parsed.retracts:

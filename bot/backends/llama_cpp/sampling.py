@@ -18,7 +18,6 @@ from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Prompt
 from bot.texts.text import translatable
 
-_FORMAT_PARAMETERS = ("grammar", "json_schema", "response_format")
 _RANDOM_SEED = 2**32 - 1  # llama.cpp's 32-bit value for "any seed"
 
 _REMEDIES = {
@@ -139,15 +138,7 @@ def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -
             for name in given
             if name in _NOT_IN_BINDINGS
         ]
-    problems += [
-        parameter_table.synonyms(_ALIASES[name], name)
-        for name in ("repetition_penalty", "random_seed")
-        if name in given and _ALIASES[name] in given
-    ]
-    formats = [
-        name for name in _FORMAT_PARAMETERS if name in given and given[name] != {"type": "text"}
-    ]
-    return [*problems, parameter_table.exclusive(*formats)] if len(formats) > 1 else problems
+    return problems
 
 
 def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:

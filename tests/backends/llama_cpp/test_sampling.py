@@ -63,15 +63,6 @@ def test_invalid_value_is_named(name: str, value: object) -> None:
     assert problem.startswith(f"the parameter {name!r} must be ")
 
 
-def test_duplicate_parameters_are_refused() -> None:
-    assert find_problems({"repeat_penalty": 1.1, "repetition_penalty": 1.2}) == [
-        "the parameters 'repeat_penalty' and 'repetition_penalty' mean the same; remove one"
-    ]
-    assert find_problems(
-        {"grammar": 'root ::= "a"', "response_format": {"type": "json_object"}}
-    ) == ["the parameters 'grammar' and 'response_format' exclude each other; remove one"]
-
-
 def test_parameter_that_the_bindings_lack_is_refused() -> None:
     assert find_problems({"adaptive_decay": 0.5}) == []
     assert find_problems({"adaptive_decay": 0.5}, "llama_cpp_python") == [
