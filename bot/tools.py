@@ -88,11 +88,7 @@ _MAX_CALLS_A_ROUND = 4
 
 
 class Toolbox:
-    """The tools of one answer, and their calls; each round is another request.
-
-    Nothing is stored before the answer is: if the process dies, the tools are called again, which
-    is harmless because they change nothing.
-    """
+    """The tools of one answer, and their calls; each round is another request."""
 
     def __init__(self, tools: Iterable[Tool], clock: Clock) -> None:
         self._tools = {one.spec.name: one for one in tools}

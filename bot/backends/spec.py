@@ -93,11 +93,7 @@ class ProviderSettings(BaseModel):
 
 @value_class(kw_only=True)
 class BackendSpec:
-    """One kind of backend: its settings and where its code is, without importing that code.
-
-    Code is named as "module:function" and imported when it is called: a vendor's library takes up
-    to a second.
-    """
+    """One kind of backend; code is named as "module:function", and imported when called."""
 
     kind: str
 

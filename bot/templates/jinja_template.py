@@ -150,11 +150,7 @@ CONTINUE_MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "  # the same text that trans
 
 
 class JinjaTemplate:
-    """A chat template in Jinja, from a model's `tokenizer_config.json`, a GGUF or a preset.
-
-    The sandbox blocks access to code and files but limits neither time nor memory: templates from
-    people are rendered by `RenderProcessPool`, not here.
-    """
+    """A chat template from a model or a preset; those from people run in `RenderProcessPool`."""
 
     def __init__(
         self,
@@ -164,10 +160,7 @@ class JinjaTemplate:
         eos_token: str | None = None,
         stop_words: Sequence[str] = (),
     ) -> None:
-        """Compile `source`; raise TemplateError if it cannot be parsed.
-
-        In the template a token that is None is undefined, and an empty one is defined.
-        """
+        """Compile; raises `TemplateError`. A token that is None is undefined in the template."""
         self.stop_words = stop_words
         self.source = source
         self.bos_token = bos_token or ""

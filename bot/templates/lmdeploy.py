@@ -32,10 +32,7 @@ class InternLMChat7B(RoleTemplate):
 
 
 class DropLastCharacterTemplate(RoleTemplate):
-    """Drops the last character of each prompt: the space that these models write themselves.
-
-    It is dropped twice where one method calls the other, as in LMDeploy.
-    """
+    """Drops the last character of a prompt, twice where one method calls the other."""
 
     @override
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:

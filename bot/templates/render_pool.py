@@ -74,16 +74,7 @@ class RenderProcessPool:
         return tuple(process.pid for process in self._all if process.pid is not None)
 
     async def render(self, source: str, messages: Sequence[Message], **options: Any) -> str:
-        """Return the same as `JinjaTemplate(source, …).render(messages, …)`.
-
-        `options` are the tokens and the keyword arguments of both.
-
-        Raises:
-            TemplateLimitExceeded: it used too much CPU time or memory. After three times without a
-                success in between it is not tried again.
-            RenderUnavailable: the process did not finish, for a reason outside the template.
-            TemplateError: the template is too long, fails, or writes too much.
-        """
+        """Render as `JinjaTemplate` does; raises `RenderUnavailable`, `TemplateLimitExceeded`."""
         return await self._request(source, messages, options, as_spans=False)
 
     async def render_spans(

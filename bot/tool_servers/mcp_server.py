@@ -179,8 +179,9 @@ class McpServer(ToolServer):
             return f"{address}: {why}; is it running, and is {group}{setting} right?"
         command = mask_pasted_tokens(shlex.join(given.command or ()))
         has_log = self._log_file.is_file()
-        said = self._log_file.read_text("utf-8", "replace").splitlines() if has_log else []
-        last = f", its last line there: {mask_pasted_tokens(said[-1])[:200]}" if said else ""
+        said = self._log_file.read_text("utf-8", "replace").strip() if has_log else ""
+        line = mask_pasted_tokens(said.rpartition("\n")[2])[:200]
+        last = f", its last line there: {line}" if said else ""
         return (
             f"`{command}` cannot be used ({why}); try it in a shell, see {self._log_file}{last}"
             f", and correct {group}COMMAND or {group}ENVIRONMENT"

@@ -73,10 +73,7 @@ def parameter_problems(_settings: object, parameters: Mapping[str, object]) -> l
 
 
 def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
-    """Return the fields of a request for a prompt's parameters, without stop strings.
-
-    Raises `BackendUnavailable` for parameters that the API does not have.
-    """
+    """Return a request's fields; raises `BackendUnavailable` for unknown parameters."""
     parameter_table.refuse(parameter_problems(None, prompt.parameters))
     given = given_parameters(prompt.parameters)
     fields = {name: value for name, value in given.items() if name in _SENT_UNCHANGED}

@@ -133,11 +133,9 @@ class RequestFailed(TroupeError):
     notice: str = ""
     """The message for the chat; empty: `BackendError`'s default."""
     retryable: bool = False
-    """The same request may succeed a little later."""
     retry_after_seconds: float = 0
-    """... but not before this many seconds."""
     provider_unhealthy: bool = True
-    """Counts as a failure for the circuit breaker."""
+    """It counts as a failure for the circuit breaker."""
     is_lasting: bool = False
     """Further prompts for the model would fail as well."""
     is_away: bool = False
@@ -145,9 +143,7 @@ class RequestFailed(TroupeError):
     is_loading: bool = False
     """The server is reading its model; it is asked again until the first token is due."""
     rejects_system: bool = False
-    """The model's chat template may have no system message."""
     too_long: TooLong | None = None
-    """The prompt is longer than the model can read."""
 
     def __post_init__(self) -> None:
         super().__init__(self.message)
@@ -277,10 +273,7 @@ def translate_error_event(
     now: float,
     statuses: Mapping[str, int] = MappingProxyType({}),
 ) -> RequestFailed:
-    """Translate an error event in a stream that had begun with status 200.
-
-    `statuses` are the HTTP statuses that correspond to a vendor's types of errors.
-    """
+    """Translate an error in a stream; `statuses` are those of a vendor's types of errors."""
     status = _status_in(data, statuses)
     if status is None:
         is_refused = any(one.is_meant(0, data) for one in _REFUSALS)
@@ -308,10 +301,7 @@ def unreachable(endpoint: Endpoint, why: str) -> RequestFailed:
 def timed_out(
     endpoint: Endpoint, what: str, seconds: float, part: str, *, is_silent: bool = False
 ) -> RequestFailed:
-    """Make the error for a timeout of the setting `part`; `is_silent`: nothing came at all.
-
-    It is not retried: the person has waited long enough, and a slow provider needs less work.
-    """
+    """Make the error for a timeout of the setting `part`, which is not retried."""
     message = f"{endpoint}: {what} within {seconds:g} s ({endpoint.setting(part)})"
     return RequestFailed(message, is_lasting=is_silent, is_away=is_silent)
 

@@ -32,10 +32,7 @@ class KeyedConnection(Protocol):
         deadline: float,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Send a request; return the response with its body unread.
-
-        Raises `HttpStatusError`, `ConnectionFailed`, and TimeoutError at the deadline.
-        """
+        """Send a request, its response unread; raises `HttpStatusError`, `ConnectionFailed`."""
         ...
 
     async def list_models(self) -> Sequence[str]: ...

@@ -47,7 +47,6 @@ class ParameterTable:
 
     checks: Mapping[str, Check]
     all_names: Text
-    """Lists the names, for an unknown one without a near match."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     remedies: Mapping[str, str] = field(default_factory=dict)
 

@@ -137,12 +137,10 @@ class ChatRequest:
     body: Mapping[str, object]
     model: str
     stop: Sequence[str]
-    """Also searched for in the answer: providers may ignore them."""
     reasoning: ReasoningFormat = ANY_FORMAT
     parameters: Collection[str] = ()
     """Names that an error message may repeat from the provider's own."""
     has_fallback: bool = False
-    """Whether another model answers if the circuit breaker is open."""
     headers: Mapping[str, str] | None = None
     is_continuation: bool = False
     """It continues an answer that was cut off, and counts as a retry."""

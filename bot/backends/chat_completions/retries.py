@@ -11,8 +11,7 @@ MAX_RETRY_AFTER_SECONDS = 30.0
 MAX_SECONDS_BEFORE_FALLBACK = 1.0
 """The longest wait that a provider may ask for where another model can answer meanwhile."""
 LASTING_ERROR_SECONDS = 30.0
-"""For how long a wrong key, a used-up account, an unknown or a silent model is not tried again
-where another model can answer."""
+"""For how long a model that cannot answer is not tried again where another can."""
 MAX_BREAKER_WAIT_SECONDS = 8.0
 MAX_RETRY_AFTER = 86_400.0
 _FIRST_BACKOFF_SECONDS = 0.5
@@ -152,16 +151,7 @@ class CircuitBreaker:
         is_retry: bool = False,
         is_trial: bool = True,
     ) -> None:
-        """Count the outcome of a call; one that succeeds closes the breaker.
-
-        Args:
-            now: the time.
-            success: whether the provider is well.
-            is_away: whether it failed without any answer.
-            is_retry: whether the call repeated one of the same request: a single prompt that the
-                provider cannot take opens nothing.
-            is_trial: whether an open breaker let the call through; older ones say nothing new.
-        """
+        """Count a call. A retry opens nothing; `is_away`: there was no answer at all."""
         if self._opened_at is not None:
             if success:
                 self._opened_at = None

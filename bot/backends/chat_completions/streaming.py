@@ -98,9 +98,7 @@ class ParsedChunk:
     progress: bool = False
     """The model produced something; comments and empty deltas do not count."""
     error: RequestFailed | None = None
-    """The failure after the text."""
     retracts: bool = False
-    """All text before was reasoning."""
 
 
 class StreamParser(ABC):

@@ -46,11 +46,7 @@ _MAX_DATA_CHARS = 80  # an image in a request has millions
 def to_wire(
     prompt: Prompt, model: str, *, names: bool = False, quirks: Quirks = NO_QUIRKS
 ) -> dict[str, object]:
-    """Make the request body; with `names`, messages carry their speaker where the API allows.
-
-    Parameters are sent as the preset gives them; null removes one, also one that is added here.
-    Raises `BackendUnavailable` where they ask for several answers.
-    """
+    """Make a request; raises `BackendUnavailable` where the preset asks for several answers."""
     body = {"stream_options": _INCLUDE_USAGE, **parameters(prompt)}
     if prompt.max_output_tokens is not None:
         name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"

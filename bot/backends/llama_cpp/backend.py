@@ -296,10 +296,7 @@ def make(name: str, settings: LlamaCppSettings, data_dir: Path, renderer: Render
 async def describe_rendered(
     prompt: Prompt, model_file: Path, renderer: Renderer
 ) -> PromptDescription:
-    """Render a prompt as its model would read it, without loading the model.
-
-    Raises `SettingsError` or `TemplateError` if the file or the template cannot be used.
-    """
+    """Render without loading the model; raises `SettingsError` or `TemplateError`."""
     own = await read_model_template(model_file)
     rendered = await renderer.render(
         insert_image_placeholders(prompt.messages), prompt.template, own, has_prefill=True

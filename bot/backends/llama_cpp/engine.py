@@ -66,7 +66,6 @@ class GenerationRequest:
     can_shift: bool = False
     """The slot holds only this conversation, so its tokens may be shifted over a gap."""
     preserved_tokens: Sequence[str] = ()
-    """Control tokens that are rendered as text."""
     text: str = ""
     """With images, the prompt as text, with an `IMAGE_PLACEHOLDER` for each of them."""
     images: Sequence[str] = ()

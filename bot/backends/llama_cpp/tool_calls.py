@@ -69,7 +69,7 @@ MARKERS: Final = (
     *(_OPEN, _CLOSE, _LIST, "[ARGS]", "[CALL_ID]"),
     *(_PYTHON, *_SECTION_TOKENS, *_CHANNEL_TOKENS),
 )
-"""Texts that an engine must return, although they are control tokens in some vocabularies."""
+"""Texts that an engine must return, also where they are control tokens."""
 
 _BEGINNINGS: Final[Mapping[ToolForm, tuple[str, ...]]] = {
     ToolForm.TAGGED: (_OPEN,),

@@ -167,7 +167,6 @@ class ModelMetadata:
     context_tokens: int
     weight_bytes: int
     bytes_per_token: int
-    """Of the KV cache."""
     is_projector: bool
 
     def estimate_memory_bytes(self, settings: ModelFileSettings) -> int:
