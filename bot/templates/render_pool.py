@@ -11,9 +11,10 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import structlog
 
@@ -49,16 +50,16 @@ class RenderProcessPool:
 
     def __init__(self, processes: int = 2) -> None:
         self._idle: asyncio.LifoQueue[_RenderProcess] = asyncio.LifoQueue()
-        self._all = [_RenderProcess() for _ in range(processes)]
+        self._all: set[_RenderProcess] = set()
+        self._count = processes
         self._replacing: set[asyncio.Task[None]] = set()
         self._strikes: Counter[str] = Counter()
         self._closing = False
 
     async def __aenter__(self) -> Self:
         try:
-            for process in self._all:
-                await process.start()
-                self._idle.put_nowait(process)
+            for _ in range(self._count):
+                await self._add_process()
         except BaseException as error:
             await self._close()
             if isinstance(error, OSError | asyncio.IncompleteReadError):
@@ -71,7 +72,12 @@ class RenderProcessPool:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        return tuple(process.pid for process in self._all if process.pid is not None)
+        return tuple(one.process.pid for one in self._all)
+
+    async def _add_process(self) -> None:
+        process = await _start_process()
+        self._all.add(process)
+        self._idle.put_nowait(process)
 
     async def render(self, source: str, messages: Sequence[Message], **options: Any) -> str:
         """Render as `JinjaTemplate` does; raises `RenderUnavailable`, `TemplateLimitExceeded`."""
@@ -144,15 +150,15 @@ class RenderProcessPool:
         task.add_done_callback(self._replacing.discard)
 
     async def _restart(self, process: "_RenderProcess") -> None:
+        await process.stop()
+        self._all.discard(process)
         while not self._closing:
-            await process.stop()
             try:
-                await process.start()
+                await self._add_process()
             except (OSError, asyncio.IncompleteReadError):  # TimeoutError is an OSError
                 _log.exception("render_process_not_started")
                 await asyncio.sleep(SECONDS_BETWEEN_STARTS)
             else:
-                self._idle.put_nowait(process)
                 return
 
     async def _close(self) -> None:
@@ -164,31 +170,18 @@ class RenderProcessPool:
             await process.stop()
 
 
+@dataclass(eq=False, slots=True)
 class _RenderProcess:
-    def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
-    async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-s", "-m", "bot.templates.render_child"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            # Our own environment holds the tokens of the service.
-            env={"PYTHONPATH": str(PACKAGE_FOLDER)},
-            start_new_session=True,
-        )
-        async with asyncio.timeout(SECONDS_TO_START):
-            await self._read()
+    process: asyncio.subprocess.Process
+    requests: asyncio.StreamWriter
+    answers: asyncio.StreamReader
 
     async def ask(self, request: bytes) -> bytes:
         try:
             async with asyncio.timeout(SECONDS_WITHOUT_ANSWER):
-                return await self._exchange(request)
+                self.requests.write(LENGTH_PREFIX.pack(len(request)) + request)
+                await self.requests.drain()
+                return await self.read()
         except TimeoutError:
             raise RenderUnavailable(
                 f"the render process gave no answer for {SECONDS_WITHOUT_ANSWER:.0f} s; try again"
@@ -197,39 +190,44 @@ class _RenderProcess:
             raise _error_of_exit(await self._exit_code()) from error
 
     async def _exit_code(self) -> int | None:
-        if self._process is None:
-            return None
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SECONDS_TO_EXIT):
-                return await self._process.wait()
-        except TimeoutError:
-            return None
+                return await self.process.wait()
+        return None
 
-    async def _exchange(self, request: bytes) -> bytes:
-        if self._process is None or self._process.stdin is None:
-            raise BrokenPipeError("the render process was stopped")
-        self._process.stdin.write(LENGTH_PREFIX.pack(len(request)) + request)
-        await self._process.stdin.drain()
-        return await self._read()
-
-    async def _read(self) -> bytes:
-        if self._process is None or self._process.stdout is None:
-            raise BrokenPipeError("the render process was stopped")
-        header = await self._process.stdout.readexactly(LENGTH_PREFIX.size)
-        return await self._process.stdout.readexactly(*LENGTH_PREFIX.unpack(header))
+    async def read(self) -> bytes:
+        header = await self.answers.readexactly(LENGTH_PREFIX.size)
+        return await self.answers.readexactly(*LENGTH_PREFIX.unpack(header))
 
     def kill(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
 
     async def stop(self) -> None:
         self.kill()
-        process, self._process = self._process, None
-        if process is not None:
-            if process.stdin is not None:
-                process.stdin.close()
-            await process.wait()
+        self.requests.close()
+        await self.process.wait()
+
+
+async def _start_process() -> _RenderProcess:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-s", "-m", "bot.templates.render_child"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        # Our own environment holds the tokens of the service.
+        env={"PYTHONPATH": str(PACKAGE_FOLDER)},
+        start_new_session=True,
+    )
+    pipes = cast(tuple[asyncio.StreamWriter, asyncio.StreamReader], (process.stdin, process.stdout))
+    started = _RenderProcess(process, *pipes)
+    try:
+        async with asyncio.timeout(SECONDS_TO_START):
+            await started.read()
+    except BaseException:
+        await started.stop()
+        raise
+    return started
 
 
 def _error_of_exit(exit_code: int | None) -> TemplateError:

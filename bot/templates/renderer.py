@@ -212,19 +212,18 @@ class _TrustedTemplate:
     def stop_words(self) -> Sequence[str]:
         return () if isinstance(self.template, StringTemplate) else self.template.stop_words or ()
 
-    @property
-    def _options(self) -> dict[str, Any]:
-        return {"add_generation_prompt": True} if self.is_jinja else {}
+    def _with_defaults(self, options: dict[str, Any]) -> dict[str, Any]:
+        return {"add_generation_prompt": True, **options} if self.is_jinja else options
 
     async def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         if not self.is_jinja and has_parts(messages):
             raise TemplateError("only Jinja templates read contents that are lists of parts")
-        return render_messages(self.template, messages, **self._options, **options)
+        return render_messages(self.template, messages, **self._with_defaults(options))
 
     async def render_spans(
         self, messages: Sequence[Mapping[str, Any]], names: TemplateNames | None, **options: Any
     ) -> list[TextSpan]:
-        return render_spans(self.template, messages, **self._options, **options)
+        return render_spans(self.template, messages, **self._with_defaults(options))
 
 
 @value_class
@@ -235,18 +234,15 @@ class _UntrustedTemplate:
     stop_words: Sequence[str] = ()
 
     async def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-        pool = await self.pool()
-        return await pool.render(
-            self.source, messages, add_generation_prompt=True, **self.tokens, **options
-        )
+        given = {"add_generation_prompt": True, **self.tokens, **options}
+        return await (await self.pool()).render(self.source, messages, **given)
 
     async def render_spans(
         self, messages: Sequence[Mapping[str, Any]], names: TemplateNames | None, **options: Any
     ) -> list[TextSpan]:
-        pool = await self.pool()
         variables = {} if names is None else asdict(names)
         given = {"add_generation_prompt": True, **self.tokens, **options, **variables}
-        return await pool.render_spans(self.source, messages, **given)
+        return await (await self.pool()).render_spans(self.source, messages, **given)
 
 
 @dataclass(slots=True)
