@@ -4,21 +4,16 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from contextlib import asynccontextmanager
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
 import pytest
 import pytest_asyncio
-from bot.chat.prompt import Finish
-from bot.chat.prompt import FinishReason
-from bot.chat.prompt import ToolCall
-from bot.chat.prompt import Usage
+
+from bot.chat.prompt import Finish, FinishReason, ToolCall, Usage
 from bot.errors import ToolServerError
 from bot.prompting.text.tokens import count_tokens
 from bot.runtime.clock import SystemClock
@@ -27,15 +22,10 @@ from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.tool_servers.mcp_server import McpServer
 from bot.tool_servers.settings import McpServerSettings
-from bot.tools import MAX_RESULT_TOKENS
-from bot.tools import Toolbox
-from bot.tools import server_tools
-from tests.fakes import CallingFakeBackend
-from tests.fakes import FakeClock
-from tests.turn.setup import CHAT
-from tests.turn.setup import Setup
+from bot.tools import MAX_RESULT_TOKENS, Toolbox, server_tools
+from tests.fakes import CallingFakeBackend, FakeClock
+from tests.turn.setup import CHAT, Setup
 from tests.waiting import wait_until
-
 
 pytestmark = pytest.mark.service
 DEMO = str(Path(__file__).with_name("demo_server.py"))
