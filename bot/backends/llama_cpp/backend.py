@@ -1,11 +1,13 @@
 """Answer prompts with models on this machine."""
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
+import structlog
 from typing_extensions import override
 
 from bot.backends.chat_completions.stop_strings import stop_strings_of
@@ -30,6 +32,7 @@ from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, Te
 from bot.ports import Backend, ConversationMemory, TextTokenCounter
 from bot.prompting.text.tokens import counter_for_model
 from bot.runtime.subprocesses import ChildFailed
+from bot.templates.added_text import find_added_text
 from bot.templates.family_templates import detect_family
 from bot.templates.renderer import (
     FALLBACK_TEMPLATE,
@@ -45,6 +48,8 @@ _NOTICE = translatable(
 )
 _MAX_CACHED_PROMPTS = 256
 _DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
+_log = structlog.get_logger(__name__)
+_MAX_TEXT_CHARS = 300
 
 
 class LlamaCpp(Backend, ConversationMemory):
@@ -275,8 +280,13 @@ class LlamaCpp(Backend, ConversationMemory):
             path = self._find(name)
             async with self._load_lock:
                 if path not in self._models:
-                    loading = load_model(self._engine_config(path))
-                    self._models[path] = await self._exit_stack.enter_async_context(loading)
+                    config = self._engine_config(path)
+                    check_template_pin(path, self._settings, self._name)
+                    loaded = await self._exit_stack.enter_async_context(load_model(config))
+                    await warn_of_added_text(
+                        path, loaded.tokens.template, self._renderer, self._settings, self._name
+                    )
+                    self._models[path] = loaded
             await self._models[path].engine.wait_until_ready()
         except (SettingsError, ChildFailed, EngineFailed) as error:
             raise BackendUnavailable(str(error), _NOTICE) from error
@@ -291,6 +301,52 @@ class LlamaCpp(Backend, ConversationMemory):
 
 def make(name: str, settings: LlamaCppSettings, data_dir: Path, renderer: Renderer) -> Backend:
     return LlamaCpp(settings, data_dir, renderer, name)
+
+
+def check_template_pin(model: Path, settings: LlamaCppSettings, provider: str) -> None:
+    """Raise `SettingsError` if the template is not the pinned one, where one is pinned."""
+    if settings.template_sha256 is None:
+        return
+    found = _sha256(read_special_tokens(model).chat_template or "")
+    if found != settings.template_sha256:
+        raise SettingsError(
+            f"the chat template in {model.name} has the SHA-256 {found}, not the one in"
+            f" {_pin(provider)}; use the file that you pinned, or pin this one"
+        )
+
+
+async def warn_of_added_text(
+    model: Path,
+    template: ModelTemplate,
+    renderer: Renderer,
+    settings: LlamaCppSettings,
+    provider: str,
+) -> None:
+    """Log the text that the template adds to every prompt, unless it is pinned."""
+    if settings.template_sha256 is not None:
+        return
+    try:
+        added, nearest = await find_added_text(template, renderer)
+    except TemplateError as error:  # the first prompt will report it
+        _log.info("model_template_unchecked", model=model.name, reason=str(error))
+        return
+    if added:
+        other = f'set "template": "{nearest}" in the preset, or ' if nearest else ""
+        _log.warning(
+            "model_template_adds_text",
+            model=model.name,
+            text=added[:_MAX_TEXT_CHARS],
+            sha256=_sha256(template.source or ""),
+            remedy=f"{other}accept it and pin it with {_pin(provider)}",
+        )
+
+
+def _pin(provider: str) -> str:
+    return f"TROUPE_PROVIDERS__{provider.upper()}__TEMPLATE_SHA256"
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 async def describe_rendered(

@@ -27,6 +27,12 @@ class LlamaCppSettings(ModelFileSettings):
     threads: int | None = Field(
         None, ge=1, description="CPU threads of the engine; by default all cores but one."
     )
+    template_sha256: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="The SHA-256 of the chat template that the model's file must have; a file with"
+        " another one is refused.",
+    )
     gpu_layers: Literal["auto"] | NonNegativeInt = Field(
         "auto", description="Layers on the GPU; by default all if the engine finds one."
     )
