@@ -9,7 +9,6 @@ from sqlalchemy.schema import DropTable
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import Address, Person, Pressed, Quote, Request, Said, WakeReason
 from bot.chat.prompt import Finish, FinishReason
-from bot.errors import BackendUnavailable
 from bot.storage.database import Database
 from bot.storage.tables import audit
 from tests.fakes import FakeBackend
@@ -21,7 +20,6 @@ ADMIN = ALICE
 ANSWER = "1"
 """The id of the message with the answer."""
 PART = "telegram:5:70/0"
-AWAY = BackendUnavailable("refused", notice="The model is away.")
 CUT = Finish(FinishReason.LENGTH)
 SECRET = "a secret"
 
