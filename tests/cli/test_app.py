@@ -44,7 +44,7 @@ def imported_by(folder: Path, *words: str) -> set[str]:
     return set(json.loads(result.stderr))
 
 
-@pytest.mark.parametrize("words", [("--help",), ("--version",)])
+@pytest.mark.parametrize("words", [("--help",), ("--version",), ("preset", "list")])
 def test_command_line_imports_no_library_that_it_does_not_need(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
@@ -101,9 +101,12 @@ def test_version_is_the_one_of_the_package() -> None:
 
 
 @pytest.mark.service
-def test_help_costs_less_cpu_than_two_and_a_half_imports_of_typer_and_rich(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [("--help",), ("preset", "list")])
+def test_command_costs_less_cpu_than_two_and_a_half_imports_of_typer_and_rich(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
     imports = [sys.executable, "-c", "import typer, rich"]
-    command = [sys.executable, "-m", "bot", "--help"]
+    command = [sys.executable, "-m", "bot", *words]
 
     assert cpu_seconds(command, tmp_path) < 2.5 * cpu_seconds(imports, tmp_path)
 

@@ -14,6 +14,7 @@ from bot.prompting.presets.files import load_presets, preset_version
 from bot.runtime.clock import SystemClock
 from bot.storage.database import open_database
 from bot.storage.presets import PresetVersions
+from bot.texts.text import escape_to_one_line
 from tests.cli.command import troupe
 
 MODELFILE = """FROM ./phi.gguf
@@ -253,12 +254,25 @@ def test_list_gives_each_preset_one_line(folder: Path) -> None:
         content = {"provider": "local", "model": "m", **more}
         (folder / "presets" / f"{file}.json").write_text(json.dumps(content), encoding="utf-8")
     (folder / "presets" / "book.json").write_text('{"entries": []}', encoding="utf-8")
+    lines = f"Ада\n{escape_to_one_line(f'nova: {text}')}\n"
+
+    assert troupe("preset", "list") == lines
+
     (folder / "presets" / "nova.json").write_text('{"name": "nova",\n oops}', encoding="utf-8")
-
     listed = CliRunner().invoke(app, ["preset", "list"], catch_exceptions=False)
-
     assert re.search(r"presets/nova\.json, line 2: ", listed.stderr)
-    assert listed.stdout.splitlines() == [
-        "Ада",
-        r"nova: Kind.\nnova: x\r\u2028\x1b[2K\x9b31m\u202eevil\u2066",
-    ]
+    assert listed.stdout == lines
+
+
+def test_list_reads_the_presets_folder_that_settings_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two", "three"):
+        (folder / name).mkdir()
+        (folder / name / "a.json").write_text(f'{{"name": "{name}", "provider": "local"}}')
+    (folder / "troupe.toml").write_text('presets_dir = "three"')
+    assert troupe("preset", "list") == "three\n"
+    (folder / ".env").write_text("export troupe_presets_dir='two'")
+    assert troupe("preset", "list") == "two\n"
+    monkeypatch.setenv("troupe_presets_dir", "one")
+    assert troupe("preset", "list") == "one\n"

@@ -1,0 +1,51 @@
+"""`troupe preset list` without settings and schema, whose imports take ten times as long."""
+
+import os
+import tomllib
+from importlib import import_module  # noqa: TID251 # only for presets with a mistake
+from pathlib import Path
+
+from dotenv import dotenv_values
+
+from bot.cli.text_io import print_line
+from bot.errors import PresetError
+from bot.prompting.text.jsonc import JsonSyntaxError, read_json
+from bot.prompting.text.preset_folder import is_lorebook, json_files, read_preset_text
+from bot.runtime.shipped_files import presets_folder
+from bot.texts.text import escape_to_one_line
+
+_VARIABLE = "TROUPE_PRESETS_DIR"
+
+
+def list_quickly() -> None:
+    """List every preset; the full reader does it where something is wrong, and says what."""
+    try:
+        texts = map(read_preset_text, json_files(_folder()))
+        lines = [_line(text) for text in texts if not is_lorebook(text)]
+    except (PresetError, JsonSyntaxError, OSError, ValueError):
+        import_module("bot.cli.preset_files").list_presets()
+        return
+    for line in lines:
+        print_line(line)
+
+
+def _line(text: str) -> str:
+    match read_json(text).value:
+        case {"name": str(name), "description": str(description)}:
+            return escape_to_one_line(f"{name}: {description}")
+        case {"name": str(name), "provider": _}:
+            return escape_to_one_line(name)
+        case _:
+            raise ValueError("not a preset")
+
+
+def _folder() -> Path:
+    """Return the folder that the environment, .env or troupe.toml names, or the default one."""
+    toml = Path("troupe.toml")
+    values = tomllib.loads(toml.read_text("utf-8")) if toml.is_file() else {}
+    chosen = str(values.get("presets_dir") or "")
+    for layer in (dotenv_values(".env"), os.environ):  # noqa: TID251 # as the settings do
+        for name, value in layer.items():
+            if name.upper() == _VARIABLE:
+                chosen = value or chosen
+    return presets_folder(Path(chosen) if chosen else None)
