@@ -273,7 +273,7 @@ class AnswerPages(RouteGroup):
                 values["sections"] = prompt_sections(answer.receipt)
             case "tokens":
                 try:
-                    values["pieces"] = token_pieces(await self._tokens(answer))
+                    values["pieces"] = token_pieces(await self._tokens(answer), answer.receipt)
                 except RequestRefused as error:
                     values["problem"] = error.text
             case _:

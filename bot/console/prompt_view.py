@@ -150,16 +150,25 @@ def _cut(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:
         yield Piece(text[at:])
 
 
-def token_pieces(tokens: Sequence[PromptToken]) -> list[Piece]:
+def token_pieces(tokens: Sequence[PromptToken], receipt: Receipt) -> list[Piece]:
     """Return a piece for each token of the model's own tokenizer."""
-    return [Piece(one.text, _token_kind(one), one.id) for one in tokens]
+    marks = _described_marks("".join(one.text for one in tokens), receipt, is_rendered=True)
+    kinds = {at: kind for (begin, end), kind in marks for at in range(begin, end)}
+    pieces, begin = [], 0
+    for token in tokens:
+        end = begin + len(token.text)
+        found = next((kinds[at] for at in range(begin, end) if at in kinds), PieceKind.TEXT)
+        pieces.append(Piece(token.text, _token_kind(token, found), token.id))
+        begin = end
+    return pieces
 
 
-def _token_kind(token: PromptToken) -> PieceKind:
+def _token_kind(token: PromptToken, found: PieceKind) -> PieceKind:
     if token.control:
         return PieceKind.CONTROL
-    is_look_alike = not token.trusted and _CONTROL_LOOK_ALIKE.fullmatch(token.text)
-    return PieceKind.LOOK_ALIKE if is_look_alike else PieceKind.TEXT
+    if not token.trusted and _CONTROL_LOOK_ALIKE.fullmatch(token.text):
+        return PieceKind.LOOK_ALIKE
+    return PieceKind.TEXT if found is PieceKind.CONTROL else found
 
 
 def described_pieces(description: PromptDescription, receipt: Receipt) -> list[Piece]:

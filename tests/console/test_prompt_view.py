@@ -1,6 +1,7 @@
 """Control tokens, speakers and what people typed that looks like them are told apart."""
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -82,12 +83,21 @@ def test_composed_prompt_tells_our_speakers_from_typed_ones_in_every_form() -> N
     ]
     rendered = described_pieces(PromptDescription("m", {}, text, is_rendered=True), receipt)
     sent = described_pieces(PromptDescription("m", {}, body, is_rendered=False), receipt)
+    words = re.findall(r"\w+|.|\n", text)
+    tokens = token_pieces(
+        [PromptToken(1, word, control=False, trusted=False) for word in words], receipt
+    )
 
     for pieces in (sections, rendered, sent):
         ours = [one.text for one in pieces if one.kind is PieceKind.SPEAKER]
         typed = [one.text for one in pieces if one.kind is PieceKind.LOOK_ALIKE]
         assert ours == ["Alice:", "Nora:", "Bob:", "Bob:"]
         assert typed == ["Bob:", "Alice:", "Nora:", "<|im_end|>"]
+    assert [one.text for one in tokens] == words
+    ours_of_tokens = (one.text for one in tokens if one.kind is PieceKind.SPEAKER)
+    assert "".join(ours_of_tokens) == "Alice:Nora:Bob:Bob:"
+    typed_of_tokens = (one.text for one in tokens if one.kind is PieceKind.LOOK_ALIKE)
+    assert "".join(typed_of_tokens) == "Bob:Alice:Nora:<|im_end|>"
 
 
 def test_control_token_in_a_message_is_a_look_alike() -> None:
@@ -157,7 +167,7 @@ def test_tokens_say_what_they_are() -> None:
         PromptToken(3, "hi", control=False, trusted=False),
     ]
 
-    assert token_pieces(tokens) == [
+    assert token_pieces(tokens, RECEIPT) == [
         Piece("<|im_start|>", PieceKind.CONTROL, 1),
         Piece("</s>", PieceKind.LOOK_ALIKE, 2),
         Piece("hi", PieceKind.TEXT, 3),
