@@ -389,11 +389,13 @@ def _parse_day(text: str) -> date:
 
 
 _PERSON = "telegram:123456789"
-_User = Annotated[str | None, typer.Option(help=f"This person, such as {_PERSON}.")]
+_Person = Annotated[str | None, typer.Argument(help=f"What this person said, such as {_PERSON}.")]
+_User = Annotated[str | None, typer.Option(help="The same.")]
 
 
 @app.command()
 def export(
+    person: _Person = None,
     user: _User = None,
     to: Annotated[
         Path | None, typer.Option(help="The new file to write; otherwise standard output.")
@@ -404,7 +406,7 @@ def export(
     The file that `/export` sends to that person: the own words of every channel, nobody else's. The
     service may run meanwhile. A file of `--to` is readable by its owner only.
     """
-    person = checked_key(user or "", "--user", _PERSON)
+    person = checked_key(person or user or "", "--user", _PERSON)
     if to is not None and to.exists():
         raise UserError(f"{to} exists; give the file another name")
 
@@ -428,6 +430,7 @@ def export(
 
 @app.command()
 def forget(
+    person: _Person = None,
     user: _User = None,
     channel: Annotated[
         str | None,
@@ -444,10 +447,11 @@ def forget(
     each conversation in its turn; while it is stopped, at its next start. Of a server, those
     conversations are found in which something was answered in the last 400 days.
     """
-    given = [one for one in (user, channel, server) if one]
+    given = [one for one in (person, user, channel, server) if one]
     if len(given) != 1:
         raise UserError("name one of --user, --channel and --server")
     [subject] = given
+    user = person or user
     if user:
         checked_key(user, "--user", _PERSON)
     elif server:

@@ -207,17 +207,18 @@ def requested() -> list[tuple[str, str | None]]:
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("--user", ALICE.id, [("telegram:5", ALICE.id), ("telegram:6", ALICE.id)]),
-        ("--channel", "telegram:5", [("telegram:5", None), ("telegram:5:7", None)]),
-        ("--server", "discord:guild:1", [("telegram:6", None)]),
-        ("--channel", "telegram:55", []),
+        ([], ALICE.id, [("telegram:5", ALICE.id), ("telegram:6", ALICE.id)]),
+        (["--user"], ALICE.id, [("telegram:5", ALICE.id), ("telegram:6", ALICE.id)]),
+        (["--channel"], "telegram:5", [("telegram:5", None), ("telegram:5:7", None)]),
+        (["--server"], "discord:guild:1", [("telegram:6", None)]),
+        (["--channel"], "telegram:55", []),
     ],
 )
 def test_operator_has_conversations_forgotten(
-    option: str, value: str, expected: list[tuple[str, str | None]]
+    option: list[str], value: str, expected: list[tuple[str, str | None]]
 ) -> None:
     use_database(talk_in_two_channels)
-    [line] = run("forget", option, value)
+    [line] = run("forget", *option, value)
     assert line == f"{value} is forgotten in conversations: {len(expected)}"
     assert requested() == expected
 
@@ -288,7 +289,7 @@ def test_operator_exports_the_own_words_of_a_person(
     stored = b"".join(file.read_bytes() for file in (folder / "data").glob("troupe.db*"))
     assert (b"in another one" in stored) != is_encrypted
 
-    text = export("--user", ALICE.id)
+    text = export(ALICE.id)
 
     assert words_in(text) == MINE
     assert json.loads(text)["person"] == ALICE.id
