@@ -1,7 +1,7 @@
 """Commands and buttons that act on an answer: retry, continue, stop, delete, undo."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from bot.chat.command import (
@@ -13,7 +13,6 @@ from bot.chat.command import (
     read_button,
 )
 from bot.chat.incoming import (
-    Address,
     Deleted,
     Edited,
     ForgetRequested,
@@ -22,9 +21,8 @@ from bot.chat.incoming import (
     Person,
     Pressed,
     Said,
-    WakeReason,
 )
-from bot.chat.session import Claim, Exchange, StoredTurn, Turn, TurnRange, with_kept_files
+from bot.chat.session import Claim, Exchange, StoredTurn, Turn, TurnRange, ask_again
 from bot.commands.authority import (
     AdminCheck,
     is_the_group,
@@ -69,7 +67,6 @@ class NewestQuestionHandlers:
 
     @command("retry", marked("answer the newest question again"))
     async def _retry(self, request: CommandRequest) -> CommandResult:
-        """Answer the newest question again; the old answers leave the history."""
         exchange = _newest_exchange(request)
         question, before = exchange.question, exchange.earlier
         if not question.is_said_by(request.incoming.author):
@@ -77,16 +74,8 @@ class NewestQuestionHandlers:
         if exchange.turns is not None:
             newer = exchange.turns.newer + exchange.turns.count
             before = tuple(request.recent[: len(request.recent) - newer])
-        asked = replace(
-            request.incoming,
-            text=question.text,
-            author=question.speaker or request.incoming.author,
-            asked_again_by=request.incoming.author.id,
-            message_id=question.message_id,
-            wake=WakeReason.DM,
-        )
         repeats = AskedQuestion(
-            with_kept_files(asked, question, before),
+            ask_again(request.incoming, question, before),
             pick_speakers(request.active, exchange.answers),
             earlier=exchange.earlier,
         )
@@ -94,7 +83,6 @@ class NewestQuestionHandlers:
 
     @command("undo", marked("remove the newest question and its answer from the conversation"))
     async def _undo(self, request: CommandRequest) -> CommandResult:
-        """Take the newest question and its answers out of the history."""
         exchange = _newest_exchange(request)
         await self._check_removal(request, exchange.question)
         text = _quoted(exchange.question.text)
@@ -108,10 +96,7 @@ class NewestQuestionHandlers:
         )
 
     async def _check_removal(self, request: CommandRequest, question: Turn) -> None:
-        """Refuse to delete others' questions, and to let anonymous admins delete any.
-
-        Which of them asked is unknown, and what is removed does not come back.
-        """
+        """Refuse to delete others' questions, and to let anonymous admins delete any."""
         is_own = question.is_said_by(request.incoming.author)
         if not is_own or writes_as_the_group(request.incoming):
             await self.admins.require(
@@ -123,8 +108,7 @@ def find_exchange(request: CommandRequest) -> NewestExchange | None:
     """Find the newest question; None if there is none.
 
     That is the one whose answer failed, or what the author of the command said last if nobody has
-    answered it, else the message before the newest answers. Lines that were only observed after
-    those are left alone.
+    answered it, else the message before the newest answers.
     """
     turns, by = request.recent, request.incoming.author.id
     failed = _find_failed(request.failed, turns)
@@ -147,7 +131,6 @@ def find_exchange(request: CommandRequest) -> NewestExchange | None:
 
 
 def _find_failed(kept: Sequence[StoredTurn], recent: Sequence[Turn]) -> NewestExchange | None:
-    """Find the newest of the questions kept because their answers failed."""
     known = {one.message_id for one in recent if one.message_id}  # another answer to it failed
     questions = (
         one
@@ -201,7 +184,7 @@ _SEE_OTHERS = translatable("see what was read for the answer to somebody else's 
 _PRESS_OTHERS = translatable("use the buttons of somebody else's question")
 _WITH_BUTTONS = frozenset({"preset", "settings", "forget"})
 """The commands whose replies have buttons of their own."""
-_HOW_TO_TYPE = {
+HOW_TO_TYPE = {
     ButtonAction.NAME: translatable("Write /preset use and the name of the preset."),
     ButtonAction.ABOUT: translatable(
         "Write /me and how you describe yourself, or /me clear to delete it."
@@ -233,8 +216,6 @@ class AnswerButtons:
     admins: AdminCheck
     route: Callable[[Pressed], Awaitable[Pressed]]
     """Finds the history that a press belongs to."""
-    asks_by_replies: Callable[[Address], bool] = lambda _: False
-    """Whether people write free values in replies (`Limits`)."""
     limit: Callable[[Pressed], Awaitable[Text | None]] | None = None
     """Counts a press, and returns why it is refused if there were too many; None: no limit."""
 
@@ -252,9 +233,8 @@ class AnswerButtons:
                 await self._check_stop(pressed, data)
             elif data is not None:
                 await self.find(pressed, data)
-                is_typed = data.action in FORM_ACTIONS and not pressed.values  # there is no form
-                if is_typed and not self.asks_by_replies(pressed.address):
-                    return translate(_HOW_TO_TYPE[data.action], language_of(pressed.locale))
+                if data.action in FORM_ACTIONS and not pressed.values:  # there is no form
+                    return translate(HOW_TO_TYPE[data.action], language_of(pressed.locale))
         except UserError as error:
             return translate(error.text, language_of(pressed.locale))
         except StoreError:  # it is checked again before anything is done

@@ -1,10 +1,8 @@
 """Who may run commands for admins, and proof for anonymous admins."""
 
 import asyncio
-import contextlib
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 
 import structlog
 
@@ -13,6 +11,7 @@ from bot.chat.incoming import Address, Person, Pressed, Request, Said
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import PlatformError, UserError
 from bot.ports import ChatSettings, Clock
+from bot.runtime.in_process import BoundedDict
 from bot.storage.operation import AuditLog
 from bot.texts.text import Text, joined, translatable
 
@@ -76,7 +75,6 @@ class AdminCheck:
     """
 
     admin_ids: Collection[str]
-    """The admins of the service."""
     is_platform_admin: Callable[[Request], Awaitable[bool]]
     """Asks the platform about all others."""
     clock: Clock
@@ -88,14 +86,12 @@ class AdminCheck:
     """Whether the admins of a server or group see them there; anybody can add the bot to their own
     group and be its admin."""
     press_seconds: float = _PRESS_SECONDS
-    """How long the platform may take to say whether somebody who pressed a button, or reads notes
-    in private, is an admin."""
+    """How long the platform may take to say whether somebody who pressed a button is an admin."""
     audit: AuditLog | None = None
     """Records what admins do to others' messages; None: nothing is recorded."""
 
     def __post_init__(self) -> None:
-        self._still_admins: OrderedDict[tuple[str, str], tuple[bool | None, float]] = OrderedDict()
-        self._refused_until: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._refused_until = BoundedDict[tuple[str, str], float](_MAX_CACHED)
 
     async def is_admin(self, incoming: Request) -> bool:
         """Return whether the author may change what others see; False if that is unknown."""
@@ -113,23 +109,6 @@ class AdminCheck:
             _log.warning("admin_unknown", by=incoming.author.id, reason=reason)
             return None
 
-    async def is_still_admin(self, person_id: str, said: Said) -> bool | None:
-        """Return whether a person is an admin somewhere, cached for 30 s; None: unknown."""
-        key, now = (person_id, said.address.lane), self.clock.monotonic()
-        found, until = self._still_admins.get(key, (None, now))
-        if until > now:
-            return found
-        found = None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.press_seconds):
-                asked = replace(said, author=Person(person_id, ""), author_is_admin=None)
-                found = await self.is_known_admin(asked)
-        self._still_admins[key] = found, now + _CACHE_SECONDS
-        self._still_admins.move_to_end(key)
-        if len(self._still_admins) > _MAX_CACHED:
-            self._still_admins.popitem(last=False)
-        return found
-
     async def _ask(self, incoming: Request) -> bool:
         if incoming.author.id in self.admin_ids:
             return True
@@ -144,9 +123,6 @@ class AdminCheck:
         allowed = await self.is_platform_admin(incoming)
         if not allowed:
             self._refused_until[key] = now + _CACHE_SECONDS
-            self._refused_until.move_to_end(key)
-        if len(self._refused_until) > _MAX_CACHED:
-            self._refused_until.popitem(last=False)
         return allowed
 
     async def may_see_prompts(self, said: Said) -> bool:

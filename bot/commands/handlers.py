@@ -7,7 +7,6 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Joined, Said
-from bot.commands.admin_notes import CHOOSE, AdminNotes
 from bot.commands.answers import NewestQuestionHandlers
 from bot.commands.authority import ALLOW, AdminCheck, AnonymousAdmins, unknown_admin_notice
 from bot.commands.menus import HistoryScopeHandlers, SettingMenus
@@ -71,13 +70,9 @@ class CommandHandlers:
     dice: random.Random = field(default_factory=random.Random)
     """Selects greetings."""
     _: KW_ONLY
-    notes: AdminNotes
     usage: UsageView | None = None
-    """Shows what answers cost."""
     private_commands: PrivateCommands | None = None
-    """Runs commands in private chats."""
     dead_letters: DeadLetters | None = None
-    """The messages that the platform refused."""
 
     def __post_init__(self) -> None:
         self._privacy = PrivacyHandlers(
@@ -119,7 +114,7 @@ class CommandHandlers:
         greeting = choose_greeting(preset, arrival, rng=self.dice, characters=characters)
         if greeting is None:
             return CommandResult(_introduction(preset, is_private=arrival.opens_chat))
-        return CommandResult(greeting, greeting=greeting, greeter=preset.name)
+        return CommandResult("", greeting=greeting, greeter=preset.name)
 
     @command("settings menu", marked("show what is set here and where, and change it"))
     async def _menu(self, request: CommandRequest) -> CommandResult:
@@ -144,22 +139,6 @@ class CommandHandlers:
     async def _choose_anonymous(self, request: CommandRequest) -> CommandResult:
         await self.admins.require(request.incoming, ALLOW, needs_name=True)
         return await self.anonymous.choose(request)
-
-    @command(
-        "settings notes",
-        marked("choose where notes for admins appear, such as about failing models (admins)"),
-        CommandOption(
-            "value",
-            marked("here, private, off or inherit"),
-            choices=("here", "private", "off", "inherit"),
-        ),
-        changes_channel=True,
-        needs_admin=True,
-    )
-    async def _choose_notes(self, request: CommandRequest) -> CommandResult:
-        needs_name = request.argument.lower() == "private"  # to whom else?
-        await self.admins.require(request.incoming, CHOOSE, needs_name=needs_name)
-        return await self.notes.choose(request)
 
     async def _refusals(self, lane: str) -> list[Text]:
         """Return a line for each reason why something that was said here did not arrive."""
@@ -364,32 +343,17 @@ def describe_stop(outcome: StopOutcome, said: Said) -> Text:
 def _greeting_number(argument: str, preset: Preset, characters: int) -> int | None:
     if not argument:
         return None
-    is_number = argument.isascii() and argument.isdecimal()
-    if not is_number or len(argument) > _MAX_GREETING_DIGITS:
-        raise UserError(translatable("Which greeting? Give its number, for example: /new 2"))
     count = len(preset.greetings_among(characters))
-    if 1 <= int(argument) <= count:
+    is_number = argument.isascii() and argument.isdecimal()
+    if is_number and len(argument) <= _MAX_GREETING_DIGITS and 1 <= int(argument) <= count:
         return int(argument)
-    name = preset.character_name
-    match count:
-        case 0:
-            raise UserError(
-                translatable(
-                    "{name} has no greeting. Begin a new conversation with /new alone.", name=name
-                )
-            )
-        case 1:
-            raise UserError(
-                translatable("{name} has only one greeting. /new begins with it.", name=name)
-            )
-        case _:
-            raise UserError(
-                translatable(
-                    "{name} has {count} greetings. Choose one: /new 1 to /new {count}.",
-                    name=name,
-                    count=count,
-                )
-            )
+    raise UserError(
+        translatable(
+            "Greetings of {name}: {count}. Use /new alone, or with one of their numbers.",
+            name=preset.character_name,
+            count=count,
+        )
+    )
 
 
 _OWNERS = (

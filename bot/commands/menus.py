@@ -93,7 +93,6 @@ class SettingMenus:
         choose: ButtonAction,
         turn_page: ButtonAction,
     ) -> tuple[Menu, list[Button]]:
-        """Return a page of the presets as a menu, and the buttons that lead to other pages."""
         presets = sorted(self.resolver.presets.values(), key=lambda one: one.name)
         pages = max(1, -(-len(presets) // _PAGE_SIZE))
         page = min(max(1, page), pages)
@@ -105,28 +104,11 @@ class SettingMenus:
 
     async def settings(self, request: CommandRequest) -> CommandResult:
         """Show the settings of this channel, with menus to change them."""
-        scopes = request.incoming.scopes
-        setting = await self.resolver.observing_setting(scopes)
-        value = "on" if setting is None else setting.value
-        language = language_of(request.incoming.locale)
-        own = setting.value if setting is not None and setting.scope == scopes[0] else "inherit"
-        menu = Menu(
-            ButtonData(ButtonAction.OBSERVE, request.part).encode(),
-            translate(translatable("What I remember here"), language),
-            tuple(
-                MenuOption(translate(label, language), one, is_chosen=one == own)
-                for one, label in _OBSERVE_LABELS.items()
-            ),
-        )
+        observing_lines, observing_menu = await self._observing(request)
         scope_lines, scope_menu = await self._scope(request)
         lines = [
             *await self._who_answers(request),
-            translatable(
-                "What I remember here: {value} ({origin})",
-                value=_OBSERVE_LABELS[value],
-                origin=origin(setting.scope if setting is not None else None, scopes),
-            ),
-            *await self._inherited_observing(setting, scopes),
+            *observing_lines,
             *scope_lines,
             await self._description(request),
             translatable(
@@ -138,7 +120,7 @@ class SettingMenus:
             _button(translatable("🎭 Who answers"), ButtonAction.PRESETS, request, number=1),
             _button(translatable("✏ About me"), ButtonAction.ABOUT, request),
         )
-        return CommandResult(joined(lines), menus=(menu, scope_menu), buttons=buttons)
+        return CommandResult(joined(lines), menus=(observing_menu, scope_menu), buttons=buttons)
 
     async def _description(self, request: CommandRequest) -> Text:
         """Say where the author has a description; show it only where nobody else reads it."""
@@ -152,44 +134,24 @@ class SettingMenus:
             return translatable("How you describe yourself: {origin}", origin=where)
         return translatable("How you describe yourself: {text} ({origin})", text=text, origin=where)
 
-    async def _inherited_observing(
-        self, setting: ChatSetting | None, scopes: Sequence[str]
-    ) -> list[Text]:
-        """Return a line with the value that this channel would inherit."""
-        if setting is None or setting.scope != scopes[0]:
-            return []
+    async def _observing(self, request: CommandRequest) -> tuple[list[Text], Menu]:
+        scopes = request.incoming.scopes
+        own = await self.resolver.observing_setting(scopes)
         around = await self.resolver.observing_setting(scopes[1:])
-        label = _OBSERVE_LABELS["on" if around is None else around.value]
-        return [_inherited(label, around.scope if around is not None else None, scopes)]
+        values = ["on" if one is None else one.value for one in (own, around)]
+        title = translatable("What I remember here")
+        labels = _OBSERVE_LABELS
+        return _choice(request, ButtonAction.OBSERVE, title, labels, (own, around), values)
 
     async def _scope(self, request: CommandRequest) -> tuple[list[Text], Menu]:
-        """Return who shares a history here, in lines and as a menu."""
-        scopes, language = request.incoming.scopes, language_of(request.incoming.locale)
-        setting = await self.history_scopes.setting(scopes)
-        holds = await self.history_scopes.find(scopes) or HistoryScope.SHARED
-        line = translatable(
-            "Who shares a conversation here: {scope}, {description} ({origin})",
-            scope=holds,
-            description=looked_up(SCOPE_DESCRIPTIONS[holds]),
-            origin=origin(setting.scope if setting is not None else None, scopes),
-        )
-        lines, own = [line], INHERIT
-        if setting is not None and setting.scope == scopes[0]:
-            own = setting.value
-            around = await self.history_scopes.setting(scopes[1:])
-            shared = await self.history_scopes.find(scopes[1:]) or HistoryScope.SHARED
-            described = looked_up(SCOPE_DESCRIPTIONS[shared])
-            where = around.scope if around is not None else None
-            lines.append(_inherited(described, where, scopes))
-        labels = {one.value: label for one, label in SCOPE_DESCRIPTIONS.items()}
+        scopes, found, values = request.incoming.scopes, [], []
+        for each in (scopes, scopes[1:]):
+            found.append(await self.history_scopes.setting(each))
+            values.append(await self.history_scopes.find(each) or HistoryScope.SHARED)
+        labels = {one.value: looked_up(label) for one, label in SCOPE_DESCRIPTIONS.items()}
         labels[INHERIT] = _OBSERVE_LABELS["inherit"]
-        options = [
-            MenuOption(translate(looked_up(label), language), one, is_chosen=one == own)
-            for one, label in labels.items()
-        ]
-        title = translate(translatable("Who shares a conversation here"), language)
-        data = ButtonData(ButtonAction.SCOPE, request.part).encode()
-        return lines, Menu(data, title, tuple(options))
+        title = translatable("Who shares a conversation here")
+        return _choice(request, ButtonAction.SCOPE, title, labels, found, values)
 
     def command_line(
         self, data: ButtonData, pressed: Pressed, active: Collection[str]
@@ -259,8 +221,37 @@ def origin(scope: str | None, scopes: Sequence[str]) -> Text:
     return translatable("inherited from the channel")
 
 
+def _choice(
+    request: CommandRequest,
+    action: ButtonAction,
+    title: Text,
+    labels: Mapping[str, Text],
+    found: Sequence[ChatSetting | None],
+    values: Sequence[str],
+) -> tuple[list[Text], Menu]:
+    """Return lines with a setting and what it would inherit, and a menu to choose from.
+
+    `found` are the settings that hold here and around, `values` what they amount to.
+    """
+    scopes, language = request.incoming.scopes, language_of(request.incoming.locale)
+    (own, around), (value, inherited) = found, values
+    where = origin(own.scope if own is not None else None, scopes)
+    lines = [
+        translatable("{what}: {value} ({origin})", what=title, value=labels[value], origin=where)
+    ]
+    chosen = INHERIT
+    if own is not None and own.scope == scopes[0]:
+        chosen = own.value
+        lines.append(_inherited(labels[inherited], around.scope if around else None, scopes))
+    options = tuple(
+        MenuOption(translate(label, language), one, is_chosen=one == chosen)
+        for one, label in labels.items()
+    )
+    data = ButtonData(action, request.part).encode()
+    return lines, Menu(data, translate(title, language), options)
+
+
 def _inherited(value: Text, scope: str | None, scopes: Sequence[str]) -> Text:
-    """Say what a channel would inherit, and from where."""
     return translatable(
         "↩ Inherited: {value} ({origin})", value=value, origin=origin(scope, scopes)
     )

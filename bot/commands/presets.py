@@ -142,7 +142,6 @@ class PresetHandlers:
         CommandOption("text", marked("the message")),
     )
     async def _who(self, request: CommandRequest) -> CommandResult:
-        """Explain who would answer this text if its author addressed it to the bot."""
         if not request.argument:
             raise UserError(
                 translatable(
@@ -190,17 +189,8 @@ class PresetHandlers:
 
 
 def with_greeting(result: CommandResult, preset: Preset, greeting: str | None) -> CommandResult:
-    """Append a preset's greeting, if any, to the text, and put it into the history."""
-    if not greeting:
-        return result
-    text = joined([result.text, greeting], "\n\n")
-    return replace(
-        result,
-        text=text,
-        greeting=greeting,
-        greeter=preset.name,
-        text_before_greeting=result.text,
-    )
+    """Add a preset's greeting, if any, which enters the history."""
+    return replace(result, greeting=greeting, greeter=preset.name) if greeting else result
 
 
 def _candidate_line(one: SpeakerCandidate) -> Text:

@@ -38,11 +38,7 @@ from bot.value_class import value_class
 async def export_words(
     data: PersonalData, person: str, at: datetime
 ) -> tuple[Attachment, int, int]:
-    """Write what a person has said, and how they describe themselves.
-
-    Returns:
-        A file, and the numbers of messages and descriptions in it.
-    """
+    """Return a file with what a person has said, and the numbers of messages and descriptions."""
     lines, descriptions = await data.lines(person), await data.descriptions(person)
     content = {
         "person": person,
@@ -62,7 +58,6 @@ class PrivateCommands:
     """Copies a command from a group into the private chat with its author."""
 
     chats: Mapping[str, PrivateChats]
-    """By `Address.source`, of the platforms that have some."""
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
     async def repeat(self, said: Said) -> bool:

@@ -27,10 +27,6 @@ WritePrompt: TypeAlias = Callable[[int, Receipt], Awaitable[str]]
 """Returns the exact prompt of a receipt with this number, secrets removed."""
 
 
-def _no_address(_number: int) -> None:
-    return None
-
-
 @dataclass(eq=False)
 class ContextView:
     """Shows the receipts of the last answer."""
@@ -38,8 +34,7 @@ class ContextView:
     receipts: Receipts
     write_prompt: WritePrompt
     mask: Callable[[str], str]
-    """Removes secrets."""
-    answer_address: Callable[[int], str | None] = _no_address
+    answer_address: Callable[[int], str | None] = lambda _number: None
     """The page of a receipt in the console; None if nobody serves one."""
 
     async def show(
@@ -107,26 +102,17 @@ def show_context(number: int, receipt: Receipt) -> Text:
 
 
 def _heading(number: int, receipt: Receipt) -> Text:
-    version = (
-        translatable(" (version {number})", number=receipt.preset_version)
-        if receipt.preset_version
-        else ""
-    )
-    tokens = (
-        translatable(
-            "{tokens} of {limit} tokens", tokens=prompt_tokens(receipt), limit=receipt.limit
-        )
-        if receipt.limit
-        else translatable("{tokens} tokens", tokens=prompt_tokens(receipt))
-    )
+    version = translatable(" (version {number})", number=receipt.preset_version)
+    limit = translatable(" of {limit}", limit=receipt.limit)
     return translatable(
-        "{preset}{version} on {provider}/{model}, receipt {receipt}: {tokens}",
+        "{preset}{version} on {provider}/{model}, receipt {receipt}: {tokens}{limit} tokens",
         preset=receipt.preset,
-        version=version,
+        version=version if receipt.preset_version else "",
         provider=receipt.provider,
         model=receipt.prompt.model,
         receipt=number,
-        tokens=tokens,
+        tokens=prompt_tokens(receipt),
+        limit=limit if receipt.limit else "",
     )
 
 
@@ -180,27 +166,10 @@ def _describe(one: DroppedItem) -> Text:
         return translatable_count("the oldest message", "the {count} oldest messages", one.count)
     name = f" {_quoted(one.name, one.score)}" if one.name else ""
     tokens = translatable(", about {tokens} tokens", tokens=one.tokens) if one.tokens else ""
-    return joined([_section_noun(one), name, tokens], "")
-
-
-def _section_noun(one: DroppedItem) -> Text:
-    match one.section:
-        case "lore":
-            return translatable_count("lorebook entry", "{count} lorebook entries", one.count)
-        case "stories":
-            return translatable_count("story", "{count} stories", one.count)
-        case "people":
-            return translatable_count(
-                "the descriptions of people", "{count} descriptions of people", one.count
-            )
-        case "observed":
-            return translatable_count(
-                "line of background", "{count} lines of background", one.count
-            )
-        case section if one.count == 1:
-            return section_name(section)
-        case section:
-            return translatable("{count} {section}", count=one.count, section=section_name(section))
+    noun = section_name(one.section)
+    if one.count > 1:
+        noun = translatable("{section} × {count}", section=noun, count=one.count)
+    return joined([noun, name, tokens], "")
 
 
 def _quoted(name: str, score: float | None) -> str:
@@ -209,29 +178,18 @@ def _quoted(name: str, score: float | None) -> str:
 
 
 def _timings(receipt: Receipt) -> Text:
-    timings, usage = receipt.timings, receipt.usage
-    first = timings.first_word_seconds
-    parts = [
-        translatable("queued {seconds} s", seconds=f"{timings.queued_seconds:.1f}"),
-        *(
-            []
-            if first is None
-            else [translatable("first token after {seconds} s", seconds=f"{first:.1f}")]
-        ),
-        translatable("generated in {seconds} s", seconds=f"{timings.seconds:.1f}"),
-    ]
+    timings, usage, cost = receipt.timings, receipt.usage, receipt.charge.cost
+    parts = [translatable("queued {seconds} s", seconds=f"{timings.queued_seconds:.1f}")]
+    if timings.first_word_seconds is not None:
+        first = f"{timings.first_word_seconds:.1f}"
+        parts.append(translatable("first token after {seconds} s", seconds=first))
+    parts.append(translatable("generated in {seconds} s", seconds=f"{timings.seconds:.1f}"))
     if usage.output_tokens:
         parts.append(translatable("{tokens} tokens", tokens=usage.output_tokens))
     if usage.cached_tokens:
         share = usage.cached_tokens / max(usage.cached_tokens, prompt_tokens(receipt))
-        parts.append(
-            translatable(
-                "{tokens} prompt tokens were cached ({share})",
-                tokens=usage.cached_tokens,
-                share=f"{share:.0%}",
-            )
-        )
-    cost = receipt.charge.cost
+        figures = {"tokens": usage.cached_tokens, "share": f"{share:.0%}"}
+        parts.append(translatable("{tokens} prompt tokens were cached ({share})", **figures))
     parts.append(
         translatable("cost not known")
         if cost is None
@@ -256,7 +214,6 @@ class UsageView:
     totals: UsageTotals
     budgets: Budgets
     caps: Callable[[Said, Preset], Sequence[BudgetCap]]
-    """The budgets that an answer counts against."""
 
     @command("settings usage", marked("tell what your answers cost, and what is left of budgets"))
     async def show(self, request: CommandRequest) -> CommandResult:

@@ -82,21 +82,17 @@ class CommandResult:
     text: str
     new_session: bool = False
     greeting: str | None = None
-    """The first line of the history, or the next one; part of the text already."""
+    """What a character says to begin; it follows the text."""
     greeter: str | None = None
     """The preset whose greeting it is."""
-    text_before_greeting: str = ""
-    """The text without the greeting."""
     deletes_history: bool = False
     """Whether the history is deleted first; the text then begins with what was deleted."""
     forgets: str | None = None
     """The platform's id of a message that is deleted from the history for good."""
     forgets_answers: bool = False
-    """Whether the answers to that message are deleted as well."""
     asks_to_forget: bool = False
     """Whether the text asks for a confirmation of /forget me."""
     removes: TurnRange | None = None
-    """What is deleted from the history."""
     deletes: tuple[int, ...] = ()
     """The ids of other stored turns that are deleted."""
     repeats: "AskedQuestion | None" = None

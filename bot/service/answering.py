@@ -8,7 +8,6 @@ from functools import cached_property, partial
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.chat.incoming import source_of
 from bot.chat.session import ClaimedMessage
-from bot.commands.admin_notes import AdminNotes
 from bot.commands.handlers import CommandHandlers
 from bot.commands.privacy import Forgetting, PrivateCommands, SharedMemories
 from bot.commands.reports import ContextView, UsageView
@@ -29,8 +28,8 @@ from bot.storage.web_channels import ForgottenWebMessages
 from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
 from bot.turn.finishing import TurnStages
-from bot.turn.limits.refusals import QueueLimit, RefusedChats
-from bot.turn.limits.spending import BudgetedSummaries, embedding_payer
+from bot.turn.limits.refusals import OperatorNotes, QueueLimit
+from bot.turn.limits.spending import BudgetedSummaries
 from bot.turn.prompt_inputs import AnswerTools, ChannelReader, PromptSources
 from bot.turn.signals import CONVERSATIONS
 from bot.turn.worker import ConversationWorker
@@ -58,20 +57,15 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.anonymous_admins,
             {spec.kind: spec.commands for spec in self.specs},
             usage=UsageView(self.usage_totals, self.budgets, self.spending.caps),
-            notes=self.admin_notes,
             dead_letters=self.dead_letters,
             private_commands=PrivateCommands(self.private_chats, self.receive),
         )
 
     @cached_property
-    def admin_notes(self) -> AdminNotes:
-        return AdminNotes(
-            self.chat_settings,
-            self.rate_limited_surfaces(best_effort=True),
-            self.private_chats,
-            sorted(self.settings.admins),
-            self.admins.is_still_admin,
-        )
+    def operator_notes(self) -> OperatorNotes:
+        surfaces = self.rate_limited_surfaces(best_effort=True)
+        operators = sorted(self.settings.admins)
+        return OperatorNotes(self.notices, operators, surfaces, self.private_chats)
 
     @cached_property
     def exact_prompts(self) -> ExactPromptWriter:
@@ -118,7 +112,6 @@ class AnsweringContainer(MessagingContainer, ABC):
             notices=self.notices,
             queue_limit=self._queue_limit,
             command_limits=self.command_limits,
-            refused_chats=RefusedChats(self.clock, self.signals, self.notices, self.admin_notes),
         )
 
     @cached_property
@@ -153,7 +146,6 @@ class AnsweringContainer(MessagingContainer, ABC):
                 self.download, PublicFetcher().fetch if settings.fetch_links else None
             ),
             self.backends,
-            partial(embedding_payer, spending=self.spending),
         )
 
     @cached_property
@@ -173,10 +165,9 @@ class AnsweringContainer(MessagingContainer, ABC):
                 self.clock,
                 random.random,
                 self.models.tool_servers,
-                partial(embedding_payer, spending=self.spending),
-                self.resolver.readable,
+                readable=self.resolver.readable,
             ),
-            admin_notes=self.admin_notes,
+            notes=self.operator_notes,
         )
 
     # the worker

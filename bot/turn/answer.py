@@ -10,9 +10,8 @@ import structlog
 from bot.chat.incoming import Said
 from bot.chat.outgoing import Limits
 from bot.chat.prompt import FinishReason
-from bot.chat.receipt import Receipt, Timings
+from bot.chat.receipt import Receipt
 from bot.chat.session import Session, Turn, TurnRange, TurnResult
-from bot.commands.admin_notes import AdminNotes
 from bot.commands.request import AskedQuestion
 from bot.errors import AlreadyNotified, AnswerRefused, BackendError, UserError
 from bot.ports import Backend, Clock
@@ -38,7 +37,7 @@ from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
 from bot.runtime.in_process import InProcessRateLimits
 from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.limits.rate_limits import AnswerLimits, RareNotices
-from bot.turn.limits.refusals import FallbackNotes
+from bot.turn.limits.refusals import OperatorNotes
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import Spending
 from bot.turn.message_groups import MessageGroup
@@ -69,7 +68,7 @@ class AnswerPipeline:
     spending: Spending | None = None
     notices: RareNotices = field(default_factory=RareNotices)
     tools: AnswerTools | None = None
-    admin_notes: AdminNotes | None = None
+    notes: OperatorNotes | None = None
 
     def __post_init__(self) -> None:
         sources, resolver = self.sources, self.sources.resolver
@@ -83,7 +82,7 @@ class AnswerPipeline:
                 *(sources.conversations, sources.retrieve_stories, self.clock, self.dice),
                 readable=resolver.readable,
             ),
-            FallbackNotes(self.notices, self.admin_notes),
+            self.notes or OperatorNotes(self.notices),
             self.slots or ProviderSlots(InProcessRateLimits(self.clock), self.clock, {}, 0),
         )
 
@@ -101,8 +100,7 @@ class AnswerPipeline:
 
         A speaker that fails is skipped if another one answers. People over a limit wait first.
         `removed` turns are about to be deleted, so nobody reads them; `before` are the only turns
-        that the speakers know, else those of the session. Returns the turns of the speakers,
-        without that of the message; none before their first word.
+        that the speakers know, else those of the session.
 
         Raises:
             AnswerRefused: the platform shows nothing of it.
@@ -310,16 +308,7 @@ def _with_edits(receipt: Receipt, live_reply: LiveReply, said: Said) -> Receipt:
     """Note in a receipt when the message was written, and when the growing answer was shown."""
     received = said.at.timestamp()
     edits = tuple(max(0.0, at - received) for at in live_reply.shown_at[:_MAX_NOTED_EDITS])
-    before = receipt.timings
-    timings = Timings(
-        before.queued_seconds,
-        before.first_word_seconds,
-        before.seconds,
-        before.composed_seconds,
-        edits,
-        received,
-    )
-    return replace(receipt, timings=timings)
+    return replace(receipt, timings=replace(receipt.timings, edits=edits, received_at=received))
 
 
 def _form(preset: Preset, said: Said, limits: Limits) -> LongAnswer:

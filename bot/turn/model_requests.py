@@ -23,16 +23,14 @@ from bot.replying.generate import (
     GeneratedAnswer,
     StopFlag,
     VisibleLimit,
-    WaitedSeconds,
     build_receipt,
     generate_answer,
-    logged_steps,
 )
 from bot.replying.live_reply import LiveReply
 from bot.routing.presets import ActivePreset
 from bot.texts.text import translatable
 from bot.tools import MAX_TOOL_TOKENS
-from bot.turn.limits.refusals import FallbackNotes
+from bot.turn.limits.refusals import OperatorNotes
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.turn.limits.spending import Spending, usages_of
 from bot.turn.prompt_inputs import AnswerTools, PromptSources, TurnContext
@@ -65,13 +63,9 @@ class AnswerRequest:
     line: str
     """Shown before the first text, as it says who speaks; may be empty."""
     context: TurnContext
-    """The context of the turn, which collects the notices."""
     live_reply: LiveReply
-    """Shows the answer while it is generated."""
     stop: StopFlag
-    """Summarizes turns on request."""
     has_fallback: bool = False
-    """Whether another model is tried if this one fails."""
 
     def of_preset(self, preset: Preset) -> "AnswerRequest":
         return replace(self, speaker=replace(self.speaker, preset=preset))
@@ -86,7 +80,7 @@ class ModelRequests:
     clock: Clock
     spending: Spending
     tools: AnswerTools
-    fallback_notes: FallbackNotes
+    notes: OperatorNotes
     slots: ProviderSlots
 
     def __post_init__(self) -> None:
@@ -129,12 +123,10 @@ class ModelRequests:
                 failures.append(error)
         else:
             receipt = await self._generate(last)
-        if not receipt.answer:
-            return receipt
-        if not failures:
-            self.fallback_notes.end_outage(own)
-        elif note := await self.fallback_notes.tell(own, failures[0], context.said):
-            context.notices.append(note)
+        if receipt.answer and failures:
+            note = await self.notes.tell_fallback(own, failures[0], context.said)
+            if note is not None:
+                context.notices.append(note)
         return receipt
 
     async def _generate(self, request: AnswerRequest) -> Receipt:
@@ -173,8 +165,7 @@ class ModelRequests:
                 if request.has_fallback:
                     prompt = replace(prompt, has_fallback=True)
                 queued = self.clock.now() - said.at.timestamp()
-                waited = WaitedSeconds(max(composed, queued), composed)
-                with logged_steps(waited, fitted.tokens, self.clock), ExitStack() as stack:
+                with ExitStack() as stack:
                     if not context.in_place_of and said.wake is not None:
                         notice = live_reply.show_slow_start
                         stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, notice))
@@ -194,7 +185,11 @@ class ModelRequests:
         if reservation.prompt is not fitted.prompt:
             fitted = replace(fitted, prompt=reservation.prompt)
         version = request.speaker.version
-        return build_receipt(answer, fitted, preset, version, waited, charge, said.scopes)
+        return build_receipt(
+            *(answer, fitted, preset, version, charge, said.scopes),
+            queued_seconds=max(composed, queued),
+            composed_seconds=composed,
+        )
 
     async def _visible_limit(self, preset: Preset) -> VisibleLimit | None:
         """Return the limit that is not sent to a model that thinks; None for any other."""
@@ -206,7 +201,6 @@ class ModelRequests:
         return VisibleLimit(limit, token_counter)
 
     def _request_summary(self, preset: Preset, context: TurnContext, fitted: FittedPrompt) -> None:
-        """Request a summary of the turns that no longer fit."""
         if any(one.section == "history" for one in fitted.dropped):
             _, observed = split_observed(context.session.turns)
             kept = len(observed) + sum(len(unit.messages) for unit in fitted.draft.history)

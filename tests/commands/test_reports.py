@@ -69,7 +69,7 @@ nora (version 3) on local/default, receipt 17: 190 of 1600 tokens
 █░░░░░░░░░░░ newest 4 (2%)
 lore: “Rain”
 stories: “The Inn” 0.83
-Left out: story “An Epic” 0.91, about 900 tokens – larger than the remaining budget
+Left out: stories “An Epic” 0.91, about 900 tokens – larger than the remaining budget
 Left out: the 12 oldest messages – the budget was used up
 queued 0.2 s, first token after 0.8 s, generated in 3.2 s, 4 tokens, 150 prompt tokens were cached \
 (79%), cost not known\

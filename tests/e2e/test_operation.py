@@ -79,7 +79,7 @@ async def test_damaged_cursors_and_settings_stop_no_platform(
         for name in names:
             connection.exec_driver_sql(f"INSERT INTO cursor (name, value) VALUES ('{name}', '{{')")  # noqa: S608
         value = "x'ff'" if is_sqlite else "'odd'"
-        for key in ("preset", "observe", "scope", "persona", "admin_notes", "anonymous_admins"):
+        for key in ("preset", "observe", "scope", "persona", "anonymous_admins"):
             connection.exec_driver_sql(
                 "INSERT INTO choice (scope, key, value, chosen_by, chosen_at, conversation)"  # noqa: S608
                 f" VALUES ('{group.name}', '{key}', {value}, 'x', 1, '')"

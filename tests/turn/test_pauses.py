@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bot.commands.admin_notes import AdminNotes
 from typing_extensions import override
 
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import Deleted, Edited, Said, WakeReason
 from bot.chat.outgoing import OutgoingMessage
-from bot.commands.admin_notes import AdminNotes
 from bot.errors import Refused
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database

@@ -2,157 +2,86 @@
 
 import asyncio
 import contextlib
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from bot.chat.command import parse
 from bot.chat.incoming import Incoming, Said, address_of
 from bot.chat.operation import Pause, Restore
+from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.chat.session import InboxMessage
-from bot.commands.admin_notes import AdminNotes, NoteReaders
-from bot.errors import BackendError, Fenced, StoreError
-from bot.ports import Clock, Signals
+from bot.errors import BackendError, Fenced, PlatformError, StoreError
+from bot.ports import Clock, PrivateChats, Signals, Surface
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_reply import LiveReplies
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.conversations import Conversations
 from bot.storage.operation import Pauses
 from bot.telemetry.metrics import LIMITED_MESSAGES
-from bot.texts.text import Text, translatable
+from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.limits.rate_limits import RareNotices
 from bot.turn.message_groups import MessageGroup
 from bot.turn.signals import ArrivalSignals
 from bot.value_class import value_class
 
 _SECONDS_BETWEEN_NOTES = 6 * 3600.0
-_Model = tuple[str, str]
+_SEND_SECONDS = 5.0
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(eq=False)
-class FallbackNotes:
-    """Remembers who was told of which failing model, until that model answers again.
-
-    Admins get at most one note in six hours, even if the model keeps failing and recovering, or
-    several processes notice the outage.
-    """
+class OperatorNotes:
+    """Writes to the operators in private; at most once in six hours about the same thing."""
 
     notices: RareNotices
-    admin_notes: AdminNotes | None
+    operators: Sequence[str] = ()
+    """The ids of the people in TROUPE_ADMINS."""
+    surfaces: Mapping[str, Surface] = field(default_factory=dict)
+    """By `Address.source`; these must not wait."""
+    private_chats: Mapping[str, PrivateChats] = field(default_factory=dict)
+    """By `Address.source` as well, of the platforms that have some."""
 
-    def __post_init__(self) -> None:
-        self._told: dict[_Model, set[str]] = {}
-        """The names of the notes of each outage."""
-        self._unreachable: dict[_Model, set[NoteReaders]] = {}
-
-    def end_outage(self, preset: Preset) -> None:
-        """Note that the preset's own model has answered."""
-        if self._told:
-            self._told.pop(_model(preset), None)
-            self._unreachable.pop(_model(preset), None)
-
-    async def tell(self, preset: Preset, failure: BackendError, said: Said) -> Text | None:
-        """Tell admins why another model answers; return a note for everybody if none reads it."""
+    async def tell_fallback(self, preset: Preset, failure: BackendError, said: Said) -> Text | None:
+        """Say why another model answers; return a note for everybody if no operator reads it."""
         note = translatable(
             "⚠ For the admins here: another model answers in place of {preset}'s own, which"
             " failed: “{reason}” More: /settings why",
             preset=preset.name,
             reason=failure.notice,
         )
-        model, admin_notes = _model(preset), self.admin_notes
-        unreachable = self._unreachable.setdefault(model, set())
-        readers = await admin_notes.readers(said) if admin_notes is not None else None
-        if admin_notes is not None and readers is not None and readers not in unreachable:
-            name = ",".join([readers[0] or "", *readers[1]])
-            if not await self._is_due(model, f"to:{name}"):
+        name = f"fallback:{preset.provider}/{preset.model}"
+        if self._readers(said):
+            is_due = await self.notices.is_due(name, _SECONDS_BETWEEN_NOTES)
+            if not is_due or await self._send(said, note):
                 return None
-            if await admin_notes.send(readers, said, note):
-                return None
-            unreachable.add(readers)
-        is_due = await self._is_due(model, f"under:{said.address.conversation}")
-        return note if is_due else None
+        name = f"{name}:{said.address.conversation}"
+        return note if await self.notices.is_due(name, _SECONDS_BETWEEN_NOTES) else None
 
-    async def _is_due(self, model: _Model, name: str) -> bool:
-        told = self._told.setdefault(model, set())
-        if name in told:
-            return False
-        told.add(name)
-        shared_name = f"fallback:{'/'.join(model)}:{name}"
-        return await self.notices.is_due(shared_name, _SECONDS_BETWEEN_NOTES)
+    def _readers(self, said: Said) -> list[str]:
+        if said.address.source not in self.private_chats:
+            return []
+        if said.is_private and said.author.id in self.operators:
+            return []  # nobody else reads what stands under the answer
+        return [one for one in self.operators if one.startswith(f"{said.address.platform}:")]
 
-
-def _model(preset: Preset) -> _Model:
-    return preset.provider, preset.model
-
-
-REFUSED_SECONDS = 5.0
-_MAX_CHATS = 1000
-_TOPIC = "refused_chats"
-_log = structlog.get_logger(__name__)
-
-
-@dataclass(eq=False)
-class RefusedChats:
-    """The lanes in which the platform has just refused a message of the bot, and why."""
-
-    clock: Clock
-    signals: Signals
-    notices: RareNotices
-    admin_notes: AdminNotes | None = None
-
-    def __post_init__(self) -> None:
-        self._refused: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        self.signals.subscribe(_TOPIC, self._note)
-
-    async def covers(self, said: Said) -> bool:
-        """Return whether an answer would be refused; then it is logged, and the admins know.
-
-        A person who writes in private has unblocked the bot.
-        """
-        refused_at, reason = self._refused.get(said.address.lane, (None, ""))
-        if (
-            said.is_private
-            or refused_at is None
-            or self.clock.monotonic() - refused_at >= REFUSED_SECONDS
-        ):
-            return False
-        _log.warning("not_answered_in_refused_chat", lane=said.address.lane, reason=reason)
-        await self.tell(said)
-        return True
-
-    async def tell(self, said: Said) -> None:
-        """Tell who reads notes about a chat that it refuses answers, once in six hours."""
-        _, reason = self._refused.get(said.address.lane, (0.0, ""))
-        readers = await self.admin_notes.readers(said) if self.admin_notes is not None else None
-        if self.admin_notes is None or readers is None or not reason:
-            return
-        if await self.notices.is_due(f"refused:{said.address.lane}", _SECONDS_BETWEEN_NOTES):
-            await self.admin_notes.send(readers, said, self.explain(said))
-
-    def explain(self, said: Said) -> Text:
-        """Say why a message is not answered."""
-        _, reason = self._refused.get(said.address.lane, (0.0, ""))
-        return translatable(
-            "⚠ This chat refuses my answers: “{reason}” I try again when somebody asks, at most"
-            " every {seconds} s.",
-            reason=reason or "…",
-            seconds=round(REFUSED_SECONDS),
-        )
-
-    def _note(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            lane, _, reason = key.partition(" ")
-            self._refused[lane] = self.clock.monotonic(), reason
-            self._refused.move_to_end(lane)
-            if len(self._refused) > _MAX_CHATS:
-                self._refused.popitem(last=False)
-
-
-def publish_refusal(signals: Signals, lane: str, reason: str) -> None:
-    """Tell all workers that the platform has refused a message in a lane."""
-    signals.publish(_TOPIC, [f"{lane} {reason}"])
+    async def _send(self, said: Said, note: Text) -> bool:
+        text = translate(joined([said.address.channel, note], ": "), language_of(said.locale))
+        source, is_sent = said.address.source, False
+        for person in self._readers(said):
+            try:
+                async with asyncio.timeout(_SEND_SECONDS):
+                    address = await self.private_chats[source].private_chat(person)
+                    nonce = secrets.token_hex(12)
+                    message = OutgoingMessage(address, MessageContent(text), nonce)
+                    await self.surfaces[source].send(message)
+            except (PlatformError, TimeoutError) as error:
+                _log.warning("operator_not_told", person=person, reason=str(error))
+            else:
+                is_sent = True
+        return is_sent
 
 
 PAUSES_TOPIC = "pauses"
