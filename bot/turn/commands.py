@@ -19,11 +19,10 @@ from bot.chat.session import (
     Turn,
     TurnRange,
     TurnResult,
-    with_kept_files,
+    ask_again,
 )
 from bot.commands.answers import NOT_REMEMBERED, pick_speakers
-from bot.commands.handlers import describe_stop
-from bot.commands.request import AskedQuestion, CommandRequest, CommandResult, StopOutcome
+from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.replying.answer_parts import answer_buttons, forget_buttons
 from bot.texts.text import Text, joined, language_of, translatable, translatable_count, translate
@@ -35,8 +34,6 @@ from bot.value_class import value_class
 _FORGOTTEN = translatable("I have forgotten that message and everything that was stored about it.")
 _CHANGED = translatable("Changed.")
 _MAX_TURNS = 400
-_MAX_WAITING = 200
-"""A refused /stop further back in the queue gets its reply in its turn."""
 
 
 @value_class
@@ -93,7 +90,7 @@ class Commands:
         if result.deletes_history:
             others = await stages.forgetting.request_channel(request.incoming)
             deleted = _deleted(others + await finisher.delete_history(claim))
-            result = _with_first_words(result, deleted)
+            result = replace(result, text=joined([deleted, result.text], " "))
         stored = await self._compose(group.message, request, result, menu)
         finish = finisher.finish_forgetting if result.deletes else finisher.finish
         following = await finish(group, stored)
@@ -122,17 +119,6 @@ class Commands:
         result = TurnResult(change=HistoryChange(deleted=ids))
         return await self.finisher.finish_forgetting(group, result, person_id)
 
-    async def tell_refusal(self, claim: Claim, command: Said, outcome: StopOutcome) -> bool:
-        """Tell the author of a waiting /stop at once that the answer continues."""
-        waiting = await self.stages.conversations.waiting(claim, _MAX_WAITING)
-        key = command.external_key
-        message = next((one for one in waiting if one.incoming.external_key == key), None)
-        if message is None:
-            return False
-        text = translatable("⚠ {problem}", problem=describe_stop(outcome, command))
-        await self.stages.replies.open_notice(claim, message, text)
-        return True
-
     # commands that reply to one message
 
     async def _answered_at(self, said: Said) -> datetime:
@@ -156,16 +142,7 @@ class Commands:
         found, exchange = await buttons.find_quoted(said)
         await buttons.check_asker(said, exchange)
         question = exchange.question.turn
-        asked = replace(
-            said,
-            text=question.text,
-            author=question.speaker or said.author,
-            asked_again_by=said.author.id,
-            message_id=question.message_id,
-            quote=None,
-            wake=WakeReason.DM,
-        )
-        asked = with_kept_files(asked, question, exchange.before.turns)
+        asked = ask_again(said, question, exchange.before.turns)
         speakers = pick_speakers(request.active, [one.turn for one in exchange.answers])
         if found.turn.role == "user" and found.turn.sent_as:
             earlier = tuple(exchange.before.turns)
@@ -250,8 +227,8 @@ class Commands:
         is_alone = message.incoming.interaction is not None and not said.has_public_response
         turn, line, face = await self._greeting(said.address, said.scopes, result, request.now)
         is_apart = is_alone or bool(line) or face is not None
-        own = result.text_before_greeting if result.greeting and is_apart else result.text
-        shown = self._own_parts(message, said, menu or replace(result, text=own))
+        words = [result.text] if is_apart or not result.greeting else [result.text, result.greeting]
+        shown = self._own_parts(message, said, menu or replace(result, text=joined(words, "\n\n")))
         outgoing = list(shown.outgoing)
         if is_alone and result.changes_channel and not said.is_private:
             told, number = _change(result, said), len(outgoing)
@@ -271,7 +248,6 @@ class Commands:
     async def _greeting(
         self, address: Address, scopes: Sequence[str], result: CommandResult, now: datetime
     ) -> tuple[Turn | None, str, Face | None]:
-        """Return the greeting of a result, if any, and its speaker line."""
         if not result.greeting:
             return None, "", None
         turn = Turn("assistant", result.greeting, None, now, result.greeter)
@@ -333,16 +309,8 @@ def _active_version(found: StoredTurn, exchange: Exchange) -> StoredTurn:
 
 
 def _change(result: CommandResult, said: Said) -> Text:
-    """Say who changed what."""
-    change = result.text if result.greeting is None else result.text_before_greeting
     name = " ".join(said.author.name.split())
-    return translatable("Changed by {name}: {change}", name=name, change=change)
-
-
-def _with_first_words(result: CommandResult, words: Text) -> CommandResult:
-    """Put words before the text of a result."""
-    text, before = (joined([words, one], " ") for one in (result.text, result.text_before_greeting))
-    return replace(result, text=text, text_before_greeting=before)
+    return translatable("Changed by {name}: {change}", name=name, change=result.text)
 
 
 def _deleted(turns: int) -> Text:

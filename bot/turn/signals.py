@@ -7,11 +7,11 @@ tells the process that is generating the answer. A signal may be lost: `MissedSi
 import asyncio
 import contextlib
 import hashlib
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeAlias, TypeVar
+from typing import Any
 
 import msgspec
 import structlog
@@ -20,33 +20,29 @@ from bot.chat.command import ButtonAction, parse, read_button
 from bot.chat.incoming import Deleted, Edited, Incoming, Pressed, Request, Said
 from bot.chat.session import Claim, InboxMessage, described_text
 from bot.commands.request import StopOutcome
-from bot.errors import Fenced, StoreError
+from bot.errors import StoreError
 from bot.ports import Clock, Signals
 from bot.replying.generate import StopFlag
+from bot.runtime.in_process import BoundedDict
 from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode_all
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_TOPIC = "stops"
+_STOPS = "stops"
 _PRESSES = "stop_presses"
 _EDITS = "edits"
 _DELETIONS = "deletions"
-_COMMAND = "stop"
 _MAX_KEPT = 1000
-_Kept = TypeVar("_Kept")
-_Signal = TypeVar("_Signal")
 _OUTCOMES = {None: StopOutcome.UNKNOWN, True: StopOutcome.STOPPED, False: StopOutcome.REFUSED}
-"""By whether the author is an admin."""
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
 class _AnswerInProgress:
-    claim: Claim
     asked: Said
+    """The newest message that is answered."""
     turn: str
-    """The name of the turn that answers it, and what it was extended by."""
     askers: Collection[str]
     """The ids of everybody who may stop it."""
     flag: StopFlag
@@ -65,20 +61,8 @@ class _EditSignal:
     """A hash of the message's text and addressees; empty if unknown."""
 
 
-TellRefusal: TypeAlias = Callable[[Claim, Said, StopOutcome], Awaitable[bool]]
-"""Tells the author of a /stop that the answer continues; returns whether that was done."""
-
-
-FindLater: TypeAlias = Callable[[Claim, InboxMessage], Awaitable[Sequence[Incoming]]]
-"""Returns what waits behind a message in its conversation."""
-
-
 async def _find_nothing(_claim: Claim, _message: InboxMessage) -> Sequence[Incoming]:
     return ()
-
-
-async def _tell_nobody(_claim: Claim, _command: Said, _outcome: StopOutcome) -> bool:
-    return False
 
 
 @dataclass(eq=False)
@@ -93,39 +77,42 @@ class StopRequests:
 
     def __post_init__(self) -> None:
         self._answers: dict[str, _AnswerInProgress] = {}
-        self._outcomes: OrderedDict[tuple[str, str], StopOutcome] = OrderedDict()
-        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self.tell_refusal: TellRefusal = _tell_nobody
-        self.find_later: FindLater = _find_nothing
-        self._edited: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._deleted: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._outcomes = BoundedDict[tuple[str, str], StopOutcome](_MAX_KEPT)
+        self._edited = BoundedDict[tuple[str, str], None](_MAX_KEPT)
+        self._deleted = BoundedDict[tuple[str, str], None](_MAX_KEPT)
+        self.find_later: Callable[[Claim, InboxMessage], Awaitable[Sequence[Incoming]]]
+        """Returns what waits behind a message in its conversation."""
+        self.find_later = _find_nothing
         self._to_decide: asyncio.Queue[Request] = asyncio.Queue()
-        self._subscribe(_TOPIC, Said, self._consider)
-        self._subscribe(_PRESSES, Pressed, self._consider_press)
-        self._subscribe(_EDITS, _EditSignal, self._note_edit)
-        self._subscribe(_DELETIONS, Deleted, self._consider_deletion)
+        self._handlers: dict[str, Callable[[Any], None]] = {}
+        self._follow(_STOPS, Said, self._consider_request)
+        self._follow(_PRESSES, Pressed, self._consider_press)
+        self._follow(_EDITS, _EditSignal, self._consider_edit)
+        self._follow(_DELETIONS, Deleted, self._consider_deletion)
 
-    def _subscribe(
-        self, topic: str, kind: type[_Signal], handle: Callable[[_Signal], object]
-    ) -> None:
-        decode = msgspec.json.Decoder(kind).decode
+    def _follow(self, topic: str, kind: type, handle: Callable[[Any], None]) -> None:
+        decode: Callable[[str], Any] = msgspec.json.Decoder(kind).decode
 
         def receive(signals: Sequence[str]) -> None:
             for one in decode_all("signal", signals, decode):
                 handle(one)
 
+        self._handlers[topic] = handle
         self.signals.subscribe(topic, receive)
 
     def announce(self, messages: Sequence[Incoming]) -> None:
         """Tell every process of the stops, edits and deletions among these messages."""
-        stops = [one for one in messages if isinstance(one, Said) and _is_stop(one)]
-        presses = [one for one in messages if isinstance(one, Pressed) and _stopped_turn(one)]
-        edits = [signal for signal in map(_edit_signal, messages) if signal]
-        deletions = [one for one in messages if isinstance(one, Deleted)]
-        topics = ((_TOPIC, stops), (_PRESSES, presses), (_EDITS, edits), (_DELETIONS, deletions))
-        for topic, signals in topics:
-            if signals:
-                self.signals.publish(topic, [_encode(one).decode() for one in signals])
+        for one in messages:
+            topic, signal = _signal_of(one)
+            if topic:
+                self.signals.publish(topic, [_encode(signal).decode()])
+
+    def consider(self, events: Sequence[Incoming]) -> None:
+        """Follow stops, edits and deletions among events whose signals may have been lost."""
+        for one in events:
+            topic, signal = _signal_of(one)
+            if topic:
+                self._handlers[topic](signal)
 
     @contextlib.asynccontextmanager
     async def answering(
@@ -137,10 +124,8 @@ class StopRequests:
         already counts, too. `asked` is the message as it reads now, edited at `edited_at`.
         """
         conversation, flag = asked.address.conversation, StopFlag()
-        at = edited_at or asked.at
-        self._answers[conversation] = _AnswerInProgress(
-            claim, asked, _turn(asked), {asked.author.id}, flag, at
-        )
+        turn, at = f"{asked.address.source}:{asked.external_key}", edited_at or asked.at
+        self._answers[conversation] = _AnswerInProgress(asked, turn, {asked.author.id}, flag, at)
         try:
             self.consider(await self.find_later(claim, message))
             yield flag
@@ -157,16 +142,12 @@ class StopRequests:
     def outcome_of(self, command: Said) -> StopOutcome:
         """Return the outcome of a /stop for its reply; afterwards, it stops no later answer."""
         outcome = self._outcomes.get(_key(command), StopOutcome.NOTHING)
-        _keep(self._outcomes, _key(command), outcome)
+        self._outcomes[_key(command)] = outcome
         return outcome
 
     def was_edited(self, message_id: str | None, conversation: str) -> bool:
         """Return whether an edit has ended an answer to this message here."""
         return (conversation, message_id or "") in self._edited
-
-    def was_told(self, command: Incoming) -> bool:
-        """Return whether the author of a /stop was told its outcome already."""
-        return (command.address.source, command.external_key) in self._told
 
     def was_deleted(self, said: Said) -> bool:
         """Return whether a message that waits was deleted, as far as this process was told."""
@@ -182,54 +163,23 @@ class StopRequests:
         answer = self._answers.get(event.address.conversation)
         return answer is not None and answer.asked.external_key == event.external_key
 
-    def consider(self, events: Sequence[Incoming]) -> None:
-        """Follow stops, edits and deletions among events whose signals may have been lost."""
-        for one in events:
-            if isinstance(one, Said) and _is_stop(one):
-                self._consider(one)
-            elif isinstance(one, Pressed) and _stopped_turn(one):
-                self._consider_press(one)
-            elif isinstance(one, Deleted):
-                self._consider_deletion(one)
-            elif (edit := _edit_signal(one)) is not None:
-                self._consider_edit(edit)
-
     async def run(self) -> None:
         """Decide about the commands of people who did not ask the question, until cancelled."""
         while True:
             command = await self._to_decide.get()
-            outcome = _OUTCOMES[await self.is_admin(command)]
-            if self._decide(command, outcome):
-                await self._note_stop(command)
-            if outcome is not StopOutcome.STOPPED and isinstance(command, Said):
-                await self._tell(command, outcome)
-
-    async def _note_stop(self, command: Request) -> None:
-        """Note that an admin has stopped the answer to somebody else's question."""
-        if self.note is None:
-            return
-        try:
-            await self.note(command, "stop answer")
-        except StoreError as error:  # the answer has ended: that is not taken back
-            _log.warning("stop_not_noted", by=command.author.id, reason=str(error))
-
-    async def _tell(self, command: Said, outcome: StopOutcome) -> None:
-        """Tell the author at once: the command is answered when the answer has ended."""
-        answer = self._answers.get(command.address.conversation)
-        if answer is None:
-            return
-        try:
-            if await self.tell_refusal(answer.claim, command, outcome):
-                _keep(self._told, _key(command), None)
-        except (Fenced, StoreError) as error:  # the reply comes in its turn
-            _log.warning("stop_refusal_not_told", reason=str(error))
+            is_stopped = self._decide(command, _OUTCOMES[await self.is_admin(command)])
+            if is_stopped and self.note is not None:
+                try:
+                    await self.note(command, "stop answer")
+                except StoreError as error:  # the answer has ended: that is not taken back
+                    _log.warning("stop_not_noted", by=command.author.id, reason=str(error))
 
     def _consider_press(self, pressed: Pressed) -> None:
         answer = self._answers.get(pressed.address.conversation)
         if answer is not None and _stopped_turn(pressed) == answer.turn:
-            self._consider(pressed)
+            self._consider_request(pressed)
 
-    def _consider(self, request: Request) -> None:
+    def _consider_request(self, request: Request) -> None:
         """Decide at once for who asked the question; ask the platform about others."""
         answer = self._answers.get(request.address.conversation)
         if answer is None or _key(request) in self._outcomes:
@@ -239,25 +189,19 @@ class StopRequests:
         else:
             self._to_decide.put_nowait(request)
 
-    def _note_edit(self, edit: _EditSignal) -> None:
-        if self._consider_edit(edit):
-            _keep(self._edited, (edit.conversation, edit.message_id), None)
-
-    def _consider_edit(self, edit: _EditSignal) -> bool:
-        """Return whether an answer in progress ends by this."""
+    def _consider_edit(self, edit: _EditSignal) -> None:
         answer = self._answers.get(edit.conversation)
         if answer is None or answer.asked.message_id != edit.message_id:
-            return False
+            return
         # An edit that is delivered again is not newer than what is being answered (Telegram counts
         # whole seconds); one that changed a preview or the formatting leaves the question as it is.
-        ends = edit.at >= answer.at and edit.digest != _digest(answer.asked)
-        if ends:
+        if edit.at >= answer.at and edit.digest != _digest(answer.asked):
             answer.flag.request()
-        return ends
+            self._edited[edit.conversation, edit.message_id] = None
 
     def _consider_deletion(self, deleted: Deleted) -> None:
         for message_id in deleted.message_ids:
-            _keep(self._deleted, (deleted.address.lane, message_id), None)  # each chat has its ids
+            self._deleted[deleted.address.lane, message_id] = None  # each chat has its ids
         answer = self._answers.get(deleted.address.conversation)
         if answer and answer.is_alone and answer.asked.message_id in deleted.message_ids:
             answer.flag.withdraw()
@@ -270,22 +214,24 @@ class StopRequests:
         stops = outcome is StopOutcome.STOPPED and not answer.flag.requested
         if outcome is StopOutcome.STOPPED:
             answer.flag.request()
-        _keep(self._outcomes, _key(command), outcome)
+        self._outcomes[_key(command)] = outcome
         return stops
 
 
-def _keep(kept: OrderedDict[tuple[str, str], _Kept], key: tuple[str, str], value: _Kept) -> None:
-    """Keep a value, and those of the newest keys."""
-    kept[key] = value
-    if len(kept) > _MAX_KEPT:
-        kept.popitem(last=False)
-
-
-def _edit_signal(event: Incoming) -> _EditSignal | None:
-    if not isinstance(event, Edited) or event.message_id is None:
-        return None
-    said = event.said
-    return _EditSignal(said.address.conversation, event.message_id, event.at, _digest(said))
+def _signal_of(event: Incoming) -> tuple[str, object]:
+    """Return the topic that an event is announced under, and the signal; no topic: it is not."""
+    match event:
+        case Said() if _is_stop(event):
+            return _STOPS, event
+        case Pressed() if _stopped_turn(event):
+            return _PRESSES, event
+        case Edited(said=said, message_id=str() as message_id):
+            digest = _digest(said)
+            return _EDITS, _EditSignal(said.address.conversation, message_id, event.at, digest)
+        case Deleted():
+            return _DELETIONS, event
+        case _:
+            return "", None
 
 
 def _digest(said: Said) -> str:
@@ -299,7 +245,7 @@ def _is_stop(incoming: Said) -> bool:
     if not incoming.text.startswith("/") or incoming.wake is None or incoming.author_is_bot:
         return False
     command = parse(incoming.text)
-    return command is not None and command.name == _COMMAND
+    return command is not None and command.name == "stop"
 
 
 def _stopped_turn(pressed: Pressed) -> str | None:
@@ -310,12 +256,8 @@ def _stopped_turn(pressed: Pressed) -> str | None:
     return data.part.rpartition("/")[0]
 
 
-def _turn(asked: Said) -> str:
-    return f"{asked.address.source}:{asked.external_key}"
-
-
-def _key(command: Request) -> tuple[str, str]:
-    return command.address.source, command.external_key
+def _key(event: Incoming) -> tuple[str, str]:
+    return event.address.source, event.external_key
 
 
 CONVERSATIONS = "conversations"
@@ -406,12 +348,8 @@ class MissedSignals:
         missed = [
             one
             for one in events
-            if _event_key(one) not in self._seen and not self.stops.is_being_answered(one)
+            if _key(one) not in self._seen and not self.stops.is_being_answered(one)
         ]
-        self._seen = frozenset(map(_event_key, events))
+        self._seen = frozenset(map(_key, events))
         self.stops.consider(missed)
         self.arrivals.note([one.address.conversation for one in missed])
-
-
-def _event_key(event: Incoming) -> tuple[str, str]:
-    return event.address.source, event.external_key

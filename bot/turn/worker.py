@@ -87,7 +87,6 @@ class ConversationWorker:
         self._presses = Presses(stages, self._edits)
         self._commands = Commands(stages, self._edits, self._answers, self._finisher)
         stages.stops.find_later = self._find_later
-        stages.stops.tell_refusal = self._commands.tell_refusal
 
     def stop_after_current(self) -> None:
         """Take no more messages, because the process is ending."""
@@ -144,7 +143,6 @@ class ConversationWorker:
             raise
 
     async def _process_admitted(self, group: MessageGroup) -> InboxMessage | None:
-        """Process a message when the gate lets it start."""
         message = group.message
         if is_set_aside(message):
             return await self._process(group)
@@ -189,15 +187,13 @@ class ConversationWorker:
         except AlreadyNotified:
             return "told", await finisher.finish(group, TurnResult())
         except UserError as error:
-            was_told = self._stages.stops.was_told(message.incoming)
             text = translatable("⚠ {problem}", problem=error.text)
-            return "told", await finisher.finish_with_text(group, text, is_shown=was_told)
+            return "told", await finisher.finish_with_text(group, text)
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
             _log.exception("turn_failed", turn=message.turn, error_id=message.error_id)
             return "failed", await finisher.finish_unanswered(group, _BUG)
 
     async def _handle(self, group: MessageGroup) -> tuple[str, InboxMessage | None]:
-        """Decide what happens to an event and do it."""
         finisher = self._finisher
         match group.message.incoming:
             case Said() as said if self._stages.is_void(said):
@@ -263,7 +259,6 @@ class ConversationWorker:
         return "edited", await self._finisher.finish(group, result)
 
     async def _later_edits(self, group: MessageGroup, message_id: str | None) -> list[Edited]:
-        """Return the edits of a message of the platform that wait behind this one."""
         later = await self._find_later(group.claim, group.message)
         edits = [one for one in later if isinstance(one, Edited)]
         return [one for one in edits if one.message_id == message_id and message_id is not None]
