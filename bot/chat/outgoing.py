@@ -52,10 +52,6 @@ class Limits:
     """Whether readers see why an answer failed, because only the operator reads here."""
     render: Callable[[str], str] | None = None
     """Returns what readers see of a Markdown text, whose units count; None: the text as it is."""
-    hides_markup: bool = False
-    """Whether marks such as `**` take no units, because readers do not get them."""
-    asks_by_replies: bool = False
-    """Whether a message can ask a person for a reply to it; for platforms without forms."""
     folds_thoughts: bool = False
     """Whether a part of a message can be shown folded, so that readers open it."""
     has_threads: bool = False
@@ -129,7 +125,6 @@ class Button:
     """What a press of it brings back (`Pressed.data`); at most 64 bytes."""
     style: ButtonStyle = ButtonStyle.PLAIN
     row: int = 0
-    """The buttons of one row stand side by side."""
 
 
 @value_class
@@ -156,16 +151,6 @@ class Menu:
 
 
 @value_class
-class ReplyPrompt:
-    """Opens a reply to the message in the client of one person; `Limits.asks_by_replies`."""
-
-    to: str
-    """The platform's id of a message of that person, which the message itself replies to."""
-    hint: str = ""
-    """What stands in the empty input field; in the language of its reader."""
-
-
-@value_class
 class MessageContent:
     """What a message says and shows; each surface renders it for its platform."""
 
@@ -177,8 +162,6 @@ class MessageContent:
     menus: tuple[Menu, ...] = ()
     thoughts: str = ""
     """What the model thought, shown folded below the text; only where `Limits.folds_thoughts`."""
-    prompt: ReplyPrompt | None = None
-    """Whose reply is asked for; None: nobody's. Such a message has no buttons."""
     is_plain: bool = False
     """Whether it is sent as plain text, because the platform refused its formatting."""
 
@@ -202,7 +185,6 @@ class MessageThread:
     """A thread that is opened from a message unless it exists."""
 
     message_id: str
-    """The platform's id of the message."""
     title: str
 
 
@@ -296,7 +278,6 @@ class OutboxRow:
     op: OutboxOperation
     content: MessageContent
     reply_to: str | None
-    """The platform's id of the message that is answered."""
     interaction: str | None
     state: OutboxState
     attempts: int
@@ -304,7 +285,6 @@ class OutboxRow:
     """For an edit or a deletion: the platform's id of the message to change. For a message that is
     sent because such an edit was refused: of the one that it replaces."""
     not_before: float
-    """Unix seconds."""
     file: Attachment | None = None
     thread: AnswerThread | None = None
     send_before: float = math.inf

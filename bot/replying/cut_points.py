@@ -1,9 +1,9 @@
 """Find where a Markdown text may be cut: code fences, open marks, sentence ends."""
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
@@ -125,7 +125,6 @@ def quote_prefix(text: str, position: int) -> str:
 
 
 def _note(found: re.Match[str], text: str, stack: list[str]) -> None:
-    """Update the open marks by one mark."""
     before = text[found.start() - 1 : found.start()]
     after = text[found.end() : found.end() + 1]
     marks = ["**", "*"] if found[0] == "***" else [found[0]]
@@ -154,6 +153,8 @@ def _open_fence(part: str) -> Fence | None:
     return fence
 
 
+_VISIBLE = re.compile(r"\S")
+_UNQUOTED_LINE = re.compile(r"^[ \t]*(?:[^>\s]|\n)", re.MULTILINE)
 _GAP = re.compile(r"\s+")
 # "e.g. this" and "1. one" end no sentence: the mark must follow two letters.
 _SENTENCE_END = re.compile(r"\w\w[.!?…]+[\"')\]»”’*_]{0,3}$")
@@ -173,38 +174,133 @@ _UNBREAKABLE = re.compile(
 
 @dataclass
 class CutWindow:
-    """The prefix of the text in which one cut is chosen; text after `stop` must not matter."""
+    """The prefix of the text that fills one message; text after `stop` must not matter.
+
+    Units are reserved for closing whatever may turn out to be a code block. The reserve only grows
+    while the text grows, so that a prefix that is too long for one message stays too long.
+    """
 
     text: str
     offsets: Sequence[int]
     """The units before each position."""
+    position: int
+    """Before `start` by the indentation of its line."""
     start: int
-    stop: int
-    """The position after the first character that does not fit."""
-    max_offset: int
-    """The offset that a message must not exceed, its closing fence included."""
-    half: int
-    """A cut before this position would waste more than half of the message."""
-    fences: Sequence[tuple[int, Fence | None]]
-    """From which position on which code block is open."""
-    uncuttable: Sequence[tuple[int, int]]
-    """Do not cut after the first position, up to the second."""
-    edges: set[int] = field(default_factory=set)
-    """Where code blocks begin and end."""
+    fence: Fence | None
+    """The code block that is open at the start."""
+    max_units: int
+    max_fence_units: int
+    """A longer fence line would leave no units for the code, so it counts as plain text."""
+
+    def __post_init__(self) -> None:
+        self.max_offset = self.offsets[self.start] + self.max_units
+        """A message must not exceed it, its closing fence included."""
+        self._reserve = closing_units(self.fence)
+        self._stop = self._find_stop()
+        self._fences = [(self.start, self.fence)]
+        self._closing_ends: dict[int, int] = {}  # where the line ends that has closed a block
+        self._uncuttable: list[tuple[int, int]] = []
+        """Do not cut after the first position, up to the second."""
+        self.edges: set[int] = set()
+        """Where code blocks begin and end."""
+        self._scan()
+        self.is_full = self._stop is not None
+        """Whether the rest of the text does not fit."""
+        self.stop = self._end
+        """The position after the first character that does not fit."""
+        half = bisect_left(self.offsets, (self.offsets[self.start] + self.max_offset) // 2)
+        self.half = max(self.start + 1, half)
+        """A cut before this position would waste more than half of the message."""
 
     def fence_at(self, position: int) -> Fence | None:
         """Return the code block that is open at a position."""
-        for begin, fence in reversed(self.fences):
-            if begin <= position:
-                return fence
-        return None
+        return next((one for begin, one in reversed(self._fences) if begin <= position), None)
+
+    def prose_start(self, position: int) -> int:
+        """Return where the text after the last code block before a position begins."""
+        begin = max(begin for begin, _ in self._fences if begin <= max(position, self.start))
+        return self._closing_ends.get(begin, begin)
+
+    def _scan(self) -> None:
+        """Find the code blocks until the message is full."""
+        for line in fence_lines(self.text, self.position, self._end):
+            if line.start >= self._end:
+                break
+            self._end_with_quote(line.start)
+            fence = self._fences[-1][1]
+            if fence is None:
+                self._reserve_closing(line)
+            if self._stop is not None and self._stop <= line.end:
+                if self._may_be_fence(line, fence):
+                    self._uncuttable.append((line.start, self._stop))
+                break
+            if fence is None:
+                self._open_block(line)
+            elif line.closes(fence, self.text):
+                self._fences.append((line.start + 1, None))
+                self._closing_ends[line.start + 1] = line.end
+                self._uncuttable.append((line.start, line.end))
+                self.edges.add(line.end)
+        self._end_with_quote(self._end)
+
+    @property
+    def _end(self) -> int:
+        return len(self.text) if self._stop is None else self._stop
+
+    def _find_stop(self) -> int | None:
+        """Return the end of the shortest prefix that does not fit; trailing white space is free."""
+        beyond = bisect_right(self.offsets, self.max_offset - self._reserve)
+        if beyond == len(self.offsets):
+            return None
+        visible = _VISIBLE.search(self.text, beyond - 1)
+        return visible.end() if visible else None
+
+    def _reserve_closing(self, line: FenceLine) -> None:
+        """Reserve units for closing the block that this line may open."""
+        margin = line.run_start - line.start
+        longest = min(line.run_end - line.run_start, self.max_fence_units - margin)
+        for length in range(3, longest + 1):
+            self._reserve = max(self._reserve, 1 + margin + length)
+            if self.offsets[line.run_start + length] + self._reserve > self.max_offset:
+                self._stop = line.run_start + length
+                return
+        self._stop = self._find_stop()
+
+    def _open_block(self, line: FenceLine) -> None:
+        fence = line.opens(self.text)
+        too_long = self.offsets[line.end] - self.offsets[line.start] > self.max_fence_units
+        if fence is None or too_long:
+            return
+        if line.start < self.start:
+            fence = replace(fence, margin=fence.margin.lstrip())
+        content = _VISIBLE.search(self.text, line.end, self._end)
+        self._fences.append((line.start + 1, fence))
+        self._uncuttable.append((line.start, content.start() if content else line.end))
+        self.edges.add(line.start + line.indentation)
+
+    def _end_with_quote(self, before: int) -> None:
+        """End a block inside a quote with the quote, if that ends before a position."""
+        begin, fence = self._fences[-1]
+        if fence is None or ">" not in fence.margin:
+            return
+        unquoted = _UNQUOTED_LINE.search(self.text, begin, before)
+        if unquoted is not None:
+            self._fences.append((unquoted.start(), None))
+
+    def _may_be_fence(self, line: FenceLine, fence: Fence | None) -> bool:
+        """Return whether a line that is cut off by the end may still open or close a block."""
+        if fence is not None:
+            return set(self.text[line.start : self._end].strip(" \t>")) <= {fence.run[0]}
+        if self.offsets[self._end] - self.offsets[line.start] > self.max_fence_units:
+            return False
+        return self.text[line.run_start] == "~" or ("`" not in self.text[line.run_end : self._end])
 
     def allows_cut(self, end: int, resume: int) -> bool:
         """Return whether one message may end at `end`, and the next one begin at `resume`."""
         fence = self.fence_at(resume)
         return (
             self.offsets[end] + closing_units(fence) <= self.max_offset
-            and not any(first < resume <= last for first, last in self.uncuttable)
+            and not any(first < resume <= last for first, last in self._uncuttable)
             and not self._splits_grapheme(resume)
         )
 
@@ -246,10 +342,9 @@ def closing_units(fence: Fence | None) -> int:
 
 
 def choose_cut_point(window: CutWindow) -> tuple[int, int]:
-    """Choose the best cut: between paragraphs, lines, sentences, words, or anywhere.
+    """Return where the message ends at the best cut, and where the next one begins.
 
-    Returns:
-        Where the message ends and where the next one begins; white space between them is dropped.
+    That is between paragraphs, lines, sentences, words, or anywhere.
     """
     gaps = [gap.span() for gap in _GAP.finditer(window.text, window.half, window.stop)]
     words = []
@@ -313,7 +408,6 @@ def _ends_sentence(window: CutWindow, end: int, resume: int) -> bool:
 
 
 def _unbreakable_spans(window: CutWindow) -> list[tuple[int, int]]:
-    """Return the spans that should not be cut, as far as a cut could."""
     matches = _UNBREAKABLE.finditer(window.text, window.start, window.stop)
     return [span for span in (match.span() for match in matches) if span[1] > window.half]
 

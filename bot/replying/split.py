@@ -1,7 +1,6 @@
 """Split a Markdown text into messages that a platform accepts."""
 
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -11,45 +10,12 @@ from bot.markup.graphemes import is_visible
 from bot.replying.cut_points import (
     CutWindow,
     Fence,
-    FenceLine,
     choose_cut_point,
-    closing_units,
     fence_lines,
     open_marks,
     quote_prefix,
 )
 from bot.value_class import value_class
-
-# A code block first, so that nothing in it is taken for a mark.
-_HIDDEN_MARKS = re.compile(
-    r"^[ \t]*(?P<run>`{3,}|~{3,})[^\n]*\n(?P<code>(?:.*?\n)??)(?:[ \t]*(?P=run)[ \t]*$|\Z)"
-    r"|(?P<line>^[ \t]*(?:>[ \t]?|\#{1,6}[ \t])+)"
-    r"|!?\[(?P<label>[^\[\]\n]*)\]\(https?://[^()\s]*\)"
-    r"|(?P<mark>`+|\*{1,3}|__|~~|\|\|)(?=\S)(?P<inner>[^\n]*?\S)(?P=mark)(?![*`])",
-    re.MULTILINE | re.DOTALL,
-)
-_SHOWN = ("code", "label", "inner")
-
-
-def visible_offsets(text: str) -> Sequence[int]:
-    """Return the UTF-16 units that readers get before each position, the end included."""
-    weights = [2 if letter > "\uffff" else 1 for letter in text]
-    for start, end in _hidden_spans(text):
-        weights[start:end] = [0] * (end - start)
-    return [0, *accumulate(weights)]
-
-
-def _hidden_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of complete marks; what stands within other marks is counted as it is."""
-    for found in _HIDDEN_MARKS.finditer(text):
-        start, end = found.span()
-        shown = next((name for name in _SHOWN if found[name] is not None), None)
-        if shown is None:
-            yield start, end
-        else:
-            yield start, found.start(shown)
-            yield found.end(shown), end
-
 
 _ROW = re.compile(r"[ \t]*\|")
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
@@ -84,7 +50,6 @@ _MAX_MARK_UNITS = 8
 _FEWEST_UNITS_WITH_MARKS = 200
 _PARAGRAPH_BREAK = re.compile(r"\n[ \t>]*\n")
 _VISIBLE = re.compile(r"\S")
-_UNQUOTED_LINE = re.compile(r"^[ \t]*(?:[^>\s]|\n)", re.MULTILINE)
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 
 
@@ -130,7 +95,7 @@ def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
     if smaller < 1 or _units(rendered, limits) <= limits.max_units:
         yield part
         return
-    counted_as_written = replace(limits, max_units=smaller, hides_markup=False)
+    counted_as_written = replace(limits, max_units=smaller)
     for span in part_spans(part, counted_as_written):
         yield from _split_rendered(span.extract(part), limits, smaller)
 
@@ -150,13 +115,13 @@ def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
             if ">" in fence.margin:
                 opener += quote_prefix(text, start)
         max_units = limits.max_units - _units(opener, limits)
-        scanner, window = _scan(text, offsets, position, start, fence, limits, max_units)
-        end, position = choose_cut_point(window) if window else (len(text), len(text))
-        fence = scanner.fence_at(position)
+        window = _find_window(text, offsets, position, start, fence, limits, max_units)
+        end, position = choose_cut_point(window) if window.is_full else (len(text), len(text))
+        fence = window.fence_at(position)
         content = text[start:end].rstrip()
         marks, reopened = "", ""
-        if window is not None and fence is None and _reopens_marks(limits):
-            prose = max(scanner.prose_start(position), start)
+        if window.is_full and fence is None and _reopens_marks(limits):
+            prose = max(window.prose_start(position), start)
             marks, reopened = _find_reopened(text, prose, end, position)
             table = open_table(text[prose:end], table if prose == start else "")
             is_short = _units(table, limits) <= limits.max_units // 4
@@ -169,7 +134,7 @@ def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
             yield PartSpan(start, start + len(content), opener, closer)
 
 
-def _scan(
+def _find_window(
     text: str,
     offsets: Sequence[int],
     position: int,
@@ -177,16 +142,13 @@ def _scan(
     fence: Fence | None,
     limits: Limits,
     max_units: int,
-) -> tuple["_FenceScanner", CutWindow | None]:
+) -> CutWindow:
     """Scan one message, and once more with units for closing marks if it has some."""
-    longest_fence = limits.max_units // 4
-    scanner = _FenceScanner(text, offsets, position, start, fence, max_units, longest_fence)
-    window = scanner.scan_until_full()
-    if window is None or not _reopens_marks(limits) or not _MARKS.search(text, start, window.stop):
-        return scanner, window
-    max_units -= _MAX_MARK_UNITS
-    scanner = _FenceScanner(text, offsets, position, start, fence, max_units, longest_fence)
-    return scanner, scanner.scan_until_full()
+    window = CutWindow(text, offsets, position, start, fence, max_units, limits.max_units // 4)
+    has_marks = window.is_full and _MARKS.search(text, start, window.stop)
+    if not has_marks or not _reopens_marks(limits):
+        return window
+    return replace(window, max_units=max_units - _MAX_MARK_UNITS)
 
 
 def _reopens_marks(limits: Limits) -> bool:
@@ -196,11 +158,8 @@ def _reopens_marks(limits: Limits) -> bool:
 def _find_reopened(text: str, prose: int, end: int, position: int) -> tuple[str, str]:
     """Return the marks that are open at a cut, and what the next message has to begin with.
 
-    Args:
-        text: the whole text.
-        prose: from where on the message before the cut has no code block.
-        end: where that message ends.
-        position: where the next one begins.
+    `prose` is from where on the message before the cut, which ends at `end`, has no code block; the
+    next one begins at `position`.
     """
     between = text[end:position]
     marks = "" if _PARAGRAPH_BREAK.search(between) else "".join(open_marks(text[prose:end]))
@@ -229,137 +188,6 @@ def _content_start(text: str, position: int, fence: Fence | None) -> int:
     return visible.start() if fence is None else position  # code keeps its indentation
 
 
-class _FenceScanner:
-    """Scans one message from its start and records where code blocks begin and end.
-
-    Units are reserved for closing whatever may turn out to be a code block. The reserve only grows
-    while the text grows, so that a prefix that is too long for one message stays too long.
-    """
-
-    def __init__(
-        self,
-        text: str,
-        offsets: Sequence[int],
-        position: int,
-        start: int,
-        fence: Fence | None,
-        max_units: int,
-        max_fence_units: int,
-    ) -> None:
-        self._text = text
-        self._offsets = offsets
-        self._position = position  # before `start` by the indentation of its line
-        self._start = start
-        self._max_offset = offsets[start] + max_units
-        # A longer fence line would leave no units for the code, so it counts as plain text.
-        self._max_fence_units = max_fence_units
-        self._reserve = closing_units(fence)
-        self._stop = self._find_stop()
-        self._fences = [(start, fence)]
-        self._closing_ends: dict[int, int] = {}  # where the line ends that has closed a block
-        self._uncuttable: list[tuple[int, int]] = []
-        self._edges: set[int] = set()
-
-    def fence_at(self, position: int) -> Fence | None:
-        """Return the code block that is open at a position."""
-        return next(fence for begin, fence in reversed(self._fences) if begin <= position)
-
-    def prose_start(self, position: int) -> int:
-        """Return where the text after the last code block before a position begins."""
-        begin = max(begin for begin, _ in self._fences if begin <= max(position, self._start))
-        return self._closing_ends.get(begin, begin)
-
-    def scan_until_full(self) -> CutWindow | None:
-        """Return what is needed to choose a cut; None if the rest of the text fits."""
-        for line in fence_lines(self._text, self._position, self._end):
-            if line.start >= self._end:
-                break
-            self._end_with_quote(line.start)
-            fence = self._fences[-1][1]
-            if fence is None:
-                self._reserve_closing(line)
-            if self._stop is not None and self._stop <= line.end:
-                if self._may_be_fence(line, fence):
-                    self._uncuttable.append((line.start, self._stop))
-                break
-            if fence is None:
-                self._open_block(line)
-            elif line.closes(fence, self._text):
-                self._fences.append((line.start + 1, None))
-                self._closing_ends[line.start + 1] = line.end
-                self._uncuttable.append((line.start, line.end))
-                self._edges.add(line.end)
-        self._end_with_quote(self._end)
-        if self._stop is None:
-            return None
-        half = bisect_left(self._offsets, (self._offsets[self._start] + self._max_offset) // 2)
-        return CutWindow(
-            self._text,
-            self._offsets,
-            self._start,
-            self._stop,
-            self._max_offset,
-            max(self._start + 1, half),
-            self._fences,
-            self._uncuttable,
-            self._edges,
-        )
-
-    @property
-    def _end(self) -> int:
-        return len(self._text) if self._stop is None else self._stop
-
-    def _find_stop(self) -> int | None:
-        """Return the end of the shortest prefix that does not fit; trailing white space is free."""
-        beyond = bisect_right(self._offsets, self._max_offset - self._reserve)
-        if beyond == len(self._offsets):
-            return None
-        visible = _VISIBLE.search(self._text, beyond - 1)
-        return visible.end() if visible else None
-
-    def _reserve_closing(self, line: FenceLine) -> None:
-        """Reserve units for closing the block that this line may open."""
-        margin = line.run_start - line.start
-        longest = min(line.run_end - line.run_start, self._max_fence_units - margin)
-        for length in range(3, longest + 1):
-            self._reserve = max(self._reserve, 1 + margin + length)
-            if self._offsets[line.run_start + length] + self._reserve > self._max_offset:
-                self._stop = line.run_start + length
-                return
-        self._stop = self._find_stop()
-
-    def _open_block(self, line: FenceLine) -> None:
-        fence = line.opens(self._text)
-        too_long = self._offsets[line.end] - self._offsets[line.start] > self._max_fence_units
-        if fence is None or too_long:
-            return
-        if line.start < self._start:
-            fence = replace(fence, margin=fence.margin.lstrip())
-        content = _VISIBLE.search(self._text, line.end, self._end)
-        self._fences.append((line.start + 1, fence))
-        self._uncuttable.append((line.start, content.start() if content else line.end))
-        self._edges.add(line.start + line.indentation)
-
-    def _end_with_quote(self, before: int) -> None:
-        """End a block inside a quote with the quote, if that ends before a position."""
-        begin, fence = self._fences[-1]
-        if fence is None or ">" not in fence.margin:
-            return
-        unquoted = _UNQUOTED_LINE.search(self._text, begin, before)
-        if unquoted is not None:
-            self._fences.append((unquoted.start(), None))
-
-    def _may_be_fence(self, line: FenceLine, fence: Fence | None) -> bool:
-        """Return whether a line that is cut off by the end may still open or close a block."""
-        if fence is not None:
-            return set(self._text[line.start : self._end].strip(" \t>")) <= {fence.run[0]}
-        if self._offsets[self._end] - self._offsets[line.start] > self._max_fence_units:
-            return False
-        return self._text[line.run_start] == "~" or (
-            "`" not in self._text[line.run_end : self._end]
-        )
-
-
 def _units(text: str, limits: Limits) -> int:
     return len(text) if limits.unit == "characters" else len(text) + _count_surrogate_pairs(text)
 
@@ -370,14 +198,11 @@ def _fits(text: str, limits: Limits) -> bool:
 
 
 def _count_surrogate_pairs(text: str) -> int:
-    """Count the characters that take two UTF-16 units."""
     return 0 if text.isascii() else sum(letter > "\uffff" for letter in text)
 
 
 def _offsets(text: str, limits: Limits) -> Sequence[int]:
     """Return the units before each position of the text, its end included."""
-    if limits.hides_markup and len(text) > limits.max_units:
-        return visible_offsets(text)
     if limits.unit == "characters" or not _count_surrogate_pairs(text):
         return range(len(text) + 1)
     return [0, *accumulate(2 if letter > "\uffff" else 1 for letter in text)]

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
-from bot.chat.command import ButtonAction, Command, parse
+from bot.chat.command import Command, parse
 from bot.chat.incoming import MediaItem, Said
 from bot.chat.receipt import Receipt
 from bot.chat.session import MessageNote, Turn, described_text, has_readable_file
@@ -22,14 +22,12 @@ from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import Dice, SpeakerCandidate, select_speakers
 from bot.storage.operation import SqlMessageNotes
 from bot.texts.text import (
-    LANGUAGES,
     StoredPattern,
     Text,
     joined,
     looked_up,
     marked,
     translatable,
-    translate,
 )
 from bot.value_class import value_class
 
@@ -78,12 +76,8 @@ def decide(
 ) -> Decision:
     """Decide what happens to a message.
 
-    Args:
-        incoming: the message.
-        active: the characters of its channel.
-        recent: the turns before it, oldest first; only read in groups of characters.
-        dice: draws chances; handed in, so that `/preset who` can explain without side effects.
-        now: the time that cooldowns are measured to.
+    `recent` are the turns before it, oldest first, only read in groups of characters. `dice` draws
+    chances; handed in, so that `/preset who` can explain without side effects.
     """
     if incoming.author_is_bot:
         return Ignore()
@@ -120,33 +114,7 @@ def _command(incoming: Said, presets: Sequence[Preset]) -> Command | None:
     has_form = any(preset.prompter for preset in presets)
     if incoming.wake is None or (has_form and is_ask_command(incoming.text)):
         return None
-    return replied_command(incoming) or parse(incoming.text)
-
-
-QUESTIONS: Mapping[ButtonAction, Text] = {
-    ButtonAction.NAME: translatable(
-        "Who should answer here? Reply to this message with the name of the preset."
-    ),
-    ButtonAction.ABOUT: translatable(
-        "How do you describe yourself here? Reply to this message; clear deletes it."
-    ),
-}
-"""The questions that people answer by a reply, by button."""
-_COMMANDS = {ButtonAction.NAME: "/preset use", ButtonAction.ABOUT: "/me"}
-
-
-def replied_command(said: Said) -> Command | None:
-    """Return the command that a reply to one of the questions stands for; None: it is no reply."""
-    quote = said.quote
-    if quote is None or not quote.is_ours:
-        return None
-    text = " ".join(said.text.split())
-    if not text or text.startswith("/"):
-        return None
-    for action, question in QUESTIONS.items():
-        if quote.text in {translate(question, language) for language in LANGUAGES}:
-            return parse(f"{_COMMANDS[action]} {text}")
-    return None
+    return parse(incoming.text)
 
 
 _log = structlog.get_logger(__name__)

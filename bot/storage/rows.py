@@ -6,31 +6,38 @@ cannot be read affects no other row.
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any, TypeVar, get_args
-
+from datetime import UTC
+from datetime import datetime
+from typing import Any
+from typing import TypeVar
+from typing import get_args
 import msgspec
 import structlog
-
-from bot.chat.incoming import (
-    Address,
-    Deleted,
-    Edited,
-    ForgetRequested,
-    Incoming,
-    Joined,
-    MediaItem,
-    Person,
-    Pressed,
-    Said,
-    make_storable,
-)
-from bot.chat.outgoing import AnswerThread, Button, Face, Menu, MessageContent, ReplyPrompt
+from bot.chat.incoming import Address
+from bot.chat.incoming import Deleted
+from bot.chat.incoming import Edited
+from bot.chat.incoming import ForgetRequested
+from bot.chat.incoming import Incoming
+from bot.chat.incoming import Joined
+from bot.chat.incoming import MediaItem
+from bot.chat.incoming import Person
+from bot.chat.incoming import Pressed
+from bot.chat.incoming import Said
+from bot.chat.incoming import make_storable
+from bot.chat.outgoing import AnswerThread
+from bot.chat.outgoing import Button
+from bot.chat.outgoing import Face
+from bot.chat.outgoing import Menu
+from bot.chat.outgoing import MessageContent
 from bot.chat.prompt import Role
 from bot.chat.session import Turn
 from bot.errors import Undecodable
+
 
 Stored = TypeVar("Stored")
 Value = TypeVar("Value")
@@ -107,7 +114,6 @@ class _Controls(msgspec.Struct, omit_defaults=True):
     menus: tuple[Menu, ...] = ()
     thread: AnswerThread | None = None
     thoughts: str = ""
-    prompt: ReplyPrompt | None = None
 
 
 _NO_CONTROLS = _Controls()
@@ -138,10 +144,9 @@ def encode_content(
 ) -> dict[str, str | None]:
     """Return the columns; faces, buttons and menus are JSON, NULL where there are none.
 
-    The thread that a message is sent to, folded thoughts and whose reply it asks for stand beside
-    its buttons.
+    The thread that a message is sent to and folded thoughts stand beside its buttons.
     """
-    controls = _Controls(content.buttons, content.menus, thread, content.thoughts, content.prompt)
+    controls = _Controls(content.buttons, content.menus, thread, content.thoughts)
     return {
         "text": make_storable(content.text),
         "face": None if content.face is None else _to_json(content.face),
@@ -165,7 +170,6 @@ def decode_content(text: str, face: str | None, buttons: str | None) -> MessageC
         controls.buttons,
         controls.menus,
         controls.thoughts,
-        controls.prompt,
     )
 
 

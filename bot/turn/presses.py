@@ -7,11 +7,10 @@ from typing import TypeAlias
 
 from bot.chat.command import ButtonAction, ButtonData, Command, parse, read_button
 from bot.chat.incoming import Pressed, Said, WakeReason
-from bot.chat.outgoing import OutgoingPart, ReplyPrompt
-from bot.chat.session import Exchange, HistoryChange, StoredTurn, Turn, TurnResult, with_kept_files
-from bot.commands.answers import BUTTON_GONE, pick_speakers
+from bot.chat.outgoing import OutgoingPart
+from bot.chat.session import Exchange, HistoryChange, StoredTurn, Turn, TurnResult, ask_again
+from bot.commands.answers import BUTTON_GONE, HOW_TO_TYPE, pick_speakers
 from bot.commands.authority import is_the_group
-from bot.commands.menus import FORM_TEXTS
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.replying.answer_parts import (
@@ -21,7 +20,6 @@ from bot.replying.answer_parts import (
     shorten,
     supported_form,
 )
-from bot.routing.decide import QUESTIONS
 from bot.routing.presets import ActiveCharacters
 from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.edits import Edits
@@ -55,10 +53,7 @@ class Presses:
         """Return what the press changes, a question to answer, or a command.
 
         A platform asks before it stores a press. Where something else was done meanwhile, as the
-        answer to a newer question, a message tells the person why nothing happens.
-
-        Raises:
-            UserError: the press is refused; the text names the person where others read it.
+        answer to a newer question, `UserError` tells the person why nothing happens.
         """
         data = read_button(pressed)
         if data is None or data.action is ButtonAction.STOP:  # a signal has stopped the answer
@@ -84,7 +79,7 @@ class Presses:
             case ButtonAction.KEEP:
                 return self._replaced(pressed, exchange, _KEPT)
             case ButtonAction.NAME | ButtonAction.ABOUT if not pressed.values:
-                return self._ask(pressed, data, exchange)
+                raise UserError(HOW_TO_TYPE[data.action])
             case _:
                 return await self._choose(pressed, data, exchange, active)
 
@@ -100,18 +95,6 @@ class Presses:
             name = " ".join(pressed.author.name.split())
             text = translatable("{name}: {problem}", name=name, problem=error.text)
             raise UserError(text) from None
-
-    def _ask(self, pressed: Pressed, data: ButtonData, exchange: Exchange) -> TurnResult:
-        """Ask the person who pressed for a value, where people enter it as a reply."""
-        [asked, *_] = self.stages.replies.notice_parts(
-            pressed.address, QUESTIONS[data.action], pressed.locale
-        )
-        prompt = ReplyPrompt(
-            exchange.question.turn.message_id or pressed.message_id or "",
-            translate(FORM_TEXTS[data.action][1], language_of(pressed.locale)),
-        )
-        content = replace(asked.content, prompt=prompt)
-        return TurnResult(outgoing=(replace(asked, content=content),))
 
     async def _choose(
         self, pressed: Pressed, data: ButtonData, exchange: Exchange, active: ActiveCharacters
@@ -141,13 +124,7 @@ class Presses:
         self, group: MessageGroup, pressed: Pressed, exchange: Exchange, active: ActiveCharacters
     ) -> TurnResult | AskedQuestion:
         question = exchange.question.turn
-        asked = replace(
-            _said(pressed, question.text),
-            author=question.speaker or pressed.author,
-            message_id=question.message_id,
-            asked_again_by=pressed.author.id,
-        )
-        asked = with_kept_files(asked, question, exchange.before.turns)
+        asked = ask_again(_said(pressed, ""), question, exchange.before.turns)
         speakers = pick_speakers(active, _turns(exchange))
         if not exchange.answers:  # its answer has failed: nothing of it is in the history
             return AskedQuestion(asked, speakers, exchange.parts, tuple(exchange.before.turns))
@@ -156,7 +133,6 @@ class Presses:
         )
 
     def _replaced(self, pressed: Pressed, exchange: Exchange, text: Text) -> TurnResult:
-        """Replace the message with the button by a notice."""
         first, *others = self.stages.replies.notice_parts(pressed.address, text, pressed.locale)
         outgoing = (replace(first, is_response=True), *others)
         return TurnResult(outgoing=outgoing, in_place_of=exchange.parts)

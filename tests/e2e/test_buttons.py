@@ -1,27 +1,27 @@
 """The buttons under answers, menus and forms on both platforms, before and after a restart."""
 
 from typing import Any
-
 import pytest
 from simcord.enums import ComponentType
 from simcord.results import ResponseMessage
-
 from tests.media.file_samples import picture
-from tests.support.chats import (
-    AT_ONCE,
-    DELETE,
-    RETRY,
-    TELEGRAM_PEOPLE,
-    Conversation,
-    DiscordChat,
-    LoopbackPlatforms,
-    TelegramChat,
-)
-from tests.support.features import GROUPS, ON_THE_WIRES, at
+from tests.support.chats import AT_ONCE
+from tests.support.chats import DELETE
+from tests.support.chats import RETRY
+from tests.support.chats import TELEGRAM_PEOPLE
+from tests.support.chats import Conversation
+from tests.support.chats import DiscordChat
+from tests.support.chats import LoopbackPlatforms
+from tests.support.chats import TelegramChat
+from tests.support.features import GROUPS
+from tests.support.features import ON_THE_WIRES
+from tests.support.features import at
 from tests.support.model_server import ModelServer
-from tests.support.service_process import TESTER, ServiceProcess
+from tests.support.service_process import TESTER
+from tests.support.service_process import ServiceProcess
 from tests.support.transcripts import expected_answer
 from tests.waiting import wait_until
+
 
 pytestmark = [
     *ON_THE_WIRES,
@@ -181,28 +181,17 @@ async def test_values_are_entered_into_forms(where: DiscordChat, running: Servic
 
 
 @at("telegram_group")
-async def test_values_are_written_in_replies(where: TelegramChat, running: ServiceProcess) -> None:
-    """The question is lost on its way and asked once; the service is killed before the reply."""
-    asked = where.say("/preset menu")
+@pytest.mark.parametrize(
+    ("menu", "button", "command"),
+    [("/preset menu", BY_NAME, "Write /preset use "), ("/settings", ABOUT_ME, "Write /me ")],
+)
+async def test_button_for_free_values_names_the_command_on_telegram(
+    where: TelegramChat, menu: str, button: str, command: str
+) -> None:
     where.make_admins(TELEGRAM_PEOPLE[0])
-    await where.wait_until(lambda: any(BY_NAME in labels for labels in where.buttons()))
-    before = len(where.sends())
-    where.platforms.telegram.fault(
-        "sendMessage", drop=True, after=True, match={"chat_id": where.chat}
-    )
-    assert await where.private_reply(await where.press(BY_NAME)) == ""
-    question = "Who should answer here? Reply to this message with the name of the preset."
-    await where.wait_until(lambda: where.texts()[1:] == [question])
-    [call] = [one["params"] for one in where.sends()[before:]]
-    assert call["reply_markup"] == {
-        "force_reply": True,
-        "selective": True,
-        "input_field_placeholder": "The name of the preset",
-    }
-    assert call["reply_parameters"]["message_id"] == asked["message_id"]
-    await running.restart()
-    where.reply("nova")
-    await where.wait_until(lambda: where.texts()[1:] == [question, TOLD])
+    where.say(menu)
+    await where.wait_until(lambda: any(button in labels for labels in where.buttons()))
+    assert (await where.private_reply(await where.press(button))).startswith(command)
 
 
 # --- menus, forms and albums on Discord around faults and kills ----------------------------------

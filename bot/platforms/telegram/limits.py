@@ -25,13 +25,11 @@ PRIVATE = Limits(
     hears_deletions=False,
     can_repeat_sends=False,
     render=plain_text,
-    hides_markup=True,
     shows_faces=True,
     chat_calls=(_A_SECOND,),
     bot_calls=(CallWindow(30, 1.25, is_learned=True, reserved=10),),
     has_buttons=True,
     folds_thoughts=True,
-    asks_by_replies=True,
 )
 GROUP = replace(
     PRIVATE,

@@ -2,17 +2,23 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from operator import attrgetter
-
 from aiogram.enums import MessageEntityType
 from aiogram.types import MessageEntity
-
-from bot.chat.outgoing import Button, Menu, ReplyPrompt
-from bot.markup.styled_text import EMPHASIS, Style, StyledSpan, StyledText, style_markdown
+from bot.chat.outgoing import Button
+from bot.chat.outgoing import Menu
+from bot.markup.styled_text import EMPHASIS
+from bot.markup.styled_text import Style
+from bot.markup.styled_text import StyledSpan
+from bot.markup.styled_text import StyledText
+from bot.markup.styled_text import style_markdown
 from bot.platforms.telegram.limits import plain_text
+
 
 _MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
 _MAX_ENTITIES = 100  # Telegram drops what is above
@@ -33,7 +39,6 @@ _LANGUAGE = re.compile(r"[\w+#.-]{1,32}")
 _VALUE = "="
 """Separates the data of a menu from the choice."""
 _CHOSEN = "✓ "
-_MAX_HINT_CHARS = 64
 
 
 def render_markdown(
@@ -153,12 +158,6 @@ def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[s
             *([_button(one.label, one.data) for one in row] for _, row in rows),
         ]
     }
-
-
-def to_forced_reply(prompt: ReplyPrompt) -> dict[str, object]:
-    """Return the markup that opens a reply in one person's client; edits refuse it."""
-    hint = {"input_field_placeholder": prompt.hint[:_MAX_HINT_CHARS]} if prompt.hint else {}
-    return {"force_reply": True, "selective": True, **hint}
 
 
 def read_callback_data(data: str) -> tuple[str, tuple[str, ...]]:
