@@ -30,8 +30,7 @@ from bot.chat.prompt import (
 )
 from bot.chat.session import ReadableTurns, StoredTurn, Summary, all_turns, fingerprint_turns
 from bot.chat.story import PackedVector, Story, StoryVector
-from bot.chat.usage import EmbeddingPayer
-from bot.errors import BackendError, BudgetUsedUp, EmbeddingError, StoreError, UserError
+from bot.errors import BackendError, EmbeddingError, StoreError, UserError
 from bot.ports import Backend, Clock, ConversationMemory, Embedder, Stories, TextTokenCounter
 from bot.prompting.compose.inputs import lower_limit
 from bot.prompting.compose.instructions import story_queries_for
@@ -266,10 +265,10 @@ _MAX_PAUSE_SECONDS = 60.0
 RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
 """By query; best first, with their scores."""
 
-RetrieveStories: TypeAlias = Callable[
-    [Preset, str, EmbeddingPayer | None], Awaitable[RetrievedStories | None]
-]
-"""Retrieves stories for a preset, the newest message and who pays for it; None if it has none."""
+RetrieveStories: TypeAlias = Callable[[Preset, str, bool], Awaitable[RetrievedStories | None]]
+"""Retrieves stories for a preset and the newest message; None if it has none.
+
+Unless the third argument says that money may be spent, no embedding service is asked."""
 
 _TIMEOUT_SECONDS = 10.0  # far more than a busy machine takes: load alone changes no prompt
 _MAX_CACHED_QUERIES = 512  # the fixed queries of a persona repeat with every message
@@ -313,7 +312,7 @@ async def _index(
 
 
 async def no_stories(
-    _preset: Preset, _newest: str, _payer: EmbeddingPayer | None = None
+    _preset: Preset, _newest: str, _may_spend: bool = True
 ) -> RetrievedStories | None:
     """Retrieve nothing: no preset has stories."""
     return None
@@ -329,7 +328,7 @@ class StoryRetriever:
     _cached_vectors: OrderedDict[str, PackedVector] = field(default_factory=OrderedDict, init=False)
 
     async def retrieve(
-        self, preset: Preset, newest: str, payer: EmbeddingPayer | None = None
+        self, preset: Preset, newest: str, may_spend: bool = True
     ) -> RetrievedStories | None:
         """Retrieve the stories for each query that can be embedded; raises `StoreError`."""
         if preset.name not in self.characters:
@@ -339,23 +338,23 @@ class StoryRetriever:
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 for query, limit in story_queries_for(preset, newest).items():
-                    vector = await self._embed(query, payer)
+                    vector = await self._embed(query, may_spend=may_spend)
                     if query not in fixed:
                         self._drop_later(query)
                     found[query] = await self.stories.nearest(
                         preset.name, vector, self.embedder.model_id, limit
                     )
-        except (EmbeddingError, BudgetUsedUp, TimeoutError) as error:
+        except (EmbeddingError, TimeoutError) as error:
             _log.warning(
                 "stories_not_retrieved", preset=preset.name, reason=str(error) or "too slow"
             )
         return found
 
-    async def _embed(self, query: str, payer: EmbeddingPayer | None) -> PackedVector:
+    async def _embed(self, query: str, *, may_spend: bool) -> PackedVector:
         vector = self._cached_vectors.pop(query, None)
-        if vector is None and payer is not None:
-            vector = await self.embedder.embed_query_for(query, payer)
-        elif vector is None:
+        if vector is None:
+            if self.embedder.is_metered and not may_spend:
+                raise EmbeddingError("no embedding service is asked for a preview")
             vector = await self.embedder.embed_query(query)
         self._cached_vectors[query] = vector
         if len(self._cached_vectors) > _MAX_CACHED_QUERIES:

@@ -20,7 +20,6 @@ from bot.chat.prompt import (
 from bot.chat.rate import CallScope, Rate, Waiter
 from bot.chat.session import ChatSetting
 from bot.chat.story import PackedVector, Story, StoryVector
-from bot.chat.usage import EmbeddingPayer
 from bot.errors import BackendUnavailable
 
 # --- platforms -------------------------------------------------------------------------------
@@ -332,18 +331,10 @@ class Embedder(Protocol):
     async def embed_query(self, text: str) -> PackedVector:
         """Return the vector of a search query."""
 
-    async def embed_query_for(self, text: str, payer: EmbeddingPayer) -> PackedVector:
-        """Return the vector of a query that is paid for; raises `BudgetUsedUp`, `StoreError`."""
-        return await self.embed_query(text)
-
     @property
     def is_metered(self) -> bool:
         """Whether its tokens may cost money."""
         return False
-
-    def take_tokens(self) -> int:
-        """Return the metered tokens since the last call."""
-        return 0
 
     async def check(self) -> str:
         """Return what computes the vectors, in a few words."""

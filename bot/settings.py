@@ -76,9 +76,6 @@ class EmbeddingSettings(SettingsGroup):
         None, description="For openai: a file with that key instead, which may be replaced."
     )
     model: str | None = Field(None, description="For openai: the name of the model.")
-    price: float | None = Field(
-        None, ge=0, description="For openai: US dollars per million tokens."
-    )
     model_path: Path | None = Field(None, description="For gguf and onnx: the model file.")
 
     @model_validator(mode="after")

@@ -2,9 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import StrEnum
 
 from bot.value_class import value_class
@@ -24,26 +22,6 @@ class AnswerCharge:
     """The model's own name."""
     cost: int | None = None
     """In millionths of a US dollar; None: the model's price is not known."""
-
-
-@dataclass(slots=True)
-class SpentAmount:
-    """The cost of something in millionths of a US dollar, set once it is known."""
-
-    micros: int = 0
-
-
-@value_class
-class EmbeddingPayer:
-    """Whose budgets the embedding of a text counts against."""
-
-    conversation: str
-    preset: str
-    charge: AnswerCharge
-    """The person and the server; the model and the cost are not known yet."""
-    paid: Callable[[int], AbstractAsyncContextManager[SpentAmount]]
-    """Reserves what a block may cost, in millionths of a dollar, and settles what it did; raises
-    `BudgetUsedUp`, or `StoreError` if the budgets cannot be read."""
 
 
 class Period(StrEnum):
@@ -71,7 +49,6 @@ class BudgetCap:
     begins: str
     """The day or the month, such as "2026-11-22" or "2026-11", in UTC."""
     limit: int
-    """In millionths of a US dollar."""
 
     @property
     def key(self) -> str:
@@ -89,7 +66,6 @@ class UsageTotal:
     cost: int
     """Of the answers whose cost is known, in millionths of a US dollar."""
     unpriced: int
-    """How many answers have an unknown cost."""
 
 
 @value_class

@@ -19,13 +19,13 @@ from bot.ports import Clock
 from bot.prompting.compose.compose import bare_prompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import get_counter
-from bot.replying.generate import GeneratedAnswer, WaitedSeconds, build_receipt
+from bot.replying.generate import GeneratedAnswer, build_receipt
 from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.routing.speakers import Dice, SpeakerCandidate
 from bot.storage.conversations import Conversations
 from bot.texts.text import translatable
-from bot.turn.limits.spending import Spending, no_embedding_payer
+from bot.turn.limits.spending import Spending
 from bot.turn.message_groups import MessageGroup
 from bot.turn.prompt_inputs import PromptSources, TurnContext
 from bot.turn.worker import TURNS_FOR_ROUTING
@@ -95,8 +95,7 @@ class PromptPreview:
         fitted = await self.sources.fit(speaker.preset, context)
         fitted = self.spending.bounded(speaker.preset, context.said, fitted)
         preset, version, scopes = speaker.preset, speaker.version, context.said.scopes
-        spent = (WaitedSeconds(), AnswerCharge())
-        return build_receipt(_NO_ANSWER, fitted, preset, version, *spent, scopes)
+        return build_receipt(_NO_ANSWER, fitted, preset, version, AnswerCharge(), scopes)
 
 
 def _considered(
@@ -140,7 +139,7 @@ class DraftComposer:
         claim = Claim(said.address.conversation, _NO_EPOCH, "preview")
         sources = self.sources
         if not may_spend:
-            sources = replace(sources, embedding_payer=no_embedding_payer)
+            sources = replace(sources, may_spend=False)
         context = await sources.load(
             MessageGroup(claim, InboxMessage(0, said, 0)),
             AskedQuestion(said, (speaker,)),
@@ -149,7 +148,7 @@ class DraftComposer:
         )
         context.turns.extend(scene.answers)
         fitted = await sources.fit(preset, context)
-        return build_receipt(_NO_ANSWER, fitted, preset, version, WaitedSeconds(), AnswerCharge())
+        return build_receipt(_NO_ANSWER, fitted, preset, version, AnswerCharge())
 
     async def count(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
         """Return the tokens of texts as the preset's model counts them."""

@@ -11,7 +11,6 @@ from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.chat_completions.request_runner import translated_failures
-from bot.backends.chat_completions.streaming import token_count
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector
@@ -38,7 +37,6 @@ class OpenAIEmbedder(Embedder):
         )
         self._endpoint = EmbeddingEndpoint("embedding", service.base_url or "")
         self._connection = KeyRotation(partial(OpenAIConnection, service), service, clock)
-        self._tokens = 0
 
     @property
     @override
@@ -48,15 +46,8 @@ class OpenAIEmbedder(Embedder):
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         vectors: list[PackedVector] = []
-        tokens = 0
-        try:
-            for batch in batches([truncate_text(text, _count) for text in texts]):
-                found = await self._embed(batch)
-                reported = (found.usage or {}).get("total_tokens")
-                tokens += token_count(reported) or sum(map(_count, batch))
-                vectors += pack_vectors(found.rows, len(batch))
-        finally:
-            self._tokens += tokens  # at the end, so that no other call takes them as its own
+        for batch in batches([truncate_text(text, _count) for text in texts]):
+            vectors += pack_vectors((await self._embed(batch)).rows, len(batch))
         return vectors
 
     @override
@@ -67,11 +58,6 @@ class OpenAIEmbedder(Embedder):
     @override
     def is_metered(self) -> bool:
         return True
-
-    @override
-    def take_tokens(self) -> int:
-        tokens, self._tokens = self._tokens, 0
-        return tokens
 
     @override
     async def check(self) -> str:

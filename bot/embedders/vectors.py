@@ -26,7 +26,6 @@ class EmbeddingItem(msgspec.Struct):
 
 class EmbeddingsResponse(msgspec.Struct):
     data: list[EmbeddingItem]
-    usage: dict[str, object] | None = None
 
     @property
     def rows(self) -> list[list[float]]:

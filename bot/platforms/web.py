@@ -7,42 +7,30 @@ read the events of a vendor.
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
-from typing_extensions import override
-from bot.chat.incoming import Address
-from bot.chat.incoming import Deleted
-from bot.chat.incoming import Edited
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import Person
-from bot.chat.incoming import Pressed
-from bot.chat.incoming import Quote
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
-from bot.chat.outgoing import Limits
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import MessageSearch
-from bot.chat.outgoing import OutgoingMessage
-from bot.chat.web_channel import WEB_PLATFORM
-from bot.chat.web_channel import WebChannel
-from bot.chat.web_channel import WebMessage
-from bot.chat.web_channel import inbox_key
-from bot.errors import MessageNotFound
-from bot.errors import PlatformFatal
-from bot.platforms.local_platform import LocalPlatform
-from bot.platforms.receiving import read_cursors
-from bot.platforms.receiving import to_number
-from bot.platforms.spec import PlatformContext
-from bot.platforms.spec import PlatformSpec
-from bot.platforms.spec import WebChannels
-from bot.ports import Clock
-from bot.ports import Intake
-from bot.ports import SilenceExplainer
-from bot.ports import Surface
+from datetime import UTC, datetime
 
+from typing_extensions import override
+
+from bot.chat.incoming import (
+    Address,
+    Deleted,
+    Edited,
+    Incoming,
+    Person,
+    Pressed,
+    Quote,
+    Said,
+    WakeReason,
+)
+from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
+from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
+from bot.errors import MessageNotFound, PlatformFatal
+from bot.platforms.local_platform import LocalPlatform
+from bot.platforms.receiving import read_cursors, to_number
+from bot.platforms.spec import PlatformContext, PlatformSpec, WebChannels
+from bot.ports import Clock, Intake, SilenceExplainer, Surface
 
 _BOT_MENTION = re.compile(r"@(?:bot|troupe)\b[,:]?\s*", re.IGNORECASE)
 PLAIN = Limits(

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.backends.factory import prepare_model
-from bot.embedders.registry import CountedEmbedder, make_embedder
+from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable, SettingsError
 from bot.importers.character_files import read_character_folder
 from bot.memory import RetrieveStories, StoryRetriever, index_stories, no_stories
@@ -36,7 +36,6 @@ from bot.storage.database import Database, open_as_it_is, open_database, read_re
 from bot.storage.leases import read_installation_id, resolve_bot_id
 from bot.storage.presets import PresetVersions
 from bot.storage.provider_keys import ProviderKeys, StoredKey
-from bot.storage.usage import UsageLog
 from bot.storage.windows import SharedWindows
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import open_tool_servers
@@ -93,9 +92,6 @@ async def open_story_retriever(
         yield no_stories
         return
     embedder = make_embedder(settings.embedding, settings.data_dir)
-    if embedder.is_metered:
-        usage_log = UsageLog(database, SystemClock())
-        embedder = CountedEmbedder(embedder, settings.embedding, usage_log)
     stories: Stories = import_module("bot.storage.stories").SqlStories(database)
     task = asyncio.create_task(
         index_stories(stories_by_character, embedder, stories, SystemClock())

@@ -6,38 +6,31 @@ cannot be read affects no other row.
 
 import json
 import zlib
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
-from typing import Any
-from typing import TypeVar
-from typing import get_args
+from datetime import UTC, datetime
+from typing import Any, TypeVar, get_args
+
 import msgspec
 import structlog
-from bot.chat.incoming import Address
-from bot.chat.incoming import Deleted
-from bot.chat.incoming import Edited
-from bot.chat.incoming import ForgetRequested
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import Joined
-from bot.chat.incoming import MediaItem
-from bot.chat.incoming import Person
-from bot.chat.incoming import Pressed
-from bot.chat.incoming import Said
-from bot.chat.incoming import make_storable
-from bot.chat.outgoing import AnswerThread
-from bot.chat.outgoing import Button
-from bot.chat.outgoing import Face
-from bot.chat.outgoing import Menu
-from bot.chat.outgoing import MessageContent
+
+from bot.chat.incoming import (
+    Address,
+    Deleted,
+    Edited,
+    ForgetRequested,
+    Incoming,
+    Joined,
+    MediaItem,
+    Person,
+    Pressed,
+    Said,
+    make_storable,
+)
+from bot.chat.outgoing import AnswerThread, Button, Face, Menu, MessageContent
 from bot.chat.prompt import Role
 from bot.chat.session import Turn
 from bot.errors import Undecodable
-
 
 Stored = TypeVar("Stored")
 Value = TypeVar("Value")

@@ -28,7 +28,6 @@ from bot.chat.session import (
     described_text,
 )
 from bot.chat.story import Story
-from bot.chat.usage import EmbeddingPayer
 from bot.commands.personas import UserPersonas
 from bot.commands.request import AskedQuestion
 from bot.errors import PlatformError
@@ -138,9 +137,6 @@ def _observed_turn(said: Said) -> Turn:
     )
 
 
-PayerOf: TypeAlias = Callable[[Preset, Said], EmbeddingPayer]
-"""Returns who pays for a preset's retrieval for a message."""
-
 _UNOBSERVED_QUOTE = "(not shown: the author does not want to be overheard)"
 _MANY_ENTRIES = 100  # of a lorebook: a thousand of them are searched in ten milliseconds
 _MAX_TURNS = 400
@@ -154,7 +150,6 @@ class TurnContext:
     claim: Claim
     message: InboxMessage
     said: Said
-    """What is answered."""
     active: ActiveCharacters
     session: Session
     character_names: Mapping[str, str]
@@ -162,7 +157,6 @@ class TurnContext:
     personas: Mapping[str, str]
     """How people describe themselves, by user id."""
     files: AttachedFiles = NO_FILES
-    """What was read of the files of the message."""
     earlier: tuple[Turn, ...] = ()
     """Those turns of the session that are not stored yet: what a new channel was read for."""
     first_part: int = 0
@@ -177,7 +171,6 @@ class TurnContext:
     parts: list[OutgoingPart] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
     shown: list[LiveReply] = field(default_factory=list)
-    """The answers on the screen."""
     notices: list[Text] = field(default_factory=list)
     """What the service says after the answers."""
 
@@ -219,8 +212,8 @@ class PromptSources:
     attachment_reader: AttachmentReader
     backends: Mapping[str, Backend]
     """By provider."""
-    embedding_payer: PayerOf | None = None
-    """Who pays for the embedding of a message; None: nobody."""
+    may_spend: bool = True
+    """Whether an embedding service may be asked for stories."""
 
     async def load(
         self,
@@ -325,8 +318,7 @@ class PromptSources:
     ) -> Draft:
         """Compose the whole prompt of one speaker; nothing is dropped from it yet."""
         said, files = context.said, context.files
-        payer = self.embedding_payer(preset, said) if self.embedding_payer else None
-        stories = await self.retrieve_stories(preset, said.text, payer)
+        stories = await self.retrieve_stories(preset, said.text, self.may_spend)
         summary = await self.summarizer.load_part(preset, context.claim.conversation)
         compose_now = partial(
             compose,
@@ -385,8 +377,6 @@ class AnswerTools:
     random_number: Callable[[], float]
     servers: Mapping[str, ToolServer] = field(default_factory=dict)
     """By the name that presets give."""
-    embedding_payer: PayerOf | None = None
-    """Who pays for the embedding of a search; None: nobody."""
     readable: ReadableTurns = all_turns
     """Leaves out background of people who do not want to be observed."""
 
@@ -428,10 +418,8 @@ class AnswerTools:
         return history_tool(load_turns, label)
 
     def _story_tool(self, preset: Preset, context: TurnContext) -> Tool:
-        payer = self.embedding_payer(preset, context.said) if self.embedding_payer else None
-
         async def search(about: str) -> Sequence[Story]:
-            found = await self.retrieve_stories(preset, about, payer) or {}
+            found = await self.retrieve_stories(preset, about, True) or {}
             stories = {one.id: one for found_of_one in found.values() for one in found_of_one}
             return sorted(stories.values(), key=lambda one: -one.score)
 

@@ -17,7 +17,7 @@ from bot.chat.drafts import Scene
 from bot.chat.incoming import Person, Quote, Said, WakeReason
 from bot.chat.prompt import Prompt
 from bot.chat.session import HistoryScope
-from bot.chat.usage import BudgetKind, EmbeddingPayer, Period
+from bot.chat.usage import BudgetKind, Period
 from bot.console.operator_requests import (
     OperatorRequests,
     PromptReplay,
@@ -38,7 +38,7 @@ from bot.storage.reports import AnswerLog
 from bot.storage.tables import metadata
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.turn.limits.slots import ProviderSlots
-from bot.turn.limits.spending import BudgetRules, Spending, embedding_payer
+from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.budgets import DONE, PROVIDERS
@@ -215,32 +215,23 @@ READER = Caller("token reader", frozenset({Scope.READ, Scope.PRESETS}))
 OPERATOR = Caller("session", frozenset(Scope))
 
 
-@pytest.mark.parametrize(
-    ("caller", "person"), [(READER, None), (OPERATOR, make_incoming().author.id)]
-)
-async def test_only_who_may_operate_pays_for_the_stories_of_a_preview(
-    database: Database, caller: Caller, person: str | None
+@pytest.mark.parametrize(("caller", "may_spend"), [(READER, False), (OPERATOR, True)])
+async def test_only_who_may_operate_has_an_embedding_service_asked_for_a_preview(
+    database: Database, caller: Caller, may_spend: bool
 ) -> None:
-    payers: list[str | None] = []
+    asked: list[bool] = []
 
-    async def retrieve(
-        _preset: Preset, _newest: str, payer: EmbeddingPayer | None
-    ) -> RetrievedStories | None:
-        payers.append(payer.charge.person if payer else "nobody")
+    async def retrieve(_preset: Preset, _newest: str, may_spend: bool) -> RetrievedStories | None:
+        asked.append(may_spend)
         return None
 
     setup = Setup(database, retrieve_stories=retrieve)
-    spending = Spending({}, setup.clock)
-    sources = replace(
-        setup.preview.sources,
-        embedding_payer=partial(embedding_payer, spending=spending),
-    )
-    composer = DraftComposer(sources, setup.resolver, setup.conversations)
+    composer = DraftComposer(setup.preview.sources, setup.resolver, setup.conversations)
     scene = Scene(await setup.session(), make_incoming("hello"))
     preset = Preset.model_validate(NORA)
     receipt = await composer.compose(preset, None, scene, may_spend=caller.may_spend)
     assert "hello" in repr(receipt.prompt.messages[-1])
-    assert payers == [person]
+    assert asked == [may_spend]
 
 
 EVER = (datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))

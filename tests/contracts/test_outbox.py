@@ -1,39 +1,41 @@
 """What the outbox promises, on SQLite and on PostgreSQL."""
 
 import asyncio
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+
 import pytest
 from sqlalchemy import select
-from bot.chat.outgoing import THREAD_PARTS
-from bot.chat.outgoing import AnswerThread
-from bot.chat.outgoing import Attachment
-from bot.chat.outgoing import Button
-from bot.chat.outgoing import ButtonStyle
-from bot.chat.outgoing import Face
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutboxOperation
-from bot.chat.outgoing import OutboxRow
-from bot.chat.outgoing import OutboxState
-from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import Claim
-from bot.chat.session import InboxMessage
-from bot.chat.session import TurnResult
+
+from bot.chat.outgoing import (
+    THREAD_PARTS,
+    AnswerThread,
+    Attachment,
+    Button,
+    ButtonStyle,
+    Face,
+    MessageContent,
+    OutboxOperation,
+    OutboxRow,
+    OutboxState,
+    OutgoingPart,
+)
+from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.errors import Fenced
 from bot.storage.outbox import SqlOutbox
 from bot.storage.tables import outbox
-from tests.support.store import LANE
-from tests.support.store import Store
-from tests.support.store import answer
-from tests.support.store import due
-from tests.support.store import expire_lease
-from tests.support.store import in_parts
-from tests.support.store import present
-from tests.support.store import send_all
-from tests.support.store import take
-from tests.support.store import take_message
-from tests.support.store import taken
+from tests.support.store import (
+    LANE,
+    Store,
+    answer,
+    due,
+    expire_lease,
+    in_parts,
+    present,
+    send_all,
+    take,
+    take_message,
+    taken,
+)
 
 
 async def open_two(store: Store) -> tuple[Claim, InboxMessage]:

@@ -1,27 +1,27 @@
 """The buttons under answers, menus and forms on both platforms, before and after a restart."""
 
 from typing import Any
+
 import pytest
 from simcord.enums import ComponentType
 from simcord.results import ResponseMessage
+
 from tests.media.file_samples import picture
-from tests.support.chats import AT_ONCE
-from tests.support.chats import DELETE
-from tests.support.chats import RETRY
-from tests.support.chats import TELEGRAM_PEOPLE
-from tests.support.chats import Conversation
-from tests.support.chats import DiscordChat
-from tests.support.chats import LoopbackPlatforms
-from tests.support.chats import TelegramChat
-from tests.support.features import GROUPS
-from tests.support.features import ON_THE_WIRES
-from tests.support.features import at
+from tests.support.chats import (
+    AT_ONCE,
+    DELETE,
+    RETRY,
+    TELEGRAM_PEOPLE,
+    Conversation,
+    DiscordChat,
+    LoopbackPlatforms,
+    TelegramChat,
+)
+from tests.support.features import GROUPS, ON_THE_WIRES, at
 from tests.support.model_server import ModelServer
-from tests.support.service_process import TESTER
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import TESTER, ServiceProcess
 from tests.support.transcripts import expected_answer
 from tests.waiting import wait_until
-
 
 pytestmark = [
     *ON_THE_WIRES,

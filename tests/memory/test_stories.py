@@ -60,6 +60,20 @@ async def test_preset_without_stories_or_placeholders_embeds_nothing(database: D
     assert embedder.queries == []
 
 
+class MeteredEmbedder(FakeEmbedder):
+    @property
+    @override
+    def is_metered(self) -> bool:
+        return True
+
+
+async def test_no_service_is_asked_where_nothing_may_be_spent(database: Database) -> None:
+    embedder = MeteredEmbedder()
+    retriever = await indexed(database, embedder)
+    assert await retriever.retrieve(nora(), "storm", may_spend=False) == {}
+    assert embedder.queries == []
+
+
 async def test_queries_of_people_are_dropped(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

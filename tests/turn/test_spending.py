@@ -5,31 +5,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from typing_extensions import override
 
 from bot.chat.incoming import Person
 from bot.chat.prompt import Message, Prompt, Usage
 from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal, format_cost
-from bot.embedders.registry import CountedEmbedder
 from bot.errors import BackendInterrupted, BackendUnavailable, BudgetUsedUp
-from bot.memory import StoryRetriever, index_stories
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
-from bot.settings import EmbeddingSettings
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
-from bot.storage.stories import SqlStories
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.turn.limits.rate_limits import AnswerLimits
 from bot.turn.limits.slots import ProviderSlots
-from bot.turn.limits.spending import (
-    BudgetedSummaries,
-    BudgetRules,
-    Spending,
-    embedding_payer,
-    no_embedding_payer,
-)
-from tests.fakes import FakeBackend, FakeClock, FakeEmbedder, FakeRemoteBackend
+from bot.turn.limits.spending import BudgetedSummaries, BudgetRules, Spending
+from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.budgets import DONE, PERSON_A_DAY, PROVIDERS, make_setup
 from tests.turn.busy_channel import LIMITS_OF_CHATS, answer_all, asked
@@ -269,56 +258,3 @@ async def test_summary_is_refused_when_the_budget_is_used_up(database: Database)
         async with summaries.paid(PRESET, SAID, PROMPT, 50):
             pytest.fail("it was allowed")
     assert await spent(database, spending) == [0]
-
-
-STORM = make_incoming("was there a storm?", key="5:1")
-NORA = Preset.model_validate(
-    {**PRESET.model_dump(), "persona": "Nora.\n{{RAG-dialogues|token<=200|n<=1}}"}
-)
-AT_TEN_MICROS = EmbeddingSettings(
-    kind="openai", base_url="http://127.0.0.1:1", model="bge-m3", price=10
-)
-
-
-class MeteredEmbedder(FakeEmbedder):
-    @override
-    def take_tokens(self) -> int:
-        return 9 * len(self.queries)
-
-
-async def search(
-    database: Database, limit: int, *, is_down: bool = False, may_spend: bool = True
-) -> tuple[int, int, int]:
-    """Ask for stories; return how many were found, what was spent, and what the usage says."""
-    clock, budgets, inner = FakeClock(), Budgets(database), MeteredEmbedder()
-    rules = BudgetRules({PERSON_A_DAY: limit})
-    spending = Spending({}, clock, budgets, InProcessRateLimits(clock), rules)
-    stories = SqlStories(database)
-    await index_stories({"nora": ["A storm."]}, inner, stories, clock)
-    inner.is_down = is_down
-    embedder = CountedEmbedder(inner, AT_TEN_MICROS, UsageLog(database, clock))
-    payer = no_embedding_payer(NORA, STORM)
-    if may_spend:
-        payer = embedding_payer(NORA, STORM, spending)
-    found = await StoryRetriever(embedder, stories, ["nora"]).retrieve(NORA, STORM.text, payer)
-    assert bool(inner.queries) == bool(found)
-    [cap] = spending.caps(STORM, NORA)
-    spent = (await budgets.spent([cap])).get(cap.key, 0)
-    of_person = await UsageTotals(database).of_person(STORM.author.id, EPOCH)
-    return sum(map(len, (found or {}).values())), spent, of_person.cost
-
-
-@pytest.mark.parametrize(
-    ("limit", "given", "found"),
-    [
-        (100_000, {}, (1, 90, 90)),
-        (50, {}, (0, 0, 0)),
-        (100_000, {"is_down": True}, (0, 0, 0)),
-        (100_000, {"may_spend": False}, (0, 0, 0)),
-    ],
-    ids=["paid", "budget used up", "failed", "nothing may be spent"],
-)
-async def test_search_for_stories_is_charged_to_who_asked_if_it_succeeds(
-    database: Database, limit: int, given: dict[str, Any], found: tuple[int, int, int]
-) -> None:
-    assert await search(database, limit, **given) == found

@@ -3,30 +3,26 @@
 import asyncio
 from collections.abc import Sequence
 from typing import Any
-import pytest
-from bot.chat.command import ButtonAction
-from bot.chat.incoming import Person
-from bot.chat.incoming import Pressed
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
-from bot.errors import BackendUnavailable
-from bot.errors import RateLimited
-from bot.storage.database import Database
-from tests.fakes import FakeBackend
-from tests.samples import ALICE
-from tests.samples import BOB
-from tests.samples import make_incoming
-from tests.turn.setup import WITHOUT_NONCES
-from tests.turn.setup import Setup
-from tests.turn.setup import answering
-from tests.turn.setup import pass_time_until
-from tests.turn.setup import pressed
-from tests.turn.setup import running_worker
-from tests.turn.setup import stop_while_answering
-from tests.turn.setup import working
-from tests.waiting import wait_until
-from tests.fakes import run_ready_tasks
 
+import pytest
+
+from bot.chat.command import ButtonAction
+from bot.chat.incoming import Person, Pressed, Said, WakeReason
+from bot.errors import BackendUnavailable, RateLimited
+from bot.storage.database import Database
+from tests.fakes import FakeBackend, run_ready_tasks
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.setup import (
+    WITHOUT_NONCES,
+    Setup,
+    answering,
+    pass_time_until,
+    pressed,
+    running_worker,
+    stop_while_answering,
+    working,
+)
+from tests.waiting import wait_until
 
 CAROL = Person("telegram:3", "Carol")
 STOP_OF_OTHERS = "⚠ Only the person who asked the question, or an admin, can stop the answer."

@@ -2,23 +2,17 @@
 
 import itertools
 import re
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from operator import attrgetter
+
 from aiogram.enums import MessageEntityType
 from aiogram.types import MessageEntity
-from bot.chat.outgoing import Button
-from bot.chat.outgoing import Menu
-from bot.markup.styled_text import EMPHASIS
-from bot.markup.styled_text import Style
-from bot.markup.styled_text import StyledSpan
-from bot.markup.styled_text import StyledText
-from bot.markup.styled_text import style_markdown
-from bot.platforms.telegram.limits import plain_text
 
+from bot.chat.outgoing import Button, Menu
+from bot.markup.styled_text import EMPHASIS, Style, StyledSpan, StyledText, style_markdown
+from bot.platforms.telegram.limits import plain_text
 
 _MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
 _MAX_ENTITIES = 100  # Telegram drops what is above

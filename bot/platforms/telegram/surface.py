@@ -1,43 +1,32 @@
 """Answers on Telegram: text without pings, and a search for sends of unknown outcome."""
 
-from collections.abc import Mapping
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
-from enum import Enum
-from enum import auto
+from enum import Enum, auto
 from typing import Any
+
 import msgspec
 from aiogram.enums import MessageEntityType
-from aiogram.methods import DeleteMessage
-from aiogram.methods import SendDocument
-from aiogram.types import BufferedInputFile
-from aiogram.types import MessageEntity
+from aiogram.methods import DeleteMessage, SendDocument
+from aiogram.types import BufferedInputFile, MessageEntity
 from typing_extensions import override
-from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import MessageSearch
-from bot.chat.outgoing import OutgoingMessage
-from bot.errors import ContentRefused
-from bot.errors import MessageNotFound
-from bot.platforms.telegram.api import BotApi
-from bot.platforms.telegram.api import NotEditable
-from bot.platforms.telegram.api import NotModified
-from bot.platforms.telegram.api import ReplyNotFound
-from bot.platforms.telegram.api import decode_result
-from bot.platforms.telegram.limits import GROUP
-from bot.platforms.telegram.limits import PRIVATE
-from bot.platforms.telegram.markup import render_markdown
-from bot.platforms.telegram.markup import render_plain
-from bot.platforms.telegram.markup import to_keyboard
-from bot.platforms.telegram.markup import with_folded
-from bot.platforms.telegram.moved_chats import CurrentChat
-from bot.platforms.telegram.moved_chats import MovedChats
-from bot.ports import DraftingSurface
-from bot.ports import Surface
-from bot.runtime.in_process import BoundedDict
 
+from bot.chat.incoming import Address
+from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
+from bot.errors import ContentRefused, MessageNotFound
+from bot.platforms.telegram.api import (
+    BotApi,
+    NotEditable,
+    NotModified,
+    ReplyNotFound,
+    decode_result,
+)
+from bot.platforms.telegram.limits import GROUP, PRIVATE
+from bot.platforms.telegram.markup import render_markdown, render_plain, to_keyboard, with_folded
+from bot.platforms.telegram.moved_chats import CurrentChat, MovedChats
+from bot.ports import DraftingSurface, Surface
+from bot.runtime.in_process import BoundedDict
 
 _MAX_PROBES = 64
 _MAX_PROBES_BEFORE = 16  # messages between a search and the repeated send

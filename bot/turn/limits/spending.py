@@ -3,10 +3,8 @@
 import contextlib
 import math
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 import structlog
 
@@ -18,9 +16,7 @@ from bot.chat.usage import (
     AnswerCharge,
     BudgetCap,
     BudgetKind,
-    EmbeddingPayer,
     Period,
-    SpentAmount,
     format_cost,
 )
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
@@ -128,22 +124,6 @@ class Spending:
         finally:
             await self._settle(caps, reservation.reserved, reservation.spent or 0)
 
-    @contextlib.asynccontextmanager
-    async def reserved_amount(
-        self, preset: Preset, said: Said, most: int
-    ) -> AsyncIterator[SpentAmount]:
-        """Reserve an amount for the block, and settle what it has cost; see `reserved`."""
-        spent = SpentAmount()
-        caps = self.caps(said, preset)
-        if self.budgets is None or not caps or not most:
-            yield spent
-            return
-        caps = await self._reserve(caps, most)
-        try:
-            yield spent
-        finally:
-            await self._settle(caps, most, spent.micros)
-
     async def reserve_continuation(self, reservation: Reservation) -> bool:
         """Reserve the cost of one more request for the same answer; False if it is too much."""
         if self.budgets is None or not reservation.caps:
@@ -243,7 +223,6 @@ class Spending:
         )
 
     def _bounded(self, prompt: Prompt) -> Prompt:
-        """Return the prompt with a limit for its answer, which a reservation needs."""
         if prompt.max_output_tokens is not None:
             return prompt
         return replace(prompt, max_output_tokens=self.rules.max_output_tokens)
@@ -305,31 +284,11 @@ def counted(usage: Usage, prompt_tokens: int, written: str) -> Usage:
 
 
 def _most(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:
-    """Return the most that an answer can cost."""
     limit = prompt.max_output_tokens or 0
     if prompt.parameters.keys() & {"reasoning_effort", "thinking"}:
         limit += _REASONING_TOKENS
     dearest = Usage(prompt_tokens, written_tokens=prompt_tokens, output_tokens=limit)
     return max(price.cost(dearest), price.cost(replace(dearest, written_tokens=0)))
-
-
-_SPENDS_NOTHING = translatable("Nothing is spent on a preview that only reads.")
-
-
-def embedding_payer(preset: Preset, said: Said, spending: Spending) -> EmbeddingPayer:
-    """Return who pays for the embeddings of a message: its author."""
-    charge = AnswerCharge(said.charged_person, server_of(said))
-    paid = partial(spending.reserved_amount, preset, said)
-    return EmbeddingPayer(said.address.conversation, preset.name, charge, paid)
-
-
-def no_embedding_payer(preset: Preset, said: Said) -> EmbeddingPayer:
-    """Pay for nothing, so that stories with metered embeddings are left out."""
-    return EmbeddingPayer(said.address.conversation, preset.name, AnswerCharge(), _pay_nothing)
-
-
-def _pay_nothing(_most: int) -> AbstractAsyncContextManager[SpentAmount]:
-    raise BudgetUsedUp(_SPENDS_NOTHING)
 
 
 @dataclass(eq=False)
