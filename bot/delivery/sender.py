@@ -11,7 +11,7 @@ import hashlib
 import math
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TypeVar
 
 import structlog
@@ -85,32 +85,32 @@ _TOPIC = "sent_rows"
 _POLL_SECONDS = 1.0  # a signal may be lost
 
 
+@dataclass(eq=False)
 class SentRows:
     """The rows that somebody waits for.
 
     The outbox is asked for all of them in one query a second, so a thousand cost as much as one.
     """
 
-    def __init__(self, outbox: SqlOutbox, poll_seconds: float = _POLL_SECONDS) -> None:
-        self._outbox = outbox
-        self._poll_seconds = poll_seconds
+    outbox: SqlOutbox
+    poll_seconds: float = _POLL_SECONDS
+
+    def __post_init__(self) -> None:
         self._arrivals: dict[int, asyncio.Future[str | None]] = {}
         self._asks_at = -math.inf
 
     async def wait(self, row_id: int) -> str:
         """Wait until any process has sent a row; return the id of the message.
 
-        Raises:
-            AnswerRefused: the row will never be sent.
-            StoreError: the outbox cannot be asked.
+        Raises `AnswerRefused` if it never will be, `StoreError` if the outbox cannot be asked.
         """
         loop = asyncio.get_running_loop()
         arrival = self._arrivals.setdefault(row_id, loop.create_future())
         try:
             while not arrival.done():
-                await asyncio.wait([arrival], timeout=self._poll_seconds)
+                await asyncio.wait([arrival], timeout=self.poll_seconds)
                 if not arrival.done() and loop.time() >= self._asks_at:
-                    self._asks_at = loop.time() + self._poll_seconds
+                    self._asks_at = loop.time() + self.poll_seconds
                     await self._ask()
             external_id = arrival.result()
         finally:
@@ -120,8 +120,7 @@ class SentRows:
         return external_id
 
     async def _ask(self) -> None:
-        """Look up every row that is waited for, in one query."""
-        for row_id, external_id in (await self._outbox.sent_ids([*self._arrivals])).items():
+        for row_id, external_id in (await self.outbox.sent_ids([*self._arrivals])).items():
             self.note(row_id, external_id)
 
     def note(self, row_id: int, external_id: str | None) -> None:
@@ -150,37 +149,27 @@ def follow_sent_rows(signals: Signals, rows: SentRows) -> None:
 Response = TypeVar("Response")
 
 
+@dataclass(eq=False)
 class Sender:
     """Delivers one lane at a time; several senders may work on different lanes.
 
-    Args:
-        settle_seconds: how late a platform may still accept a request that was given up.
-        announce: takes each settled row and its message; None: it will never be sent.
-        tell_refusal: takes a lane where the platform lets the bot send nothing, and the reason.
-        waiting: the queue of calls that wait for their bot's rate limit.
+    `settle_seconds` is how late a platform may still accept a request that was given up;
+    `announce` takes each settled row and its message; None: it will never be sent.
     """
 
-    def __init__(
-        self,
-        outbox: SqlOutbox,
-        surfaces: Mapping[str, Surface],
-        clock: Clock,
-        *,
-        settle_seconds: float,
-        announce: Callable[[int, str | None], None] = lambda _row_id, _external_id: None,
-        tell_refusal: Callable[[str, str], None] = lambda _lane, _reason: None,
-        waiting: WaitingCalls | None = None,
-    ) -> None:
-        self._outbox = outbox
-        self._surfaces = surfaces
-        self._clock = clock
-        self._settle_seconds = settle_seconds
-        self._announce = announce
+    outbox: SqlOutbox
+    surfaces: Mapping[str, Surface]
+    clock: Clock
+    _: KW_ONLY
+    settle_seconds: float
+    announce: Callable[[int, str | None], None] = lambda _row_id, _external_id: None
+    waiting: WaitingCalls | None = None
+
+    def __post_init__(self) -> None:
         self._noticed_at: dict[str, float] = {}
-        self._tell_refusal = tell_refusal
-        self._waiting = waiting or WaitingCalls(clock)
-        self.sent_rows = SentRows(outbox)
-        self.late_duplicates = LateDuplicates(outbox, surfaces, clock, self._find)
+        self._waiting = self.waiting or WaitingCalls(self.clock)
+        self.sent_rows = SentRows(self.outbox)
+        self.late_duplicates = LateDuplicates(self.outbox, self.surfaces, self.clock, self._find)
         self._succeeded_at = BoundedDict[str, float](_MAX_LANES_REMEMBERED)
         self._unknown_outcomes = BoundedDict[int, int](_MAX_ROWS_REMEMBERED)  # how often, by row
 
@@ -190,8 +179,8 @@ class Sender:
 
     async def take(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
         """Take the first due row of each lane, if its bot is served here."""
-        served = [key for key in keys if source_of(key) in self._surfaces]
-        rows = await self._outbox.take(served) if served else ()
+        served = [key for key in keys if source_of(key) in self.surfaces]
+        rows = await self.outbox.take(served) if served else ()
         return {row.address.lane: row for row in rows}
 
     async def work(self, row: OutboxRow) -> None:
@@ -212,17 +201,17 @@ class Sender:
             return await self._deliver_logged(row)
 
     async def _deliver_logged(self, row: OutboxRow) -> OutboxRow | None:
-        if self._clock.monotonic() > row.send_before:  # the process was suspended
+        if self.clock.monotonic() > row.send_before:  # the process was suspended
             _log.warning("sender_late", row=row.id, lane=row.address.lane)
             return None
-        began, started = self._clock.now(), self._clock.monotonic()
+        began, started = self.clock.now(), self.clock.monotonic()
         is_search = row.state is OutboxState.UNKNOWN
         write_before = row.send_before + (_MORE_SEARCH_SECONDS if is_search else 0.0)
         outcome = "sent"
         following: OutboxRow | None = None
         wait: float | None = None  # until the row is taken again, if it could not be settled
         try:
-            with write_only_if(lambda: self._clock.monotonic() <= write_before):
+            with write_only_if(lambda: self.clock.monotonic() <= write_before):
                 if row.state is OutboxState.UNKNOWN:
                     following = await self._reconcile(row)
                 else:
@@ -233,7 +222,7 @@ class Sender:
             await self._postpone(row, wait)
         except Unreachable:
             outcome = "unreachable"
-            if self._clock.monotonic() > write_before:  # the process was suspended since
+            if self.clock.monotonic() > write_before:  # the process was suspended since
                 _log.warning("sender_late", row=row.id, lane=row.address.lane)
             wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
             await self._postpone(row, wait)
@@ -249,16 +238,16 @@ class Sender:
                 following = await self._set_aside(row, str(error))
             else:
                 outcome = "unknown"
-                passed = self._clock.monotonic() - started  # since the request left
+                passed = self.clock.monotonic() - started  # since the request left
                 wait = max(0.0, self._unknown_delay(row, is_over=error.is_over) - passed)
-                await self._outbox.mark_unknown(row, wait)
+                await self.outbox.mark_unknown(row, wait)
         except Refused as error:
             outcome = "refused"
             _log.warning("refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error))
             following = await self._give_up(row, error)
             self._notify_waiters(row, None)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
-        platform, ended = row.address.platform, self._clock.now()
+        platform, ended = row.address.platform, self.clock.now()
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
         failure = None if outcome == "sent" else outcome
         record_span("deliver", row.turn, began, ended, attributes=attributes, error=failure)
@@ -272,37 +261,32 @@ class Sender:
         is_gone = isinstance(error, MessageNotFound)
         was_deleted = is_gone and self._limits(row).hears_deletions
         if row.op is OutboxOperation.EDIT and row.external_id is not None and not was_deleted:
-            return await self._outbox.send_again(row, str(error), is_gone=is_gone)
-        if _is_about_the_chat(row, error):
-            self._tell_refusal(row.address.lane, str(error))
-        return await self._outbox.mark_dead(row, str(error))
+            return await self.outbox.send_again(row, str(error), is_gone=is_gone)
+        return await self.outbox.mark_dead(row, str(error))
 
     async def _delete_replaced(self, row: OutboxRow) -> None:
-        """Try to delete the message that a new one has replaced."""
         if row.external_id is None:
             return
         try:
             with write_only_if(lambda: True):  # it is never too late for that
-                await self._surfaces[row.address.source].delete(row.address, row.external_id)
+                await self.surfaces[row.address.source].delete(row.address, row.external_id)
         except PlatformError as error:  # the new message must not be sent again
             _log.warning("replaced_message_not_deleted", row=row.id, reason=str(error))
 
     def _limits(self, row: OutboxRow) -> Limits:
-        return self._surfaces[row.address.source].limits(row.address)
+        return self.surfaces[row.address.source].limits(row.address)
 
     async def _take_again(self, lane: str, wait: float) -> OutboxRow | None:
-        """Take the lane once more after a short wait."""
         if wait > _MAX_LANE_WAIT_SECONDS:
             return None  # polling finds it when it is due
         if wait > 0:
-            await self._clock.sleep(wait)
+            await self.clock.sleep(wait)
             if self.hold(lane) > 0:
                 return None
-        rows = await self._outbox.take([lane])
+        rows = await self.outbox.take([lane])
         return rows[0] if rows else None
 
     async def _reconcile(self, row: OutboxRow) -> OutboxRow | None:
-        """Resolve an unknown outcome, and return the row to deliver next."""
         found = None
         # Edits, deletions and responses to interactions can simply be repeated.
         if row.op is OutboxOperation.SEND and row.interaction is None:
@@ -314,13 +298,13 @@ class Sender:
         if found is not None:
             await self._delete_replaced(row)
             return await self._mark_sent(row, found)
-        await self._outbox.reschedule(row, 0)
+        await self.outbox.reschedule(row, 0)
         return await self._take_again(row.address.lane, 0)
 
     async def _find(self, row: OutboxRow, duplicate_of: str | None = None) -> str | None:
         """Look for the message of a row; with `duplicate_of`, for another copy of it."""
-        surface = self._surfaces[row.address.source]
-        known = {*await self._outbox.known_ids(row.address)}
+        surface = self.surfaces[row.address.source]
+        known = {*await self.outbox.known_ids(row.address)}
         if duplicate_of is not None:
             known.add(duplicate_of)
         search = MessageSearch(row.reply_to, known, duplicate_of)
@@ -335,11 +319,11 @@ class Sender:
             raise
 
     async def _carry_out(self, row: OutboxRow) -> str | None:
-        surface = self._surfaces[row.address.source]
+        surface = self.surfaces[row.address.source]
         match row.op:
             case OutboxOperation.SEND:
                 if row.part >= NOTICE_PARTS and (
-                    await self._outbox.has_later(row) or not self._is_notice_due(row.address.lane)
+                    await self.outbox.has_later(row) or not self._is_notice_due(row.address.lane)
                 ):
                     return None  # an answer must not wait for a notice
                 thread = await self._thread_of(row)
@@ -359,8 +343,7 @@ class Sender:
         return None
 
     def _is_notice_due(self, lane: str) -> bool:
-        """Return whether the last notice in a lane is at least a minute old."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         self._noticed_at = {
             each: at for each, at in self._noticed_at.items() if now - at < _SECONDS_BETWEEN_NOTICES
         }
@@ -380,20 +363,17 @@ class Sender:
             return await surface.send(replace(_to_message(row, content, thread), file=None))
 
     async def _thread_of(self, row: OutboxRow) -> MessageThread | None:
-        """Return the thread that a row is sent to; None: to the channel.
-
-        The message that opens it is earlier in the lane.
-        """
+        """Return the thread that a row is sent to; None: to the channel."""
         if row.thread is None:
             return None
-        message_id = await self._outbox.message_of(row.thread.first_part)
+        message_id = await self.outbox.message_of(row.thread.first_part)
         return None if message_id is None else MessageThread(message_id, row.thread.title)
 
     def _is_hopeless(self, row: OutboxRow) -> bool:
         """Return whether only this row keeps failing, so that its lane must move on."""
         if row.attempts >= _MAX_ATTEMPTS:
             return True
-        now, lane = self._clock.monotonic(), row.address.lane
+        now, lane = self.clock.monotonic(), row.address.lane
         others_succeed = any(
             key != lane and source_of(key) == row.address.source and now - at < _HEALTHY_SECONDS
             for key, at in self._succeeded_at.items()
@@ -402,27 +382,27 @@ class Sender:
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
         _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
-        following = await self._outbox.set_aside(row, reason, in_every_language(_SET_ASIDE))
+        following = await self.outbox.set_aside(row, reason, in_every_language(_SET_ASIDE))
         self._notify_waiters(row, None)
         return following
 
     async def _mark_sent(self, row: OutboxRow, external_id: str | None) -> OutboxRow | None:
-        following = await self._outbox.mark_sent(row, external_id)
-        self._succeeded_at[row.address.lane] = self._clock.monotonic()
+        following = await self.outbox.mark_sent(row, external_id)
+        self._succeeded_at[row.address.lane] = self.clock.monotonic()
         self._notify_waiters(row, external_id)
         return following
 
     def _notify_waiters(self, row: OutboxRow, external_id: str | None) -> None:
         self._unknown_outcomes.pop(row.id, None)
         self.sent_rows.note(row.id, external_id)
-        self._announce(row.id, external_id)
+        self.announce(row.id, external_id)
 
     async def _postpone(self, row: OutboxRow, seconds: float) -> None:
         """Try again later; an unknown outcome stays unknown until the platform is asked."""
         if row.state is OutboxState.UNKNOWN:
-            await self._outbox.mark_unknown(row, seconds)
+            await self.outbox.mark_unknown(row, seconds)
         else:
-            await self._outbox.reschedule(row, seconds)
+            await self.outbox.reschedule(row, seconds)
 
     def _unknown_delay(self, row: OutboxRow, *, is_over: bool) -> float:
         """Return the pause after an unknown outcome; it grows with the failures of the row."""
@@ -430,10 +410,9 @@ class Sender:
         return min(self._settle_delay(row, is_over=is_over) * growth, _MAX_BACKOFF_SECONDS)
 
     def _settle_delay(self, row: OutboxRow, *, is_over: bool) -> float:
-        """Return the seconds to wait before an unknown outcome can be looked up."""
         if is_over or row.op is not OutboxOperation.SEND or self._is_harmless_to_repeat(row):
-            return min(1.0, self._settle_seconds)
-        return self._settle_seconds
+            return min(1.0, self.settle_seconds)
+        return self.settle_seconds
 
     def _is_harmless_to_repeat(self, row: OutboxRow) -> bool:
         """Return whether the platform answers a repeated send with the first message."""
@@ -446,13 +425,6 @@ def make_nonce(turn: str, part: int) -> str:
     """Derive the nonce of a message from its turn and part, the same on every machine."""
     digest = hashlib.sha256(f"{turn}/{part}".encode()).digest()
     return base64.b32encode(digest[:_NONCE_BYTES]).decode()
-
-
-def _is_about_the_chat(row: OutboxRow, error: Refused) -> bool:
-    """Return whether any other message would be refused as well."""
-    is_plain = row.file is None and row.thread is None and row.interaction is None
-    is_sent = row.op is OutboxOperation.SEND and row.state is not OutboxState.UNKNOWN
-    return is_plain and is_sent and not isinstance(error, ContentRefused | MessageNotFound)
 
 
 def _to_message(
@@ -480,10 +452,7 @@ async def request_in_any_form(
 ) -> Response:
     """Make a request with a row's content; if refused, in plain text, then as a notice.
 
-    If its words were refused, the notice follows at once.
-
-    Raises:
-        PlatformError: the request failed for another reason than its content.
+    Raises `PlatformError` if the request failed for another reason than its content.
     """
     face, notice = row.content.face, _NOT_SHOWN
     for content in (row.content, MessageContent(row.text, face, is_plain=True)):
@@ -498,32 +467,25 @@ async def request_in_any_form(
     return await request(MessageContent(in_every_language(notice)))
 
 
+@dataclass(eq=False)
 class LaneDelivery(Delivery):
     """Hands rows to the senders.
 
-    Args:
-        sent_rows: says which message a row became.
-        wake: has lanes taken, here or in other processes; it takes `is_urgent` by name.
-        start: sends a row that was just taken, where this process sends.
+    `wake` has lanes taken, here or in other processes; `start` sends a row that was just taken,
+    where this process sends.
     """
 
-    def __init__(
-        self,
-        sent_rows: SentRows,
-        wake: Callable[..., None],
-        start: Callable[[str, OutboxRow], None] | None = None,
-    ) -> None:
-        self._sent_rows = sent_rows
-        self._wake = wake
-        self._start = start
+    sent_rows: SentRows
+    wake: Callable[..., None]
+    start: Callable[[str, OutboxRow], None] | None = None
 
     @override
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        if row is None or self._start is None:  # then no row was taken
-            self._wake([lane], is_urgent=is_urgent)
+        if row is None or self.start is None:  # then no row was taken
+            self.wake([lane], is_urgent=is_urgent)
         else:
-            self._start(lane, row)
+            self.start(lane, row)
 
     @override
     async def wait_until_sent(self, row_id: int) -> str:
-        return await self._sent_rows.wait(row_id)
+        return await self.sent_rows.wait(row_id)

@@ -41,7 +41,7 @@ from bot.storage.restoring import read_restore
 from bot.telemetry.metrics import HELD_ROLES
 from bot.texts.text import Text, language_of, translatable, translate
 from bot.turn.claims import LeaseKeeper
-from bot.turn.limits.refusals import AnsweringPauses, RestoredMessages, publish_refusal
+from bot.turn.limits.refusals import AnsweringPauses, RestoredMessages
 from bot.turn.signals import CONVERSATIONS, ArrivalSignals, StopRequests
 
 _MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
@@ -72,10 +72,6 @@ class MessagingContainer(StorageContainer, ABC):
     async def is_platform_admin(self, incoming: Request) -> bool:
         """Return whether the author is an administrator of the chat."""
         return await self.platforms[incoming.address.source].is_admin(incoming)
-
-    def asks_by_replies(self, address: Address) -> bool:
-        """Return whether people enter free values of menus as replies there."""
-        return self.platforms[address.source].surface.limits(address).asks_by_replies
 
     async def explain_silence(self, said: Said, explanation: Text) -> None:
         """Tell the author privately why nobody answers, if the platform can."""
@@ -171,7 +167,6 @@ class MessagingContainer(StorageContainer, ABC):
             self.inbox,
             self.admins,
             self.history_router.route_press,
-            self.asks_by_replies,
             limits.press_refusal if limits is not None else None,
         )
 
@@ -283,7 +278,6 @@ class MessagingContainer(StorageContainer, ABC):
             self.clock,
             settle_seconds=self.settings.delivery.settle_seconds,
             announce=self._announce_sent,
-            tell_refusal=partial(publish_refusal, self.signals),
             waiting=self._waiting_calls,
         )
 

@@ -29,7 +29,7 @@ from bot.telemetry.logs import RECENT_EVENTS, describe_failure
 from bot.texts.text import Text, language_of, translatable, translatable_count, translate
 from bot.turn.answer import AnswerPipeline
 from bot.turn.limits.rate_limits import CommandLimits, RareNotices
-from bot.turn.limits.refusals import BUSY, QueueLimit, RefusedChats
+from bot.turn.limits.refusals import BUSY, QueueLimit
 from bot.turn.message_groups import Gathering, MessageGroup, observed_turn, user_turn
 from bot.turn.signals import ArrivalSignals, StopRequests
 from bot.value_class import value_class
@@ -40,6 +40,7 @@ _REMOVED_FROM_TEXT = translatable(
     " others here can read it: delete the message and replace the secret."
 )
 _ANSWERED_AGAIN = translatable("The question is answered again below.")
+_REFUSED = translatable("⚠ This chat refuses my answers; /settings why says why (admins).")
 _SECONDS_BETWEEN_PAUSE_NOTICES = 600.0
 _PAUSED = translatable(
     "⏸ I am paused and answer nobody at the moment. I remember what you write; please ask again"
@@ -86,11 +87,7 @@ class TurnStages:
     notices: RareNotices = RareNotices()
     """How often the service says in a channel that it is busy."""
     queue_limit: QueueLimit | None = None
-    """How many questions may wait in a conversation; None: any number."""
     command_limits: CommandLimits | None = None
-    """How many commands each person may send; None: any number."""
-    refused_chats: RefusedChats | None = None
-    """Chats in which nothing is answered for a while; None: there are none."""
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.clock.now(), UTC)
@@ -141,14 +138,11 @@ class TurnFinisher:
             stages.replies.deliver(asked.address, finished.row, is_response=is_response)
         return finished.next_message
 
-    async def finish_with_text(
-        self, group: MessageGroup, text: str, *, is_shown: bool = False
-    ) -> InboxMessage | None:
-        """Reply with a text that does not enter the history; `is_shown`: it was sent already."""
+    async def finish_with_text(self, group: MessageGroup, text: str) -> InboxMessage | None:
+        """Reply with a text that does not enter the history."""
         incoming = group.message.incoming
         shown = translate(text, language_of(incoming.locale))
-        parts = self.stages.replies.final_parts(incoming.address, shown)
-        outgoing = [replace(one, is_shown=is_shown) for one in parts]
+        outgoing = self.stages.replies.final_parts(incoming.address, shown)
         return await self.finish(group, TurnResult(outgoing=outgoing))
 
     async def finish_unanswered(self, group: MessageGroup, problem: str) -> InboxMessage | None:
@@ -233,21 +227,17 @@ class QuestionAnswers:
         added, as to a question that is asked again. Returns the outcome for the metrics, and the
         next message.
         """
-        stages, finisher, refused_chats = self.stages, self.finisher, self.stages.refused_chats
+        stages, finisher = self.stages, self.finisher
         gathering = self._gathering(group, asked, decide_next)
         is_new = removed is None
-        if refused_chats is not None and await refused_chats.covers(asked.incoming):
-            unshown = self._unshown(group, gathering, is_new=is_new)
-            return "refused", await finisher.finish(group, unshown)
         if stages.is_paused(group.claim.conversation):
             paused = await self._paused(group, gathering, is_new=is_new)
             return "paused", await finisher.finish(group, paused)
         try:
             result = await self._answer_all(group, gathering, active, removed)
         except AnswerRefused:
-            if refused_chats is not None:
-                await refused_chats.tell(gathering.asked.incoming)
-            unshown = self._unshown(group, gathering, is_new=is_new)
+            unshown = _as_background(gathering, is_new=is_new)
+            unshown = with_response(group.message, unshown, _REFUSED)
             return "refused", await finisher.finish(group, unshown)
         except BackendError as error:
             message, reason, problem = group.message, str(error), error.notice
@@ -281,14 +271,6 @@ class QuestionAnswers:
         limits = stages.replies.limits(asked.incoming.address)
         conversations, arrivals, clock = stages.conversations, stages.arrivals, stages.clock
         return Gathering(group, asked, limits, conversations, arrivals, clock, decide_next)
-
-    def _unshown(self, group: MessageGroup, gathering: Gathering, *, is_new: bool) -> TurnResult:
-        """Keep questions without an answer; the response to a native command says why."""
-        result = _as_background(gathering, is_new=is_new)
-        if self.stages.refused_chats is None:
-            return result
-        reason = self.stages.refused_chats.explain(gathering.asked.incoming)
-        return with_response(group.message, result, reason)
 
     async def _paused(
         self, group: MessageGroup, gathering: Gathering, *, is_new: bool
@@ -341,7 +323,6 @@ class QuestionAnswers:
     def _limited(
         self, group: MessageGroup, gathering: Gathering
     ) -> AbstractAsyncContextManager[None]:
-        """Limit how many questions wait for the answer in the block."""
         limit = self.stages.queue_limit
         return limit.enforced(group, gathering.at_most) if limit is not None else nullcontext()
 

@@ -19,7 +19,7 @@ from bot.chat.incoming import (
     WakeReason,
 )
 from bot.chat.prompt import Prompt
-from bot.chat.session import Turn, with_kept_files
+from bot.chat.session import Turn, ask_again
 from bot.errors import BackendUnavailable, PlatformError
 from bot.media.voice_messages import VoiceMessages
 from bot.replying.generate import StopFlag
@@ -192,7 +192,7 @@ def test_question_is_asked_again_with_the_files_of_what_was_gathered_with_it() -
         Turn("user", "[file notes.txt]", ALICE, at, files=(LISTED,)),
         Turn("user", asked.text, ALICE, at, message_id="70"),
     ]
-    assert with_kept_files(asked, session[-1], session[:-1]).earlier_files == (LISTED,)
+    assert ask_again(asked, session[-1], session[:-1]).earlier_files == (LISTED,)
     gathered = replace(asked, earlier_files=(LISTED,))
     assert user_turn(gathered).files == ()  # they are kept with the message that they came with
     assert user_turn(question(LISTED)).files == (LISTED,)

@@ -8,7 +8,6 @@ from bot.chat.session import MessageNote
 from bot.errors import Refused
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
-from bot.turn.limits.refusals import REFUSED_SECONDS
 from tests.fakes import LIMITS
 from tests.samples import BOB, make_incoming
 from tests.turn.setup import Setup
@@ -70,7 +69,6 @@ async def test_settings_why_names_what_the_platform_refused(database: Database) 
     setup.surface.fail_next("send", no_right, no_right, closed)
     for text in ("hello", "are you there?", "hello?"):
         await setup.say(text)
-        await setup.clock.advance(REFUSED_SECONDS)
     await setup.say("/settings why")
     assert setup.texts[-1].splitlines()[-2:] == [
         f"⚠ Not delivered here: “{no_right}”",

@@ -1,26 +1,31 @@
 """Test pauses: questions get a notice and become background; all else works as always."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
-
-from bot.commands.admin_notes import AdminNotes
 from typing_extensions import override
-
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Deleted, Edited, Said, WakeReason
+from bot.chat.incoming import Deleted
+from bot.chat.incoming import Edited
+from bot.chat.incoming import Said
+from bot.chat.incoming import WakeReason
 from bot.chat.outgoing import OutgoingMessage
 from bot.errors import Refused
-from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
 from bot.storage.operation import Pauses
-from bot.turn.limits.refusals import REFUSED_SECONDS
-from tests.fakes import FakeBackend, FakeClock, FakePrivateChats, FakeSurface, ScriptStep
+from tests.fakes import FakeBackend
+from tests.fakes import FakeSurface
+from tests.fakes import ScriptStep
 from tests.samples import make_incoming
-from tests.turn.busy_channel import contents, end
-from tests.turn.setup import CHAT, Setup, answering, pass_time_until, pressed
+from tests.turn.busy_channel import contents
+from tests.turn.busy_channel import end
+from tests.turn.setup import CHAT
+from tests.turn.setup import Setup
+from tests.turn.setup import answering
+from tests.turn.setup import pass_time_until
+from tests.turn.setup import pressed
 from tests.turn.test_several_characters import NILS
 from tests.waiting import advance_in_steps
+
 
 NOTICE = (
     "⏸ I am paused and answer nobody at the moment. I remember what you write; please ask again"
@@ -147,7 +152,9 @@ def make_setup(database: Database, *scripts: Sequence[ScriptStep]) -> tuple[Setu
 
 async def test_answer_ends_when_its_first_message_is_refused(database: Database) -> None:
     go_on = asyncio.Event()
-    setup, notes = make_setup(database, [FIRST_WORDS, go_on, "the rest", " of it"], ["Hello."])
+    backend = FakeBackend([FIRST_WORDS, go_on, "the rest", " of it"], ["Hello."])
+    setup = Setup(database, backend=backend)
+    setup.surface.fail_next("send", Refused("not enough rights to send text messages"))
     async with answering(setup, make_incoming("one", key="5:1")) as worker:
         await pass_time_until(setup, lambda: setup.surface.contents != [])
         await advance_in_steps(setup.clock, 1)
@@ -156,35 +163,9 @@ async def test_answer_ends_when_its_first_message_is_refused(database: Database)
     assert setup.backend.closed_early == 1
     assert setup.texts == []
     assert await setup.history() == [("user", "one")]
-    [told] = notes.messages.values()
-    assert "telegram:5: ⚠ This chat refuses my answers: “not enough rights" in told
-
     await setup.say(make_incoming("two", key="5:2"))
-    assert len(setup.backend.prompts) == 1, "it costs nothing while the platform refuses messages"
-    assert len(notes.messages) == 1, "the operators know"
-
-    await setup.clock.advance(REFUSED_SECONDS)
-    await setup.say(make_incoming("three", key="5:3"))
     assert setup.texts == ["Hello."]
-    assert [one.split(":")[-1] for one in contents(setup)[-3:]] == ["one", "two", "three"]
-
-
-async def test_answer_that_was_whole_at_once_is_refused_only_once(database: Database) -> None:
-    setup, notes = make_setup(database, ["Hello."], ["Hello again."])
-    await setup.say(make_incoming("one", key="5:1"))
-    await setup.say(make_incoming("two", key="5:2"))
-    assert len(setup.backend.prompts) == 1
-    assert len(notes.messages) == 1
-    await setup.clock.advance(REFUSED_SECONDS)
-    await setup.say(make_incoming("three", key="5:3"))
-    assert setup.texts == ["Hello again."]
-
-
-async def test_who_had_blocked_the_bot_is_answered_afterwards(database: Database) -> None:
-    setup, _ = make_setup(database, ["Hello."], ["Hello again."])
-    for key in ("5:1", "5:2"):
-        await setup.say(replace(make_incoming("hello", key=key), is_private=True))
-    assert setup.texts == ["Hello again."]
+    assert [one.split(":")[-1] for one in contents(setup)[-2:]] == ["one", "two"]
 
 
 class ChatWithoutNils(FakeSurface):
@@ -211,13 +192,3 @@ async def test_shown_answer_is_kept_when_the_next_one_is_refused(database: Datab
     assert setup.backend.closed_early == 1
     assert setup.texts == ["**nora**\nI am Nora."]
     assert await setup.history() == [("user", "nora! nils!"), ("assistant", "I am Nora.")]
-
-
-async def test_native_command_there_is_told_that_nothing_comes(database: Database) -> None:
-    setup, _ = make_setup(database, ["Hello."])
-    await setup.say(make_incoming("one", key="5:1"))
-    asked = make_incoming("/retry", key="5:2", wake=WakeReason.COMMAND)
-    await setup.say(replace(asked, interaction="77"))
-    assert len(setup.backend.prompts) == 1
-    [told] = setup.texts
-    assert told.startswith("⚠ This chat refuses my answers: “not enough rights")
