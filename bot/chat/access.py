@@ -41,6 +41,5 @@ class AuditEntry:
     action: str
     """A verb and a noun, such as "set preset"."""
     subject: str
-    """What was changed, such as a channel."""
     before: str = ""
     after: str = ""

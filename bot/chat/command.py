@@ -47,7 +47,6 @@ class MessageCommandSpec:
     name: str
     """What people read there; in English, and translated where the platform can."""
     command: str
-    """The name of the command."""
     has_form: bool = False
     """Whether a form asks for the argument, with the text of the message in it."""
 
@@ -79,24 +78,18 @@ class ButtonAction(StrEnum):
     RETRY = "retry"
     CONTINUE = "continue"
     VERSION = "version"
-    """Show another version of the answer."""
     DELETE = "delete"
     FORGET = "forget"
     """Yes, forget the person who asked for it."""
     KEEP = "keep"
     """No, forget nothing."""
     SETTINGS = "settings"
-    """Show the menu of settings in place of another menu."""
     PRESETS = "presets"
-    """Show a page of the menu of presets."""
     USE = "use"
-    """Let the preset that is chosen from the menu answer."""
     RESET = "reset"
-    """Undo the choice of presets."""
     OBSERVE = "observe"
     """Remember what people say to each other, or not, as chosen from the menu."""
     SCOPE = "scope"
-    """Set who shares a history, as chosen from the menu."""
     CHARACTERS = "characters"
     """Show a page of the menu that adds and removes single characters."""
     TOGGLE = "toggle"

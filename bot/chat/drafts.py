@@ -14,7 +14,6 @@ class Scene:
     before: Session
     said: Said
     answers: tuple[Turn, ...] = ()
-    """What other characters have answered already."""
     answered_by: str = ""
     """The preset that answered; another one that is tried takes its place. Empty: not known."""
 
@@ -64,7 +63,6 @@ class PresetDraft:
     """A text that may become a version of a preset."""
 
     name: str
-    """Of the preset."""
     base_version: int
     """The version that it is based on; 0: the preset is new."""
     revision: int

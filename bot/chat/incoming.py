@@ -23,7 +23,6 @@ class Address:
     """A channel on a platform, where messages come from and answers are sent to."""
 
     platform: str
-    """The platform's name, such as "discord"."""
     chat: str
     """The platform's chat id; on Discord a thread is a chat of its own."""
     thread: str | None = None
@@ -158,7 +157,6 @@ class Said:
     author_is_admin: bool | None = None
     """None: the platform must be asked when it matters."""
     quote: Quote | None = None
-    """The message that this one replies to."""
     interaction: str | None = None
     """What a response to a native command needs; on Discord its token."""
     has_public_response: bool = False
@@ -233,7 +231,6 @@ class Edited:
     said: Said
     """The whole message as it reads now."""
     at: datetime
-    """When it was edited."""
     interaction: None = None
 
     @property
@@ -277,7 +274,6 @@ class Pressed:
     """The message with the button."""
     author: Person
     data: str
-    """What the button was sent with."""
     at: datetime
     scopes: tuple[str, ...]
     values: tuple[str, ...] = ()
@@ -286,13 +282,9 @@ class Pressed:
     interaction: str | None = None
     locale: str | None = None
     is_private: bool = False
-    """Whether the author is alone with the bot."""
     has_masked_token: bool = False
-    """Whether a token or key was removed from what was entered, before it was stored."""
     in_thread: bool = False
-    """Whether the channel is a thread or a forum post that belongs to one topic of talk."""
     thread_title: str = ""
-    """The title of the thread or forum post, if people have opened it."""
     shown_at: datetime | None = None
     """When the message with the button was sent, if the platform tells."""
 
@@ -330,7 +322,6 @@ class ForgetRequested:
 
 
 Incoming: TypeAlias = Said | Edited | Deleted | Pressed | Joined | ForgetRequested
-"""Every event of a platform; the inbox recognizes repetitions."""
 
 Request: TypeAlias = Said | Pressed
 """A command or the press of a button, which its author may have no right to."""

@@ -1,4 +1,4 @@
-"""The state of an installation: its processes, queues, models and failures."""
+"""An installation: its processes, queues, models and failures; times are Unix seconds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -14,13 +14,11 @@ class QueueState:
     conversations: int
     """With unanswered messages that wait or are being answered."""
     oldest_since: float | None
-    """Since when the oldest of them waits, in Unix seconds."""
     held: int
     """How many of them a process holds now."""
     lanes: int
     """Chats with messages that are not sent yet."""
     unsent: int
-    """Their number."""
 
 
 @value_class
@@ -34,7 +32,6 @@ class KnownChannel:
     newest: int
     """The number of the newest one."""
     newest_at: float
-    """In Unix seconds."""
     preset: str | None
     """Which answered last."""
 
@@ -46,7 +43,6 @@ class KnownSession:
     number: int
     turns: int
     began_at: float
-    """In Unix seconds."""
     ended_at: float
 
 
@@ -60,7 +56,6 @@ class MadeSetting:
     value: str
     by: str
     at: float
-    """In Unix seconds."""
 
 
 @value_class
@@ -92,7 +87,6 @@ class ModelInMemory:
     """Requests in its queue."""
     provider: str = ""
     process: str = ""
-    """Which process; empty: the one that answers."""
 
 
 @value_class
@@ -123,9 +117,7 @@ class FailedMessage:
     error_id: str
     """What its author was told."""
     turn: str
-    """The name of its turn."""
     steps: tuple[LoggedStep, ...]
-    """In their order."""
 
     @property
     def newest_failure(self) -> LoggedStep:
@@ -163,7 +155,6 @@ class MessageTrace:
     """In Unix seconds; None: it was deleted since."""
     is_done: bool
     crashes: int
-    """How often a process died while it worked on it."""
     parts: Sequence[DeliveredPart]
 
 
@@ -192,7 +183,6 @@ class Node:
 
 
 HEARTBEAT_SECONDS = 10.0
-"""The interval of heartbeats."""
 
 
 @value_class
@@ -228,7 +218,6 @@ class Pause:
     """`EVERYWHERE`, a platform, one of its bots, a chat or a topic, as keys spell them."""
     by: str
     at: float
-    """In Unix seconds."""
 
     def covers(self, conversation: str) -> bool:
         """Return whether a conversation, by its key, is in the scope."""

@@ -48,12 +48,12 @@ class Timings:
     seconds: float
     """From the model request to the end of the answer."""
     composed_seconds: float = 0.0
-    """What loading, composing and counting the prompt took; 0: an earlier version stored this."""
+    """What loading, composing and counting the prompt took."""
     edits: tuple[float, ...] = ()
     """From the receipt of the message to each time that the growing answer was shown: the first is
     the message itself, the others are edits of it."""
     received_at: float | None = None
-    """When the message was written, in Unix seconds; None: an earlier version stored this."""
+    """When the message was written, in Unix seconds."""
 
 
 @value_class
@@ -76,13 +76,10 @@ class Receipt:
     usage: Usage
     timings: Timings
     thoughts: str = ""
-    """The model's reasoning, which no reader sees."""
     tool_calls: tuple[ToolRecord, ...] = ()
-    """What the model called, and what came back."""
     charge: AnswerCharge = field(default_factory=AnswerCharge)
-    """Its cost, and the people that it counts for."""
     scopes: tuple[str, ...] = ()
-    """Where settings of its channel are looked up, the narrowest first; empty: not stored."""
+    """Where settings of its channel are looked up, the narrowest first."""
 
 
 @value_class
@@ -107,4 +104,3 @@ class NextAnswer:
     """As the receipt of the answer would be, without the answer; None: nobody would answer."""
     max_answer_tokens: int | None = None
     problem: str | None = None
-    """Why no prompt can be composed."""

@@ -8,7 +8,7 @@ from enum import IntEnum, StrEnum
 from itertools import dropwhile, takewhile
 from typing import Any, TypeAlias
 
-from bot.chat.incoming import Incoming, MediaItem, MediaKind, Person, Said
+from bot.chat.incoming import Incoming, MediaItem, MediaKind, Person, Said, WakeReason
 from bot.chat.outgoing import FILE_PARTS, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Image, Role
 from bot.chat.receipt import Receipt
@@ -46,7 +46,6 @@ class TurnRange:
     """Consecutive turns of a session, counted back from its newest one."""
 
     newer: int
-    """How many turns of the session are newer than these."""
     count: int
 
     def removed_from(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
@@ -181,7 +180,6 @@ class TurnResult:
     """What the processing of one inbox message produced; stored in one transaction."""
 
     turns: Sequence[Turn] = ()
-    """What is appended to the history."""
     outgoing: Sequence[OutgoingPart] = ()
     """The final text of every part of the answer."""
     receipts: Sequence[Receipt] = ()
@@ -224,7 +222,6 @@ class OpenedPart:
 
     row_id: int
     row: OutboxRow | None
-    """The first row of its lane, taken for sending; None: another sender has the lane."""
 
     def sends(self, content: MessageContent) -> bool:
         """Return whether the message is certainly opened with this text.
@@ -276,7 +273,6 @@ class Exchange:
     question: StoredTurn
     answers: tuple[StoredTurn, ...]
     before: Session
-    """The turns before the question, oldest first."""
     is_newest: bool
     """Whether the question is in the current session and nothing later was answered there."""
     parts: tuple[str, ...]
@@ -456,9 +452,19 @@ def files_to_keep(said: Said) -> tuple[MediaItem, ...]:
     return tuple(one for one in own if one.kind in READABLE and one.source)[:_MAX_KEPT_FILES]
 
 
-def with_kept_files(said: Said, question: Turn, before: Sequence[Turn]) -> Said:
-    """Return a question that is asked again, with the files that it was asked with."""
-    return replace(said, repeated_files=question.files, earlier_files=files_of_gathered(before))
+def ask_again(by: Said, question: Turn, before: Sequence[Turn]) -> Said:
+    """Return a question as somebody asks it again, with the files that it was asked with."""
+    return replace(
+        by,
+        text=question.text,
+        author=question.speaker or by.author,
+        asked_again_by=by.author.id,
+        message_id=question.message_id,
+        quote=None,
+        wake=WakeReason.DM,
+        repeated_files=question.files,
+        earlier_files=files_of_gathered(before),
+    )
 
 
 def files_of_gathered(before: Sequence[Turn]) -> tuple[MediaItem, ...]:

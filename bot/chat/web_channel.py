@@ -57,9 +57,7 @@ class WebMessage:
     press: str | None = None
     """The data of the button or menu that was pressed; such a message is not shown."""
     values: tuple[str, ...] = ()
-    """What was chosen from a menu."""
     has_masked_token: bool = False
-    """Whether a token or key was removed from the text before it was stored."""
     position: int = 0
     """The revision of its channel that it was added by: messages are shown in this order."""
     revision: int = 0

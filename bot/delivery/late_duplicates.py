@@ -8,7 +8,7 @@ only until the process ends (docs/delivery.md#unknown-outcomes).
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -46,27 +46,17 @@ class _Repeated:
     given_up_at: float
 
 
+@dataclass(eq=False)
 class LateDuplicates:
-    """Finds and deletes the second copies of messages that were sent twice.
+    """Finds and deletes the second copies of messages that were sent twice."""
 
-    Args:
-        outbox: holds lanes.
-        surfaces: by `Address.source`.
-        clock: time.
-        find: looks for a copy of a row other than the message with this id.
-    """
+    outbox: SqlOutbox
+    surfaces: Mapping[str, Surface]
+    clock: Clock
+    find: Callable[[OutboxRow, str | None], Awaitable[str | None]]
+    """Looks for a copy of a row other than the message with this id."""
 
-    def __init__(
-        self,
-        outbox: SqlOutbox,
-        surfaces: Mapping[str, Surface],
-        clock: Clock,
-        find: Callable[[OutboxRow, str | None], Awaitable[str | None]],
-    ) -> None:
-        self._outbox = outbox
-        self._surfaces = surfaces
-        self._clock = clock
-        self._find = find
+    def __post_init__(self) -> None:
         self._repeated = BoundedDict[int, _Repeated](_MAX_REMEMBERED)  # by row
         self._is_expected = asyncio.Event()
 
@@ -75,7 +65,7 @@ class LateDuplicates:
         known = self._repeated.pop(row.id, None)
         if known is None and found is not None:
             return
-        due_at = self._clock.monotonic() + _LATE_SECONDS
+        due_at = self.clock.monotonic() + _LATE_SECONDS
         first = known or _Repeated(row, 0, due_at, due_at)
         self._repeated[row.id] = replace(
             first,
@@ -92,7 +82,7 @@ class LateDuplicates:
                 self._is_expected.clear()
                 await self._is_expected.wait()
                 continue
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             due = {
                 one.row.address.lane: one for one in self._repeated.values() if one.due_at <= now
             }
@@ -100,10 +90,9 @@ class LateDuplicates:
                 for repeated in list(due.values())[:_MAX_CHATS]:
                     group.create_task(self._settle(repeated, wake))
             if not due:
-                await self._clock.sleep(_POLL_SECONDS)
+                await self.clock.sleep(_POLL_SECONDS)
 
     async def _settle(self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]) -> None:
-        """Delete the second copies of a row, or schedule another search for them."""
         row, is_done = repeated.row, False
         with BoundTurn(row.turn):
             try:
@@ -115,7 +104,7 @@ class LateDuplicates:
                 _log.info("late_duplicate_search_postponed", row=row.id, reason=str(error))
         if self._repeated.get(row.id) is not repeated:  # there is something newer to search for
             return
-        due_at = self._clock.monotonic() + _RETRY_SECONDS
+        due_at = self.clock.monotonic() + _RETRY_SECONDS
         if is_done or due_at > repeated.given_up_at:
             del self._repeated[row.id]
         else:
@@ -129,29 +118,29 @@ class LateDuplicates:
         A search edits what it finds, and would take a message that is being sent for a copy.
         """
         lane = repeated.row.address.lane
-        latest = self._clock.monotonic() + _SEARCH_SECONDS
-        held = await self._outbox.hold_lane(lane)
+        latest = self.clock.monotonic() + _SEARCH_SECONDS
+        held = await self.outbox.hold_lane(lane)
         if held is None:
             return False
         try:
-            with write_only_if(lambda: self._clock.monotonic() <= latest):
+            with write_only_if(lambda: self.clock.monotonic() <= latest):
                 return await self._delete_copies(repeated)
         finally:
-            await self._outbox.release_lane(lane, held)
+            await self.outbox.release_lane(lane, held)
             wake([lane])
 
     async def _delete_copies(self, repeated: _Repeated) -> bool:
         """Delete all copies of a known message; return False if none is known yet."""
         row = repeated.row
-        sent = await self._outbox.sent_ids([row.id])  # perhaps by another process
+        sent = await self.outbox.sent_ids([row.id])  # perhaps by another process
         if row.id not in sent:
             return False
         sent_as = sent[row.id]
         for _ in range(repeated.copies if sent_as is not None else 0):
-            found = await self._find(row, sent_as)
+            found = await self.find(row, sent_as)
             if found is None:
                 break
             with write_only_if(lambda: True):  # never too late for that
-                await self._surfaces[row.address.source].delete(row.address, found)
+                await self.surfaces[row.address.source].delete(row.address, found)
             _log.warning("late_duplicate_deleted", row=row.id, lane=row.address.lane)
         return True

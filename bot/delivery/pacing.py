@@ -1,16 +1,14 @@
 """Keep calls within a platform's rate limits: what all processes call for a chat counts together.
 
 A call that the platform refuses blocks its scope for as long as the platform says: a kind of call
-in a chat, or in what several chats share (`BucketSurface`), the chat, or the bot. What a channel
-supports says how many calls a chat and a bot may make (`Limits.chat_calls`, `Limits.route_calls`,
-`Limits.bot_calls`); live edits and typing indicators leave some of them to the outbox.
+in a chat, or in what several chats share (`BucketSurface`), the chat, or the bot.
 """
 
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial
 from typing import TypeAlias, TypeVar
 
@@ -133,52 +131,43 @@ class WaitingCalls:
         return since
 
 
+@dataclass(eq=False)
 class RateLimitedSurface(Surface, DraftingSurface):
     """A surface whose calls wait until the platform allows them.
 
-    Args:
-        surface: sends.
-        rates: counts the calls of all processes.
-        clock: time.
-        best_effort: for live edits: never wait, and leave some calls to the outbox.
-        learns_rates: apply approximate limits to the outbox only in the hour after a refusal.
-        waiting: the queue of calls that wait for their bot's rate limit.
+    With `best_effort`, for live edits, it never waits, and leaves some calls to the outbox. If it
+    `learns_rates`, approximate limits apply to the outbox only in the hour after a refusal.
     """
 
-    def __init__(
-        self,
-        surface: Surface,
-        rates: RateLimits,
-        clock: Clock,
-        *,
-        best_effort: bool = False,
-        learns_rates: bool = False,
-        waiting: WaitingCalls | None = None,
-    ) -> None:
-        self._surface = surface
-        self._buckets = surface if isinstance(surface, BucketSurface) else None
-        self._rates = rates
-        self._clock = clock
-        self._best_effort = best_effort
-        self._learns_rates = learns_rates
+    surface: Surface
+    rates: RateLimits
+    """Counts the calls of all processes."""
+    clock: Clock
+    _: KW_ONLY
+    best_effort: bool = False
+    learns_rates: bool = False
+    waiting: WaitingCalls | None = None
+
+    def __post_init__(self) -> None:
+        self._buckets = self.surface if isinstance(self.surface, BucketSurface) else None
         self._windows = lru_cache(_MAX_FORMS)(self._windows_of)
-        self._waiting = waiting or WaitingCalls(clock)
+        self._waiting = self.waiting or WaitingCalls(self.clock)
 
     @override
     def limits(self, address: Address) -> Limits:
-        return self._surface.limits(address)
+        return self.surface.limits(address)
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
         address = message.address
         if message.interaction is not None and not self.limits(address).counts_responses:
             with suppress(ResponseRefused):
-                return await self._respond(address, partial(self._surface.send, message))
+                return await self._respond(address, partial(self.surface.send, message))
             message = replace(message, interaction=None)
         buckets, bucket = self._buckets, address.lane
         if buckets is not None:
             bucket = await buckets.send_bucket(message)
-        return await self._call(address, f"{bucket} send", partial(self._surface.send, message))
+        return await self._call(address, f"{bucket} send", partial(self.surface.send, message))
 
     @override
     async def edit(
@@ -189,7 +178,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         *,
         interaction: str | None = None,
     ) -> None:
-        edit = partial(self._surface.edit, address, message_id, content)
+        edit = partial(self.surface.edit, address, message_id, content)
         if interaction is not None and not self.limits(address).counts_responses:
             with suppress(ResponseRefused):
                 await self._respond(address, partial(edit, interaction=interaction))
@@ -205,11 +194,11 @@ class RateLimitedSurface(Surface, DraftingSurface):
     @override
     async def delete(self, address: Address, message_id: str) -> None:
         route = f"{address.lane} delete"
-        await self._call(address, route, lambda: self._surface.delete(address, message_id))
+        await self._call(address, route, lambda: self.surface.delete(address, message_id))
 
     @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
-        surface = self._surface
+        surface = self.surface
         if isinstance(surface, DraftingSurface):
             route = f"{address.lane} draft"
             await self._call(address, route, lambda: surface.draft(address, draft_id, content))
@@ -217,14 +206,14 @@ class RateLimitedSurface(Surface, DraftingSurface):
     @override
     async def typing(self, address: Address) -> None:
         route = f"{address.lane} typing"
-        await self._call(address, route, lambda: self._surface.typing(address), is_message=False)
+        await self._call(address, route, lambda: self.surface.typing(address), is_message=False)
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         return await self._call(
             message.address,
             f"{message.address.lane} find",
-            lambda: self._surface.find(message, search),
+            lambda: self.surface.find(message, search),
         )
 
     async def _respond(
@@ -236,7 +225,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         """
         route = f"{address.lane} respond"
         scopes = [CallScope(key, ()) for key in (route, address.lane, address.source)]
-        if (wait := await self._rates.seconds_until_call(scopes)) > 0:
+        if (wait := await self.rates.seconds_until_call(scopes)) > 0:
             raise RateLimited(wait)
         return await self._request(address, route, request)
 
@@ -250,16 +239,16 @@ class RateLimitedSurface(Surface, DraftingSurface):
     ) -> Response:
         lane, source = address.lane, address.source
         of_route, of_chat, of_bot = self._windows(
-            self._surface.limits(address), is_message=is_message
+            self.surface.limits(address), is_message=is_message
         )
         scopes = [
             CallScope(route, of_route),
             CallScope(lane, of_chat),
             CallScope(source, of_bot, is_of_all=True),
         ]
-        if is_message and not self._best_effort:
+        if is_message and not self.best_effort:
             await self._wait(source, lane, scopes)
-        elif (wait := await self._rates.take_call(scopes)) > 0:
+        elif (wait := await self.rates.take_call(scopes)) > 0:
             raise RateLimited(wait)
         return await self._request(address, route, request)
 
@@ -274,18 +263,17 @@ class RateLimitedSurface(Surface, DraftingSurface):
             RATE_LIMIT_REFUSALS.labels(address.platform, error.scope).inc()
             RATE_LIMIT_SECONDS.labels(address.platform).inc(error.retry_after_seconds)
             refused = {"route": route, "chat": lane, "bot": source}[error.scope]
-            await self._rates.refuse_calls(refused, error.retry_after_seconds)
+            await self.rates.refuse_calls(refused, error.retry_after_seconds)
             if error.scope == "chat":  # perhaps it was one call too many of the bot
-                await self._rates.refuse_calls(source, 0.0)
+                await self.rates.refuse_calls(source, 0.0)
             raise
 
     def _windows_of(self, limits: Limits, *, is_message: bool) -> _Windows:
         """Return the limits for this kind of call in the chat, for the chat and for the bot.
 
-        Live edits respect the reserve and a chat's limits from the start. A typing indicator counts
-        for the bot at most, and respects the reserve.
+        Live edits respect the reserve and a chat's limits from the start.
         """
-        learns, edits = self._learns_rates, self._best_effort
+        learns, edits = self.learns_rates, self.best_effort
         if not is_message:
             of_bot = limits.bot_calls if limits.counts_typing else ()
             return (), (), _windows_in_force(of_bot, learns=learns, reserves=True)
@@ -297,25 +285,13 @@ class RateLimitedSurface(Surface, DraftingSurface):
         )
 
     async def _wait(self, source: str, lane: str, scopes: list[CallScope]) -> None:
-        """Wait until a call is allowed; raise `RateLimited` if that takes too long.
-
-        Calls that wait for their bot are served in order; a call that waits for its chat leaves the
-        queue.
-        """
-        latest = self._clock.monotonic() + _MAX_SLEEP_SECONDS
+        """Wait until a call is allowed, in order; raise `RateLimited` if that takes too long."""
+        latest = self.clock.monotonic() + _MAX_SLEEP_SECONDS
         of_all = [scope for scope in scopes if scope.is_of_all]
-        wait = 0.0
-        if not self._waiting.are_waiting(source):
-            wait = await self._ask(source, scopes)
-            if wait <= 0:
-                self._waiting.end(lane)
-                return
-        while True:
-            wait = await self._wait_in_place(source, lane, scopes, of_all, latest)
-            if wait <= 0:
-                self._waiting.end(lane)
-                return
-            await self._sleep(wait, latest)
+        if self._waiting.are_waiting(source) or await self._ask(source, scopes) > 0:
+            while (wait := await self._wait_in_place(source, lane, scopes, of_all, latest)) > 0:
+                await self._sleep(wait, latest)
+        self._waiting.end(lane)
 
     async def _wait_in_place(
         self,
@@ -334,7 +310,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
                 if (wait := await self._ask(source, scopes)) <= 0:
                     return 0.0
                 with self._waiting.asking(source):
-                    of_bot = await self._rates.seconds_until_call(of_all)
+                    of_bot = await self.rates.seconds_until_call(of_all)
                 if of_bot <= 0:
                     return wait
                 self._waiting.note_end(source, of_bot)
@@ -342,13 +318,13 @@ class RateLimitedSurface(Surface, DraftingSurface):
 
     async def _ask(self, source: str, scopes: list[CallScope]) -> float:
         with self._waiting.asking(source):
-            return await self._rates.take_call(scopes)
+            return await self.rates.take_call(scopes)
 
     async def _wait_for_others(self, changed: asyncio.Event, latest: float) -> None:
-        left = latest - self._clock.monotonic()
+        left = latest - self.clock.monotonic()
         if left <= 0:
             raise RateLimited(_MIN_WAIT_SECONDS)
-        call_off = self._clock.call_later(left, changed.set)
+        call_off = self.clock.call_later(left, changed.set)
         try:
             await changed.wait()
         finally:
@@ -356,9 +332,9 @@ class RateLimitedSurface(Surface, DraftingSurface):
         changed.clear()
 
     async def _sleep(self, seconds: float, latest: float) -> None:
-        if self._clock.monotonic() + seconds > latest:
+        if self.clock.monotonic() + seconds > latest:
             raise RateLimited(seconds)
-        await self._clock.sleep(seconds)
+        await self.clock.sleep(seconds)
 
 
 def _windows_in_force(

@@ -77,7 +77,7 @@ class Draft:
 
     @property
     def prompt(self) -> Prompt:
-        return self.base.with_messages(self.messages)
+        return replace(self.base, messages=self.messages)
 
     @property
     def messages(self) -> tuple[Message, ...]:

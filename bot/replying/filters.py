@@ -219,7 +219,6 @@ class RepetitionDetector:
         return self._tail[-needed:] == repeated[-needed:]
 
     def _measure(self, unit: str) -> None:
-        """Find where the repetition begins."""
         tail, size = self._tail, len(unit)
         begin = len(tail)
         while begin >= size and tail[begin - size : begin] == unit:

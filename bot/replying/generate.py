@@ -174,7 +174,6 @@ class GeneratedAnswer:
     """None: the stream was interrupted."""
     usage: Usage
     first_word_seconds: float | None
-    """From the request to the first text."""
     seconds: float
     thoughts: str = ""
     """The model's reasoning: for operators, never for readers."""
@@ -185,33 +184,11 @@ class GeneratedAnswer:
 
 
 @value_class
-class WaitedSeconds:
-    """The time before the model was asked."""
-
-    queued: float = 0.0
-    """Since the message was received."""
-    composed: float = 0.0
-    """Of it, for the prompt."""
-
-
-@value_class
 class VisibleLimit:
     """The limit of an answer whose model also thinks: thoughts do not count against it."""
 
     tokens: int
     count: TextTokenCounter
-
-
-@contextmanager
-def logged_steps(waited: WaitedSeconds, prompt_tokens: int, clock: Clock) -> Iterator[None]:
-    """If the block fails, log how far the answer came."""
-    asked_at = clock.monotonic()
-    try:
-        yield
-    except BackendError:
-        _log.info("prompt_composed", tokens=prompt_tokens, seconds=round(waited.composed, 3))
-        _log.info("prefill", seconds=round(clock.monotonic() - asked_at, 3))
-        raise
 
 
 async def always() -> bool:
@@ -234,9 +211,9 @@ async def generate_answer(
 ) -> GeneratedAnswer:
     """Generate an answer and show its text while it arrives.
 
-    A stream that was cut is continued once, if the model can continue its own text. An
-    answer that stays interrupted after its first text is kept; so is one that is stopped, also
-    before its first text.
+    A stream that was cut is continued once, if the model can continue its own text. An answer that
+    stays interrupted after its first text is kept; so is one that is stopped, also before its first
+    text. Raises `BackendError` if there is no text.
 
     Args:
         backend: the backend of the model.
@@ -250,9 +227,6 @@ async def generate_answer(
         limit: the limit of the visible text, if the prompt has none because the model thinks.
         provider: the name of the backend's provider, for traces.
         replace_shown: is called with what remains of the shown text when the rest was reasoning.
-
-    Raises:
-        BackendError: there is no text.
     """
     interrupted = False
     stop = stop or StopFlag()
@@ -316,9 +290,8 @@ async def _stream_request(
         await _add_events(backend, prompt, answer)
     except BackendInterrupted as error:
         begun = answer.written.rstrip()
-        if not (error.can_continue and begun and _can_continue(backend, prompt)):
-            raise
-        if not await may_continue():
+        can_continue = error.can_continue and begun and backend.can_continue(prompt)
+        if not can_continue or not await may_continue():
             raise
         _log.info("answer_continued", reason=str(error))
         answer.begin_continuation()
@@ -337,10 +310,6 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
                     break
 
 
-def _can_continue(backend: Backend, prompt: Prompt) -> bool:
-    return backend.can_continue(prompt)
-
-
 def end_mark(reason: FinishReason | None) -> Text:
     """Return what readers see behind an answer that is not whole; empty for a whole one."""
     mark = _END_MARKS.get(reason)
@@ -352,9 +321,11 @@ def build_receipt(
     fitted: FittedPrompt,
     preset: Preset,
     version: int | None,
-    waited: WaitedSeconds,
     charge: AnswerCharge,
     scopes: tuple[str, ...] = (),
+    *,
+    queued_seconds: float = 0.0,
+    composed_seconds: float = 0.0,
 ) -> Receipt:
     """Record what was sent for an answer, what was dropped, and what it cost."""
     return Receipt(
@@ -371,7 +342,9 @@ def build_receipt(
         reason=answer.reason,
         usage=answer.usage,
         tool_calls=answer.tool_calls,
-        timings=Timings(waited.queued, answer.first_word_seconds, answer.seconds, waited.composed),
+        timings=Timings(
+            queued_seconds, answer.first_word_seconds, answer.seconds, composed_seconds
+        ),
         charge=charge,
         scopes=scopes,
     )
@@ -551,11 +524,7 @@ class _AnswerBuilder:
         self._show_safe(self._token_filter.feed(text))
 
     def _show_safe(self, text: str) -> None:
-        """Add text without secrets to the answer."""
         self._chunks.append(text)
         self._repetition.feed(text)
         for show in self.shows:
             show(text)
-
-
-"""As many as an answer is opened with."""

@@ -38,11 +38,9 @@ class LiveReply:
     open_part: Callable[[OutgoingPart], Awaitable[OpenedPart]]
     """Queues the first message of a part."""
     wait_until_sent: Callable[[int], Awaitable[str]]
-    """Waits for an outbox row and returns the id of its message."""
     clock: Clock
     places: PartPlaces = _IN_CHANNEL
     on_first_text: Callable[[], None] | None = None
-    """Is called when the model begins to write."""
     language: str = "en"
     """Of the service's own texts."""
     buttons: tuple[Button, ...] = ()
@@ -50,7 +48,6 @@ class LiveReply:
     earlier: "LiveReply | None" = None
     """The previous speaker's answer, which must be above this one."""
     face: Face | None = None
-    """The character that answers."""
     _: KW_ONLY
     may_edit: Callable[[], bool] = lambda: True
     """Whether no other worker can have finished the answer by now."""
@@ -193,7 +190,6 @@ class LiveReply:
         self._changed.set()
 
     async def _update_parts(self) -> None:
-        """Open or edit every part whose text has changed, in order."""
         parts = self._take_parts()
         if self._limits.has_drafts and isinstance(self.surface, DraftingSurface):
             await self._show_draft(self.surface, parts)
@@ -215,7 +211,6 @@ class LiveReply:
                 self.shown_at.append(self.clock.now())
 
     async def _show_part(self, part: int, text: str) -> None:
-        """Open or edit a part, so that it shows its text."""
         if part == len(self._message_ids):
             await self._open(part, text)
         elif self._shown[part] != text:

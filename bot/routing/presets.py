@@ -66,11 +66,7 @@ class ActiveCharacters:
         return tuple(by_name[name] for name in names)
 
     def with_added(self, preset: Preset) -> list[Preset]:
-        """Return the presets of the channel once this one has joined.
-
-        Raises:
-            UserError: it is active already, or the channel is full.
-        """
+        """Return the presets of the channel once this one has joined, or raise `UserError`."""
         if preset.name in self.names:
             raise UserError(translatable("{name} is already active here.", name=preset.name))
         if len(self.members) >= MAX_CHARACTERS:
@@ -84,11 +80,7 @@ class ActiveCharacters:
         return [*self.presets, preset]
 
     def with_removed(self, preset: Preset) -> list[Preset]:
-        """Return the presets of the channel once this one has left.
-
-        Raises:
-            UserError: it is not active, or it is the only one.
-        """
+        """Return the presets of the channel once this one has left, or raise `UserError`."""
         if preset.name not in self.names:
             raise UserError(
                 translatable(
@@ -270,12 +262,7 @@ class PresetResolver:
         )
 
     def find(self, name: str) -> Preset:
-        """Find a preset by its name in any case.
-
-        Raises:
-            UserError: there is none, or it is disabled; the text suggests the nearest name, or
-                gives the reason.
-        """
+        """Find a preset by its name in any case; raise `UserError` with the nearest name."""
         try:
             return find_preset(self.presets, name, self.disabled)
         except PresetError as error:

@@ -94,10 +94,7 @@ def _has_word(word: str, text: str) -> bool:
 
 
 def name_position(preset: Preset, text: str) -> int | None:
-    """Return the first position of one of the character's names as a whole word.
-
-    Names in links do not count.
-    """
+    """Return the first position of one of the character's names as a whole word, outside links."""
     text = _LINK.sub(lambda link: " " * len(link[0]), text)
     names = [name for name in (preset.role_name, preset.name, *preset.aliases) if name]
     found = (find_word(_normalized(name), _normalized(text)) for name in names)
@@ -179,12 +176,7 @@ def select_speakers(
 ) -> tuple[SpeakerCandidate, ...]:
     """Rank the characters for a person's message: first those who answer, in that order.
 
-    Args:
-        presets: the active ones, at least one.
-        incoming: the message.
-        recent: the turns before it, oldest first.
-        dice: draws the chances.
-        now: the time that cooldowns are measured to.
+    `recent` are the turns before it, oldest first.
     """
     if is_for_others(incoming, recent, presets):
         reason = marked("was not addressed: it is meant for somebody else")
@@ -230,13 +222,8 @@ def select_reaction(
 ) -> tuple[SpeakerCandidate, ...]:
     """Rank the characters for a reaction to the newest answer; at most one is chosen.
 
-    Args:
-        presets: the active ones.
-        answers: all answers since a person wrote, oldest first; who gave one must be called by
-            name to speak again.
-        recent: the turns before and including them, oldest first.
-        dice: draws the chances.
-        now: the time that cooldowns are measured to.
+    `answers` are all since a person wrote, oldest first; who gave one must be called by name to
+    speak again. `recent` are the turns before and including them.
     """
     if not answers or len(answers) >= MAX_ANSWERS_IN_A_ROW:
         return ()

@@ -71,7 +71,6 @@ class Edits:
     async def _follow_known(
         self, group: MessageGroup, said: Said, at: datetime, exchange: Exchange
     ) -> TurnResult:
-        """Return what the edit of a message in the history changes."""
         text = described_text(said)
         change = HistoryChange({exchange.question.id: text})
         is_same_text = text == exchange.question.turn.text
@@ -124,9 +123,8 @@ class Edits:
     ) -> TurnResult:
         """Answer a question again in the messages of its old answer, which stays if that fails.
 
-        `said` is the question as it reads now, `exchange` as it was; `at` is when another answer
-        was asked for. `texts` are what people's messages read now; without any, the same question
-        is answered in other words.
+        `said` is the question as it reads now, `exchange` as it was. `texts` are what people's
+        messages read now; without any, the same question is answered in other words.
         """
         stages, message = self.stages, group.message
         removed = None if texts else TurnRange(0, 0)  # nothing is deleted, but variety is wanted
@@ -202,7 +200,6 @@ def _asked(exchange: Exchange, result: TurnResult) -> TurnResult:
 
 
 def _with_files(said: Said, exchange: Exchange, result: TurnResult) -> TurnResult:
-    """Update the file locations of a question."""
     question, change = exchange.question, result.change or HistoryChange()
     is_observed = change.observed.get(question.id, question.turn.observed)
     files = () if is_observed else files_to_keep(said)
@@ -212,6 +209,5 @@ def _with_files(said: Said, exchange: Exchange, result: TurnResult) -> TurnResul
 
 
 def _withdrawn(exchange: Exchange, change: HistoryChange) -> TurnResult:
-    """Withdraw the answers from the channel and the history."""
     superseded = (*change.superseded, *(one.id for one in exchange.answers))
     return TurnResult(change=replace(change, superseded=superseded), in_place_of=exchange.parts)

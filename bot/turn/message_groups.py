@@ -162,7 +162,6 @@ class Gathering:
     asked: AskedQuestion
     """What the answer replies to, and who answers; the first one's preset says what is gathered."""
     limits: Limits
-    """Of the channel."""
     conversations: Conversations
     arrivals: ArrivalSignals
     clock: Clock
@@ -173,7 +172,6 @@ class Gathering:
         self.askers = {self.asked.incoming.author.id}
         """The authors of the gathered messages, who may stop the answer."""
         self.decided: list[tuple[Said, Decision]] = []
-        """What was decided on everything that was gathered."""
         self.left_over = 0
         """How many waiting messages this answer does not cover."""
         self._rules = self.asked.speakers[0].preset.busy
@@ -187,7 +185,6 @@ class Gathering:
         self._quiet_seconds = self._rules.quiet_seconds  # longer while a message is not whole
 
     def _busy_mode(self) -> BusyMode:
-        """Return what happens to messages that come while this one is answered."""
         message, said = self.group.message, self.asked.incoming
         can_gather = isinstance(message.incoming, Said) and said.interaction is None
         if self.decide_next is None or not can_gather or message.crashes:
@@ -273,7 +270,6 @@ class Gathering:
 
     @property
     def _newest(self) -> InboxMessage:
-        """The newest message that was gathered or seen."""
         seen = (part for one in self._seen for part in one.parts)
         return max((self.group.message.newest, *seen), key=lambda one: one.id)
 

@@ -29,7 +29,7 @@ def _blind_resend() -> None:
     """A send of unknown outcome is repeated as a new message."""
 
     async def resend(self: Sender, row: OutboxRow) -> OutboxRow | None:
-        await self._outbox.reschedule(row, 0)
+        await self.outbox.reschedule(row, 0)
         return await self._take_again(row.address.lane, 0)
 
     Sender._reconcile = resend  # type: ignore[method-assign] # on purpose

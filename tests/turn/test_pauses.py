@@ -2,30 +2,21 @@
 
 import asyncio
 from dataclasses import replace
+
 from typing_extensions import override
+
 from bot.chat.command import ButtonAction
-from bot.chat.incoming import Deleted
-from bot.chat.incoming import Edited
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
+from bot.chat.incoming import Deleted, Edited, Said, WakeReason
 from bot.chat.outgoing import OutgoingMessage
 from bot.errors import Refused
 from bot.storage.database import Database
 from bot.storage.operation import Pauses
-from tests.fakes import FakeBackend
-from tests.fakes import FakeSurface
-from tests.fakes import ScriptStep
+from tests.fakes import FakeBackend, FakeSurface, ScriptStep
 from tests.samples import make_incoming
-from tests.turn.busy_channel import contents
-from tests.turn.busy_channel import end
-from tests.turn.setup import CHAT
-from tests.turn.setup import Setup
-from tests.turn.setup import answering
-from tests.turn.setup import pass_time_until
-from tests.turn.setup import pressed
+from tests.turn.busy_channel import contents, end
+from tests.turn.setup import CHAT, Setup, answering, pass_time_until, pressed
 from tests.turn.test_several_characters import NILS
 from tests.waiting import advance_in_steps
-
 
 NOTICE = (
     "⏸ I am paused and answer nobody at the moment. I remember what you write; please ask again"

@@ -62,8 +62,7 @@ class AnswerLimits:
     async def admit(self, said: Said, stop: StopFlag) -> tuple[bool, Text | None]:
         """Wait until a message may be answered, or until it is stopped.
 
-        Returns:
-            Whether it may be, and a notice for its author; None: there is none, or they know.
+        Returns whether it may be, and a notice for its author, unless they know.
         """
         rates = self._rates_of(said)
         if not rates or await self._admits_one_of_several(said):
@@ -183,11 +182,7 @@ class CommandLimits:
         raise AlreadyNotified
 
     async def should_tell_unreadable(self, said: Said) -> bool:
-        """Return whether to tell the author of a message that nothing in it can be read.
-
-        Whoever sends many in a row gets a notice now and then: each notice delays others where a
-        platform takes few messages.
-        """
+        """Return whether to tell the author of a message that nothing in it can be read."""
         kinds = ",".join(sorted({one.kind for one in said.attachments}))
         name = f"unreadable:{said.address.channel}:{said.author.id}:{kinds}"
         is_told = await self._notices.is_due(name, _SECONDS_BETWEEN_UNREADABLE)

@@ -15,7 +15,7 @@ from bot.chat.rate import Waiter
 from bot.errors import BackendUnavailable
 from bot.ports import Clock, RateLimits, Signals
 from bot.replying.generate import StopFlag
-from bot.runtime.in_process import InProcessSignals
+from bot.runtime.in_process import BoundedDict, InProcessSignals
 from bot.texts.text import translatable
 
 _MAX_CHATS_REMEMBERED = 1000
@@ -46,7 +46,6 @@ class SlotRequest:
     urgency: Urgency = Urgency.QUESTION
     holder: str = field(default_factory=partial(secrets.token_hex, 8))
     number: int = 0
-    """Counts the requests as they come."""
     may_try: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while the next free slot is for this request, and once it has waited long enough."""
     has_waited_long: bool = False
@@ -70,7 +69,7 @@ class SlotQueue:
 
     def __init__(self) -> None:
         self._waiting: list[SlotRequest] = []
-        self._served_at: dict[str, int] = {}  # by chat, in numbers of `_count`
+        self._served_at = BoundedDict[str, int](_MAX_CHATS_REMEMBERED)  # in numbers of `_count`
         self._full_chats: set[str] = set()
         self._count = 0
 
@@ -99,10 +98,7 @@ class SlotQueue:
 
     def _set_served(self, chat: str) -> None:
         self._count += 1
-        self._served_at.pop(chat, None)  # the newest is the last
         self._served_at[chat] = self._count
-        if len(self._served_at) > _MAX_CHATS_REMEMBERED:
-            del self._served_at[next(iter(self._served_at))]
 
     def end_patience(self, request: SlotRequest) -> None:
         """Let a request try once more out of turn."""
@@ -218,7 +214,6 @@ class ProviderSlots:
                 pause.set()
 
     def _note_taken(self, taken: Sequence[str]) -> None:
-        """Note which chats have got slots, here or in another process."""
         for one in taken:
             provider, held_by_others, chat = one.split(" ", 2)
             if provider in self._shares:  # the others may have other settings
@@ -259,7 +254,6 @@ class ProviderSlots:
             await self.rates.release(key, asked.holder)
 
     async def _wait(self, asked: SlotRequest) -> None:
-        """Wait for the request's turn, and then for a free slot."""
         queue = self._queues[asked.provider]
         call_off = self.clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.end_patience(asked))
         try:

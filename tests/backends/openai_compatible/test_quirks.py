@@ -80,7 +80,7 @@ def test_every_well_known_service_has_a_request() -> None:
 @pytest.mark.parametrize("provider", sorted(WELL_KNOWN))
 async def test_prefill_of_a_preset_is_the_last_message_everywhere(provider: str) -> None:
     talk = (Message("system", "S"), Message("user", "hi"), Message("system", "Be brief."))
-    question = prompt(model="m").with_messages((*talk, Message("assistant", "Sure: ")))
+    question = replace(prompt(model="m"), messages=(*talk, Message("assistant", "Sure: ")))
     continued = REQUESTS[f"{provider} m"].get("continued", {"message": {}, "request": {}})
     text = "Sure:" if provider in CONTINUING else "Sure: "
     sent = await body(make_backend(provider), question)
