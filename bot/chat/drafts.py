@@ -25,11 +25,7 @@ def recorded_scene(
     scopes: Sequence[str] = (),
     answered_by: str = "",
 ) -> Scene | None:
-    """Return the newest message to somebody in a history as a scene; None if there is none.
-
-    What the message quoted and its files are no longer known. `scopes` tell where settings of its
-    channel are looked up; empty: in the channel itself.
-    """
+    """Return the newest message to somebody in a history as a scene; None if there is none."""
     asked = [at for at, one in enumerate(turns) if one.speaker and not one.observed]
     if not asked:
         return None

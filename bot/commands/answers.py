@@ -277,10 +277,7 @@ class AnswerButtons:
         return exchange
 
     async def find_quoted(self, said: Said) -> tuple[StoredTurn, Exchange]:
-        """Return the turn that a command replies to, and its exchange, or raise `UserError`.
-
-        The notice that an answer failed stands for its question, which is not in the history.
-        """
+        """Return the turn that a command replies to, and its exchange, or raise `UserError`."""
         conversation, exchange = said.address.conversation, None
         reader = Claim(conversation, 0, "")  # nothing is written for it
         message_id = (said.quote.message_id if said.quote is not None else None) or ""
@@ -305,11 +302,7 @@ class AnswerButtons:
     async def check_editor(
         self, said: Said, found: StoredTurn, exchange: Exchange, *, audited_as: str | None = None
     ) -> None:
-        """Refuse to change others' messages, and, except for admins, answers to them.
-
-        Raises `UserError`. `audited_as` is what the audit log says if an admin changes the answer
-        to somebody else's question; None: it is not changed yet.
-        """
+        """Refuse to change others' messages, and answers to them; admins may change answers."""
         is_said = found.turn.role == "user"
         if is_said and found.turn.sent_as:
             raise UserError(NOT_REMEMBERED)

@@ -142,10 +142,7 @@ class AdminCheck:
             )
 
     async def note(self, incoming: Request, audited_as: str) -> None:
-        """Note an act of an admin in the audit log: who and where, never what anybody said.
-
-        Nothing is noted of one's own private chat. Raises `StoreError`.
-        """
+        """Note an act of an admin in the audit log, never what anybody said."""
         if self.audit is not None and not incoming.is_private:
             # Where each person has a conversation, its key names that person; a channel's does not.
             where, by = incoming.address.channel, incoming.author.id

@@ -141,7 +141,6 @@ class CommandHandlers:
         return await self.anonymous.choose(request)
 
     async def _refusals(self, lane: str) -> list[Text]:
-        """Return a line for each reason why something that was said here did not arrive."""
         reasons = await self.dead_letters.refusals(lane) if self.dead_letters else ()
         return [
             translatable("⚠ Not delivered here: “{reason}”", reason=one)

@@ -123,7 +123,6 @@ class SettingMenus:
         return CommandResult(joined(lines), menus=(observing_menu, scope_menu), buttons=buttons)
 
     async def _description(self, request: CommandRequest) -> Text:
-        """Say where the author has a description; show it only where nobody else reads it."""
         said = request.incoming
         found = await self.personas.find(said.author.id, said.scopes)
         if found is None:
@@ -156,10 +155,7 @@ class SettingMenus:
     def command_line(
         self, data: ButtonData, pressed: Pressed, active: Collection[str]
     ) -> str | None:
-        """Return the command that a choice stands for; None: it shows another menu.
-
-        `active` are the presets that answer. Raises `UserError` if the choice is gone.
-        """
+        """Return the command of a choice, or raise `UserError`; None: it shows another menu."""
         entered = " ".join("".join(pressed.values).split())
         match data.action:
             case ButtonAction.NAME:
@@ -196,7 +192,6 @@ class SettingMenus:
         raise UserError(translatable("That preset no longer exists."))
 
     async def _who_answers(self, request: CommandRequest) -> list[Text]:
-        """Return who answers, and who would if nobody was chosen for this channel itself."""
         active, scopes = request.active, request.incoming.scopes
         line = translatable(
             "Who answers here: {names} ({origin})",

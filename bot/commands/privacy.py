@@ -61,10 +61,7 @@ class PrivateCommands:
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
     async def repeat(self, said: Said) -> bool:
-        """Queue the command there; return whether there is such a chat. Repeatable.
-
-        People who never opened a chat with the bot get nothing: platforms refuse the message.
-        """
+        """Queue the command there; return whether there is such a chat. Repeatable."""
         source, person = said.address.source, said.author.id.rpartition(":")[2]
         # Somebody who writes as a chat has the negative id of that chat.
         if source not in self.chats or not person.isdecimal():
@@ -287,11 +284,7 @@ class PrivacyHandlers:
 
     @command("export", marked("send you everything you said to me, as a file"), is_private=True)
     async def export(self, request: CommandRequest) -> CommandResult:
-        """Send the person's own words as a file that nobody else sees.
-
-        From a group it is sent to the private chat with the person; where there is none, it goes
-        with the response to a native command. Otherwise `UserError` is raised.
-        """
+        """Send the person's own words as a file that nobody else sees, or raise `UserError`."""
         incoming = request.incoming
         if not incoming.is_private:
             if self.private_commands is not None and await self.private_commands.repeat(incoming):

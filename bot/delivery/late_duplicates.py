@@ -130,7 +130,6 @@ class LateDuplicates:
             wake([lane])
 
     async def _delete_copies(self, repeated: _Repeated) -> bool:
-        """Delete all copies of a known message; return False if none is known yet."""
         row = repeated.row
         sent = await self.outbox.sent_ids([row.id])  # perhaps by another process
         if row.id not in sent:

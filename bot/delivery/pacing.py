@@ -219,10 +219,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _respond(
         self, address: Address, request: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """Respond to a command or a press, which no rate limit counts.
-
-        It only waits for refusals: the platform may have blocked the address of this machine.
-        """
+        """Respond to a command or a press, which waits for refusals only."""
         route = f"{address.lane} respond"
         scopes = [CallScope(key, ()) for key in (route, address.lane, address.source)]
         if (wait := await self.rates.seconds_until_call(scopes)) > 0:
@@ -255,7 +252,6 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _request(
         self, address: Address, route: str, request: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """Make a call; a refusal blocks further calls in its scope."""
         lane, source = address.lane, address.source
         try:
             return await request()
@@ -269,10 +265,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
             raise
 
     def _windows_of(self, limits: Limits, *, is_message: bool) -> _Windows:
-        """Return the limits for this kind of call in the chat, for the chat and for the bot.
-
-        Live edits respect the reserve and a chat's limits from the start.
-        """
+        """Return the limits for this kind of call in the chat, for the chat and for the bot."""
         learns, edits = self.learns_rates, self.best_effort
         if not is_message:
             of_bot = limits.bot_calls if limits.counts_typing else ()

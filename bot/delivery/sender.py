@@ -87,10 +87,7 @@ _POLL_SECONDS = 1.0  # a signal may be lost
 
 @dataclass(eq=False)
 class SentRows:
-    """The rows that somebody waits for.
-
-    The outbox is asked for all of them in one query a second, so a thousand cost as much as one.
-    """
+    """The rows that somebody waits for; the outbox is asked for all of them once a second."""
 
     outbox: SqlOutbox
     poll_seconds: float = _POLL_SECONDS
@@ -100,10 +97,7 @@ class SentRows:
         self._asks_at = -math.inf
 
     async def wait(self, row_id: int) -> str:
-        """Wait until any process has sent a row; return the id of the message.
-
-        Raises `AnswerRefused` if it never will be, `StoreError` if the outbox cannot be asked.
-        """
+        """Wait until any process has sent a row; return its message, or raise `AnswerRefused`."""
         loop = asyncio.get_running_loop()
         arrival = self._arrivals.setdefault(row_id, loop.create_future())
         try:
@@ -194,7 +188,6 @@ class Sender:
             _log.warning("sender_fenced", lane=row.address.lane, reason=str(error))
 
     async def _deliver(self, row: OutboxRow) -> OutboxRow | None:
-        """Carry out or reconcile a row; return the next one of its lane if it is due."""
         with BoundTurn(row.turn):
             if row.problem is not None:
                 return await self._set_aside(row, row.problem)
@@ -302,7 +295,6 @@ class Sender:
         return await self._take_again(row.address.lane, 0)
 
     async def _find(self, row: OutboxRow, duplicate_of: str | None = None) -> str | None:
-        """Look for the message of a row; with `duplicate_of`, for another copy of it."""
         surface = self.surfaces[row.address.source]
         known = {*await self.outbox.known_ids(row.address)}
         if duplicate_of is not None:
@@ -363,7 +355,6 @@ class Sender:
             return await surface.send(replace(_to_message(row, content, thread), file=None))
 
     async def _thread_of(self, row: OutboxRow) -> MessageThread | None:
-        """Return the thread that a row is sent to; None: to the channel."""
         if row.thread is None:
             return None
         message_id = await self.outbox.message_of(row.thread.first_part)
@@ -405,7 +396,6 @@ class Sender:
             await self.outbox.reschedule(row, seconds)
 
     def _unknown_delay(self, row: OutboxRow, *, is_over: bool) -> float:
-        """Return the pause after an unknown outcome; it grows with the failures of the row."""
         growth = 2.0 ** max(0, row.attempts // 2 - 3)
         return min(self._settle_delay(row, is_over=is_over) * growth, _MAX_BACKOFF_SECONDS)
 
@@ -450,10 +440,7 @@ def _target_id(row: OutboxRow) -> str:
 async def request_in_any_form(
     row: OutboxRow, request: Callable[[MessageContent], Awaitable[Response]]
 ) -> Response:
-    """Make a request with a row's content; if refused, in plain text, then as a notice.
-
-    Raises `PlatformError` if the request failed for another reason than its content.
-    """
+    """Make a request with a row's content; if refused, in plain text, then as a notice."""
     face, notice = row.content.face, _NOT_SHOWN
     for content in (row.content, MessageContent(row.text, face, is_plain=True)):
         try:
@@ -469,11 +456,7 @@ async def request_in_any_form(
 
 @dataclass(eq=False)
 class LaneDelivery(Delivery):
-    """Hands rows to the senders.
-
-    `wake` has lanes taken, here or in other processes; `start` sends a row that was just taken,
-    where this process sends.
-    """
+    """Hands rows to the senders: to `start` in this process, or by waking their lanes."""
 
     sent_rows: SentRows
     wake: Callable[..., None]

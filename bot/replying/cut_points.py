@@ -222,7 +222,6 @@ class CutWindow:
         return self._closing_ends.get(begin, begin)
 
     def _scan(self) -> None:
-        """Find the code blocks until the message is full."""
         for line in fence_lines(self.text, self.position, self._end):
             if line.start >= self._end:
                 break
@@ -371,7 +370,6 @@ def _is_between_paragraphs(window: CutWindow, end: int, resume: int) -> bool:
 
 
 def _cut_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Cut within a line: after a sentence, a word, or anywhere; `gaps` come last first."""
     unbreakable = _unbreakable_spans(window)
     best = _last_gap(window, gaps, unbreakable)
     for pattern, pause in (

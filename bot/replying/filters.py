@@ -109,7 +109,6 @@ class RepeatedBeginning:
 
 
 def _without_gap(text: str, gap: str) -> str:
-    """Return a text without the white space at its beginning that ends what comes before it."""
     begin = 0
     while begin < min(len(text), len(gap)) and text[begin] == gap[begin]:
         begin += 1
@@ -138,10 +137,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 def ends_in_loop(text: str) -> bool:
-    """Whether the end of an answer repeats itself, ignoring numbers.
-
-    Only for answers that end at their limit: a list or a refrain may do so as well.
-    """
+    """Whether the end of an answer that ended at its limit repeats itself, ignoring numbers."""
     tail = _DIGITS.sub("", text[-_LOOP_CHARS:].casefold())
     sentences = [one.strip() for one in _SENTENCE.split(tail)][1:]
     counts = Counter(one for one in sentences if one)

@@ -62,10 +62,7 @@ class StopFlag:
         self._is_kept = False
 
     def request(self) -> None:
-        """Stop the answer: the block that is running ends at once, and none should begin.
-
-        One that is written again because it was stopped (`write_again`) ends by itself.
-        """
+        """Stop the answer: the block that is running ends at once, and none should begin."""
         if self._shown_to is None or self.is_withdrawn:
             self.is_superseded = False
             self._end()
@@ -351,7 +348,6 @@ def build_receipt(
 
 
 def _without_pictures(fitted: FittedPrompt) -> Prompt:
-    """Return the prompt without the pictures that people have sent: they are not kept."""
     prompt = fitted.prompt
     if not fitted.draft.images:
         return prompt
@@ -467,7 +463,6 @@ class _AnswerBuilder:
         self._repetition = RepetitionDetector()
 
     def _retract(self) -> None:
-        """Take the text of this request as reasoning."""
         self._reasoning += self._chunks[self._chunks_before :]
         del self._chunks[self._chunks_before :]
         self._written = [self.written[: self._written_before]]

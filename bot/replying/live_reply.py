@@ -93,10 +93,7 @@ class LiveReply:
         self._final = texts
 
     async def show_whole(self) -> None:
-        """Show the whole answer now, since another one is about to follow on the screen.
-
-        May be repeated. Raises any `PlatformError` or `StoreError`.
-        """
+        """Show the whole answer now, since another one is about to follow on the screen."""
         for part, text in enumerate(self._final):
             await self._show_part(part, text)
 
@@ -343,7 +340,6 @@ class StreamBuffer:
         return parts
 
     def _without_half_marks(self, part: str) -> str:
-        """Return the newest part with its open marks closed, if that fits."""
         closed = close_unfinished(part)
         is_whole = split(closed, self._limits) == [closed]
         return closed if is_whole else part

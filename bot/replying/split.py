@@ -202,7 +202,6 @@ def _count_surrogate_pairs(text: str) -> int:
 
 
 def _offsets(text: str, limits: Limits) -> Sequence[int]:
-    """Return the units before each position of the text, its end included."""
     if limits.unit == "characters" or not _count_surrogate_pairs(text):
         return range(len(text) + 1)
     return [0, *accumulate(2 if letter > "\uffff" else 1 for letter in text)]

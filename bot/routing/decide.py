@@ -110,7 +110,6 @@ def _decide_late(incoming: Said, active: ActiveCharacters) -> Decision:
 
 
 def _command(incoming: Said, presets: Sequence[Preset]) -> Command | None:
-    """Parse a command that is addressed to the bot; `/ask` belongs to presets with a form."""
     has_form = any(preset.prompter for preset in presets)
     if incoming.wake is None or (has_form and is_ask_command(incoming.text)):
         return None

@@ -334,8 +334,5 @@ class HistoryScopes:
     async def set(
         self, scope: str, value: HistoryScope | None, by: str, *, audited: bool = False
     ) -> None:
-        """Choose for a channel; None: inherit. `by` is the admin's id.
-
-        What was said keeps its history.
-        """
+        """Choose for a channel; None: inherit. What was said keeps its history."""
         await self.chat_settings.set(scope, _SCOPE_KEY, value, by, audited=audited)

@@ -174,10 +174,7 @@ def select_speakers(
     dice: Dice,
     now: datetime,
 ) -> tuple[SpeakerCandidate, ...]:
-    """Rank the characters for a person's message: first those who answer, in that order.
-
-    `recent` are the turns before it, oldest first.
-    """
+    """Rank the characters for a person's message: first those who answer, in that order."""
     if is_for_others(incoming, recent, presets):
         reason = marked("was not addressed: it is meant for somebody else")
         return tuple(SpeakerCandidate(preset.name, 0.0, (reason,)) for preset in presets)
@@ -262,7 +259,6 @@ def _only_candidate(
 def _called_by_name(
     presets: Sequence[Preset], text: str, recent: Sequence[Turn]
 ) -> list[SpeakerCandidate]:
-    """Make every character a candidate; those named in the text are chosen."""
     candidates = []
     for preset in presets:
         position = name_position(preset, text) if preset.wake.names else None
@@ -287,7 +283,6 @@ def _scored_by_recency(preset: Preset, recent: Sequence[Turn]) -> SpeakerCandida
 
 
 def _drawn(one: SpeakerCandidate, preset: Preset, chance: _Chance) -> SpeakerCandidate:
-    """Let cooldown and chance decide, unless the character was called."""
     if one.chosen:
         return one
     seconds_left = preset.cooldown_seconds - _seconds_silent(preset, chance)
@@ -310,7 +305,6 @@ def _seconds_silent(preset: Preset, chance: _Chance) -> float:
 
 
 def _ranked(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...]:
-    """Sort by score, the chosen first, and choose no more than may answer in a row."""
     ranked = sorted(candidates, key=lambda one: (one.chosen, one.score), reverse=True)
     return tuple(
         one

@@ -138,7 +138,6 @@ class AnswerPipeline:
         return context.to_result(was_stopped=stop.requested)
 
     async def _greet(self, context: TurnContext, gathered: int) -> TurnContext:
-        """Put a character's greeting above the first answer of a conversation."""
         active, session, first_part = context.active, context.session, context.first_part
         speaker = active.first
         before = session.turns[: len(session.turns) - gathered]
@@ -222,7 +221,6 @@ class AnswerPipeline:
         return TurnResult(outgoing=parts)
 
     async def _speak(self, speaker: ActivePreset, context: TurnContext, stop: StopFlag) -> None:
-        """Let one character answer, live, and append its answer to the context."""
         preset, address = speaker.preset, context.said.address
         limits, active = self.replies.limits(address), context.active
         first_part = context.next_part
@@ -305,7 +303,6 @@ def _is_foreign(text: str) -> bool:
 
 
 def _with_edits(receipt: Receipt, live_reply: LiveReply, said: Said) -> Receipt:
-    """Note in a receipt when the message was written, and when the growing answer was shown."""
     received = said.at.timestamp()
     edits = tuple(max(0.0, at - received) for at in live_reply.shown_at[:_MAX_NOTED_EDITS])
     return replace(receipt, timings=replace(receipt.timings, edits=edits, received_at=received))
@@ -319,12 +316,10 @@ def _form(preset: Preset, said: Said, limits: Limits) -> LongAnswer:
 
 
 def _files_notice(context: TurnContext) -> str:
-    """Return the notice after the first answer about files that may not have been read."""
     notice = None if context.turns else explain_files(context.files)
     return f"\n\n{translate(notice, language_of(context.said.locale))}" if notice else ""
 
 
 def _marks(receipt: Receipt, locale: str | None) -> str:
-    """Return the lines below an answer that is incomplete, or for which tools were used."""
     marks = [one for one in (end_mark(receipt.reason), used_tools(receipt.tool_calls)) if one]
     return translate(joined(marks, ""), language_of(locale)) if marks else ""

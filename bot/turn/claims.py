@@ -145,10 +145,7 @@ class IsolationGate:
 
     @contextlib.asynccontextmanager
     async def admitted(self, message: InboxMessage, record: RecordAttempt) -> AsyncIterator[None]:
-        """Wait until a message may be processed, in the block.
-
-        `record` stores what the attempt is; it is called only if a process died before.
-        """
+        """Wait until a message may be processed; `record` stores what it is after a death."""
         if not message.crashes and self._alone is None and not self._recording.locked():
             self._in_flight += 1  # nearly always: there is nothing to record
             try:
@@ -210,7 +207,6 @@ class IsolationGate:
             self._deferred.remove(attempt)
 
     def _start_next(self) -> None:
-        """Start the most suspected of those that wait, if no suspect is in flight."""
         while self._waiting and not self._suspects_in_flight:
             _, _, attempt = heapq.heappop(self._waiting)
             self._start(attempt)

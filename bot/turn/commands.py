@@ -78,10 +78,7 @@ class Commands:
         result: CommandResult,
         menu: CommandResult | None = None,
     ) -> InboxMessage | None:
-        """Store the result of a command and reply; return the next message.
-
-        The author reads `menu` instead of the result's text, in place of the menu that was used.
-        """
+        """Store the result of a command and reply, with `menu` if it was chosen there."""
         stages, finisher, claim = self.stages, self.finisher, group.claim
         if result.keeps_unanswered:
             session = await stages.conversations.load_session(claim, _MAX_TURNS)
@@ -122,7 +119,6 @@ class Commands:
     # commands that reply to one message
 
     async def _answered_at(self, said: Said) -> datetime:
-        """Return when the answer was given that a command replies to; raises `UserError`."""
         found, exchange = await self.stages.buttons.find_quoted(said)
         await self.stages.buttons.check_reader(said, exchange)
         answers = exchange.answers if found.turn.role == "user" else (found,)
@@ -152,7 +148,6 @@ class Commands:
         return AskedQuestion(asked, speakers), TurnRange(0, newer)
 
     async def _edit(self, group: MessageGroup, request: CommandRequest) -> TurnResult:
-        """Change what a message says in the history, and an answer in the channel as well."""
         said, text, buttons = request.incoming, request.argument, self.stages.buttons
         if not text:
             example = "/edit It was a dark night."
@@ -181,7 +176,6 @@ class Commands:
         found: StoredTurn,
         exchange: Exchange,
     ) -> TurnResult:
-        """Replace an answer by a new version, in the same messages."""
         said, active, replies = request.incoming, request.active, self.stages.replies
         answer = _active_version(found, exchange)
         parts = tuple(name for name in answer.turn.sent_as if name in exchange.parts)
@@ -222,7 +216,6 @@ class Commands:
         result: CommandResult,
         menu: CommandResult | None,
     ) -> TurnResult:
-        """Return what is sent and stored; see `finish`."""
         said = request.incoming
         is_alone = message.incoming.interaction is not None and not said.has_public_response
         turn, line, face = await self._greeting(said.address, said.scopes, result, request.now)
@@ -294,7 +287,6 @@ class Commands:
 
 
 def _turns_since(question: Turn, turns: Sequence[Turn]) -> int:
-    """Count the turns from a question on; raises `UserError` if it is not among them."""
     for number, turn in enumerate(reversed(turns), 1):
         if (turn.role, turn.at, turn.text) == (question.role, question.at, question.text):
             return number

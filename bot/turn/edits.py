@@ -152,7 +152,6 @@ class Edits:
     def _with_versions(
         self, said: Said, exchange: Exchange, result: TurnResult, cut: Collection[int]
     ) -> TurnResult:
-        """Return the result with buttons that lead back to the older versions."""
         if not exchange.versions:
             return result
         count = 1 + sum(one.id not in cut for one in exchange.versions[-1])
@@ -170,7 +169,6 @@ def _cut_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
 def _in_place(
     exchange: Exchange, result: TurnResult, texts: Mapping[int, str], cut: set[int]
 ) -> TurnResult:
-    """Put the new answers in the places of the old ones, in the history and the channel."""
     places = [one.id for one in exchange.answers]
     versions = dict(zip(places, result.turns, strict=False))
     rest = set(places[len(result.turns) :])

@@ -170,10 +170,7 @@ class TurnFinisher:
     async def finish_forgetting(
         self, group: MessageGroup, result: TurnResult, person_id: str | None = None
     ) -> InboxMessage | None:
-        """Finish with turns deleted, and release what backends have cached of them.
-
-        Notes that quote the channel go too; with a person, those that quote this person.
-        """
+        """Finish with turns deleted, and release what backends and notes have of them."""
         conversation = group.claim.conversation
         await self.stages.decisions.forget(address_of(conversation).channel, person_id)
         try:
@@ -292,11 +289,7 @@ class QuestionAnswers:
         active: ActiveCharacters,
         removed: TurnRange | None,
     ) -> TurnResult | None:
-        """Answer what was gathered; if a message interrupts, gather it too and start again.
-
-        The interrupted answer is dropped; the next one has new parts. None: the
-        only question was deleted.
-        """
+        """Answer what was gathered, again after an interruption; None: the question is deleted."""
         stops = self.stages.stops
         is_new = isinstance(group.message.incoming, Said) and removed is None
         # The first part of a native command is for its author; the answer is for everybody.
@@ -346,7 +339,6 @@ def with_response(
 
 
 def _as_background(gathering: Gathering, *, is_new: bool) -> TurnResult:
-    """Keep questions without an answer, unless they are kept already."""
     asked = gathering.asked
     if not is_new or asked.in_place_of:
         return TurnResult()

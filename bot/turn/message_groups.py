@@ -109,10 +109,7 @@ async def join_parts(
     conversations: Conversations,
     clock: Clock,
 ) -> Said:
-    """Wait for further parts of a message, and return it with them; most have none.
-
-    What was in flight when two processes died is processed alone.
-    """
+    """Wait for further parts of a message, and return it with them; most have none."""
     newest, until = group.message, clock.monotonic() + _MAX_WAIT_SECONDS
     if group.message.crashes >= CRASHES_OF_A_SUSPECT:
         return said

@@ -99,7 +99,6 @@ class Presses:
     async def _choose(
         self, pressed: Pressed, data: ButtonData, exchange: Exchange, active: ActiveCharacters
     ) -> ChosenCommand:
-        """Run the command that a choice stands for, and update the menu."""
         commands, result, problem = self.stages.commands, CommandResult(""), ""
         author = exchange.question.turn.speaker
         if author is not None and is_the_group(author, pressed.address):
@@ -145,7 +144,6 @@ class Presses:
         exchange: Exchange,
         active: ActiveCharacters,
     ) -> TurnResult:
-        """Activate a version of every answer, and show it in the same messages."""
         address, replies = pressed.address, self.stages.replies
         name_part = partial(group.message.part_name_in, exchange.parts)
         versions: dict[int, Turn] = {}

@@ -70,10 +70,7 @@ def _keep_all() -> float:
 
 @dataclass(eq=False)
 class ChannelReader:
-    """Reads what people said before the first message that wakes the bot, as observed turns.
-
-    Messages beyond the retention of histories are not read.
-    """
+    """Reads what people said before the first message that wakes the bot, as observed turns."""
 
     read_before: ReadBefore
     read_thread_start: ReadStart | None = None
@@ -94,11 +91,7 @@ class ChannelReader:
     async def read_start(
         self, said: Said, active: ActiveCharacters, known: Sequence[Turn]
     ) -> tuple[Turn, ...]:
-        """Return what a thread was opened about, before the first answer in it.
-
-        That message is in another channel, or older than what was read. Return nothing if it is
-        stored.
-        """
+        """Return what a thread was opened about, before the first answer, unless it is stored."""
         is_new_thread = said.in_thread and not any(turn.role == "assistant" for turn in known)
         if self.read_thread_start is None or not (is_new_thread and active.reads_all):
             return ()

@@ -287,10 +287,7 @@ class ArrivalSignals:
         return self._watched.get(conversation, False)
 
     def subscribe(self, conversation: str, on_arrival: Callable[[], None]) -> Callable[[], None]:
-        """Call `on_arrival` from now on, at once if something arrived; return what ends that.
-
-        It must not block or raise.
-        """
+        """Call `on_arrival`, which never blocks, from now on; return what ends that."""
         listeners = self._listeners[conversation]
         listeners.append(on_arrival)
         if self.has_arrived(conversation):

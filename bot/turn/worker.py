@@ -155,7 +155,6 @@ class ConversationWorker:
             return await self._process(group)
 
     async def _process(self, group: MessageGroup) -> InboxMessage | None:
-        """Process a message, or reply that it failed; return the next message, if any."""
         with BoundTurn(group.message.turn):
             message, began = group.message, self._clock.now()
             outcome, following = await self._finish(group)
@@ -174,7 +173,6 @@ class ConversationWorker:
             record_span(name, message.turn, since, now, attributes=attributes, error=failure)
 
     async def _finish(self, group: MessageGroup) -> tuple[str, InboxMessage | None]:
-        """Return the outcome for the metrics, and the next message."""
         message, finisher = group.message, self._finisher
         try:
             if not is_set_aside(message):

@@ -23,11 +23,7 @@ class RareNotices:
     rates: RateLimits | None = None
 
     async def is_due_in(self, channel: str) -> bool:
-        """Return whether the service may say in a channel that it is too busy for something.
-
-        That is once a minute for all notices: a channel takes few messages, and most of them
-        should be answers.
-        """
+        """Return whether a notice is due: once a minute, for all of them, in a channel."""
         return await self.is_due(f"notice:{channel}", _SECONDS_BETWEEN_NOTICES)
 
     async def is_due(self, name: str, seconds: float) -> bool:
@@ -111,7 +107,6 @@ class AnswerLimits:
     async def _notice(
         self, said: Said, rates: list[Rate], wait: float, *, is_refused: bool
     ) -> Text | None:
-        """Say what happens to the messages of a channel, once in ten minutes."""
         if not await self._notices.is_due(said.address.channel, _SECONDS_BETWEEN_ANSWER_NOTICES):
             return None
         most, seconds = min(rate.count for rate in rates), f"{self.seconds:g}"

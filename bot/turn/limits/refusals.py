@@ -248,6 +248,5 @@ class QueueLimit:
 
 
 def _is_question(said: Said) -> bool:
-    """Return whether somebody waits for an answer that a model makes."""
     is_meant = said.wake is not None and not (said.author_is_bot or said.is_late)
     return is_meant and parse(said.text) is None

@@ -147,10 +147,7 @@ _BUSY = translatable("Too many people are asking at once. Please try again in a 
 
 @dataclass(eq=False)
 class ProviderSlots:
-    """Limits the requests in flight; the others wait, urgent ones first, chats in turn.
-
-    Processes take turns as well, each with its first waiting request.
-    """
+    """Limits the requests in flight; the others wait, urgent ones first, chats in turn."""
 
     rates: RateLimits
     clock: Clock
@@ -188,10 +185,7 @@ class ProviderSlots:
         chat: str = "",
         urgency: Urgency = Urgency.QUESTION,
     ) -> AsyncIterator[None]:
-        """Hold a slot of a provider during the block; a stop ends the wait for it.
-
-        Raises `BackendUnavailable` if none became free in a minute, or too many requests wait.
-        """
+        """Hold a slot of a provider in the block, or raise `BackendUnavailable` within a minute."""
         limit = self.limits.get(provider)
         if limit is None:
             yield
@@ -273,7 +267,6 @@ class ProviderSlots:
             call_off()
 
     async def _pause(self, provider: str) -> None:
-        """Wait until this process frees a slot, or until another one may have done so."""
         is_over, pauses = asyncio.Event(), self._pauses[provider]
         call_off = self.clock.call_later(_POLL_SECONDS, is_over.set)
         pauses[is_over] = None
@@ -284,7 +277,6 @@ class ProviderSlots:
             call_off()
 
     async def _try(self, asked: SlotRequest) -> bool:
-        """Take a slot if one is free and the chat holds fewer than its maximum."""
         seconds, shares = self.lease_seconds, self._shares[asked.provider]
         waiter = Waiter(self._name, asked.urgency, _POLL_SECONDS * _MISSED_POLLS)
         held = await self.rates.acquire(asked.provider, asked.limit, asked.holder, seconds, waiter)
