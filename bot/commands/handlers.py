@@ -3,7 +3,7 @@
 import difflib
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Joined, Said
@@ -65,14 +65,13 @@ class CommandHandlers:
     personal_data: PersonalData
     history_scopes: HistoryScopes
     anonymous: AnonymousAdmins
-    platform_commands: Mapping[str, Sequence[CommandSpec]] = field(default_factory=dict)
+    platform_commands: Mapping[str, Sequence[CommandSpec]]
     """What platforms run themselves, by their name; /help lists it."""
+    usage: UsageView
+    private_commands: PrivateCommands
+    dead_letters: DeadLetters
     dice: random.Random = field(default_factory=random.Random)
     """Selects greetings."""
-    _: KW_ONLY
-    usage: UsageView | None = None
-    private_commands: PrivateCommands | None = None
-    dead_letters: DeadLetters | None = None
 
     def __post_init__(self) -> None:
         self._privacy = PrivacyHandlers(
@@ -141,7 +140,7 @@ class CommandHandlers:
         return await self.anonymous.choose(request)
 
     async def _refusals(self, lane: str) -> list[Text]:
-        reasons = await self.dead_letters.refusals(lane) if self.dead_letters else ()
+        reasons = await self.dead_letters.refusals(lane)
         return [
             translatable("⚠ Not delivered here: “{reason}”", reason=one)
             for one in reversed(reasons)

@@ -248,7 +248,7 @@ class PrivacyHandlers:
     data: PersonalData
     admins: AdminCheck
     resolver: PresetResolver
-    private_commands: PrivateCommands | None
+    private_commands: PrivateCommands
 
     def forget_me(self) -> CommandResult:
         """Ask for confirmation before everything the person said is deleted."""
@@ -287,7 +287,7 @@ class PrivacyHandlers:
         """Send the person's own words as a file that nobody else sees, or raise `UserError`."""
         incoming = request.incoming
         if not incoming.is_private:
-            if self.private_commands is not None and await self.private_commands.repeat(incoming):
+            if await self.private_commands.repeat(incoming):
                 return CommandResult(_SENT_IN_PRIVATE)
             if incoming.interaction is None:
                 raise UserError(

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self
 
 import structlog
 
@@ -367,12 +367,6 @@ class StreamBuffer:
 _SECONDS_BEFORE_TYPING = 0.5  # an answer that is shown by then costs no call for the indicator
 _TYPING_SHARE = 0.8  # of the time that an indicator lasts; then it is sent again
 
-OpenPart: TypeAlias = Callable[[Claim, InboxMessage, OutgoingPart], Awaitable[OpenedPart]]
-
-
-def _always(_claim: Claim) -> bool:
-    return True
-
 
 @dataclass(eq=False)
 class LiveReplies:
@@ -383,7 +377,7 @@ class LiveReplies:
     """By `Address.source`; best-effort ones, whose edits never delay deliveries."""
     delivery: Delivery
     clock: Clock
-    is_held: Callable[[Claim], bool] = _always
+    is_held: Callable[[Claim], bool]
     """Whether a claim is still certain, so that its answer may be shown."""
 
     def limits(self, address: Address) -> Limits:

@@ -30,6 +30,7 @@ from bot.turn.answer import AnswerPipeline
 from bot.turn.finishing import TurnStages
 from bot.turn.limits.refusals import OperatorNotes, QueueLimit
 from bot.turn.limits.spending import BudgetedSummaries
+from bot.turn.model_requests import ModelRequests
 from bot.turn.prompt_inputs import AnswerTools, ChannelReader, PromptSources
 from bot.turn.signals import CONVERSATIONS
 from bot.turn.worker import ConversationWorker
@@ -56,9 +57,9 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.history_scopes,
             self.anonymous_admins,
             {spec.kind: spec.commands for spec in self.specs},
-            usage=UsageView(self.usage_totals, self.budgets, self.spending.caps),
-            dead_letters=self.dead_letters,
-            private_commands=PrivateCommands(self.private_chats, self.receive),
+            UsageView(self.usage_totals, self.budgets, self.spending.caps),
+            PrivateCommands(self.private_chats, self.receive),
+            self.dead_letters,
         )
 
     @cached_property
@@ -105,13 +106,13 @@ class AnsweringContainer(MessagingContainer, ABC):
             ),
             self.decisions,
             self.message_notes,
-            explain_silence=self.explain_silence,
-            is_paused=self.answering_pauses.covers,
-            is_void=self.restored_messages.is_void,
-            is_context=self.restored_messages.is_context,
-            notices=self.notices,
-            queue_limit=self._queue_limit,
-            command_limits=self.command_limits,
+            self.explain_silence,
+            self.answering_pauses.covers,
+            self.restored_messages.is_void,
+            self.restored_messages.is_context,
+            self.notices,
+            self._queue_limit,
+            self.command_limits,
         )
 
     @cached_property
@@ -150,24 +151,25 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def pipeline(self) -> AnswerPipeline:
-        return AnswerPipeline(
+        models = ModelRequests(
             self.prompt_sources,
             self.backends,
-            self.replies,
             self.clock,
-            limits=self.answer_limits,
-            slots=self.provider_slots,
-            spending=self.spending,
-            notices=self.notices,
-            tools=AnswerTools(
+            self.spending,
+            AnswerTools(
                 self.conversations,
                 self.models.retrieve_stories,
                 self.clock,
                 random.random,
                 self.models.tool_servers,
-                readable=self.resolver.readable,
+                self.resolver.readable,
             ),
-            notes=self.operator_notes,
+            self.operator_notes,
+            self.provider_slots,
+        )
+        return AnswerPipeline(
+            *(self.prompt_sources, models, self.replies, self.clock),
+            *(self.answer_limits, self.notices),
         )
 
     # the worker

@@ -1,8 +1,8 @@
 """Answer one message: load what was said, then compose, generate and stream for each speaker."""
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import structlog
@@ -14,7 +14,7 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import Session, Turn, TurnRange, TurnResult
 from bot.commands.request import AskedQuestion
 from bot.errors import AlreadyNotified, AnswerRefused, BackendError, UserError
-from bot.ports import Backend, Clock
+from bot.ports import Clock
 from bot.prompting.compose.card_macros import choose_greeting, seeded_random
 from bot.prompting.presets.preset import Preset
 from bot.replying.answer_parts import (
@@ -34,15 +34,11 @@ from bot.replying.generate import StopFlag, end_mark, used_tools
 from bot.replying.live_reply import LiveReplies, LiveReply, final_parts
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
-from bot.runtime.in_process import InProcessRateLimits
 from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.limits.rate_limits import AnswerLimits, RareNotices
-from bot.turn.limits.refusals import OperatorNotes
-from bot.turn.limits.slots import ProviderSlots
-from bot.turn.limits.spending import Spending
 from bot.turn.message_groups import MessageGroup
 from bot.turn.model_requests import AnswerRequest, ModelRequests
-from bot.turn.prompt_inputs import AnswerTools, PromptSources, TurnContext
+from bot.turn.prompt_inputs import PromptSources, TurnContext
 
 _log = structlog.get_logger(__name__)
 _MAX_NOTED_EDITS = 300
@@ -59,32 +55,12 @@ class AnswerPipeline:
     """Has characters answer one after the other; each reads the answers before its own."""
 
     sources: PromptSources
-    backends: Mapping[str, Backend]
+    models: ModelRequests
     replies: LiveReplies
     clock: Clock
+    limits: AnswerLimits | None
+    notices: RareNotices
     dice: Dice = random.random
-    limits: AnswerLimits | None = None
-    slots: ProviderSlots | None = None
-    spending: Spending | None = None
-    notices: RareNotices = field(default_factory=RareNotices)
-    tools: AnswerTools | None = None
-    notes: OperatorNotes | None = None
-
-    def __post_init__(self) -> None:
-        sources, resolver = self.sources, self.sources.resolver
-        self._models = ModelRequests(
-            sources,
-            self.backends,
-            self.clock,
-            self.spending or Spending({}, self.clock),
-            self.tools
-            or AnswerTools(
-                *(sources.conversations, sources.retrieve_stories, self.clock, self.dice),
-                readable=resolver.readable,
-            ),
-            self.notes or OperatorNotes(self.notices),
-            self.slots or ProviderSlots(InProcessRateLimits(self.clock), self.clock, {}, 0),
-        )
 
     async def answer(
         self,
@@ -238,7 +214,7 @@ class AnswerPipeline:
         ) as live_reply:
             stop.begin_part(first_part)
             request = AnswerRequest(speaker, line, context, live_reply, stop)
-            receipt = await self._models.generate(request)
+            receipt = await self.models.generate(request)
         context.opened.extend(live_reply.opened)
         if not receipt.answer:  # it was stopped before its first word
             return
@@ -270,7 +246,7 @@ class AnswerPipeline:
 
     async def _is_beyond_model(self, receipt: Receipt, context: TurnContext) -> bool:
         """Whether the included model failed; true once per conversation."""
-        backend = self.backends.get(receipt.provider)
+        backend = self.models.backends.get(receipt.provider)
         model = receipt.prompt.model
         if backend is None or not backend.is_sample(model):
             return False

@@ -48,14 +48,6 @@ _PAUSED = translatable(
 )
 
 
-def _never(_: object) -> bool:
-    return False
-
-
-async def _explain_nothing(_said: Said, _explanation: Text) -> None:
-    return
-
-
 @value_class
 class TurnStages:
     """What the worker and its parts share."""
@@ -75,19 +67,19 @@ class TurnStages:
     voices: VoiceMessages
     decisions: DecisionLog
     notes: SqlMessageNotes
-    dice: Dice = random.random
-    explain_silence: Callable[[Said, Text], Awaitable[None]] = _explain_nothing
+    explain_silence: Callable[[Said, Text], Awaitable[None]]
     """Tells the people of a channel why nobody answers, where the platform shows that."""
-    is_paused: Callable[[str], bool] = _never
+    is_paused: Callable[[str], bool]
     """Whether an operator has paused answering in a conversation, by its key."""
-    is_void: Callable[[Said], bool] = _never
+    is_void: Callable[[Said], bool]
     """Whether a message is from before a restore and is ignored."""
-    is_context: Callable[[InboxMessage], bool] = _never
+    is_context: Callable[[InboxMessage], bool]
     """Whether a message was answered before a restore and is only remembered."""
-    notices: RareNotices = RareNotices()
+    notices: RareNotices
     """How often the service says in a channel that it is busy."""
-    queue_limit: QueueLimit | None = None
-    command_limits: CommandLimits | None = None
+    queue_limit: QueueLimit | None
+    command_limits: CommandLimits | None
+    dice: Dice = random.random
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.clock.now(), UTC)

@@ -1,7 +1,6 @@
 """Load what a prompt is composed of: history, files, stories, summaries, tools."""
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +23,6 @@ from bot.chat.session import (
     Turn,
     TurnRange,
     TurnResult,
-    all_turns,
     described_text,
 )
 from bot.chat.story import Story
@@ -64,17 +62,13 @@ _MAX_MESSAGES = 50
 _READ_SECONDS = 3.0  # the answer waits for it
 
 
-def _keep_all() -> float:
-    return -math.inf
-
-
 @dataclass(eq=False)
 class ChannelReader:
     """Reads what people said before the first message that wakes the bot, as observed turns."""
 
     read_before: ReadBefore
-    read_thread_start: ReadStart | None = None
-    kept_since: KeptSince = _keep_all
+    read_thread_start: ReadStart
+    kept_since: KeptSince
 
     async def read(
         self, said: Said, active: ActiveCharacters, known: Sequence[Turn] = ()
@@ -93,7 +87,7 @@ class ChannelReader:
     ) -> tuple[Turn, ...]:
         """Return what a thread was opened about, before the first answer, unless it is stored."""
         is_new_thread = said.in_thread and not any(turn.role == "assistant" for turn in known)
-        if self.read_thread_start is None or not (is_new_thread and active.reads_all):
+        if not (is_new_thread and active.reads_all):
             return ()
         if said.address.history or said.opened_from is not None:
             return ()
@@ -368,9 +362,9 @@ class AnswerTools:
     retrieve_stories: RetrieveStories
     clock: Clock
     random_number: Callable[[], float]
-    servers: Mapping[str, ToolServer] = field(default_factory=dict)
+    servers: Mapping[str, ToolServer]
     """By the name that presets give."""
-    readable: ReadableTurns = all_turns
+    readable: ReadableTurns
     """Leaves out background of people who do not want to be observed."""
 
     async def for_answer(

@@ -72,8 +72,8 @@ class StopRequests:
     signals: Signals
     is_admin: Callable[[Request], Awaitable[bool | None]]
     """Decides about others' answers; returns None if the platform could not be asked."""
-    note: Callable[[Request, str], Awaitable[None]] | None = None
-    """Notes in the audit log what an admin has done; None: nothing is noted."""
+    note: Callable[[Request, str], Awaitable[None]]
+    """Notes in the audit log what an admin has done."""
 
     def __post_init__(self) -> None:
         self._answers: dict[str, _AnswerInProgress] = {}
@@ -167,8 +167,7 @@ class StopRequests:
         """Decide about the commands of people who did not ask the question, until cancelled."""
         while True:
             command = await self._to_decide.get()
-            is_stopped = self._decide(command, _OUTCOMES[await self.is_admin(command)])
-            if is_stopped and self.note is not None:
+            if self._decide(command, _OUTCOMES[await self.is_admin(command)]):
                 try:
                     await self.note(command, "stop answer")
                 except StoreError as error:  # the answer has ended: that is not taken back
