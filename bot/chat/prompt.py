@@ -1,7 +1,8 @@
 """Prompts for a model, the tools it may call, and the events that it generates."""
 
+import operator
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import astuple, field
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
@@ -237,6 +238,9 @@ class Usage:
     output_tokens: int = 0
     written_tokens: int = 0
     """Of the prompt: written to a cache, which costs more at some providers."""
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(*map(operator.add, astuple(self), astuple(other)))
 
 
 class FinishReason(StrEnum):

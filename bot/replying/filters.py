@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable
+from itertools import takewhile
 
 # What .NET's String.Trim() removes, as RodelAgent does (docs/sources.md#rodel): Python's white
 # space but the separators U+001C to U+001F.
@@ -100,19 +101,13 @@ class RepeatedBeginning:
         if not rest.strip() and self._gap.startswith(rest):
             return ""
         self._is_at_cut = False
-        return _without_gap(rest, self._gap)
+        pairs = zip(rest, self._gap, strict=False)
+        return rest[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :]
 
     def finish(self) -> str:
         """Return what was held back at the end."""
         is_repeated = not self._is_at_cut or self._held.startswith(self._begun)
         return "" if is_repeated else self._held
-
-
-def _without_gap(text: str, gap: str) -> str:
-    begin = 0
-    while begin < min(len(text), len(gap)) and text[begin] == gap[begin]:
-        begin += 1
-    return text[begin:]
 
 
 _MAX_TAIL_CHARS = 8000

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import structlog
 
@@ -134,16 +135,6 @@ def used_tools(records: Sequence[ToolRecord]) -> Text:
     if not names:
         return EMPTY
     return joined(["\n\n", translatable("🔧 tools used: {tools}", tools=names)], "")
-
-
-def total_usage(usages: Sequence[Usage]) -> Usage:
-    """Return the tokens of several requests for one answer."""
-    return Usage(
-        sum(one.prompt_tokens for one in usages),
-        sum(one.cached_tokens for one in usages),
-        sum(one.output_tokens for one in usages),
-        sum(one.written_tokens for one in usages),
-    )
 
 
 _log = structlog.get_logger(__name__)
@@ -491,7 +482,7 @@ class _AnswerBuilder:
         return GeneratedAnswer(
             text=text,
             reason=FinishReason.CANCELLED if cancelled else reason,
-            usage=total_usage([*self._usages, self.finish.usage]),
+            usage=reduce(Usage.__add__, self._usages, self.finish.usage),
             first_word_seconds=self.first_word_seconds,
             seconds=self.clock.monotonic() - self._started_at,
             thoughts=mask_pasted_tokens("".join(self._reasoning).strip()),

@@ -187,7 +187,8 @@ class LiveReply:
         self._changed.set()
 
     async def _update_parts(self) -> None:
-        parts = self._take_parts()
+        self._changed.clear()
+        parts = self._buffer.take_parts(self.clock.monotonic())[: self.places.most_live]
         if self._limits.has_drafts and isinstance(self.surface, DraftingSurface):
             await self._show_draft(self.surface, parts)
             return
@@ -222,10 +223,6 @@ class LiveReply:
             self._buffer.restart_pause_if_over(self.clock.monotonic())
             self._shown[part] = text
             self._known[part] = content
-
-    def _take_parts(self) -> list[str]:
-        self._changed.clear()
-        return self._buffer.take_parts(self.clock.monotonic())[: self.places.most_live]
 
     def _content(self, part: int, text: str) -> MessageContent:
         return MessageContent(text, self.face, buttons=() if part else self.buttons)

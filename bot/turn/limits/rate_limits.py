@@ -18,9 +18,9 @@ _SECONDS_BETWEEN_NOTICES = 60.0
 
 @dataclass(eq=False)
 class RareNotices:
-    """Remembers which notices were shown lately; without rate limits it remembers nothing."""
+    """Remembers which notices were shown lately."""
 
-    rates: RateLimits | None = None
+    rates: RateLimits
 
     async def is_due_in(self, channel: str) -> bool:
         """Return whether a notice is due: once a minute, for all of them, in a channel."""
@@ -28,8 +28,6 @@ class RareNotices:
 
     async def is_due(self, name: str, seconds: float) -> bool:
         """Return whether a notice is due that is shown at most once in these seconds."""
-        if self.rates is None:
-            return True
         return await self.rates.take([Rate(f"told:{name}", 1, seconds)]) <= 0
 
 

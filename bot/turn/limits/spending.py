@@ -92,9 +92,6 @@ class Spending:
     """Counts notices, so that they are not repeated; None: they are."""
     rules: BudgetRules = _NO_RULES
 
-    def __post_init__(self) -> None:
-        self._notices = RareNotices(self.rates)
-
     @contextlib.asynccontextmanager
     async def reserved(
         self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
@@ -203,7 +200,8 @@ class Spending:
     async def notice_of_cheaper(self, said: Said) -> Text | None:
         """Say that a cheaper model answers, once in some hours; None: it was said."""
         name = f"budget:{said.address.conversation}"
-        if not await self._notices.is_due(name, _SECONDS_BETWEEN_NOTICES):
+        notices = RareNotices(self.rates) if self.rates is not None else None
+        if notices is not None and not await notices.is_due(name, _SECONDS_BETWEEN_NOTICES):
             return None
         return translatable("⚠ A budget is used up, so a cheaper model answers for the time being.")
 
