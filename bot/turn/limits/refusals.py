@@ -1,4 +1,4 @@
-"""Reasons not to answer, and who is told: pauses, full queues, chats that refuse."""
+"""Reasons not to answer, and who is told: failing models, pauses, restores, full queues."""
 
 import asyncio
 import contextlib
