@@ -1,39 +1,27 @@
 """What accompanies an answer: buttons, thoughts, files, threads, notices about unread files."""
 
 import re
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Literal
-from typing import TypeAlias
-from bot.chat.command import ButtonAction
-from bot.chat.command import encode_button
-from bot.chat.incoming import MediaItem
-from bot.chat.incoming import MediaKind
-from bot.chat.incoming import Said
-from bot.chat.outgoing import FILE_PARTS
-from bot.chat.outgoing import THREAD_PARTS
-from bot.chat.outgoing import AnswerThread
-from bot.chat.outgoing import Attachment
-from bot.chat.outgoing import Button
-from bot.chat.outgoing import ButtonStyle
-from bot.chat.outgoing import Limits
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import MAX_TEXT_BYTES
-from bot.chat.session import AttachedFiles
-from bot.chat.session import UnreadFile
-from bot.chat.session import clean_file_name
-from bot.texts.text import Text
-from bot.texts.text import joined
-from bot.texts.text import language_of
-from bot.texts.text import translatable
-from bot.texts.text import translate
-from bot.value_class import value_class
+from typing import Literal, TypeAlias
 
+from bot.chat.command import ButtonAction, encode_button
+from bot.chat.incoming import MediaItem, MediaKind, Said
+from bot.chat.outgoing import (
+    FILE_PARTS,
+    THREAD_PARTS,
+    AnswerThread,
+    Attachment,
+    Button,
+    ButtonStyle,
+    Limits,
+    MessageContent,
+    OutgoingPart,
+)
+from bot.chat.session import MAX_TEXT_BYTES, AttachedFiles, UnreadFile, clean_file_name
+from bot.texts.text import Text, joined, language_of, translatable, translate
+from bot.value_class import value_class
 
 _STOP = translatable("⏹ Stop")
 _RETRY = translatable("🔄 Retry")
