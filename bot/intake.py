@@ -7,39 +7,35 @@ channel are answered side by side.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
+
 from typing_extensions import override
+
 from bot.chat.command import read_button
-from bot.chat.incoming import PERSON_MARK
-from bot.chat.incoming import Address
-from bot.chat.incoming import Deleted
-from bot.chat.incoming import Edited
-from bot.chat.incoming import ForgetRequested
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import Joined
-from bot.chat.incoming import MediaItem
-from bot.chat.incoming import Person
-from bot.chat.incoming import Pressed
-from bot.chat.incoming import Said
-from bot.chat.incoming import address_of
-from bot.chat.incoming import make_storable
-from bot.chat.session import HistoryScope
-from bot.chat.session import MessagePlace
+from bot.chat.incoming import (
+    PERSON_MARK,
+    Address,
+    Deleted,
+    Edited,
+    ForgetRequested,
+    Incoming,
+    Joined,
+    MediaItem,
+    Person,
+    Pressed,
+    Said,
+    address_of,
+    make_storable,
+)
+from bot.chat.session import HistoryScope, MessagePlace
 from bot.ports import Intake
 from bot.runtime.in_process import BoundedDict
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
-from bot.telemetry.metrics import MESSAGES_RECEIVED
-from bot.telemetry.metrics import record_span
+from bot.telemetry.metrics import MESSAGES_RECEIVED, record_span
 from bot.telemetry.secret_masker import mask_pasted_tokens
-
 
 _MAX_MESSAGES = 10_000
 _OF_ALL = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})

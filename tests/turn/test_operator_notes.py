@@ -1,30 +1,20 @@
 """The operators are told, at most once in six hours, that another model answers."""
 
-from typing_extensions import override
-
-from bot.chat.incoming import Address, address_of
 from bot.errors import BackendUnavailable, Refused
-from bot.ports import PrivateChats
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.turn.limits.rate_limits import RareNotices
 from bot.turn.limits.refusals import OperatorNotes
-from tests.fakes import FakeBackend, FakeClock, FakeSurface
+from tests.fakes import FakeBackend, FakeClock, FakePrivateChats, FakeSurface
 from tests.turn.setup import Setup
 
 AWAY = BackendUnavailable("away", notice="The key is wrong.")
 
 
-class TelegramPrivateChats(PrivateChats):
-    @override
-    async def private_chat(self, person: str) -> Address:
-        return address_of(person)
-
-
 def operator_notes(clock: FakeClock, surface: FakeSurface) -> OperatorNotes:
     """Return notes to an operator on a surface."""
     notices = RareNotices(InProcessRateLimits(clock))
-    chats = {"telegram": TelegramPrivateChats()}
+    chats = {"telegram": FakePrivateChats()}
     return OperatorNotes(notices, ["telegram:7", "discord:8"], {"telegram": surface}, chats)
 
 
