@@ -179,6 +179,18 @@ class VisibleLimit:
     count: TextTokenCounter
 
 
+@contextmanager
+def logged_steps(composed_seconds: float, prompt_tokens: int, clock: Clock) -> Iterator[None]:
+    """If the block fails, log how far the answer came."""
+    asked_at = clock.monotonic()
+    try:
+        yield
+    except BackendError:
+        _log.info("prompt_composed", tokens=prompt_tokens, seconds=round(composed_seconds, 3))
+        _log.info("prefill", seconds=round(clock.monotonic() - asked_at, 3))
+        raise
+
+
 async def always() -> bool:
     """Allow another request."""
     return True

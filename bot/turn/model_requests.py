@@ -25,6 +25,7 @@ from bot.replying.generate import (
     VisibleLimit,
     build_receipt,
     generate_answer,
+    logged_steps,
 )
 from bot.replying.live_reply import LiveReply
 from bot.routing.presets import ActivePreset
@@ -164,7 +165,7 @@ class ModelRequests:
                 if request.has_fallback:
                     prompt = replace(prompt, has_fallback=True)
                 queued = self.clock.now() - said.at.timestamp()
-                with ExitStack() as stack:
+                with logged_steps(composed, fitted.tokens, self.clock), ExitStack() as stack:
                     if not context.in_place_of and said.wake is not None:
                         notice = live_reply.show_slow_start
                         stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, notice))
