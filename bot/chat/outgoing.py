@@ -52,6 +52,8 @@ class Limits:
     """Whether readers see why an answer failed, because only the operator reads here."""
     render: Callable[[str], str] | None = None
     """Returns what readers see of a Markdown text, whose units count; None: the text as it is."""
+    hides_markup: bool = False
+    """Whether marks such as `**` take no units, because readers do not get them."""
     folds_thoughts: bool = False
     """Whether a part of a message can be shown folded, so that readers open it."""
     has_threads: bool = False

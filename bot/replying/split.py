@@ -17,6 +17,37 @@ from bot.replying.cut_points import (
 )
 from bot.value_class import value_class
 
+# A code block first, so that nothing in it is taken for a mark.
+_HIDDEN_MARKS = re.compile(
+    r"^[ \t]*(?P<run>`{3,}|~{3,})[^\n]*\n(?P<code>(?:.*?\n)??)(?:[ \t]*(?P=run)[ \t]*$|\Z)"
+    r"|(?P<line>^[ \t]*(?:>[ \t]?|\#{1,6}[ \t])+)"
+    r"|!?\[(?P<label>[^\[\]\n]*)\]\(https?://[^()\s]*\)"
+    r"|(?P<mark>`+|\*{1,3}|__|~~|\|\|)(?=\S)(?P<inner>[^\n]*?\S)(?P=mark)(?![*`])",
+    re.MULTILINE | re.DOTALL,
+)
+_SHOWN = ("code", "label", "inner")
+
+
+def visible_offsets(text: str) -> Sequence[int]:
+    """Return the UTF-16 units that readers get before each position, the end included."""
+    weights = [2 if letter > "\uffff" else 1 for letter in text]
+    for start, end in _hidden_spans(text):
+        weights[start:end] = [0] * (end - start)
+    return [0, *accumulate(weights)]
+
+
+def _hidden_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of complete marks; what stands within other marks is counted as it is."""
+    for found in _HIDDEN_MARKS.finditer(text):
+        start, end = found.span()
+        shown = next((name for name in _SHOWN if found[name] is not None), None)
+        if shown is None:
+            yield start, end
+        else:
+            yield start, found.start(shown)
+            yield found.end(shown), end
+
+
 _ROW = re.compile(r"[ \t]*\|")
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
 _RULE = re.compile(r"[ \t]*\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t\r]*")
@@ -95,7 +126,7 @@ def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
     if smaller < 1 or _units(rendered, limits) <= limits.max_units:
         yield part
         return
-    counted_as_written = replace(limits, max_units=smaller)
+    counted_as_written = replace(limits, max_units=smaller, hides_markup=False)
     for span in part_spans(part, counted_as_written):
         yield from _split_rendered(span.extract(part), limits, smaller)
 
@@ -202,6 +233,8 @@ def _count_surrogate_pairs(text: str) -> int:
 
 
 def _offsets(text: str, limits: Limits) -> Sequence[int]:
+    if limits.hides_markup and len(text) > limits.max_units:
+        return visible_offsets(text)
     if limits.unit == "characters" or not _count_surrogate_pairs(text):
         return range(len(text) + 1)
     return [0, *accumulate(2 if letter > "\uffff" else 1 for letter in text)]

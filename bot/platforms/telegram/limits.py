@@ -25,6 +25,7 @@ PRIVATE = Limits(
     hears_deletions=False,
     can_repeat_sends=False,
     render=plain_text,
+    hides_markup=True,
     shows_faces=True,
     chat_calls=(_A_SECOND,),
     bot_calls=(CallWindow(30, 1.25, is_learned=True, reserved=10),),

@@ -17,7 +17,7 @@ from bot.platforms.telegram.limits import plain_text
 from bot.platforms.telegram.markup import render_markdown, with_folded
 from bot.replying.split import split
 
-LIMITS = Limits(4096, "utf16", 1.0, 5, render=plain_text)
+LIMITS = Limits(4096, "utf16", 1.0, 5, render=plain_text, hides_markup=True)
 _EMPHASIS = {"bold", "italic", "strikethrough", "spoiler"}
 _CODE = {"code", "pre"}
 FRAGMENTS = [

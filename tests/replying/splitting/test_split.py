@@ -1,17 +1,19 @@
 """Test split(): every part is legal, nothing is lost, and cuts never move."""
 
 from dataclasses import replace
-
 import pytest
-from hypothesis import example, given
+from hypothesis import example
+from hypothesis import given
 from hypothesis import strategies as st
-
 from bot.chat.outgoing import Limits
-from bot.markup.graphemes import grapheme_starts, is_visible
+from bot.markup.graphemes import grapheme_starts
+from bot.markup.graphemes import is_visible
 from bot.platforms.telegram.limits import plain_text
 from bot.replying.cut_points import close_unfinished
-from bot.replying.split import part_spans, split
+from bot.replying.split import part_spans
+from bot.replying.split import split
 from tests.attacks import attack_texts
+
 
 DISCORD = Limits(2000, "characters", 1.2, 10)
 TELEGRAM = Limits(4096, "utf16", 1.0, 5, can_repeat_sends=False)
@@ -203,7 +205,13 @@ def test_running_time_is_linear(unit: str, limits: Limits) -> None:
 
 # --- Markdown that readers do not see --------------------------------------------------------
 
-RENDERED = replace(TELEGRAM, render=plain_text)
+RENDERED = replace(TELEGRAM, render=plain_text, hides_markup=True)
+
+
+def test_marks_that_readers_do_not_get_take_no_units() -> None:
+    text = "\n\n".join(f"**bold {number}** and `code`" for number in range(180))
+    assert units(text, RENDERED) > 4096 > units(plain_text(text), RENDERED)
+    assert split(text, RENDERED) == [text]
 
 
 def test_table_that_grows_when_it_is_set_is_split_by_what_readers_get() -> None:
