@@ -129,18 +129,6 @@ async def test_all_but_questions_works_during_a_pause(database: Database) -> Non
 FIRST_WORDS = "These are the first words of an answer. "
 
 
-def make_setup(database: Database, *scripts: Sequence[ScriptStep]) -> tuple[Setup, FakeSurface]:
-    """Return a worker whose platform refuses the next message, and what the operator reads."""
-    clock, notes = FakeClock(), FakeSurface()
-    settings = SqlChatSettings(database, clock)
-    chats = {"telegram": FakePrivateChats()}
-    admin_notes = AdminNotes(settings, {"telegram": notes}, chats, ["telegram:7"])
-    backend = FakeBackend(*scripts)
-    setup = Setup(database, backend=backend, clock=clock, admin_notes=admin_notes)
-    setup.surface.fail_next("send", Refused("not enough rights to send text messages"))
-    return setup, notes
-
-
 async def test_answer_ends_when_its_first_message_is_refused(database: Database) -> None:
     go_on = asyncio.Event()
     backend = FakeBackend([FIRST_WORDS, go_on, "the rest", " of it"], ["Hello."])

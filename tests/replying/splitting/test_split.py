@@ -1,19 +1,17 @@
 """Test split(): every part is legal, nothing is lost, and cuts never move."""
 
 from dataclasses import replace
+
 import pytest
-from hypothesis import example
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+
 from bot.chat.outgoing import Limits
-from bot.markup.graphemes import grapheme_starts
-from bot.markup.graphemes import is_visible
+from bot.markup.graphemes import grapheme_starts, is_visible
 from bot.platforms.telegram.limits import plain_text
 from bot.replying.cut_points import close_unfinished
-from bot.replying.split import part_spans
-from bot.replying.split import split
+from bot.replying.split import part_spans, split
 from tests.attacks import attack_texts
-
 
 DISCORD = Limits(2000, "characters", 1.2, 10)
 TELEGRAM = Limits(4096, "utf16", 1.0, 5, can_repeat_sends=False)
