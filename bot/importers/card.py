@@ -70,7 +70,6 @@ class Card:
     spec: CardSpec
     content: Json
     fields: JsonFields = field(compare=False)
-    """The fields of the specification in it."""
     older: Json | None = None
     """The V2 card that a PNG may hold for programs that do not read V3."""
 

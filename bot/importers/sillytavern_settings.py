@@ -43,7 +43,6 @@ _DETAILS: Mapping[str, tuple[str, ...]] = {
     "dry_multiplier": ("dry_base", "dry_allowed_length", "dry_penalty_last_n"),
     "xtc_probability": ("xtc_threshold",),
 }
-"""Further numbers of the samplers that are on."""
 
 _UNSUPPORTED: Mapping[str, float] = {
     **dict.fromkeys(("top_a", "epsilon_cutoff", "eta_cutoff", "smoothing_factor", "skew"), 0),

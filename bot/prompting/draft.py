@@ -1,20 +1,29 @@
 """The draft of a prompt: its parts, with their sections and priorities."""
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import field, replace
-from itertools import groupby, pairwise
+from collections.abc import Hashable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import field
+from dataclasses import replace
+from itertools import groupby
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any
-
-from bot.chat.prompt import Image, Message, Prompt
-from bot.chat.receipt import DroppedItem, PromptSpan
+from bot.chat.prompt import Image
+from bot.chat.prompt import Message
+from bot.chat.prompt import Prompt
+from bot.chat.receipt import DroppedItem
+from bot.chat.receipt import PromptSpan
 from bot.chat.story import Story
 from bot.prompting.text.incremental_map import map_incrementally
-from bot.texts.text import Text, looked_up, translatable
+from bot.texts.text import Text
+from bot.texts.text import looked_up
+from bot.texts.text import translatable
 from bot.value_class import value_class
 
+
 _SEPARATOR = "\n\n"
-"""Between the parts of one message."""
 
 
 @value_class
@@ -31,7 +40,6 @@ class PromptPart:
     priority: int = 0
     """Lower priorities are dropped first; of equals the later one."""
     required: bool = False
-    """It is never dropped."""
 
 
 @value_class
@@ -65,7 +73,6 @@ class Draft:
     """Parts that change with every message; they precede the newest one."""
     newest: Message
     images: tuple[Image, ...] = ()
-    """The pictures of the newest message."""
     closing: tuple[Message, ...] = ()
     """Messages after the newest one; an assistant's at the end is the beginning of the answer."""
     stories: tuple[Story, ...] = ()
@@ -73,7 +80,6 @@ class Draft:
     left_out: tuple[DroppedItem, ...] = ()
     """The items dropped before the budget was applied."""
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    """That of the session."""
 
     @property
     def prompt(self) -> Prompt:

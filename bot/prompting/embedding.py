@@ -36,9 +36,7 @@ class FunctionEmbedder(Embedder):
     """
 
     query: Callable[[str], Vector]
-    """Returns the vector to search with."""
     document: Callable[[str], Vector]
-    """Returns the vector to be found."""
     name: str = "embedding"
     """Names the vectors in a data set; vectors under another name are not comparable."""
     version: str = ""

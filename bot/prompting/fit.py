@@ -26,7 +26,6 @@ _FULL = marked("the budget was used up")
 _MAX_GUESSES = 4  # then the search halves the remaining interval
 
 PromptTokenCounter: TypeAlias = Callable[[Prompt], Awaitable[int]]
-"""Count the tokens of a whole prompt."""
 
 
 @value_class

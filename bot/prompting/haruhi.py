@@ -167,7 +167,6 @@ def _text(row: HaruhiRow) -> str:
 _HUB = "silk-road/ChatHaruhi-RolePlaying"
 _ROLES = resources.files("bot.prompting") / "roles"
 _NAMES: Mapping[str, str] = json.loads((_ROLES / "names.json").read_text("utf-8"))
-"""The names of ChatHaruhi's files, and those of the roles."""
 
 _FILES = {
     **{file[0].upper() + file[1:]: file for file in _NAMES},

@@ -130,7 +130,6 @@ _CONSTANTS = {
         "",
     ),
 }  # fmt: skip
-"""Macros with a fixed value."""
 
 FIELDS = frozenset({
     "group", "notchar", "original", "persona", "input", "lastmessage",
@@ -187,14 +186,11 @@ class Macros:
     picks: Callable[[str], random.Random] = random.Random
     """Makes the generator of a `{{pick}}`, the same in all prompts of a session."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """The values of `FIELDS`."""
     greetings: Sequence[str] = ()
     outlets: Mapping[str, str] = field(default_factory=dict)
-    """Lore by the name of its outlet."""
     idle: timedelta | None = None
     """The time since the last message before the newest one."""
     variables: Variables = field(default_factory=Variables, compare=False)
-    """Shared by all texts of the prompt, in their order."""
     budget: MacroBudget = field(default_factory=MacroBudget, compare=False)
     """Shared by all texts of the prompt, and by the copies of this value."""
 

@@ -42,7 +42,6 @@ class Placeholder:
     query: str | None = None
     """None: the newest message."""
     stories: int = 1
-    """The highest number of stories."""
     tokens: int = UNLIMITED
     """The token limit of all its stories; below 1: what the prompt leaves free."""
     at_least_one: bool = True
@@ -81,7 +80,6 @@ class FilledText:
 
     text: str
     stories: tuple[Story, ...]
-    """In the order of the text."""
 
 
 def parse_persona(text: str) -> Persona:

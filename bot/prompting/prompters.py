@@ -24,18 +24,17 @@ Tools = Sequence[MessageDict]
 
 @value_class
 class ModelConfigs:
-    """A model's system text, and the markers that it was trained to see around each part."""
+    """A model's system text, and its start (so) and end (eo) markers around each part.
+
+    The parts are the system text, and turns of a human, an assistant, and an environment.
+    """
 
     system: str = "You are an AI-Agent developed by LazyLLM."
     sos: str = ""
-    """Start of the system text."""
     eos: str = ""
-    """End of the system text."""
     soh: str = ""
-    """Start of a human turn."""
     eoh: str = ""
     soa: str = ""
-    """Start of an assistant turn."""
     eoa: str = ""
     soe: str | None = None
     """Start of an environment turn, which is a tool's answer; None: `soh`."""

@@ -135,7 +135,6 @@ _ROLES = (
     *("sistema", "asistente", "assistente", "usuario", "système", "utilisateur"),
 )
 ROLE_SKELETONS = frozenset(map(skeleton, _ROLES))
-"""The skeletons of role names."""
 
 # Words that make a short text a role name: `System message`, `the assistant`.
 _ROLE_WORDS = frozenset(map(skeleton, ("system", "assistant", "система", "ассистент")))

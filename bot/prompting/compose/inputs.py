@@ -27,7 +27,6 @@ class PromptInputs:
     max_input_tokens: int | None
     """The token budget of the prompt: the preset's, or what the model can read."""
     conversation: str
-    """The key of the conversation."""
 
     @property
     def seed(self) -> str:

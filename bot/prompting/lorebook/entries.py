@@ -69,7 +69,6 @@ class LoreEntry:
     logic: KeyLogic = KeyLogic.AND_ANY
     enabled: bool = True
     constant: bool = False
-    """Needs no key."""
     vectorized: bool = False
     """SillyTavern finds it by similarity, besides its keys."""
     never_active: bool = False
@@ -89,11 +88,10 @@ class LoreEntry:
     delay_until_recursion: int = 0
     """The recursion level that it waits for; 0: none."""
     scan_depth: int | None = None
-    """How many messages are searched; None: the book's setting."""
+    """How many messages are searched."""
     case_sensitive: bool | None = None
-    """None: the book's setting."""
     match_whole_words: bool | None = None
-    """None: the book's setting."""
+    """None, as in the two before it: the book's setting."""
     sticky: int = 0
     """How many messages it stays active for."""
     cooldown: int = 0
@@ -126,7 +124,6 @@ class Lorebook:
     case_sensitive: bool = False
     match_whole_words: bool = True
     problems: tuple[Text, ...] = field(default=(), compare=False, repr=False)
-    """Contents of its file that cannot be used."""
 
 
 @value_class

@@ -29,7 +29,6 @@ class ReadPresets:
     """The presets of a folder; a file with a mistake does not stop the others."""
 
     presets: dict[str, Preset] = field(default_factory=dict)
-    """By name."""
     names: dict[Path, str] = field(default_factory=dict)
     """The preset in each file; of a file without a readable name, the file's own name."""
     problems: dict[Path, str] = field(default_factory=dict)

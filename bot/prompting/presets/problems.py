@@ -25,7 +25,6 @@ _NO_OBJECT = translatable("a preset is one JSON object: {example}", example="{..
 @value_class
 class PresetProblem:
     line: int
-    """Counts from 1."""
     text: str
 
 
