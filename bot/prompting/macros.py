@@ -121,24 +121,18 @@ _CONSTANTS = {
     "reasoningprefix": "<think>",
     "reasoningsuffix": "</think>",
     "reasoningseparator": "\n\n",
-    **dict.fromkeys(
-        (
-            "noop", "comment", "hidden_key", "banned", "else", "anchorbefore", "anchorafter",
-            "authorsnote", "charauthorsnote", "defaultauthorsnote", "defaultsystemprompt",
-            "exampleseparator", "chatseparator", "chatstart",
-        ),
-        "",
-    ),
-}  # fmt: skip
+}
 
 FIELDS = frozenset({
-    "group", "notchar", "original", "persona", "input", "lastmessage",
-    "lastusermessage", "lastcharmessage", "lastmessageid", "version", "model", "description",
+    "group", "notchar", "original", "persona", "input", "lastmessage", "lastusermessage",
+    "lastcharmessage", "lastmessageid", "version", "model", "description",
     "personality", "scenario", "mesexamples", "charprompt", "charinstruction", "chardepthprompt",
     "creatornotes", "maxprompt", "maxcontext", "maxresponse", "summary", "wibefore", "wiafter",
-    "systemprompt",
+    "systemprompt", "defaultsystemprompt", "noop", "comment", "hidden_key", "banned", "else",
+    "anchorbefore", "anchorafter", "authorsnote", "charauthorsnote", "defaultauthorsnote",
+    "exampleseparator", "chatseparator", "chatstart",
 })  # fmt: skip
-"""The macros whose values depend on the character and the conversation; without one, empty."""
+"""The macros whose values depend on the conversation, if on anything; without one, empty."""
 
 _TIMES = {
     "time": "h:mm A",
