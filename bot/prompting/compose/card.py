@@ -88,7 +88,7 @@ def _arrange(
     `{{user}}` is everybody in the conversation, but random macros are rolled anew.
     """
     preset = inputs.preset
-    summary = draft.summary.text if draft.summary and _places_summary(preset.prompts) else ""
+    summary = draft.summary.text if draft.summary and _mention(preset.prompts, "summary") else ""
     given = replace(macros.current, user=macros.stable.user)
     described = [text for text in inputs.personas.values() if text]
     persona = sanitize_persona(described[0]) if len(described) == 1 else people
@@ -208,8 +208,6 @@ _MARKED_FIELDS = {
     "scenario": "scenario",
     "personaDescription": "persona",
 }
-_PERSONA = re.compile(r"\{\{\s*persona\s*\}\}", re.IGNORECASE)
-_SUMMARY = re.compile(r"\{\{\s*summary\s*\}\}", re.IGNORECASE)
 
 
 @value_class
@@ -230,13 +228,13 @@ class _Filled:
 
 def _places_persona(prompts: Iterable[OrderedPrompt]) -> bool:
     """Whether these prompts have a place for people's descriptions (`/me`)."""
-    return any(
-        one.marker == "personaDescription" or _PERSONA.search(one.content) for one in prompts
-    )
+    has_marker = any(one.marker == "personaDescription" for one in prompts)
+    return has_marker or _mention(prompts, "persona")
 
 
-def _places_summary(prompts: Iterable[OrderedPrompt]) -> bool:
-    return any(_SUMMARY.search(one.content) for one in prompts)
+def _mention(prompts: Iterable[OrderedPrompt], macro: str) -> bool:
+    pattern = re.compile(rf"\{{\{{\s*{macro}\s*\}}\}}", re.IGNORECASE)
+    return any(pattern.search(one.content) for one in prompts)
 
 
 def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreResult) -> Draft:
