@@ -3,7 +3,6 @@
 import heapq
 import random
 import statistics
-from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 
 import pytest
@@ -91,27 +90,20 @@ def test_flood_does_not_starve_earlier_or_later_requests() -> None:
     assert max(waits) <= 3
 
 
-async def told(said: AsyncIterator[QueuePosition], times: int) -> Sequence[QueuePosition]:
-    positions: list[QueuePosition] = []
-    async for each in said:
-        positions.append(each)
-        if len(positions) == times:
-            break
-    return positions
-
-
+@pytest.mark.parametrize(("last_answer", "estimate"), [(8, 16.0), (None, None)])
 async def test_long_wait_yields_position_and_estimate(
-    monkeypatch: pytest.MonkeyPatch,
+    last_answer: float | None, estimate: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bot.backends.llama_cpp.fair_queue._FIRST_NOTICE_SECONDS", 0.01)
     harness = QueueHarness()
-    harness.enqueue("first", "first", "first")
-    harness.finish_running(seconds=8)
+    if last_answer is not None:
+        harness.enqueue("first", "first", "first")
+        harness.finish_running(seconds=last_answer)
     harness.enqueue("a", "a", "a")
     harness.enqueue("b", "b", "b")
     mine = harness.enqueue("c", "c", "c")
 
-    assert await told(harness.queue.wait_admitted(mine), 1) == [QueuePosition(2, 16.0)]
+    assert await anext(harness.queue.wait_admitted(mine)) == QueuePosition(2, estimate)
 
 
 async def test_immediate_admission_yields_no_position() -> None:
@@ -119,17 +111,6 @@ async def test_immediate_admission_yields_no_position() -> None:
     ticket = harness.enqueue("a", "a", "a")
 
     assert [each async for each in harness.queue.wait_admitted(ticket)] == []
-
-
-async def test_estimate_is_unknown_before_the_first_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("bot.backends.llama_cpp.fair_queue._FIRST_NOTICE_SECONDS", 0.01)
-    harness = QueueHarness()
-    harness.enqueue("a", "a", "a")
-    mine = harness.enqueue("b", "b", "b")
-
-    assert await told(harness.queue.wait_admitted(mine), 1) == [QueuePosition(1, None)]
 
 
 def test_full_queue_is_refused_with_its_length_and_wait() -> None:

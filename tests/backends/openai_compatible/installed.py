@@ -15,31 +15,15 @@ import pytest
 AIMOCK = "@copilotkit/aimock@1.43.0"
 LITELLM = "litellm[proxy]>=1.80,<2"
 
-FIXTURES = {
-    "fixtures": [
-        {"match": {"userMessage": "hello"}, "response": {"content": "Hello there, how are you?"}},
-        {
-            "match": {"userMessage": "roll", "hasToolResult": False},
-            "response": {
-                "toolCalls": [{"id": "call_1", "name": "dice", "arguments": {"dice": "2d6"}}]
-            },
-        },
-        {
-            "match": {"userMessage": "roll", "hasToolResult": True},
-            "response": {"content": "You rolled eight."},
-        },
-    ]
-}
-"""What aimock answers; anything else is an unknown model."""
-
 
 def install_aimock(folder: Path) -> list[str]:
-    """Return the command that starts it."""
+    """Return the command that starts it; it answers what aimock.json says."""
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
         pytest.skip("aimock needs node and npm")
     _run([npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), AIMOCK])
-    return [node, str(folder / "node_modules" / ".bin" / "llmock")]
+    answers = Path(__file__).with_name("aimock.json")
+    return [node, str(folder / "node_modules" / ".bin" / "llmock"), "-f", str(answers)]
 
 
 def install_litellm(folder: Path) -> list[str]:

@@ -121,23 +121,6 @@ async def test_images_are_sent_between_their_texts(connect: Connect, service: Fa
     )
 
 
-async def test_api_key_is_sent_as_bearer_token(connect: Connect, service: FakeOpenAI) -> None:
-    await ask(connect())
-
-    assert service.log[0]["headers"]["authorization"] == "Bearer sk-CANARY"
-
-
-async def test_openai_environment_variables_are_not_sent(
-    connect: Connect, service: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("API_KEY", "ORG_ID", "PROJECT_ID", "BASE_URL", "ADMIN_KEY"):
-        monkeypatch.setenv(f"OPENAI_{name}", "http://SECRET")
-
-    await ask(connect(api_key=None))
-
-    assert "SECRET" not in str(service.log[0]["headers"])
-
-
 @pytest.mark.parametrize(
     ("parameters", "sent"),
     [

@@ -71,11 +71,12 @@ async def test_query_of_the_address_is_sent_with_each_request(
 async def test_requests_describe_neither_this_machine_nor_its_environment(
     connect: Connect, service: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
-    monkeypatch.setenv("OPENAI_PROJECT_ID", "project-1")
+    for name in ("API_KEY", "ORG_ID", "PROJECT_ID", "BASE_URL", "ADMIN_KEY"):
+        monkeypatch.setenv(f"OPENAI_{name}", "http://SECRET")
 
-    await ask(connect())
+    await ask(connect(api_key=None))
 
+    assert "SECRET" not in str(service.log[0]["headers"])
     sent = {name.lower(): value for name, value in service.log[0]["headers"].items()}
     assert not [name for name in sent if name.startswith(("x-stainless", "openai-"))]
     assert sent["user-agent"].startswith("troupe/")

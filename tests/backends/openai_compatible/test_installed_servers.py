@@ -16,7 +16,6 @@ from bot.replying.generate import generate_answer
 from bot.tools import Toolbox, dice_tool
 from tests.backends.asking import ask, prompt
 from tests.backends.openai_compatible.installed import (
-    FIXTURES,
     free_port,
     install_aimock,
     install_litellm,
@@ -30,21 +29,14 @@ KEY = "sk-master"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("servers")
-    (folder / "fixtures.json").write_text(json.dumps(FIXTURES), "utf-8")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def aimock_command(folder: Path) -> list[str]:
-    command = install_aimock(folder / "aimock")
-    return [*command, "-f", str(folder / "fixtures.json"), "--log-level", "warn"]
+    return tmp_path_factory.mktemp("servers")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def aimock(folder: Path, aimock_command: list[str]) -> AsyncIterator[int]:
+async def aimock(folder: Path) -> AsyncIterator[int]:
     port = free_port()
-    async with running([*aimock_command, "-p", str(port)], port, folder / "aimock.log"):
+    command = [*install_aimock(folder / "aimock"), "--log-level", "warn", "-p", str(port)]
+    async with running(command, port, folder / "aimock.log"):
         yield port
 
 
