@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,10 +33,16 @@ STRICT = Capabilities(
     accepts_repeated_roles=False,
     accepts_assistant_first=False,
 )
+NO_LATE_SYSTEM = replace(ALL_CAPABILITIES, accepts_late_system=False)
 
 
 def conversation(*turns: tuple[str, str]) -> list[dict[str, Any]]:
     return [{"role": role, "content": content} for role, content in turns]
+
+
+def parsed(written: str) -> list[dict[str, Any]]:
+    turns = (turn.split(" ", 1) for turn in written.split("; "))
+    return conversation(*((role, content) for role, content in turns))
 
 
 def test_capabilities_are_detected_by_rendering_probes() -> None:
@@ -61,35 +68,19 @@ def test_template_that_drops_every_content_counts_as_accepting_texts() -> None:
     assert capabilities_of(JinjaTemplate("nothing")).accepts_text_content
 
 
-def test_rejected_system_message_moves_in_front_of_the_next_user_message() -> None:
-    messages = conversation(("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello"))
-
-    assert adapt_messages(messages, STRICT) == conversation(
-        ("user", "Be brief.\n\nHi"), ("assistant", "Hello")
-    )
-
-
-def test_greeting_gets_a_user_message_before_it() -> None:
-    greeting = conversation(("assistant", "Welcome!"), ("user", "Hi"))
-    with_persona = [*conversation(("system", "You are Nora.")), *greeting]
-
-    assert adapt_messages(greeting, STRICT) == [
-        *conversation(("user", PLACEHOLDER_USER_TEXT)),
-        *greeting,
-    ]
-    assert adapt_messages(with_persona, STRICT) == [
-        *conversation(("user", "You are Nora.")),
-        *greeting,
-    ]
-
-
-def test_late_system_message_moves_into_the_next_user_message() -> None:
-    capabilities = replace(ALL_CAPABILITIES, accepts_late_system=False)
-    messages = conversation(("system", "s"), ("user", "a"), ("system", "late"), ("user", "b"))
-
-    assert adapt_messages(messages, capabilities) == conversation(
-        ("system", "s"), ("user", "a"), ("user", "late\n\nb")
-    )
+@pytest.mark.parametrize(
+    ("capabilities", "given", "adapted"),
+    [
+        (STRICT, "system s; user a; assistant b", "user s\n\na; assistant b"),
+        (STRICT, "assistant a; user b", f"user {PLACEHOLDER_USER_TEXT}; assistant a; user b"),
+        (STRICT, "system s; assistant a; user b", "user s; assistant a; user b"),
+        (NO_LATE_SYSTEM, "system s; user a; system l; user b", "system s; user a; user l\n\nb"),
+    ],
+)
+def test_messages_that_a_template_rejects_are_moved(
+    capabilities: Capabilities, given: str, adapted: str
+) -> None:
+    assert adapt_messages(parsed(given), capabilities) == parsed(adapted)
 
 
 def test_merged_contents_keep_their_parts() -> None:
