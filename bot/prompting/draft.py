@@ -1,27 +1,17 @@
 """The draft of a prompt: its parts, with their sections and priorities."""
 
-from collections.abc import Hashable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from dataclasses import field
-from dataclasses import replace
-from itertools import groupby
-from itertools import pairwise
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import field, replace
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
-from bot.chat.prompt import Image
-from bot.chat.prompt import Message
-from bot.chat.prompt import Prompt
-from bot.chat.receipt import DroppedItem
-from bot.chat.receipt import PromptSpan
+
+from bot.chat.prompt import Image, Message, Prompt
+from bot.chat.receipt import DroppedItem, PromptSpan
 from bot.chat.story import Story
 from bot.prompting.text.incremental_map import map_incrementally
-from bot.texts.text import Text
-from bot.texts.text import looked_up
-from bot.texts.text import translatable
+from bot.texts.text import Text, looked_up, translatable
 from bot.value_class import value_class
-
 
 _SEPARATOR = "\n\n"
 
