@@ -10,7 +10,8 @@ from bot.chat.operation import DeadLetter
 from bot.errors import Undecodable
 from bot.ports import Clock
 from bot.storage.database import Database, reading, transaction
-from bot.storage.rows import decode, decode_event, encode_event
+from bot.storage.inbox import receive_by_steps, to_inbox_row
+from bot.storage.rows import decode, decode_event
 from bot.storage.statements import SQL, Unit
 
 _IN, _OUT = "in", "out"
@@ -42,9 +43,8 @@ class DeadLetters:
         kind, row = _parse(name)
         if not kind:
             return None
-        found = yield (SQL["dead_text"] if kind == _OUT else SQL["dead_message"]).query(
-            {"row": row}
-        )
+        statement = SQL["dead_text" if kind == _OUT else "dead_message"]
+        found = yield statement.query({"row": row})
         if not found:
             return None
         if kind == _OUT:
@@ -70,7 +70,7 @@ class DeadLetters:
     def drop(self, name: str) -> Unit[bool]:
         """Delete the content of one for good; return False if there is none of that name."""
         kind, row = _parse(name)
-        statement = SQL["drop_dead_row"] if kind == _OUT else SQL["drop_dead_message"]
+        statement = SQL["drop_dead_row" if kind == _OUT else "drop_dead_message"]
         return bool(kind and (yield statement.query({"row": row})))
 
     def _receive_again(self, row: int) -> Unit[str | None]:
@@ -80,17 +80,8 @@ class DeadLetters:
             return None
         event, now = _event(found[0]), self._clock.now()
         event = replace(event, external_key=f"{event.external_key}:again{secrets.token_hex(3)}")
-        key, (kind, platform, bot_id) = (
-            event.address.conversation,
-            (found[0][at] for at in (2, 6, 7)),
-        )
-        bot = {"platform": platform, "bot_id": bot_id, "now": now}
-        new = {"external_key": event.external_key, "conversation": key, "received_at": now}
-        yield SQL["store_message"].query(
-            {**bot, **new, "kind": kind, "payload": encode_event(event)}
-        )
-        yield SQL["make_ready"].query({**bot, "key": key})
-        return key
+        yield from receive_by_steps([to_inbox_row(event, now)], {}, now)
+        return event.address.conversation
 
     def _send_again(self, row: int) -> Unit[str | None]:
         found = yield SQL["lane_of_dead_row"].query({"row": row})
@@ -121,17 +112,17 @@ def _to_unsent(row: Sequence[Any]) -> DeadLetter:
 
 
 def _to_received(row: Sequence[Any]) -> DeadLetter:
-    id_, conversation, kind, received_at, crashes, *_ = row
-    return DeadLetter(f"{_IN}-{id_}", conversation, kind, received_at, _why(row, crashes))
+    id_, conversation, kind, received_at, *_ = row
+    return DeadLetter(f"{_IN}-{id_}", conversation, kind, received_at, _why(row))
 
 
-def _why(row: Sequence[Any], crashes: int) -> str:
+def _why(row: Sequence[Any]) -> str:
     """Return why a message was set aside; whether it can be read now is not stored."""
     try:
         _event(row)
     except Undecodable as error:
         return f"cannot be read: {error}"
-    if crashes:
+    if crashes := row[4]:
         return f"killed the process {crashes} times"
     return "could not be read by an earlier version; retry it"
 

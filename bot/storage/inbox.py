@@ -26,19 +26,8 @@ class SqlInbox(Intake):
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         now, is_sqlite = self._clock.now(), self._database.is_sqlite
-        rows = [
-            {
-                "platform": message.address.platform,
-                "bot_id": message.address.bot_id,
-                "external_key": message.external_key,
-                "conversation": message.address.conversation,
-                "kind": event_kind(message),
-                "payload": encode_event(message),
-                "received_at": now,
-            }
-            for message in messages
-        ]
-        unit = _receive_by_steps if is_sqlite else _receive_by_function
+        rows = [to_inbox_row(message, now) for message in messages]
+        unit = receive_by_steps if is_sqlite else _receive_by_function
         await self._database.run(lambda: unit(rows, cursors, now))
 
     @override
@@ -77,6 +66,18 @@ def _events(rows: Iterable[Sequence[Any]]) -> list[Incoming]:
     return decode_all("inbox", rows, lambda row: decode_event(*row))
 
 
+def to_inbox_row(message: Incoming, now: float) -> dict[str, Any]:
+    return {
+        "platform": message.address.platform,
+        "bot_id": message.address.bot_id,
+        "external_key": message.external_key,
+        "conversation": message.address.conversation,
+        "kind": event_kind(message),
+        "payload": encode_event(message),
+        "received_at": now,
+    }
+
+
 def _receive_by_function(
     rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
 ) -> Unit[None]:
@@ -94,9 +95,10 @@ def _receive_by_function(
     )
 
 
-def _receive_by_steps(
+def receive_by_steps(
     rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
 ) -> Unit[None]:
+    """Store messages, make their conversations ready and advance cursors."""
     if rows:
         yield SQL["store_message"].query_many(rows)
         yield SQL["make_ready"].query_many(

@@ -158,11 +158,11 @@ ORDER BY scope, key
 -- === dead letters ===
 
 -- name: dead_messages
-SELECT id, conversation, kind, received_at, crashes, payload, platform, bot_id
+SELECT id, conversation, kind, received_at, crashes, payload
 FROM inbox WHERE state = 'dead' ORDER BY id
 
 -- name: dead_message
-SELECT id, conversation, kind, received_at, crashes, payload, platform, bot_id
+SELECT id, conversation, kind, received_at, crashes, payload
 FROM inbox WHERE state = 'dead' AND id = :row
 
 -- name: drop_dead_message
