@@ -4,11 +4,11 @@ A unit of work does no I/O: it yields queries and is sent their rows, so that th
 in a thread over sqlite3 and in the event loop over asyncpg::
 
     def unit() -> Unit[int]:
-        rows = yield EPOCH.query({"key": key})
+        rows = yield SQL["session"].query({"of": key})
         return rows[0][0]
 
-Only what runs for each message is written so; everything else goes through SQLAlchemy, which took
-longer than the database did.
+The statements stand in the .sql files beside this module. Migrations and copies of whole tables go
+through SQLAlchemy, which takes longer than the database does.
 """
 
 import functools
@@ -242,12 +242,6 @@ def to_store_error(error: BaseException) -> StoreError:
 def pairs(rows: Rows) -> dict[Any, Any]:
     """Return rows of two columns as a mapping."""
     return {key: value for key, value in rows}  # noqa: C416 -- a row is no tuple
-
-
-def insert_into(table: str, columns: Sequence[str]) -> str:
-    """Return an INSERT of these columns, each given by its own name."""
-    values = ", ".join(f":{name}" for name in columns)
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"
 
 
 def served_text(sources: Collection[str]) -> str:

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import Connection, bindparam, create_engine, insert, text, update
 from sqlalchemy.exc import IntegrityError
 
+from bot.chat.session import MAX_CRASHES, MAX_OWN_CRASHES, Attempt
 from bot.errors import SettingsError, StoreError
 from bot.storage import migrations
 from bot.storage.database import (
@@ -25,6 +26,7 @@ from bot.storage.database import (
     read_revision,
     translate,
 )
+from bot.storage.outbox import SENDING_SECONDS
 from bot.storage.postgres import PostgresPool
 from bot.storage.statements import SQL, Rows, Statement, Unit, describe_failure
 from bot.storage.tables import cursor, outbox, supported_revision
@@ -45,6 +47,13 @@ def test_every_statement_in_a_file_is_used() -> None:
     files = [*CHECKOUT.glob("bot/storage/*.py"), *CHECKOUT.glob("bot/storage/*.sql")]
     texts = "".join(file.read_text() for file in files)
     assert SQL.keys() <= {*re.findall(r"[\"'](\w+)[\"']", texts), *re.findall(r"\{(\w+)", texts)}
+
+
+def test_numbers_in_statements_are_those_of_the_code() -> None:
+    limits = f"own_crashes >= {MAX_OWN_CRASHES} OR crashes >= {MAX_CRASHES}"
+    assert limits in SQL["end_message"].text
+    assert f":now + {SENDING_SECONDS:g} " in SQL["take_lane"].text
+    assert [one.name for one in sorted(Attempt)] == ["NONE", "BESIDE_OTHERS", "ALONE", "DEFERRED"]
 
 
 async def test_closed_database_refuses_writes(tmp_path: Path) -> None:
