@@ -5,45 +5,32 @@ import heapq
 import itertools
 import struct
 from collections import deque
-from collections.abc import AsyncGenerator
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+
 from typing_extensions import override
+
 from bot.chat.incoming import Address
 from bot.chat.operation import ModelHealth
-from bot.chat.outgoing import Attachment
-from bot.chat.outgoing import Limits
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import MessageSearch
-from bot.chat.outgoing import OutgoingMessage
-from bot.chat.prompt import Delta
-from bot.chat.prompt import Finish
-from bot.chat.prompt import FinishReason
-from bot.chat.prompt import GenerationEvent
-from bot.chat.prompt import Prompt
-from bot.chat.prompt import PromptDescription
-from bot.chat.prompt import QueuePosition
-from bot.chat.prompt import RateLimitWait
-from bot.chat.prompt import ReasoningDelta
-from bot.chat.prompt import TemplateChoice
+from bot.chat.outgoing import Attachment, Limits, MessageContent, MessageSearch, OutgoingMessage
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    FinishReason,
+    GenerationEvent,
+    Prompt,
+    PromptDescription,
+    QueuePosition,
+    RateLimitWait,
+    ReasoningDelta,
+    TemplateChoice,
+)
 from bot.chat.story import PackedVector
-from bot.errors import EmbeddingError
-from bot.errors import MessageNotFound
-from bot.errors import OutcomeUnknown
-from bot.errors import PlatformError
-from bot.errors import Refused
+from bot.errors import EmbeddingError, MessageNotFound, OutcomeUnknown, PlatformError, Refused
 from bot.platforms.local_platform import LocalPlatform
-from bot.ports import Backend
-from bot.ports import Clock
-from bot.ports import Embedder
-from bot.ports import Intake
-from bot.ports import PrivateChats
-from bot.ports import Surface
-from bot.ports import TextTokenCounter
+from bot.ports import Backend, Clock, Embedder, Intake, PrivateChats, Surface, TextTokenCounter
 from bot.prompting.fit import estimate_message_tokens
 from bot.prompting.text.tokens import counter_for_model
 from bot.runtime.in_process import InProcessSignals
-
 
 CHAT = Address("discord", "1")
 LIMITS = Limits(
