@@ -45,6 +45,7 @@ from bot.runtime.http_client import STOOD_STILL_SECONDS, ConnectionFailed, HttpC
 from bot.texts.text import translatable
 from bot.value_class import value_class
 
+REASONING_SECONDS = 120.0
 _AFTER_FINISH_SECONDS = 1.0  # how long after the finish reason the usage may still arrive
 _log = structlog.get_logger(__name__)
 # A short answer is complete after the first pause. What is read every 0.3 s is read often enough
@@ -80,13 +81,20 @@ class Timeouts:
         self._deadline = deadline
         self._time = time
         self._left = settings.first_token_seconds
-        self._has_begun = False
+        # A slow self-hosted model thinks longer, too.
+        self._reasoning_seconds = max(REASONING_SECONDS, settings.first_token_seconds)
+        self._reasoning_left: float | None = None  # a number while the model reasons
+        self._has_text = False
         self._finished = False
 
-    def record_progress(self) -> None:
-        """Note that the model produced something: text or reasoning."""
+    def record_progress(self, *, has_text: bool) -> None:
+        """Note that the model produced something; `has_text`: a part of the answer itself."""
         self._left = self._settings.idle_seconds
-        self._has_begun = True
+        if has_text:
+            self._has_text = True
+            self._reasoning_left = None
+        elif not self._has_text and self._reasoning_left is None:
+            self._reasoning_left = self._reasoning_seconds
 
     def record_finish(self) -> None:
         if not self._finished:
@@ -100,6 +108,8 @@ class Timeouts:
         if start > self._deadline:
             raise self._expired(start)
         until = min(start + self._left, self._deadline)
+        if self._reasoning_left is not None:
+            until = min(until, start + self._reasoning_left)
         try:
             yield until
         except TimeoutError:
@@ -118,17 +128,22 @@ class Timeouts:
             now -= late
         if now > start:
             self._left -= now - start
+            if self._reasoning_left is not None:
+                self._reasoning_left -= now - start
 
     def _expired(self, now: float) -> RequestFailed:
         settings = self._settings
         if now >= self._deadline:
             limit = (settings.total_seconds, "TOTAL_SECONDS")
             return errors.timed_out(self._endpoint, "no end of the answer", *limit)
-        if self._has_begun:
+        if self._has_text:
             limit = (settings.idle_seconds, "IDLE_SECONDS")
             return errors.timed_out(self._endpoint, "no next token", *limit)
-        limit = (settings.first_token_seconds, "FIRST_TOKEN_SECONDS")
-        return errors.timed_out(self._endpoint, "no first token", *limit, is_silent=True)
+        if self._reasoning_left is None:
+            limit = (settings.first_token_seconds, "FIRST_TOKEN_SECONDS")
+            return errors.timed_out(self._endpoint, "no first token", *limit, is_silent=True)
+        limit = (self._reasoning_seconds, "FIRST_TOKEN_SECONDS")
+        return errors.timed_out(self._endpoint, "no answer after its reasoning", *limit)
 
 
 @value_class
@@ -341,7 +356,7 @@ class ChatRequestRunner:
                 chunk = await self._next_chunk(response, parser, timeouts, pause)
                 parsed = parser.feed(chunk) if chunk else parser.end()
                 if parsed.progress:
-                    timeouts.record_progress()
+                    timeouts.record_progress(has_text=bool(parsed.text))
                 if parser.reason is not None:
                     timeouts.record_finish()
                 if parsed.retracts:

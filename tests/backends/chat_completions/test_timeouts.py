@@ -1,0 +1,26 @@
+"""The limits of one request, in a time that the test moves."""
+
+import pytest
+
+from bot.backends.chat_completions.errors import Endpoint, RequestFailed
+from bot.backends.chat_completions.request_runner import REASONING_SECONDS, Timeouts
+from bot.backends.openai_compatible.settings import OpenAISettings
+
+
+def test_reasoning_alone_does_not_go_on_until_the_end_of_all_attempts() -> None:
+    now = 0.0
+    settings = OpenAISettings(base_url="http://model/v1", model="m", total_seconds=600)
+    timeouts = Timeouts(settings, Endpoint("p", "http://model/v1"), 600.0, lambda: now)
+
+    def think() -> None:
+        nonlocal now
+        while now < 600:
+            with timeouts.wait() as until:
+                if now + 1 > until:
+                    raise TimeoutError
+                now += 1
+            timeouts.record_progress(has_text=False)
+
+    with pytest.raises(RequestFailed, match="no answer after its reasoning"):
+        think()
+    assert now == 1 + REASONING_SECONDS  # counted from the first thought
