@@ -86,7 +86,7 @@ _WRITERS = {PresetFormat.JSON: export_preset, PresetFormat.MODELFILE: modelfile_
 def list_presets() -> None:
     """List every preset and what it is for.
 
-    Files with a mistake are named on stderr.
+    Files that cannot be read are named on stderr; `troupe preset validate` looks for more.
     """
     found = read_presets(presets_folder(read_settings().presets_dir))
     for problem in found.problems.values():

@@ -18,7 +18,7 @@ _VARIABLE = "TROUPE_PRESETS_DIR"
 
 
 def list_quickly() -> None:
-    """List every preset; the full reader does it where something is wrong, and says what."""
+    """List every preset; where a file cannot be read, the full reader does it and says why."""
     try:
         texts = map(read_preset_text, json_files(_folder()))
         lines = [_line(text) for text in texts if not is_lorebook(text)]

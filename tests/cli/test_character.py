@@ -23,13 +23,18 @@ def _prepare(folder: Path) -> None:
         (folder / name).write_bytes(data)
 
 
-def test_import_makes_preset_on_the_provider_of_the_default_one(folder: Path) -> None:
+def test_import_makes_character_on_the_provider_of_the_default_one(folder: Path) -> None:
+    assert troupe("character", "list").startswith("no character in presets; add one with")
     said = troupe("character", "import", "detective.png")
 
     made = json.loads((folder / "presets" / "ilse brandt.json").read_text(encoding="utf-8"))
     assert (made["name"], made["provider"], made["model"]) == ("Ilse Brandt", "ollama", "tiny")
     assert said.splitlines()[-2] == "talk to it: troupe chat, then /preset use Ilse Brandt"
     assert "Ilse Brandt: Works best" in troupe("preset", "list")
+    assert troupe("character", "list") == "Ilse Brandt: Works best with a low temperature.\n"
+    shown = troupe("character", "show", "ilse brandt")
+    for fact in ("card: V2 1.2-β", "greetings: 3", "lorebook: 3 entries"):
+        assert fact in shown
 
 
 def test_card_is_fetched_by_its_address_only_where_that_is_on(
@@ -72,22 +77,6 @@ def test_export_keeps_every_field_of_the_card(name: str, folder: Path) -> None:
     assert exported.content == CARD_CONTENTS[name]
 
 
-def test_export_makes_card_of_preset_without_one(folder: Path) -> None:
-    troupe("character", "export", "assistant", "out", "--as", "png")
-
-    assert read_card((folder / "out").read_bytes(), "out").name == "assistant"
-
-
-def test_show_describes_character(folder: Path) -> None:
-    troupe("character", "import", "detective.png")
-
-    shown = troupe("character", "show", "ilse brandt")
-
-    assert "card: V2 1.2-β" in shown
-    assert "greetings: 3" in shown
-    assert "lorebook: 3 entries" in shown
-
-
 def test_import_into_a_folder_without_presets_makes_one(folder: Path) -> None:
     shutil.rmtree(folder / "presets")
 
@@ -118,13 +107,6 @@ def test_file_that_is_no_card_makes_no_folder(folder: Path) -> None:
     assert not (folder / "presets").exists()
 
 
-def test_list_shows_characters_and_leaves_assistants_out(folder: Path) -> None:
-    assert troupe("character", "list").startswith("no character in presets; add one with")
-    troupe("character", "import", "detective.png")
-
-    assert troupe("character", "list") == ("Ilse Brandt: Works best with a low temperature.\n")
-
-
 def test_import_does_not_overwrite_and_names_broken_card(folder: Path) -> None:
     troupe("character", "import", "robot.png")
     with pytest.raises(UserError, match="already exists; remove it first"):
@@ -140,6 +122,8 @@ def test_import_does_not_overwrite_and_names_broken_card(folder: Path) -> None:
         troupe("character", "import", "none.png")
     with pytest.raises(UserError, match="use --as json, png or charx"):
         troupe("character", "export", "assistant", "out.gif")
+    troupe("character", "export", "assistant", "out", "--as", "png")  # which has no card of its own
+    assert read_card((folder / "out").read_bytes(), "out").name == "assistant"
 
 
 def test_import_writes_nothing_outside_the_presets_folder(folder: Path) -> None:

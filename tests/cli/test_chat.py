@@ -44,12 +44,24 @@ def settings(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def chat(settings: dict[str, str], lines: str, *words: str) -> tuple[str, str]:
+def chat(
+    settings: dict[str, str],
+    lines: str,
+    *words: str,
+    command: str = "chat",
+    code: int | None = None,
+) -> tuple[str, str]:
     """Run a chat over a pipe; return its output and its errors."""
-    command = [sys.executable, "-m", "bot", "chat", *words]
     done = subprocess.run(
-        command, env=settings, input=lines, capture_output=True, text=True, timeout=500, check=False
+        [sys.executable, "-m", "bot", command, *words],
+        env=settings,
+        input=lines,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
     )
+    assert code is None or done.returncode == code, done
     return done.stdout, done.stderr
 
 
@@ -190,27 +202,14 @@ async def test_next_port_is_taken_and_named_where_the_usual_one_is_in_use(
 
 def test_pipe_begins_a_new_conversation_and_opens_no_port(settings: dict[str, str]) -> None:
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-m", "bot", "run"],
-            env=settings,
-            input="hello\n/context\n",
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=True,
-        )
-        assert done.stderr == ""
-        assert done.stdout.startswith("I am the assistant.\n")
-        assert "history" not in done.stdout
+        shown, errors = chat(settings, "hello\n/context\n", command="run", code=0)
+        assert errors == ""
+        assert shown.startswith("I am the assistant.\n")
+        assert "history" not in shown
 
 
 def test_pipe_without_an_answer_says_why_and_fails(settings: dict[str, str]) -> None:
     presets = Path(settings["TROUPE_PRESETS_DIR"])
     (presets / "away.json").write_text('{"name": "away", "provider": "away", "model": "m"}')
     settings["TROUPE_PROVIDERS__AWAY__BASE_URL"] = "http://127.0.0.1:1/v1"
-    command = [sys.executable, "-m", "bot", "chat", "--preset", "away"]
-    done = subprocess.run(
-        command, env=settings, input="hi\n", capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert "Connection refused" in done.stdout
+    assert "Connection refused" in chat(settings, "hi\n", "--preset", "away", code=1)[0]

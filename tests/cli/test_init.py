@@ -186,7 +186,7 @@ async def test_first_admin_is_who_sends_the_code(
     folder: Path, platforms: LoopbackPlatforms, kind: str
 ) -> None:
     tokens = {"telegram": platforms.telegram.token, "discord": platforms.discord.token}
-    with terminal(folder, f"--{kind}-token", tokens[kind], "--yes", "--first-admin", kind) as here:
+    with Terminal(folder, f"--{kind}-token", tokens[kind], "--yes", "--first-admin", kind) as here:
         code = await here.find(r"waiting for the code (\d{6})")
         person = await send_code(platforms, kind, code)
         assert await here.wait() == 0
@@ -201,7 +201,7 @@ async def test_first_admin_is_who_sends_the_code(
 async def test_questions_lead_to_a_file_with_both_bots_and_an_admin(
     folder: Path, platforms: LoopbackPlatforms
 ) -> None:
-    with terminal(folder) as here:
+    with Terminal(folder) as here:
         await here.answer("Which one?", "1")  # the included model
         await here.answer("Token for Discord", "wrong")
         await here.find("does not accept the bot token")
@@ -230,7 +230,7 @@ async def test_server_is_chosen_by_its_address(folder: Path, prefix: str, path: 
     async with FakeOpenAI() as model:
         model.models_below = "/v1/"
         host = model.base_url.removeprefix("http://").removesuffix("/v1")
-        with terminal(folder) as here:
+        with Terminal(folder) as here:
             await here.answer("Which one?", "5")
             await here.answer("Its address", f"{prefix}{host}{path}")
             await here.answer("Its key", "")
@@ -249,7 +249,7 @@ async def test_address_of_a_deployment_at_azure_names_the_model(folder: Path) ->
     async with FakeOpenAI() as model:
         resource = model.base_url.removesuffix("/v1")
         path = "/openai/deployments/my-gpt/chat/completions"
-        with terminal(folder) as here:
+        with Terminal(folder) as here:
             await here.answer("Which one?", "azure")
             await here.answer("The key for Azure OpenAI", "az-1")
             await here.answer("Its endpoint", f"{resource}{path}?api-version=2025-01-01-preview")
@@ -271,7 +271,7 @@ async def test_ctrl_c_at_any_question_leaves_the_file_as_it_was(
 ) -> None:
     (folder / ".env").write_text(OLD, "utf-8")
     answers = ("1", platforms.discord.token, platforms.telegram.token, "n", "n")
-    with terminal(folder) as here:
+    with Terminal(folder) as here:
         for question, answer in zip(QUESTIONS[:stop_at], answers, strict=False):
             await here.answer(question, answer)
         await here.find(re.escape(QUESTIONS[stop_at]))
@@ -296,7 +296,7 @@ async def test_ctrl_c_at_any_question_leaves_the_file_as_it_was(
 async def test_ctrl_c_at_any_question_about_the_model_writes_nothing(
     folder: Path, answers: list[str], question: str
 ) -> None:
-    with terminal(folder) as here:
+    with Terminal(folder) as here:
         for answer in answers:
             await here.answer("(Enter: ", answer)
         await here.find(re.escape(question))
@@ -313,7 +313,7 @@ async def test_token_without_a_network_is_asked_for_again(
 ) -> None:
     monkeypatch.setenv("TROUPE_TELEGRAM__API_BASE", "http://127.0.0.1:1")
     monkeypatch.setenv("TROUPE_DISCORD__API_BASE", "http://127.0.0.1:1/api/v10")
-    with terminal(folder) as here:
+    with Terminal(folder) as here:
         await here.answer("Which one?", "")
         for platform in ("Discord", "Telegram"):
             await here.answer(f"Token for {platform}", "123456789:" + "A" * 35)
@@ -329,7 +329,7 @@ async def test_ctrl_c_while_waiting_for_the_code_writes_nothing(
     folder: Path, platforms: LoopbackPlatforms
 ) -> None:
     flags = ("--telegram-token", platforms.telegram.token, "--yes", "--first-admin", "telegram")
-    with terminal(folder, *flags) as here:
+    with Terminal(folder, *flags) as here:
         await here.find("waiting for the code")
         await platforms.telegram.wait(lambda: platforms.telegram.waiter, timeout=120)
         here.send("\x03")
@@ -342,7 +342,7 @@ async def test_ctrl_c_while_waiting_for_the_code_writes_nothing(
 async def test_waiting_for_the_code_is_skipped_by_enter(
     folder: Path, platforms: LoopbackPlatforms
 ) -> None:
-    with terminal(folder) as here:
+    with Terminal(folder) as here:
         await here.answer("Which one?", "")
         await here.answer("Token for Discord", "")
         await here.answer("Token for Telegram", platforms.telegram.token)
@@ -355,7 +355,7 @@ async def test_waiting_for_the_code_is_skipped_by_enter(
 
 @pytest.mark.service
 async def test_first_start_in_a_terminal_offers_set_up(folder: Path) -> None:
-    with terminal(folder, command=("run", "--offer-setup")) as here:
+    with Terminal(folder, "--offer-setup", command="run") as here:
         await here.answer("Set up a better model, Telegram or Discord now?", "y")
         await here.find(re.escape("Which one?"))
         here.send("\x03")
@@ -369,14 +369,14 @@ async def test_first_start_in_a_terminal_offers_set_up(folder: Path) -> None:
 class Terminal:
     """A command in a terminal of its own; it ends with the block."""
 
-    def __init__(self, folder: Path, command: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, *words: str, command: str = "init") -> None:
         self.output = ""
         self._read_to = 0
         self._pid, self._terminal = pty.fork()
         if self._pid == 0:
             os.environ["PYTHONPATH"] = str(CHECKOUT)  # noqa: TID251
             os.chdir(folder)
-            os.execv(sys.executable, [sys.executable, "-m", "bot", *command])  # noqa: S606
+            os.execv(sys.executable, [sys.executable, "-m", "bot", command, *words])  # noqa: S606
         os.set_blocking(self._terminal, False)
 
     def __enter__(self) -> "Terminal":
@@ -430,10 +430,6 @@ class Terminal:
             while data := os.read(self._terminal, 65536):
                 self.output += data.decode(errors="replace").replace("\r\n", "\n")
         return self.output[self._read_to :]
-
-
-def terminal(folder: Path, *flags: str, command: tuple[str, ...] = ("init",)) -> Terminal:
-    return Terminal(folder, (*command, *flags))
 
 
 async def send_code(platforms: LoopbackPlatforms, kind: str, code: str) -> str:

@@ -30,17 +30,16 @@ def test_model_pull_imports_and_describes_model(folder: Path) -> None:
     assert "CONTEXT_TOKENS is more than its 512" in told
     assert troupe("model", "list") == "tiny  0 MB\n"
     assert troupe("model", "info", "tiny").splitlines()[:5] == told.splitlines()[1:6]
+    told = troupe("model", "pull", str(toy_projector.write(folder / "mmproj.gguf")))
+    assert "kind      clip" in told
+    assert "use       a projector, not a model: set PROJECTOR_PATH to it" in told
+    assert "memory" not in told
 
 
-def test_db_current_shows_found_and_needed_revision(folder: Path) -> None:
+def test_db_current_and_upgrade_show_the_revision(folder: Path) -> None:
     before, _, after = troupe("db", "current"), troupe("db", "upgrade"), troupe("db", "current")
-
     assert before.startswith(f"no tables yet; this version of Troupe needs {NEWEST_REVISION}")
     assert after == f"{NEWEST_REVISION}\n"
-
-
-def test_db_upgrade_tells_the_revision_that_a_newer_version_has_made(folder: Path) -> None:
-    troupe("db", "upgrade")
     with contextlib.closing(sqlite3.connect(folder / "data" / "troupe.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = '9999'")
     assert troupe("db", "upgrade").splitlines()[-1] == "the database is at 9999"
@@ -90,14 +89,6 @@ def test_db_copy_and_backup_name_what_is_missing(folder: Path) -> None:
         troupe("db", "copy", "--to", "other")
     with pytest.raises(SettingsError, match="name the one to copy to"):
         troupe("db", "copy", "--to", "sqlite:///data/troupe.db")
-
-
-def test_model_pull_tells_projector_from_model(folder: Path) -> None:
-    told = troupe("model", "pull", str(toy_projector.write(folder / "mmproj.gguf")))
-
-    assert "kind      clip" in told
-    assert "use       a projector, not a model: set PROJECTOR_PATH to it" in told
-    assert "memory" not in told
 
 
 @pytest.mark.parametrize("word", ["nothing.gguf", "../tiny", "a/b/c", "~root/x"])

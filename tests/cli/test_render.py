@@ -171,11 +171,7 @@ def test_render_shows_the_request_where_the_service_renders(folder: Path) -> Non
     ],
 )
 def test_render_names_problem_and_remedy_in_one_line(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
-    error: type[TroupeError],
-    why: str,
+    words: list[str], error: type[TroupeError], why: str
 ) -> None:
     with pytest.raises(error, match=why) as raised:
         render(*words)
@@ -187,10 +183,7 @@ def test_render_names_problem_and_remedy_in_one_line(
     ("text", "why"),
     [
         ("{", "the input is not a list of messages"),
-        (
-            '[{"x":' + "[" * 99_999,
-            "not a list of messages: maximum recursion depth",
-        ),
+        ('[{"x":' + "[" * 99_999, "not a list of messages: maximum recursion depth"),
         ('[{"role": "tool", "content": ""}]', r"Invalid enum value 'tool' - at `\$\[0\].role`"),
         ("[]", "the input is an empty list"),
         ('[{"role": "assistant", "content": "x"}]', "the last message must be the user's"),

@@ -28,9 +28,9 @@ def _prepare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__OPENAI__API_KEY", SECRET)
 
 
-def store_receipt(receipt: Receipt) -> None:
-    """Store it as receipt 1."""
-    use_database(lambda database: store_answer(database, receipt))
+def store_receipts(*receipts: Receipt) -> None:
+    """Store them as receipts 1, 2 and so on."""
+    use_database(lambda database: store_answer(database, *receipts))
 
 
 def unstyle(text: str) -> str:
@@ -42,20 +42,17 @@ def replay(*words: str) -> str:
 
 
 def test_replay_compares_new_answer_with_old_one() -> None:
-    store_receipt(replace(RECEIPT, provider="parrot", answer="Once at the inn … and then?"))
+    answers = ("Once at the inn … and then?", "Once at the inn …\n\nand now?")
+    store_receipts(*(replace(RECEIPT, provider="parrot", answer=one) for one in answers))
     output = replay("1")
     assert output.startswith("Once at the inn …")
     assert "{+" in output
-
-
-def test_replay_says_that_identical_answers_are_identical() -> None:
-    store_receipt(replace(RECEIPT, provider="parrot", answer="Once at the inn …\n\nand now?"))
-    assert replay("1").endswith("The two answers are identical.\n")
+    assert replay("2").endswith("The two answers are identical.\n")
 
 
 def test_replay_show_prints_prompt_without_secrets() -> None:
     prompt_with_secret = replace(RECEIPT.prompt, parameters={"temperature": 0, "user": SECRET})
-    store_receipt(replace(RECEIPT, prompt=prompt_with_secret))
+    store_receipts(replace(RECEIPT, prompt=prompt_with_secret))
     shown = replay("1", "--show")
     head, _, body = shown.partition("\n\n")
     assert head.startswith("receipt: 1, nora (version 3)\nmodel: local / default\n")
@@ -67,18 +64,14 @@ def test_replay_show_prints_prompt_without_secrets() -> None:
     assert SECRET not in shown
 
 
-@pytest.mark.parametrize("number", ["1", "7"])
-def test_replay_names_missing_receipt(number: str) -> None:
-    if number == "7":
-        store_receipt(RECEIPT)
-    with pytest.raises(UserError, match=rf"no receipt {number}; /context in a chat"):
-        replay(number)
-
-
-def test_replay_names_provider_that_is_no_longer_set_up() -> None:
-    store_receipt(replace(RECEIPT, provider="gone"))
+def test_replay_names_missing_receipt_and_provider() -> None:
+    with pytest.raises(UserError, match="no receipt 1; /context in a chat"):
+        replay("1")
+    store_receipts(replace(RECEIPT, provider="gone"))
     with pytest.raises(SettingsError, match="the provider 'gone' is not set up any more"):
         replay("1")
+    with pytest.raises(UserError, match="no receipt 7; /context in a chat"):
+        replay("7")
 
 
 def test_differences_are_marked_and_control_characters_escaped() -> None:

@@ -43,27 +43,19 @@ def test_usage_has_a_row_for_each_model_and_no_formulas() -> None:
 
 
 @pytest.mark.parametrize("model", ["=1+1", "+1", "-1", "@SUM(1)", "＝1", "\t=1", "\r\n=1"])
-def test_no_name_is_a_formula(model: str) -> None:
-    [read] = csv.DictReader(io.StringIO(table_of(model), newline=""))
-    assert read["model"] == f"'{model.strip()}"
-
-
-def test_name_with_a_line_break_makes_no_row() -> None:
-    [_, line] = table_of("m\r=1\n=2\0").splitlines()
-    assert line == "2026-01-01,p,c,,nora,local,m =1 =2,1,0,0,0,0.000000,0"
-
-
-def table_of(model: str) -> str:
+def test_no_name_is_a_formula_or_makes_a_row(model: str) -> None:
     total = UsageTotal(1, 0, 0, 0, 0, 0)
-    return format_usage_table([UsageRow("2026-01-01", "p", "c", "", "nora", "local", model, total)])
+    rows = [
+        UsageRow("2026-01-01", "p", "c", "", "nora", "local", one, total)
+        for one in (model, "m\r=1\n=2\0")
+    ]
+    table = io.StringIO(format_usage_table(rows), newline="")
+    assert [row["model"] for row in csv.DictReader(table)] == [f"'{model.strip()}", "m =1 =2"]
 
 
 def test_usage_of_other_days_or_without_a_database_is_empty() -> None:
     assert usage() == [HEAD]
     store_answers()
     assert usage("--since", "2020-01-01", "--until", "2020-01-31") == [HEAD]
-
-
-def test_day_that_is_none_is_named() -> None:
     with pytest.raises(UserError, match="'soon' is not a date; write it as 2026-11-01"):
         usage("--since", "soon")

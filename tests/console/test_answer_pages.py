@@ -60,6 +60,8 @@ async def test_answer_shows_what_it_was_made_of(console: ConsoleUnderTest) -> No
 
     for text in ("Hi 🙂", "The Inn", "0.50", "the budget was used up", "temperature", "121"):
         assert text in shown, text
+    # 121 tokens of the prompt and 4 of the answer, at 1 and 2, and at 100 and 200 dollars
+    assert "cheap/small$0.0001dear/big$0.0129" in " ".join(Elements(shown).text.split())
     assert 'href="/answers/2/compare/1"' in shown
     assert '<input type="hidden" name="conversation" value="telegram:5">' in shown
     assert "provider counts them itself" in await console.page("/answers/2?form=tokens")
@@ -86,15 +88,6 @@ async def test_parameters_name_their_origin(console: ConsoleUnderTest) -> None:
         assert line in text
 
 
-async def test_comparison_marks_what_changed(console: ConsoleUnderTest) -> None:
-    await store_answers(console, RECEIPT, replace(RECEIPT, answer="Hi there"))
-    await console.log_in()
-
-    shown = await console.page("/answers/2/compare/1")
-
-    assert "<del>🙂</del><ins>there</ins>" in shown
-
-
 async def test_secrets_are_masked_everywhere(console: ConsoleUnderTest) -> None:
     secret = "sk-canary"
     receipt = replace(
@@ -118,16 +111,13 @@ async def test_secrets_are_masked_everywhere(console: ConsoleUnderTest) -> None:
         assert secret not in shown
 
 
-async def test_unknown_answers_are_not_found(console: ConsoleUnderTest) -> None:
-    await console.log_in()
-
-    for path in ("/answers/1", "/answers/x", f"/answers/{10**30}", "/api/v1/answers/1"):
-        assert (await console.client.get(path)).status == 404, path
-
-
-async def test_api_tells_the_same(console: ConsoleUnderTest) -> None:
+async def test_api_tells_the_same_and_unknown_answers_are_not_found(
+    console: ConsoleUnderTest,
+) -> None:
     await store_answers(console, RECEIPT)
     headers = await console.bearer(Scope.READ)
+    for path in ("/answers/2", "/answers/x", f"/answers/{10**30}", "/api/v1/answers/2"):
+        assert (await console.client.get(path, headers=headers)).status == 404, path
 
     listed, detail = await console.read("/answers"), await console.read("/answers/1")
     tokens = await console.client.get("/api/v1/answers/1/prompt?form=tokens", headers=headers)
@@ -167,21 +157,13 @@ async def test_hostile_texts_stay_text(
 
 
 async def test_answer_can_be_compared_with_any_other(console: ConsoleUnderTest) -> None:
-    await store_answers(console, RECEIPT, replace(RECEIPT, preset="nils"), RECEIPT)
+    other = replace(RECEIPT, preset="nils", answer="Hi there")
+    await store_answers(console, RECEIPT, other, RECEIPT)
     await console.log_in()
 
     answer = await console.client.get("/answers/1/compare?other=2")
 
     assert answer.url.path == "/answers/2/compare/1"
+    assert "<del>🙂</del><ins>there</ins>" in await answer.text()
     assert 'action="/answers/3/compare"' in await console.page("/answers/3")
     assert (await console.client.get("/answers/1/compare?other=")).status == 422
-
-
-async def test_answer_says_what_it_would_cost_elsewhere(console: ConsoleUnderTest) -> None:
-    await store_answers(console, RECEIPT)
-    await console.log_in()
-
-    text = Elements(await console.page("/answers/1")).text
-
-    # 121 tokens of the prompt and 4 of the answer, at 1 and 2, and at 100 and 200 dollars
-    assert "cheap/small$0.0001dear/big$0.0129" in " ".join(text.split())

@@ -58,10 +58,7 @@ async def test_channel_tells_who_answers_and_why(playground: Playground) -> None
     for unknown in ("web%3Anobody", "nobody", "%3A%3A", "%00", "web%3A%23"):
         assert (await read(playground, f"/channels/{unknown}"))[0] == 404, unknown
 
-
-async def test_channel_of_the_playground_has_a_page_before_its_first_message(
-    playground: Playground,
-) -> None:
+    # One of the playground has a page before its first message.
     _, created = await playground.send("/playground", name="empty")
     page = await playground.open(created)
     path = f"/channels/{quote(key_of(playground), safe='')}"

@@ -26,7 +26,7 @@ def test_budget_segments_add_up(tokens: int, limit: int | None) -> None:
     assert sum(one.width for one in segments) == pytest.approx(BAR_WIDTH, abs=0.1)
 
 
-def test_waterfall_follows_the_time() -> None:
+def test_waterfall_shows_steps_edits_and_the_delivery_in_time() -> None:
     steps = waterfall(replace(RECEIPT, timings=Timings(1.0, 2.0, 5.0, 0.25)))
     assert [(one.step, one.seconds) for one in steps] == [
         *(("received", 0.0), ("waited", 0.75), ("composed", 0.25), ("prefill", 2.0)),
@@ -36,8 +36,6 @@ def test_waterfall_follows_the_time() -> None:
     without_a_word = waterfall(replace(RECEIPT, timings=Timings(0.0, None, 2.0)))
     assert [one.seconds for one in without_a_word] == [0, 0, 0, 2, 0]
 
-
-def test_waterfall_shows_edits_and_the_delivery() -> None:
     timings = Timings(1.0, 2.0, 5.0, 0.25, edits=(4.0, 5.5), received_at=1_000.0)
     *_, edits, delivered = waterfall(replace(RECEIPT, timings=timings), 10.0)
     assert (edits.step, edits.seconds, edits.x, edits.marks) == ("edits", 1.5, 120, [120, 165])
@@ -57,12 +55,15 @@ def html_of(text: str) -> Markup:
     return view_message(message, {}).html
 
 
-def test_address_in_an_answer_is_a_link() -> None:
+def test_address_in_an_answer_is_a_link_and_cannot_leave_its_attribute() -> None:
     address = "http://127.0.0.1:8710/answers/3"
-
     html = html_of(f"In the console: {address}.")
-
     assert html == f'In the console: <a href="{address}" {_REST}>{address}</a>.'
+
+    html = html_of('https://a.example/"onmouseover=alert(1)<script>')
+    assert html.count("<") == html.count("</a>") * 2
+    assert '"onmouseover' not in html
+    assert "<script" not in html
 
 
 @pytest.mark.parametrize(
@@ -77,11 +78,3 @@ def test_address_in_an_answer_is_a_link() -> None:
 )
 def test_links_stand_in_no_code_and_in_no_other_link(text: str, links: int) -> None:
     assert html_of(text).count("<a ") == links
-
-
-def test_address_cannot_leave_its_attribute() -> None:
-    html = html_of('https://a.example/"onmouseover=alert(1)<script>')
-
-    assert html.count("<") == html.count("</a>") * 2
-    assert '"onmouseover' not in html
-    assert "<script" not in html

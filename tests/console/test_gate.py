@@ -15,23 +15,19 @@ from bot.storage.operation import AuditLog
 from tests.support.console import ConsoleUnderTest
 
 
-async def test_wrong_scope_is_named(console: ConsoleUnderTest) -> None:
+@pytest.mark.parametrize(
+    ("path", "status", "told"),
+    [
+        ("tokens", 403, "This token lacks the scope operate."),
+        *((f"audit?limit={limit}", 422, "limit") for limit in ("0", "many", "1001")),
+    ],
+)
+async def test_refusal_names_its_reason(
+    console: ConsoleUnderTest, path: str, status: int, told: str
+) -> None:
     headers = await console.bearer(Scope.READ)
-
-    refused = await console.client.get("/api/v1/tokens", headers=headers)
-
-    assert refused.status == 403
-    assert await refused.json() == {"error": "This token lacks the scope operate."}
-
-
-@pytest.mark.parametrize("limit", ["0", "many", "1001"])
-async def test_wrong_value_of_a_query_is_named(console: ConsoleUnderTest, limit: str) -> None:
-    headers = await console.bearer(Scope.READ)
-
-    refused = await console.client.get(f"/api/v1/audit?limit={limit}", headers=headers)
-
-    assert refused.status == 422
-    assert "limit" in (await refused.json())["error"]
+    refused = await console.client.get(f"/api/v1/{path}", headers=headers)
+    assert (refused.status, told in (await refused.json())["error"]) == (status, True)
 
 
 @pytest.mark.parametrize(
@@ -173,23 +169,12 @@ async def test_audit_tells_no_other_tokens_to_a_reader(console: ConsoleUnderTest
     assert told[1][-1] == ("token deploy-bot", "nora v2")
 
 
-@pytest.mark.parametrize(
-    ("accepted", "language"),
-    [
-        ("zh-CN,zh;q=0.9,en;q=0.8", "zh"),
-        ("de-DE,de;q=0.9", "en"),
-        ("", "en"),
-    ],
-)
-async def test_language_follows_the_browser(
-    console: ConsoleUnderTest, accepted: str, language: str
+async def test_language_follows_the_browser_and_then_the_choice_as_the_theme_does(
+    console: ConsoleUnderTest,
 ) -> None:
-    page = await console.client.get("/login", headers={"Accept-Language": accepted})
-
-    assert f'<html lang="{language}"' in await page.text()
-
-
-async def test_chosen_language_and_theme_are_kept(console: ConsoleUnderTest) -> None:
+    for accepted, language in (("zh-CN,zh;q=0.9,en;q=0.8", "zh"), ("de-DE", "en"), ("", "en")):
+        shown = await console.page("/login", **{"Accept-Language": accepted})
+        assert f'<html lang="{language}"' in shown
     answer = await console.client.post(
         "/look",
         data={"language": "zh", "theme": "dark", "back": "/login"},

@@ -102,19 +102,6 @@ def make_parts(parts: Parts) -> MakeParts:
     ]
 
 
-async def test_state_tells_what_waits_and_what_works(console: ConsoleUnderTest) -> None:
-    await SqlInbox(console.database, CLOCK).receive([make_incoming()], {})
-    await console.log_in()
-
-    state, page = await console.read("/operation"), await console.page("/operation")
-
-    assert (state["conversations"], state["held"], state["unsent"]) == (1, 0, 0)
-    assert state["oldest_seconds"] >= 0
-    assert state["parts"] == {"database": "ok", "discord": "not connected <b>"}
-    assert "not connected &lt;b&gt;" in page
-    assert "llama_cpp" in page
-
-
 async def test_state_names_breakers_models_and_waits(
     console: ConsoleUnderTest, parts: Parts
 ) -> None:
@@ -126,17 +113,8 @@ async def test_state_names_breakers_models_and_waits(
     assert [(one["model"], one["paused"], one["failed"]) for one in state["health"]] == [
         *(("good", False, 1), ("bad", True, 0))
     ]
-    assert state["loaded"] == [
-        {
-            "provider": "local",
-            "model": "small",
-            "slots": 4,
-            "busy": 1,
-            "held": 3,
-            "waiting": 2,
-            "process": "",
-        }
-    ]
+    [loaded] = state["loaded"]
+    assert list(loaded.values()) == ["small", 4, 1, 3, 2, "local", ""]
     queued, refused = state["waits"]
     assert queued == {"scope": "remote", "seconds": None, "waiting": 3}
     assert refused["scope"] == "telegram:-7 send"
@@ -244,9 +222,10 @@ async def test_live_pages_of_two_readers_have_forms_of_their_own(console: Consol
     assert (is_english, is_english_too) == (True, False)
 
 
-async def test_operation_tells_of_processes_pauses_and_what_was_set_aside(
+async def test_state_tells_what_works_and_waits_and_of_processes_and_pauses(
     console: ConsoleUnderTest,
 ) -> None:
+    await SqlInbox(console.database, CLOCK).receive([make_incoming()], {})
     await NodeRegistry(console.database, CLOCK).enter("host:<1>", "gateway,worker", "0.2.0")
     pauses = Pauses(console.database, CLOCK)
     await pauses.begin("telegram", "command line")
@@ -256,19 +235,29 @@ async def test_operation_tells_of_processes_pauses_and_what_was_set_aside(
 
     state, page = await console.read("/operation"), await console.page("/operation")
 
+    assert (state["conversations"], state["held"], state["unsent"]) == (1, 0, 0)
+    assert state["oldest_seconds"] >= 0
+    assert state["parts"] == {"database": "ok", "discord": "not connected <b>"}
+    assert "not connected &lt;b&gt;" in page
+    assert "llama_cpp" in page
     assert [(one["owner"], one["is_silent"]) for one in state["nodes"]] == [("host:<1>", False)]
     assert [one["scope"] for one in state["pauses"]] == ["telegram"]
     assert state["dead_letters"] == 0
     assert "host:&lt;1&gt;" in page
 
 
-async def test_errors_and_models_of_another_process_are_shown(console: ConsoleUnderTest) -> None:
+async def test_errors_and_models_of_processes_with_a_readable_report_are_shown(
+    console: ConsoleUnderTest,
+) -> None:
     elsewhere = Parts()
     elsewhere.log("error", "turn_failed", exception=f"{'x' * 1500}\nValueError: <script>")
     nodes = NodeRegistry(console.database, CLOCK)
     backends = {"remote": WatchedBackend([]), "local": LocalBackend([])}
     await nodes.enter("host:<2>", "worker", "0.2.0")
     await nodes.share("host:<2>", process_report(backends, elsewhere.events))
+    await nodes.enter("host:3", "worker", "0.2.0")
+    other_version = update(node).where(node.c.owner == "host:3").values(report=b"of another one")
+    await console.database.write(lambda c: c.execute(other_version).rowcount)
     await console.log_in()
     error_id = error_id_of(TURN)
 
@@ -288,14 +277,3 @@ async def test_errors_and_models_of_another_process_are_shown(console: ConsoleUn
     assert "ValueError: &lt;script&gt;" in page
     assert "turn_failed" in steps
     assert "x" * 1000 not in steps  # long values are cut before they are shared
-
-
-async def test_process_without_a_readable_report_is_left_out(console: ConsoleUnderTest) -> None:
-    nodes = NodeRegistry(console.database, CLOCK)
-    await nodes.enter("host:1", "worker", "0.2.0")
-    await nodes.enter("host:2", "worker", "0.2.0")
-    other_version = update(node).where(node.c.owner == "host:1").values(report=b"of another one")
-    await console.database.write(lambda c: c.execute(other_version).rowcount)
-    await console.log_in()
-
-    assert "Nothing has failed since the start." in await console.page("/operation")

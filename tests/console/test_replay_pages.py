@@ -70,24 +70,14 @@ async def test_replay_stands_beside_the_stored_answer(
     same = RECEIPT.prompt.messages[0].content
 
     status, page = await replay_by_form(console, preset="", system=same)
+    await replay_by_form(console, preset="nils", system="Be Nils.\r\nSpeak softly.")
 
     assert status == 200
-    assert model.asked == [ReplayChanges()]
+    assert model.asked == [ReplayChanges(), ReplayChanges("nils", "Be Nils.\nSpeak softly.")]
     for text in ("Hi 🙂", "Hi &lt;b&gt;", "other/m2", "$0.0025", "cut off at the limit"):
         assert text in page, text
     assert SECRET not in page
     assert "What differs in the prompt" not in page
-
-
-async def test_replay_with_other_instructions_and_another_preset(
-    console: ConsoleUnderTest, model: Model
-) -> None:
-    await store_answers(console, RECEIPT)
-    await console.log_in()
-
-    await replay_by_form(console, preset="nils", system="Be Nils.\r\nSpeak softly.")
-
-    assert model.asked == [ReplayChanges("nils", "Be Nils.\nSpeak softly.")]
 
 
 async def test_prompt_of_a_draft_stands_beside_the_stored_one(

@@ -91,11 +91,9 @@ async def test_second_bot_keeps_the_admin_of_the_first(
     console: ConsoleUnderTest, platforms: LoopbackPlatforms, steps: SetupSteps, tmp_path: Path
 ) -> None:
     await console.log_in()
+    tokens = {"telegram": platforms.telegram.token, "discord": platforms.discord.token}
     people = []
-    for kind, token in (
-        ("telegram", platforms.telegram.token),
-        ("discord", platforms.discord.token),
-    ):
+    for kind, token in tokens.items():
         await send(console, f"{kind}/token", token=token)
         asked = await (await send(console, f"{kind}/admin")).text()
         assert 'hx-swap="outerMorph"' in asked  # what is typed meanwhile stays
@@ -128,8 +126,13 @@ async def test_wrong_token_is_told_and_nothing_can_be_written(
     ("kind", "where_from", "told"),
     [("telegram", "Telegram 里的 @BotFather", "隐私模式"), ("discord", "开发者门户", "Content")],
 )
-async def test_steps_and_problems_are_told_in_chinese(
-    console: ConsoleUnderTest, platforms: LoopbackPlatforms, kind: str, where_from: str, told: str
+async def test_steps_and_problems_are_told_in_chinese_and_a_bot_is_dropped_again(
+    console: ConsoleUnderTest,
+    platforms: LoopbackPlatforms,
+    steps: SetupSteps,
+    kind: str,
+    where_from: str,
+    told: str,
 ) -> None:
     await console.log_in()
     console.client.session.headers["Accept-Language"] = "zh"
@@ -138,27 +141,17 @@ async def test_steps_and_problems_are_told_in_chinese(
     token = {"telegram": platforms.telegram.token, "discord": platforms.discord.token}[kind]
     accepted = await (await send(console, f"{kind}/token", token=token)).text()
     asked = await (await send(console, f"{kind}/admin")).text()
+    assert [one.is_waiting for one in steps.bots] == [True]
+    dropped = await (await send(console, f"{kind}/forget")).text()
 
+    assert steps.bots == []
     assert where_from in begun
+    assert where_from in dropped
     assert "打开试演场" in begun
     assert 'href="https://discord.com/developers/applications"' in begun
     assert ("不是 123456:ABC" if kind == "telegram" else "不接受") in refused
     assert told in accepted
     assert "私" in asked
-
-
-async def test_chosen_bot_is_dropped_again(
-    console: ConsoleUnderTest, platforms: LoopbackPlatforms, steps: SetupSteps
-) -> None:
-    await console.log_in()
-    await send(console, "telegram/token", token=platforms.telegram.token)
-    await send(console, "telegram/admin")
-    assert [one.is_waiting for one in steps.bots] == [True]
-
-    page = await (await send(console, "telegram/forget")).text()
-
-    assert steps.bots == []
-    assert "Check the token" in page
 
 
 async def test_log_in_leads_to_the_set_up_until_a_platform_is_set(

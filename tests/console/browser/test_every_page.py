@@ -33,16 +33,8 @@ _PAGE_BYTES, _EDITOR_BYTES = 60 * 1024, 210 * 1024
 _NO_PAGES = re.compile(r"\.(csv|json|png)\b|/export|/static/")
 _MUST_BE_FOUND = {
     *("/playground/*", "/answers", "/answers/*", "/answers/*?form", "/answers/*/compare/*"),
-    *(
-        "/channels",
-        "/channels/*",
-        "/operation",
-        "/usage",
-        "/usage?by&since&until",
-        "/access",
-        "/setup",
-    ),
-    *("/presets", "/presets/*"),
+    *("/channels", "/channels/*", "/operation", "/usage", "/usage?by&since&until", "/access"),
+    *("/setup", "/presets", "/presets/*"),
 }
 
 

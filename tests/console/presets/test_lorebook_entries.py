@@ -119,10 +119,8 @@ def test_position_of_each_entry_can_be_changed(book: dict[str, Any], position: s
     for number in (1, 2):
         entry = read_lorebook(changed(book, number, position=position), "test").entries[number - 1]
         assert entry.position.value == (position or "before_char")
-
-
-def test_probability_that_was_switched_off_counts_once_it_is_written() -> None:
-    made = changed(WORLD_INFO, 2, probability="30")
+    # One that was switched off counts once it is written.
+    made = changed(book, 2, probability="30")
     assert read_lorebook(made, "test").entries[1].probability == 30
 
 

@@ -26,30 +26,22 @@ _ENGLISH = re.compile(r"\b(the|must|should|cannot|is|are|in|use|write|choose)\b"
 
 
 async def test_list_tells_who_answers_and_finds_by_a_word(console: Playground) -> None:
-    page = await console.open("/presets")
-    assert "<b>Nora</b>" in page
-    assert "<b>Marlowe</b>" in page
-    found = await console.open("/presets?find=marl")
-    assert "<b>Marlowe</b>" in found
-    assert "<b>Nora</b>" not in found
+    for query, found in (("", ["Marlowe", "Nora"]), ("?find=marl", ["Marlowe"])):
+        page = await console.open(f"/presets{query}")
+        assert [name for name in ("Marlowe", "Nora") if f"<b>{name}</b>" in page] == found
 
 
-async def test_mistakes_are_told_by_line_with_the_nearest_name(console: Playground) -> None:
-    text = '{"name": "nora", "provider": "echo", "model": "m",\n"temprature": 1,\n"scope": "all"}'
+async def test_mistakes_are_told_by_line_and_in_the_language_of_the_reader(
+    console: Playground,
+) -> None:
+    text = '{"name": "nora",\n"temprature": 1,\n"scope": 7}'
     _, answer = await call(console, "POST", "/preset-check", {"content": text})
-    told = [(one["line"], one["text"]) for one in answer["problems"]]
-    assert told[0] == (
-        2,
-        "unknown key 'temprature'; did you mean 'parameters': {\"temperature\": ...}?",
-    )
-    assert told[1][0] == 3
+    nearest = "unknown key 'temprature'; did you mean 'parameters': {\"temperature\": ...}?"
+    assert {(2, nearest)} < {(one["line"], one["text"]) for one in answer["problems"]}
+    assert 3 in [one["line"] for one in answer["problems"]]
     _, broken = await call(console, "POST", "/preset-check", {"content": '{\n"name": \n}'})
     assert broken["problems"][0]["line"] == 3
-
-
-async def test_mistakes_are_told_in_the_language_of_the_reader(console: Playground) -> None:
-    draft = {"content": '{"name": "nora",\n"temprature": 1,\n"scope": 7}', "revision": 0}
-    await call(console, "PUT", "/presets/nora/draft", draft)
+    await call(console, "PUT", "/presets/nora/draft", {"content": text, "revision": 0})
     page = await console.open("/presets/nora?tab=json", **{"Accept-Language": "zh"})
     assert "未知的键 &#39;temprature&#39;；您是否想写" in page
     assert "scope：应该是" in page
@@ -110,18 +102,22 @@ def test_mistakes_of_syntax_have_a_translation(text: str) -> None:
         assert _CHINESE.search(translate(one.text, "zh")), one.text
 
 
-async def test_draft_is_kept_also_with_mistakes_and_survives_a_reload(
+async def test_draft_is_kept_also_with_mistakes_and_shown_to_the_letter(
     console: Playground,
 ) -> None:
+    """A text area drops the first line break behind its tag."""
     await console.open("/presets/nora?tab=json")
-    body = {"content": '{"nam', "revision": 0}
-    assert (await call(console, "PUT", "/presets/nora/draft", body))[0] == 200
+    text = '\n\n{"nam'
+    draft = {"content": text, "revision": 0}
+    assert (await call(console, "PUT", "/presets/nora/draft", draft))[0] == 200
     page = await console.open("/presets/nora?tab=json")
-    assert escape('{"nam') in page
-    assert "Line 1:" in page
+    assert f">\n\n\n{escape(text.strip())}</textarea>" in page
+    assert "Line 3:" in page
     status, told = await console.send("/presets/nora/publish", revision="1")
-    assert status == 422
-    assert "Line 1:" in told
+    assert (status, "Line 3:" in told) == (422, True)
+    assert "The draft is not valid JSON" in await console.open("/presets/nora")
+    changes = {"fields": {"system": "x"}, "revision": 1}
+    assert (await call(console, "PATCH", "/presets/nora/draft", changes))[0] == 422
 
 
 async def test_published_preset_answers_next_and_is_written_and_audited(
@@ -164,10 +160,9 @@ async def test_going_back_makes_a_draft_of_the_old_text(console: Playground) -> 
 
 async def test_draft_of_somebody_else_is_not_overwritten(console: Playground) -> None:
     await edit(console, "nora", system="Mine.")
-    status, _ = await call(console, "PUT", "/presets/nora/draft", {"content": "{}", "revision": 0})
-    assert status == 409
-    status, _ = await call(console, "POST", "/presets/nora/publish", {"revision": 7})
-    assert status == 409
+    draft = {"content": "{}", "revision": 0}
+    assert (await call(console, "PUT", "/presets/nora/draft", draft))[0] == 409
+    assert (await call(console, "POST", "/presets/nora/publish", {"revision": 7}))[0] == 409
     _, found = await call(console, "GET", "/presets/nora")
     assert json.loads(found["draft"])["system"] == "Mine."
 
@@ -195,14 +190,6 @@ async def test_what_cannot_answer_is_not_published(
     assert resolver.presets["nora"].system == "You are Nora."
 
 
-async def test_texts_are_shown_to_the_letter(console: Playground) -> None:
-    """A text area drops the first line break behind its tag."""
-    drafts = console.service.container.preset_drafts
-    await drafts.save(PresetDraft("nora", 1, 1, "\n\n{", 0.0))
-    page = await console.open("/presets/nora?tab=json")
-    assert ">\n\n\n{</textarea>" in page
-
-
 async def test_form_keeps_a_draft_and_leaves_other_keys(console: Playground) -> None:
     page = await console.open("/presets/nora")
     assert 'name="parameters.temperature"' in page
@@ -214,20 +201,7 @@ async def test_form_keeps_a_draft_and_leaves_other_keys(console: Playground) -> 
     draft = json.loads(found["draft"])
     assert (draft["system"], draft["wake"]) == ("You\nmend.", {"chance": 0.5})
     assert draft["role_name"] == "Nora"
-    status, _ = await call(
-        console, "PATCH", "/presets/nora/draft", {"fields": {"system": "x"}, "revision": 0}
-    )
-    assert status == 409
-
-
-async def test_form_of_what_is_no_json_leads_to_the_text(console: Playground) -> None:
-    await call(console, "PUT", "/presets/nora/draft", {"content": "{", "revision": 0})
-    page = await console.open("/presets/nora")
-    assert "The draft is not valid JSON" in page
-    status, _ = await call(
-        console, "PATCH", "/presets/nora/draft", {"fields": {"system": "x"}, "revision": 1}
-    )
-    assert status == 422
+    assert (await call(console, "PATCH", "/presets/nora/draft", body))[0] == 409
 
 
 async def test_preview_is_composed_of_the_draft_by_the_real_code(console: Playground) -> None:
@@ -305,16 +279,10 @@ async def test_copy_is_a_draft_that_is_published(console: Playground, settings: 
 
     for taken in ("mira", "../x", "MIRA", "ｍｉｒａ", "Nora"):  # the file would be that of mira
         assert (await call(console, "POST", "/presets/nora/copies", {"name": taken}))[0] == 422
-    assert (await call(console, "POST", "/presets/none/copies", {"name": "x"}))[0] == 404
-
-
-async def test_name_that_looks_like_another_one_is_refused(console: Playground) -> None:
     for name in ("n\u043era", "N\u041eRA", "nor\u0430"):  # with Cyrillic letters
         status, answer = await call(console, "POST", "/presets/marlowe/copies", {"name": name})
-        assert (status, answer["error"][-40:]) == (
-            422,
-            "ks like the preset 'nora'; choose another name."[-40:],
-        )
+        assert (status, "looks like the preset 'nora'" in answer["error"]) == (422, True)
+    assert (await call(console, "POST", "/presets/none/copies", {"name": "x"}))[0] == 404
 
 
 async def test_deleted_preset_answers_nowhere_and_keeps_its_versions(
@@ -331,6 +299,10 @@ async def test_deleted_preset_answers_nowhere_and_keeps_its_versions(
     assert settings.presets_dir is not None
     assert not (settings.presets_dir / "marlowe.json").exists()
     assert (await call(console, "GET", "/presets/marlowe"))[0] == 404
+    assert (await call(console, "DELETE", "/presets/marlowe"))[0] == 404
+    status, told = await call(console, "DELETE", "/presets/nora")  # the default one
+    assert (status, "TROUPE_DEFAULT_PRESET" in told["error"]) == (422, True)
+    assert (settings.presets_dir / "nora.json").exists()
     resolver.mark_stale(["marlowe"])  # as another process is told
     await resolver.resolve(["web:there"])
     assert "marlowe" not in resolver.presets
@@ -345,15 +317,6 @@ async def test_deleted_preset_answers_nowhere_and_keeps_its_versions(
     assert [one["version"] for one in versions["versions"]] == [3, 1]
     resolver.mark_stale(["marlowe"])
     assert (await resolver.resolve(["web:there"])).first.preset.name == "marlowe"
-
-
-async def test_default_preset_is_not_deleted(console: Playground, settings: Settings) -> None:
-    status, told = await call(console, "DELETE", "/presets/nora")
-    assert status == 422
-    assert "TROUPE_DEFAULT_PRESET" in told["error"]
-    assert settings.presets_dir is not None
-    assert (settings.presets_dir / "nora.json").exists()
-    assert (await call(console, "DELETE", "/presets/nobody"))[0] == 404
 
 
 _LEAST = {"name": "nora", "provider": "echo", "model": "m"}
@@ -390,9 +353,7 @@ async def test_draft_that_is_too_long_is_refused_wherever_it_comes_from(
     console: Playground,
 ) -> None:
     """A card of ten megabytes would make one of forty."""
-    editing = console.service.console.preset_editing
-    text = "x" * (MAX_CONTENT_CHARS + 1)
-
+    editing, text = console.service.console.preset_editing, "x" * (MAX_CONTENT_CHARS + 1)
     with pytest.raises(UserError, match="may have up to 4,000,000 characters"):
         await editing.begin_draft(PresetDraft("long", 0, 1, text, 0), "session", "import")
     with pytest.raises(UserError, match="may have up to 4,000,000 characters"):

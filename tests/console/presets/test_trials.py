@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from sqlalchemy import Connection, Select, func, select
 
@@ -33,30 +34,25 @@ async def record(console: Playground, *texts: str) -> str:
     return channel.channel.address.conversation
 
 
-async def test_unchanged_draft_has_the_same_prompts(console: Playground) -> None:
-    conversation = await record(console, "one", "two")
-    await edit(console, "nora", description="no part of any prompt")
-    _, answer = await call(console, "POST", "/presets/nora/test")
-    [trial] = answer["trials"]
-    assert (trial["conversation"], trial["outcome"]) == (conversation, "same")
-    assert trial["tokens_before"] == trial["tokens"] > 0
-
-
-async def test_changed_texts_are_other_prompts_and_a_small_budget_is_over(
+async def test_draft_has_the_same_prompts_or_other_ones_or_is_over_its_budget(
     console: Playground,
 ) -> None:
-    await record(console, "one " * 30, "two " * 30)
-    await edit(console, "nora", system="You mend clocks.")
-    _, answer = await call(console, "POST", "/presets/nora/test")
-    assert [one["outcome"] for one in answer["trials"]] == ["differs"]
-    await edit(console, "nora", max_input_tokens=60)
-    _, answer = await call(console, "POST", "/presets/nora/test")
-    assert [one["outcome"] for one in answer["trials"]] == ["over"]
-    await edit(console, "nora", max_input_tokens=2)
-    _, answer = await call(console, "POST", "/presets/nora/test")
-    assert [(one["outcome"], one["tokens"]) for one in answer["trials"]] == [("over", None)]
-    page = await console.open("/presets/nora/test")
-    assert "over the limit" in page
+    conversation = await record(console, "one " * 30, "two " * 30)
+
+    async def trial(**changes: object) -> Any:
+        await edit(console, "nora", **changes)
+        _, answer = await call(console, "POST", "/presets/nora/test")
+        [one] = answer["trials"]
+        return one
+
+    same = await trial(description="no part of any prompt")
+    assert (same["conversation"], same["outcome"]) == (conversation, "same")
+    assert same["tokens_before"] == same["tokens"] > 0
+    assert (await trial(system="You mend clocks."))["outcome"] == "differs"
+    assert (await trial(max_input_tokens=60))["outcome"] == "over"
+    over = await trial(max_input_tokens=2)
+    assert (over["outcome"], over["tokens"]) == ("over", None)
+    assert "over the limit" in await console.open("/presets/nora/test")
 
 
 async def test_test_asks_and_stores_nothing(console: Playground) -> None:
@@ -87,9 +83,6 @@ async def test_both_versions_answer_the_same_question(console: Playground) -> No
     assert "the same answer" in page
     status, _ = await call(console, "POST", "/presets/nora/ask", {"scene": "recorded web:x"})
     assert status == 404
-
-
-async def test_draft_with_mistakes_is_not_tested(console: Playground) -> None:
     await edit(console, "nora", max_rounds="many")
     for what in ("test", "ask"):
         status, answer = await call(console, "POST", f"/presets/nora/{what}", {"scene": "first"})
