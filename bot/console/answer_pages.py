@@ -29,7 +29,6 @@ from bot.console.differences import differing_pieces
 from bot.console.operator_requests import OperatorAnswer, ReplayChanges
 from bot.console.prompt_view import (
     described_pieces,
-    instructions_of,
     joined_messages,
     prompt_sections,
     token_pieces,
@@ -255,7 +254,6 @@ class AnswerPages(RouteGroup):
                 "elsewhere": costs_elsewhere(receipt, self.providers),
                 "presets": sorted(self.presets),
                 "drafts": [one.name for one in await self.drafts.all()],
-                "instructions": instructions_of(receipt.prompt),
                 **await self._prompt_values(answer, form),
             },
         )
@@ -310,15 +308,12 @@ def _shown_messages(
 
 Replay: TypeAlias = Callable[[StoredAnswer, ReplayChanges], Awaitable[OperatorAnswer]]
 _Preset = Annotated[str, Field(max_length=500, description="Whose model and parameters are used.")]
-_System = Annotated[
-    str | None, Field(max_length=200_000, description="What the system message says instead.")
-]
 _Draft = Annotated[
     str,
     Field(
         max_length=500,
         description="The preset from whose draft the prompt is composed anew, and whose model"
-        " answers; without a draft from its published version. The others do not count then.",
+        " answers; without a draft from its published version. Empty: the stored prompt is sent.",
     ),
 ]
 
@@ -330,19 +325,13 @@ class ReplayPages(RouteGroup):
     mask: Callable[[str], str]
 
     async def _ask(
-        self, number: int, preset: str, system: str | None, draft: str
+        self, number: int, preset: str, draft: str
     ) -> tuple[StoredAnswer, OperatorAnswer, Mapping[str, object]]:
         """Return the stored answer, the new one, and that one as the API tells it."""
         stored = await find_answer(self.answers, number)
         shown = masked_answer(stored, self.mask)
-        if system is not None:
-            system = system.replace("\r\n", "\n").replace("\0", "")
-            before = instructions_of(shown.receipt.prompt).replace("\r\n", "\n")
-            # Browsers drop a line break at the beginning of a text area.
-            if system.lstrip("\n") == before.lstrip("\n"):
-                system = None
         try:
-            made = await self.replay(stored, ReplayChanges(preset, system, draft))
+            made = await self.replay(stored, ReplayChanges(preset, draft))
         except BackendError as error:
             raise RequestRefused(502, error.notice) from error
         told = {
@@ -361,19 +350,17 @@ class ReplayPages(RouteGroup):
 
     @route("POST /api/v1/answers/{number}/replay", Scope.OPERATE)
     async def ask_again(
-        self, number: int, preset: _Preset = "", system: _System = None, draft: _Draft = ""
+        self, number: int, preset: _Preset = "", draft: _Draft = ""
     ) -> Mapping[str, object]:
         """Ask a model again with the stored prompt; empty values stay as they were.
 
         No history keeps the answer.
         """
-        return (await self._ask(number, preset, system, draft))[2]
+        return (await self._ask(number, preset, draft))[2]
 
     @route("POST /answers/{number}/replay", Scope.OPERATE)
-    async def ask_by_form(
-        self, number: int, preset: _Preset = "", system: _System = None, draft: _Draft = ""
-    ) -> Page:
-        stored, made, told = await self._ask(number, preset, system, draft)
+    async def ask_by_form(self, number: int, preset: _Preset = "", draft: _Draft = "") -> Page:
+        stored, made, told = await self._ask(number, preset, draft)
         receipt = stored.receipt
         prompts = joined_messages(receipt.prompt), self.mask(joined_messages(made.prompt))
         return Page(

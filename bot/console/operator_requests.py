@@ -44,11 +44,9 @@ class ReplayChanges:
 
     preset: str = ""
     """Whose model, parameters and template are used; empty: as they were."""
-    system: str | None = None
-    """The text that the system message has instead; None: as it was."""
     draft: str = ""
     """The preset whose draft, or published version if it has none, the prompt is composed from
-    anew, and whose model answers; the others do not count then. Empty: the stored prompt is sent.
+    anew, and whose model answers, not that of `preset`. Empty: the stored prompt is sent.
     """
 
 
@@ -157,7 +155,9 @@ class PromptReplay:
             prompt = await self._compose(answer, preset)
         else:
             preset = self._preset(receipt, changes)
-            prompt = _changed_prompt(receipt, preset, changes)
+            prompt = receipt.prompt
+            if changes.preset:
+                prompt = _with_model_of(preset, prompt)
         return await self.requests.send(preset, prompt, answer.conversation, receipt.charge.server)
 
     async def _compose(self, answer: StoredAnswer, preset: Preset) -> Prompt:
@@ -183,21 +183,12 @@ class PromptReplay:
         return bare if stored is None else stored.model_copy(update=as_it_was)
 
 
-def _changed_prompt(receipt: Receipt, preset: Preset, changes: ReplayChanges) -> Prompt:
-    prompt = receipt.prompt
-    if changes.preset:
-        own = bare_prompt(preset)
-        prompt = replace(
-            prompt,
-            model=own.model,
-            parameters=own.parameters,
-            max_output_tokens=own.max_output_tokens,
-            template=template_of(preset),
-        )
-    if changes.system is not None:
-        others = prompt.messages
-        if others and others[0].role == "system":
-            others = others[1:]
-        first = (Message("system", changes.system),) if changes.system.strip() else ()
-        prompt = replace(prompt, messages=(*first, *others))
-    return prompt
+def _with_model_of(preset: Preset, prompt: Prompt) -> Prompt:
+    own = bare_prompt(preset)
+    return replace(
+        prompt,
+        model=own.model,
+        parameters=own.parameters,
+        max_output_tokens=own.max_output_tokens,
+        template=template_of(preset),
+    )

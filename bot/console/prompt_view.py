@@ -92,12 +92,6 @@ def _span_messages(
     yield span.message, message.role, marker.pieces(text, speaker, is_observed=is_observed)
 
 
-def instructions_of(prompt: Prompt) -> str:
-    """Return the system message that a prompt begins with; empty if it has none."""
-    first = prompt.messages[:1]
-    return first[0].content if first and first[0].role == "system" else ""
-
-
 def joined_messages(prompt: Prompt) -> str:
     """Return the messages of a prompt as one text, to compare it with another one."""
     return "\n\n".join(f"[{one.role}]\n{one.content}" for one in prompt.messages)

@@ -67,13 +67,12 @@ async def test_replay_stands_beside_the_stored_answer(
 ) -> None:
     await store_answers(console, RECEIPT)
     await console.log_in()
-    same = RECEIPT.prompt.messages[0].content
 
-    status, page = await replay_by_form(console, preset="", system=same)
-    await replay_by_form(console, preset="nils", system="Be Nils.\r\nSpeak softly.")
+    status, page = await replay_by_form(console, preset="")
+    await replay_by_form(console, preset="nils")
 
     assert status == 200
-    assert model.asked == [ReplayChanges(), ReplayChanges("nils", "Be Nils.\nSpeak softly.")]
+    assert model.asked == [ReplayChanges(), ReplayChanges("nils")]
     for text in ("Hi 🙂", "Hi &lt;b&gt;", "other/m2", "$0.0025", "cut off at the limit"):
         assert text in page, text
     assert SECRET not in page
