@@ -50,22 +50,9 @@ _TAVERN = (
     (_ANSWER, "Something that stopped. It happens to things in this weather."),
     ("小明", "我的怀表停了，你能帮我看看吗？"),
 )
-_LONG = tuple(
-    line
-    for number in range(1, 61)
-    for line in (
-        ("Alice", f"Chapter {number}: what happened after the bridge, and who was there?"),
-        (
-            _ANSWER,
-            f"In chapter {number} the bridge was closed at dusk. The ferryman came, then his"
-            " brother; they argued about the toll until the lamps were lit, and nobody crossed.",
-        ),
-    )
-)
 SAMPLE_SCENES: Mapping[str, Sequence[tuple[str, str]]] = {
     "tavern": _TAVERN,
     "first": (("Alice", "Hello! Who are you, and what can you do?"),),
-    "long": (*_LONG, ("Alice", "Tell me again how it began.")),
 }
 """Lines: who says what. The first one is shown first; labels.html has their titles."""
 
