@@ -4,33 +4,29 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
+
 import pytest
-from sqlalchemy import func
-from sqlalchemy import select
+from sqlalchemy import func, select
 from typing_extensions import override
+
 from bot.chat.access import Scope
-from bot.chat.answers import AnswerSearch
-from bot.chat.answers import StoredAnswer
+from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.drafts import Scene
-from bot.chat.incoming import Person
-from bot.chat.incoming import Quote
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
+from bot.chat.incoming import Person, Quote, Said, WakeReason
 from bot.chat.prompt import Prompt
 from bot.chat.session import HistoryScope
-from bot.chat.usage import BudgetKind
-from bot.chat.usage import Period
-from bot.console.operator_requests import OperatorRequests
-from bot.console.operator_requests import PromptReplay
-from bot.console.operator_requests import ReplayChanges
-from bot.console.operator_requests import try_provider
+from bot.chat.usage import BudgetKind, Period
+from bot.console.operator_requests import (
+    OperatorRequests,
+    PromptReplay,
+    ReplayChanges,
+    try_provider,
+)
 from bot.console.prompt_preview import DraftComposer
 from bot.console.routes import Caller
-from bot.errors import BackendUnavailable
-from bot.errors import UserError
+from bot.errors import BackendUnavailable, UserError
 from bot.memory import RetrievedStories
 from bot.ports import TextTokenCounter
 from bot.prompting.fit import tokens_by_span
@@ -40,21 +36,13 @@ from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.storage.reports import AnswerLog
 from bot.storage.tables import metadata
-from bot.storage.usage import Budgets
-from bot.storage.usage import UsageLog
-from bot.storage.usage import UsageTotals
+from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.turn.limits.slots import ProviderSlots
-from bot.turn.limits.spending import BudgetRules
-from bot.turn.limits.spending import Spending
+from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend
-from tests.samples import ALICE
-from tests.samples import BOB
-from tests.samples import make_incoming
-from tests.turn.budgets import DONE
-from tests.turn.budgets import PROVIDERS
-from tests.turn.setup import NORA
-from tests.turn.setup import Setup
-
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.budgets import DONE, PROVIDERS
+from tests.turn.setup import NORA, Setup
 
 MING = Person("telegram:3", "小明 [bot]:")
 SCENES = 200
