@@ -241,7 +241,7 @@ async def test_platform_that_knows_repetitions_is_not_searched(database: Databas
         await chat.delivery.queue("a")
         async with working(chat.delivery):
             await chat.pass_seconds(5)
-        assert chat.texts == ["a"]
+            await wait_until(lambda: chat.texts == ["a"])
         await chat.pass_seconds(_LATE_SECONDS + 20)
     assert chat.delivery.calls("find") == 1
 
