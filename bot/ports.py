@@ -104,8 +104,7 @@ class Platform(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def surface(self) -> Surface: ...
+    surface: Surface
 
     @property
     def connection_error(self) -> str | None:
@@ -166,9 +165,8 @@ class FileSource(Protocol):
 class WebhookReceiver(Protocol):
     """A platform whose servers can call this service: any process takes their calls."""
 
-    @property
-    def webhook_path(self) -> str | None:
-        """The path that is called; None: this platform asks its servers itself."""
+    webhook_path: str | None
+    """The path that is called; None: this platform asks its servers itself."""
 
     def admits_call(self, headers: Mapping[str, str]) -> bool:
         """Return whether a call comes from the platform, by its headers."""

@@ -210,12 +210,7 @@ class FakePlatform(LocalPlatform):
     is_operators = False
 
     def __init__(self, name: str, surface: Surface) -> None:
-        self.name, self._surface = name, surface
-
-    @property
-    @override
-    def surface(self) -> Surface:
-        return self._surface
+        self.name, self.surface = name, surface
 
     @override
     async def run(self, intake: Intake) -> None:

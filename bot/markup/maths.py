@@ -109,7 +109,6 @@ class _Writer:
         return name if name.isalpha() else {",": " ", ";": " ", ":": " ", "!": ""}.get(name, name)
 
     def _root(self, depth: int) -> str:
-        """Return the sign of a root with its degree."""
         if self._at < len(self._tokens) and self._tokens[self._at] == "[":
             self._at += 1
             degree = self.write_until("]", depth + 1)

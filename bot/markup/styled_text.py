@@ -13,7 +13,7 @@ from markdown_it.token import Token
 from bot.markup.graphemes import is_visible
 from bot.markup.maths import set_maths
 from bot.markup.parser import parse_markdown
-from bot.markup.tables import Alignment, set_table
+from bot.markup.tables import set_table
 from bot.texts.caches import text_cache
 from bot.value_class import value_class
 
@@ -70,18 +70,10 @@ class StyledText:
     """Ordered by start, longer ones first."""
 
 
-def has_markup(text: str) -> bool:
-    """Return whether a text may be more than plain characters."""
-    return _MARKUP.search(text) is not None
-
-
 @text_cache(128)
 def style_markdown(source: str, *, has_links: bool = True) -> StyledText:
-    """Return Markdown as a reader sees it; the source itself if nothing of it is visible.
-
-    Without `has_links`, addresses follow the texts of their links.
-    """
-    if not has_markup(source):
+    """Return Markdown as a reader sees it; without `has_links`, addresses follow their texts."""
+    if _MARKUP.search(source) is None:
         return StyledText(source)
     writer = _TextWriter(source.split("\n"), has_links=has_links)
     for token in parse_markdown(source):
@@ -107,7 +99,7 @@ class _OpenList:
 @dataclass(slots=True)
 class _TableCells:
     rows: list[list[str]] = field(default_factory=list)
-    alignments: list[Alignment] = field(default_factory=list)
+    alignments: list[str] = field(default_factory=list)
 
 
 class _TextWriter:
@@ -122,10 +114,7 @@ class _TextWriter:
         self._table: _TableCells | None = None
 
     def finish(self) -> StyledText | None:
-        """Return the whole text without surrounding space; None if nothing is visible.
-
-        A code block at its beginning keeps the indentation of its first line.
-        """
+        """Return the text without surrounding space, but with indented code; None: invisible."""
         whole = "".join(self._pieces)
         if not is_visible(whole.strip()):
             return None
@@ -201,7 +190,8 @@ class _TextWriter:
             case "tr_open":
                 table.rows.append([])
             case "th_open":
-                table.alignments.append(_alignment(token))
+                style = str(token.attrGet("style") or "")  # "text-align:right"
+                table.alignments.append(style.rpartition(":")[2])
             case "table_close":
                 self._table = None
                 self._write_styled(set_table(table.rows, table.alignments), Style.CODE_BLOCK)
@@ -308,10 +298,7 @@ def _skip_space(whole: str, start: int, stop: int, indented: Collection[int]) ->
 def _trimmed(
     span: StyledSpan, whole: str, begin: int, end: int, indented: Collection[int]
 ) -> StyledSpan | None:
-    """Return a span without surrounding space, relative to `begin`; None if it is empty.
-
-    Space that begins at a position in `indented` is kept.
-    """
+    """Return a span relative to `begin`, without space unless `indented`; None: empty."""
     stop = min(span.end, end)
     start = _skip_space(whole, max(span.start, begin), stop, indented)
     while start < stop and whole[stop - 1].isspace():
@@ -319,11 +306,6 @@ def _trimmed(
     if start >= stop:
         return None
     return StyledSpan(span.style, start - begin, stop - begin, span.detail)
-
-
-def _alignment(token: Token) -> Alignment:
-    style = str(token.attrGet("style") or "")
-    return next((one for one in Alignment if style.endswith(one.value)), Alignment.LEFT)
 
 
 def _cell_text(token: Token) -> str:

@@ -2,7 +2,6 @@
 
 import unicodedata
 from collections.abc import Sequence
-from enum import Enum
 
 _GAP = " │ "
 _MAX_CELL_WIDTH = 40
@@ -10,29 +9,20 @@ _MAX_CELL_WIDTH = 40
 _MAX_TABLE_WIDTH = 120
 
 
-class Alignment(Enum):
-    LEFT = "left"
-    CENTER = "center"
-    RIGHT = "right"
-
-
 def display_width(text: str) -> int:
     """Return how many columns a text takes; a Chinese character takes two."""
     return sum(map(_letter_width, text))
 
 
-def set_table(rows: Sequence[Sequence[str]], alignments: Sequence[Alignment]) -> str:
-    """Return a table of cells without line breaks; one that is too wide becomes a list.
-
-    The head is the first row. Rows may be of different length.
-    """
+def set_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> str:
+    """Return a table with its head first, aligned "center" or "right"; a wide one as a list."""
     columns = max(map(len, rows), default=0)
     filled = [[*row, *[""] * (columns - len(row))] for row in rows]
     widths = [max(map(display_width, column)) for column in zip(*filled, strict=True)]
     is_wide = sum(widths) + len(_GAP) * (columns - 1) > _MAX_TABLE_WIDTH
     if is_wide or any(width > _MAX_CELL_WIDTH for width in widths):
         return _set_list(filled)
-    sides = [*alignments, *[Alignment.LEFT] * columns][:columns]
+    sides = [*alignments, *[""] * columns][:columns]
     head, *lines = [_GAP.join(map(_pad, row, widths, sides)).rstrip() for row in filled]
     rule = "─┼─".join("─" * width for width in widths)
     return "\n".join([head, rule, *lines])
@@ -50,15 +40,10 @@ def _set_list(rows: Sequence[Sequence[str]]) -> str:
     return "\n\n".join(filter(None, paragraphs))
 
 
-def _pad(text: str, width: int, side: Alignment) -> str:
+def _pad(text: str, width: int, side: str) -> str:
     spaces = width - display_width(text)
-    match side:
-        case Alignment.LEFT:
-            return text + " " * spaces
-        case Alignment.RIGHT:
-            return " " * spaces + text
-        case Alignment.CENTER:
-            return " " * (spaces // 2) + text + " " * (spaces - spaces // 2)
+    before = {"right": spaces, "center": spaces // 2}.get(side, 0)
+    return " " * before + text + " " * (spaces - before)
 
 
 def _letter_width(letter: str) -> int:

@@ -59,20 +59,14 @@ _slots = asyncio.Semaphore(2)
 
 
 class AttachmentReader:
-    """Reads the files of a message; what cannot be read is named.
-
-    `download` gets the platform's files, `fetch` pictures at addresses in a message, if anything.
-    """
+    """Reads files: `download` gets the platform's, `fetch` pictures at addresses in texts."""
 
     def __init__(self, download: Download, fetch: Fetch | None = None) -> None:
         self._download = download
         self._fetch = fetch
 
     async def read(self, said: Said, *, with_images: bool) -> AttachedFiles:
-        """Return the contents of the files of a message and of the one that it quotes.
-
-        Without `with_images`, pictures are not downloaded: nobody would see them.
-        """
+        """Return the files of a message and its quote; pictures only `with_images`."""
         own = (*said.earlier_files, *said.repeated_files, *said.attachments)
         linked: list[MediaItem] = []
         if with_images and self._fetch is not None and "://" in said.text:

@@ -75,10 +75,7 @@ def _on_white(picture: Image.Image) -> Image.Image:
 
 
 def pdf_text(data: bytes) -> bytes:
-    """Return the text of a PDF's first pages, in UTF-8.
-
-    One whose end is missing is read as well: pypdf looks for its objects, if it finds an end.
-    """
+    """Return the text of a PDF's first pages in UTF-8, also where its end is missing."""
     end = b"" if b"startxref" in data else _PDF_END
     reader = PdfReader(io.BytesIO(data + end))
     pages: list[str] = []

@@ -57,10 +57,7 @@ def is_public_address(address: str) -> bool:
 
 
 class PublicFetcher:
-    """Fetches files over HTTP, bounded in bytes, time (redirects included), and redirects.
-
-    `is_allowed` decides by the server's IP address.
-    """
+    """Fetches files, bounded in bytes, time and redirects, where `is_allowed` of the IP address."""
 
     def __init__(
         self,
@@ -137,7 +134,6 @@ def parse_public_url(address: str, ports: Collection[int] = _PORTS) -> SplitResu
 
 
 def _is_ip_address(host: str) -> bool:
-    """Return whether this is an address as everybody writes it, such as 192.0.2.1."""
     try:
         found = ipaddress.ip_address(host)
     except ValueError:

@@ -17,10 +17,7 @@ _MAX_MESSAGES = 3
 
 
 class VoiceMessages:
-    """Transcribes voice messages with the backends of providers.
-
-    `admits` counts a message; False means that its author or channel has sent too many.
-    """
+    """Transcribes voice messages; `admits` counts one, and is False after too many."""
 
     def __init__(
         self,

@@ -25,7 +25,6 @@ def read_cursors(stored: Mapping[str, str], read: Callable[[str, str], Cursor]) 
 
 
 def to_number(stored: str) -> int:
-    """Return a number of zero or more; may raise `ValueError`."""
     if not (stored.isascii() and stored.isdecimal() and int(stored) <= _MAX_NUMBER):
         raise ValueError("not a number")
     return int(stored)

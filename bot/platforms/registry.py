@@ -3,9 +3,9 @@
 A new platform is a package with a `SPEC` and one line here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module  # noqa: TID251 # this is a plug registry
-from typing import Any, TypeAlias
+from typing import Any
 
 from bot.chat.outgoing import Limits
 from bot.platforms.discord import SPEC as DISCORD
@@ -14,8 +14,6 @@ from bot.platforms.telegram import SPEC as TELEGRAM
 from bot.platforms.terminal import SPEC as TERMINAL
 from bot.platforms.web import SPEC as WEB
 from bot.ports import Platform
-
-PlatformFactory: TypeAlias = Callable[[PlatformSettings | None, PlatformContext], Platform]
 
 _SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL, WEB)}
 
@@ -57,8 +55,8 @@ def make_platform(
     spec: PlatformSpec, settings: PlatformSettings | None, context: PlatformContext
 ) -> Platform:
     """Import and build a platform without connecting; may raise `SettingsError`."""
-    factory: PlatformFactory = _load(spec.factory)
-    return factory(settings, context)
+    made: Platform = _load(spec.factory)(settings, context)
+    return made
 
 
 def make_account_setup(spec: PlatformSpec, settings: PlatformSettings) -> AccountSetup | None:

@@ -56,10 +56,7 @@ SPEC = PlatformSpec(
 def to_incoming(
     channel: WebChannel, message: WebMessage, replied_to: WebMessage | None, known_revision: int
 ) -> Incoming | None:
-    """Convert a change of a message; None if it means nothing.
-
-    Changes up to `known_revision` were read before.
-    """
+    """Convert a change of a message, new above `known_revision`; None if it means nothing."""
     author, address, key = message.author, channel.address, inbox_key(channel.id, message)
     if author is None or message.is_note:
         return None
@@ -241,14 +238,9 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
             raise PlatformFatal("the web platform needs the channels of the database")
         self._channels = context.web_channels
         self._context = context
-        self._surface = WebSurface(self._channels, context.clock, context.limits_of)
+        self.surface = WebSurface(self._channels, context.clock, context.limits_of)
         self._read_to: dict[str, int] = {}  # by channel: up to which revision
         self._is_changed = asyncio.Event()
-
-    @property
-    @override
-    def surface(self) -> Surface:
-        return self._surface
 
     @override
     async def run(self, intake: Intake) -> None:
@@ -260,7 +252,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
             while True:
                 self._is_changed.clear()
                 for channel in await self._channels.all():
-                    self._surface.set_look(channel.id, channel.look)
+                    self.surface.set_look(channel.id, channel.look)
                     if channel.revision > self._read_to.get(channel.id, 0):
                         await self._read_changes(channel, intake)
                 with contextlib.suppress(TimeoutError):

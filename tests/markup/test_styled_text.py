@@ -4,7 +4,7 @@ import pytest
 
 from bot.markup.maths import set_maths
 from bot.markup.styled_text import Style, style_markdown
-from bot.markup.tables import Alignment, display_width, set_table
+from bot.markup.tables import display_width, set_table
 
 
 def shown(source: str) -> tuple[str, list[tuple[str, str]]]:
@@ -55,7 +55,7 @@ def test_table_is_code_with_columns_of_equal_width() -> None:
 
 def test_table_with_long_cells_is_a_list() -> None:
     rows = [["Name", "Story"], ["Nora", "s" * 60], ["Bram", "short"]]
-    assert set_table(rows, [Alignment.LEFT] * 2) == (
+    assert set_table(rows, ["left"] * 2) == (
         f"Name: Nora\nStory: {'s' * 60}\n\nName: Bram\nStory: short"
     )
 

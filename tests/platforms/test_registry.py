@@ -16,7 +16,7 @@ from bot.errors import SettingsError
 from bot.platforms import registry
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
-from bot.ports import Intake, Surface
+from bot.ports import Intake
 from bot.service.run import running
 from bot.settings import collect_secrets, find_unknown_variables, read_settings
 from tests.fakes import FakeSurface
@@ -39,15 +39,11 @@ class ToyPlatform(LocalPlatform):
     """Receives one message, and ends when it is answered."""
 
     name, account, is_operators = "toy", "a toy", False
+    surface = SURFACE
 
     def __init__(self, settings: ToySettings, context: PlatformContext) -> None:
         self._settings = settings
         self._context = context
-
-    @property
-    @override
-    def surface(self) -> Surface:
-        return SURFACE
 
     @override
     async def run(self, intake: Intake) -> None:

@@ -10,15 +10,17 @@ from typing_extensions import override
 
 from bot.chat.incoming import Request
 from bot.errors import PlatformFatal, StoreError, Unreachable
-from bot.ports import Clock, Intake, Platform, Surface
+from bot.ports import Clock, Intake, Platform
 from bot.runtime.clock import SystemClock
 from bot.service.platform_supervisor import PlatformSupervisor
-from tests.fakes import FakeClock
+from tests.fakes import FakeClock, FakeSurface
 from tests.support.intake import FakeIntake
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 
 class FakePlatform(Platform):
+    surface = FakeSurface()
+
     def __init__(self) -> None:
         self.connected = False
 
@@ -26,11 +28,6 @@ class FakePlatform(Platform):
     @override
     def name(self) -> str:
         return "fake"
-
-    @property
-    @override
-    def surface(self) -> Surface:
-        raise NotImplementedError
 
     @property
     @override

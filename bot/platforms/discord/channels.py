@@ -68,10 +68,7 @@ class ChannelWebhooks:
         self._lock = asyncio.Lock()  # so that a channel gets one webhook
 
     async def find(self, channel: str) -> ChannelWebhook | None:
-        """Return the webhook of a channel or thread; None: the bot speaks itself.
-
-        A `PlatformError` means that it is not known whether there is one.
-        """
+        """Return the webhook of a channel; None: the bot speaks itself; raises `PlatformError`."""
         found = self._found.get(channel)
         if found is not None or self._refused_until.get(channel, 0.0) > time.monotonic():
             return found
@@ -156,10 +153,7 @@ class AnswerThreads:
         self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
 
     async def open(self, channel: str, thread: MessageThread) -> str | None:
-        """Return the id of the thread, opened if needed; None: it may not be opened.
-
-        A `PlatformError` means that it is not known whether the thread exists.
-        """
+        """Return the thread, opened if needed; None: it may not be; raises `PlatformError`."""
         if thread.message_id in self._opened:
             return thread.message_id
         if self._refused_until.get(channel, 0.0) > time.monotonic():

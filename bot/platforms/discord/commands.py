@@ -65,11 +65,6 @@ def message_command(
     return next((spec for spec in specs if spec.name == data["name"]), None)
 
 
-def form_target_id(spec: MessageCommandSpec, interaction: discord.Interaction) -> str:
-    """Return the id of a form: its command and its message."""
-    return f"{spec.command}:{data_of(interaction).get('target_id', '')}"
-
-
 def is_form_of_menu(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]) -> bool:
     """Return whether a form was sent that belongs to a button instead of a command."""
     is_form = interaction.type is discord.InteractionType.modal_submit
@@ -114,10 +109,7 @@ def manages_guild(interaction: discord.Interaction) -> bool:
 
 
 def has_public_response(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
-    """Return whether the whole server sees the response: the command changes the channel.
-
-    The acknowledgment decides that, before the command runs.
-    """
+    """Return whether the whole server sees the response, which the acknowledgment decides."""
     is_command = interaction.type is discord.InteractionType.application_command
     if not is_command or interaction.guild_id is None:
         return False
@@ -170,7 +162,6 @@ def _describe_in_words(summary: str) -> dict[str, Any]:
 
 
 def _translations(text: str) -> dict[str, str]:
-    """Return a text by each of Discord's locales."""
     return {
         locale: translate(looked_up(text), language)
         for language, locales in LOCALES.items()

@@ -108,10 +108,7 @@ class ShardClient(DiscordClient):
 
     @override
     def take_event(self, event: str, *args: Any) -> None:
-        """Take an event, or hold it until its guild is known: RESUME describes no guilds.
-
-        Without its parent channel a message in a thread could not be placed.
-        """
+        """Take an event, or hold it until its guild is known: RESUME describes none."""
         guild = _guild_id(args[0]) if event in _HELD else 0
         if not guild or (guild not in self._held and self.get_guild(guild) is not None):
             super().take_event(event, *args)

@@ -14,8 +14,8 @@ from bot.chat.incoming import Pressed, Said
 from bot.errors import OutcomeUnknown, PlatformError, Unreachable
 from bot.platforms.discord.commands import (
     MAX_FORM_CHARS,
+    data_of,
     form_data,
-    form_target_id,
     has_public_response,
     is_form_of_menu,
     message_command,
@@ -88,7 +88,6 @@ class Gateway(ShardClient):
         return None if self.is_connected else "the Discord gateway closed the connection"
 
     def _put(self, event: GatewayEvent | None) -> None:
-        """Queue an event, unless it means nothing to the bot."""
         if event is not None:
             self.events.put_nowait(event)
 
@@ -165,10 +164,7 @@ class Gateway(ShardClient):
             self.on_guild_join(guild)
 
     def _queue_command(self, interaction: discord.Interaction) -> asyncio.Future[bool] | None:
-        """Queue a command ahead of later events; return the future of its acknowledgment.
-
-        None: it is not a command, or a form answers it.
-        """
+        """Queue a command; return the future of its acknowledgment, None if a form opens."""
         menu = self._context.message_commands
         spec = message_command(interaction, menu)
         if (
@@ -193,10 +189,7 @@ class Gateway(ShardClient):
     async def respond(
         self, interaction: discord.Interaction, deferred: asyncio.Future[bool] | None
     ) -> None:
-        """Respond to an interaction; `deferred` of a queued command is set to whether that worked.
-
-        Discord takes no response to one that was replayed too late.
-        """
+        """Respond to an interaction; `deferred` is set to whether a command was acknowledged."""
         try:
             if deferred is not None:
                 is_public = has_public_response(interaction, self._context.commands)
@@ -225,7 +218,8 @@ class Gateway(ShardClient):
         elif (spec := message_command(interaction, menu)) and spec.has_form:
             called = command_to_incoming(interaction, context, deferred=False)
             form = await context.text_to_edit(called)
-            await self._open_form(interaction, form_target_id(spec, interaction), form)
+            target = data_of(interaction).get("target_id", "")
+            await self._open_form(interaction, f"{spec.command}:{target}", form)
 
     async def _open_form(
         self, interaction: discord.Interaction, form_id: str, form: EditableText
@@ -265,10 +259,7 @@ class Gateway(ShardClient):
         kind: ResponseType,
         data: Mapping[str, object] | None = None,
     ) -> bool:
-        """Send a response; return whether Discord has one, perhaps from a killed process.
-
-        After an unknown outcome it is sent once more, which tells whether the first one arrived.
-        """
+        """Send a response, twice if its outcome is unknown; return whether Discord has one."""
         ids = str(interaction.id), interaction.token
         body = {"type": kind.value} | ({"data": data} if data else {})
         try:

@@ -66,7 +66,7 @@ def message_to_said(
         opened_from=_starter_of_ours(message.channel, bot),
         thread_title=_title(message.channel, bot),
         mentions=_mentions(message, bot),
-        locale=_locale(message.guild),
+        locale=str(message.guild.preferred_locale) if message.guild else None,
         is_forward=bool(forwarded and not text),
     )
 
@@ -74,10 +74,7 @@ def message_to_said(
 def edit_to_incoming(
     message: discord.Message, bot: Snowflake, bot_id: str = "", thread: discord.Thread | None = None
 ) -> Edited | None:
-    """Convert an edit; None if it was not the author's: Discord also reports link previews.
-
-    A thread that began with the message gets an edit of its own, which is never answered.
-    """
+    """Convert an edit, late in a thread that began with it; None for a preview of a link."""
     said = message_to_said(message, bot, bot_id)
     if said is None or message.edited_at is None:
         return None
@@ -160,21 +157,13 @@ def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
     arrived = guild.me.joined_at or discord.utils.utcnow()
     key = f"join:{guild.id}:{arrived.timestamp():.0f}"
     scopes = _scopes(address, channel, guild)
-    return Joined(address, key, None, arrived, scopes, locale=_locale(guild))
-
-
-def _locale(guild: discord.Guild | None) -> str | None:
-    return str(guild.preferred_locale) if guild else None
+    return Joined(address, key, None, arrived, scopes, locale=str(guild.preferred_locale))
 
 
 def command_to_incoming(
     interaction: discord.Interaction, context: PlatformContext, *, deferred: bool
 ) -> Said:
-    """Convert a native command; its text is what a person would type: "/preset use nova".
-
-    A command on a message replies to it. One that was not deferred in time is answered by a plain
-    message.
-    """
+    """Convert a native command to what a person would type, on a message to a reply."""
     return Said(
         message_id=None,
         text=command_text(interaction, context.message_commands),
@@ -218,7 +207,6 @@ def _starter_of_ours(channel: object, bot: Snowflake) -> str | None:
 
 
 def _title(channel: object, bot: Snowflake | None) -> str:
-    """Return the title that a person has given to a thread."""
     if isinstance(channel, discord.Thread) and (bot is None or channel.owner_id != bot.id):
         return channel.name
     return ""
@@ -256,7 +244,6 @@ def _quote(original: discord.Message | None, bot: Snowflake) -> Quote | None:
 
 
 def _mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
-    """Return the people, bots and roles that the text mentions, except this bot."""
     if "<" not in message.content:
         return ()
     ours = _mention_ids(message, bot)
@@ -309,10 +296,7 @@ def _whole_text(message: discord.Message, content: str) -> str:
 def _content_texts(
     message: discord.Message | discord.MessageSnapshot, content: str
 ) -> Iterator[str]:
-    """Yield the content and the texts of embeds.
-
-    Components count only where there is no other content; else they are buttons below it.
-    """
+    """Yield the content and the texts of embeds; without content, those of components."""
     yield content
     for embed in message.embeds:
         is_preview = embed.type in _PREVIEWS or (embed.url and embed.url in content)

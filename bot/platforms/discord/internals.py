@@ -93,10 +93,7 @@ class DiscordClient(discord.Client):
         self.last_received = text
 
     def parse(self, event: RawEvent, take: TakeEvent) -> None:
-        """Parse an event as if Discord had just sent it, and give the result to `take`.
-
-        What cannot be parsed is logged and skipped; of a message its essential parts are kept.
-        """
+        """Parse an event as if just sent, for `take`; log and skip what is unreadable."""
         parse = self._connection.parsers[event.t]
         if event.t in _MESSAGE_EVENTS:
             parse = partial(parse_readable, parse)
@@ -107,19 +104,13 @@ class DiscordClient(discord.Client):
             self._take = self.take_event
 
     def parse_message(self, message: dict[str, Any]) -> discord.Message | None:
-        """Parse a message from REST; None, and a log line, if that fails.
-
-        It must name its guild, as in an event; else it is a direct message.
-        """
+        """Parse a message from REST, which names its guild as in an event; None if that fails."""
         found: list[discord.Message] = []
         self.parse(RawEvent("MESSAGE_CREATE", message), lambda _, parsed: found.append(parsed))
         return found[0] if found else None
 
     async def open_socket(self, session: GatewaySession | None, address: str | None) -> None:
-        """Connect, then RESUME the session or, without one, IDENTIFY.
-
-        Without an address, discord.py's is used. Raises `ReconnectWebSocket` or any other error.
-        """
+        """Connect, then RESUME or IDENTIFY; may raise `ReconnectWebSocket` or any other error."""
         self.ws = await DiscordWebSocket.from_client(
             self,
             gateway=None if address is None else yarl.URL(address),
@@ -130,10 +121,7 @@ class DiscordClient(discord.Client):
         )
 
     async def receive(self) -> bool:
-        """Receive and parse one gateway message; return whether it was an event.
-
-        Raises `ReconnectWebSocket`, which tells whether to resume, or any other error.
-        """
+        """Receive a message; return whether it was an event; raises `ReconnectWebSocket`."""
         before = self.sequence
         try:
             await self.ws.poll_event()
@@ -185,7 +173,6 @@ class _RestHttp(HTTPClient):
 
 
 def _is_not_about_voice(record: logging.LogRecord) -> bool:
-    """Filter the library's warnings that voice is not supported."""
     return "voice" not in record.getMessage()
 
 
@@ -205,10 +192,7 @@ def log_skipped(event: str, error: Exception) -> None:
 
 
 def parse_readable(parse: Callable[[Payload], None], message: Payload) -> None:
-    """Parse a message; if the library cannot, its most important parts.
-
-    The library raises before it dispatches the message, so parsing can be repeated.
-    """
+    """Parse a message or, as the library raises before it dispatches, its most important parts."""
     try:
         return parse(message)
     except PARSE_ERRORS as error:

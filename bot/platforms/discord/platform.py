@@ -55,22 +55,15 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     def __init__(self, settings: DiscordSettings, context: PlatformContext) -> None:
         self._settings = settings
         self._context = context
-        self._clock = context.clock
-        self._bot_id = context.bot_id
         self._token = BotToken(settings, context.clock)
         self._rest = RestClient(self._token)
-        self._surface = DiscordSurface(self._rest, has_webhooks=settings.faces)
+        self.surface = DiscordSurface(self._rest, has_webhooks=settings.faces)
         source = source_name("discord", context.bot_id)
         self._identify_limits = IdentifyLimits(
             self._rest, context.take_lease, source, context.clock
         )
         self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by the shard's name
         self._rejection: str | None = None  # of the token, until one is accepted
-
-    @property
-    @override
-    def surface(self) -> DiscordSurface:
-        return self._surface
 
     @property
     @override
@@ -98,7 +91,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         count = self._settings.shards
         if count is None:
             info = await self._with_accepted_token(
-                lambda _: read_gateway_info(self._rest, self._clock)
+                lambda _: read_gateway_info(self._rest, self._context.clock)
             )
             count = info.shards
         return [Shard(number, count).name for number in range(count)]
@@ -148,7 +141,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         if guild_id is None:
             return False
         person = incoming.author.id.removeprefix("discord:")
-        return await manages_guild(self._rest, guild_id, person, self._clock.now())
+        return await manages_guild(self._rest, guild_id, person, self._context.clock.now())
 
     @override
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
@@ -181,7 +174,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
             return None
         return skip_unreadable(
             "MESSAGE",
-            lambda: message_to_said(message, bot, self._bot_id, by_anybody=by_anybody),
+            lambda: message_to_said(message, bot, self._context.bot_id, by_anybody=by_anybody),
         )
 
     async def _bot(self) -> discord.Object:
@@ -196,7 +189,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     async def private_chat(self, person: str) -> Address:
         body = {"recipient_id": person.removeprefix("discord:")}
         opened = decode_response(await self._rest.call(_OPEN_PRIVATE, body=body), WithId)
-        return Address("discord", opened.id, bot_id=self._bot_id)
+        return Address("discord", opened.id, bot_id=self._context.bot_id)
 
     @override
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
@@ -218,7 +211,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
             *(to_payload(spec) for spec in self._context.commands),
             *(to_message_payload(spec) for spec in self._context.message_commands),
         ]
-        cursor = f"{source_name('discord', self._bot_id)}:commands"
+        cursor = f"{source_name('discord', self._context.bot_id)}:commands"
         digest = sha256(msgspec.json.encode(ours)).hexdigest()
         try:
             if (await intake.cursors(cursor)).get(cursor) != digest:

@@ -32,13 +32,10 @@ class RateLimitBucket:
 
     def seconds_until_free(self, now: float) -> float:
         """Return the seconds until a request is allowed; 0: now."""
-        wait = 0.0 if self._left > 0 or now >= self._resets_at else self._resets_at - now
-        return max(wait, self._seconds_until_fewer_sent(now))
-
-    def _seconds_until_fewer_sent(self, now: float) -> float:
-        if len(self._sent) < self._limit:
-            return 0.0
-        return max(0.0, self._sent[-int(self._limit)] + self._window_seconds - now)
+        wait = 0.0 if self._left > 0 else self._resets_at - now
+        if len(self._sent) >= self._limit:
+            wait = max(wait, self._sent[-int(self._limit)] + self._window_seconds - now)
+        return max(0.0, wait)
 
     def take(self, now: float) -> None:
         """Count a request that is sent now; the first one begins a window."""

@@ -94,10 +94,7 @@ class MessageReceiver:
     async def _store_events(
         self, events: Sequence[GatewayEvent], oldest_question: float = 0
     ) -> None:
-        """Store events in order, together with the cursors that count them.
-
-        Messages from before `oldest_question`, in Unix seconds, are too late for an answer.
-        """
+        """Store events with their cursors; what is older than `oldest_question` is too late."""
         incomings: list[Incoming] = []
         for event in events:
             match event:
@@ -118,19 +115,14 @@ class MessageReceiver:
         if incomings or session:
             cursors = self._cursors.advance(incomings, self._seen) | session
             self._seen.clear()
-            await self._store_incomings(incomings, cursors)
-
-    @property
-    def _has_progress(self) -> bool:
-        """Whether the session got further than is stored, and can be resumed from there."""
-        is_new = self._session is not None and self._session != self._stored_session
-        return is_new and self._cursors.misses_nothing
+            await self._store(incomings, cursors)
 
     def _session_to_store(self) -> dict[str, str]:
         """Return the session if it is due; Discord repeats what comes after it, known by its id."""
         now = self._clock.monotonic()
         is_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SESSIONS
-        if self._session is None or not is_due or not self._has_progress:
+        is_known = self._session in {None, self._stored_session}
+        if self._session is None or is_known or not (is_due and self._cursors.misses_nothing):
             return {}
         self._session_stored_at, self._stored_session = now, self._session
         return {self._cursors.session_name: self._session.to_stored()}
@@ -138,9 +130,7 @@ class MessageReceiver:
     def _oldest_question(self) -> float:
         return self._clock.now() - self._context.answerable_seconds
 
-    async def _store_incomings(
-        self, incomings: Sequence[Incoming], cursors: Mapping[str, str]
-    ) -> None:
+    async def _store(self, incomings: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         await self._retry_while_store_fails(lambda: self._intake.receive(incomings, cursors))
 
     async def _retry_while_store_fails(
@@ -161,7 +151,7 @@ class MessageReceiver:
         await session.guilds_known.wait()
         await self._load_cursors()
         missing = dict(self._channels_to_read(session.at))
-        await self._store_incomings((), self._cursors.catch_up_begins())
+        await self._store((), self._cursors.catch_up_begins())
         try:
             async with asyncio.timeout(_CATCH_UP_SECONDS), asyncio.TaskGroup() as tasks:
                 for channel, after in list(missing.items()):
@@ -170,7 +160,7 @@ class MessageReceiver:
             _log.warning("discord_channels_not_caught_up", channels=len(missing))
             self._cursors.freeze(missing)
         else:
-            await self._store_incomings((), self._cursors.catch_up_ended(session.at))
+            await self._store((), self._cursors.catch_up_ended(session.at))
 
     async def _catch_up_channel(self, channel: int, after: int, missing: dict[int, int]) -> None:
         """Store all messages of a channel after this one, and remove it from `missing`."""
@@ -196,11 +186,7 @@ class MessageReceiver:
             return ()
 
     def _channels_to_read(self, now: datetime) -> list[tuple[int, int]]:
-        """Return the channels that may have new messages, each with the message to read after.
-
-        Discord names the last message of each channel of a guild, but not of direct messages and
-        archived threads.
-        """
+        """Return the channels that may have new messages, each with the message to read after."""
         stored = self._cursors.stored
         since = self._cursors.fully_received_until()
         if since is None:
@@ -318,10 +304,7 @@ class ChannelCursors:
     def advance(
         self, incomings: Iterable[Incoming], seen: Mapping[int, tuple[int, int]]
     ) -> dict[str, str]:
-        """Move the cursors behind these messages; return what to store with them.
-
-        Messages of bots in `seen` are not stored; a channel of nothing else has no cursor.
-        """
+        """Move the cursors behind these messages; return what to store with them."""
         read = [(channel, *seen[channel]) for channel in seen if channel in self._stored]
         for said in incomings:
             if isinstance(said, Said) and said.message_id is not None:

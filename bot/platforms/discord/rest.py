@@ -127,10 +127,7 @@ class RestClient:
         file: Attachment | None = None,
         query: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Send a request and return the body of the response; raises `PlatformError`.
-
-        It is repeated after a short rate limit, and with a token that has just been replaced.
-        """
+        """Return the body of a response, also after a short rate limit; raises `PlatformError`."""
         if file is not None and isinstance(body, dict):
             # Without the list, an edit that is repeated would attach it twice.
             body = {**body, "attachments": [{"id": 0, "filename": file.name}]}

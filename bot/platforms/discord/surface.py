@@ -162,7 +162,7 @@ class DiscordSurface(Surface, BucketSurface):
                 "fail_if_not_exists": False,
             }
         sent = await self._rest.call(_SEND, message.address.chat, body=body, file=message.file)
-        return _message_id(sent)
+        return decode_response(sent, WithId).id
 
     @override
     async def edit(
@@ -262,7 +262,7 @@ class DiscordSurface(Surface, BucketSurface):
         except WebhookNotFound as error:  # somebody deleted it: the next attempt makes another
             self._webhooks.forget(message.address.chat)
             raise errors.Unreachable(str(error)) from None
-        return _message_id(sent)
+        return decode_response(sent, WithId).id
 
     async def _edit_spoken(
         self, address: Address, message_id: str, content: MessageContent
@@ -306,7 +306,7 @@ class DiscordSurface(Surface, BucketSurface):
             if file is not None:
                 raise
             raise errors.ResponseRefused(str(error)) from None
-        return _message_id(sent)
+        return decode_response(sent, WithId).id
 
 
 class _FoundMessage(msgspec.Struct):
@@ -317,12 +317,7 @@ class _FoundMessage(msgspec.Struct):
     attachments: list[dict[str, Any]] = []
 
 
-def _message_id(response: bytes) -> str:
-    return decode_response(response, WithId).id
-
-
 def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) -> bool:
-    """Return whether a message is the one that was sent, by the bot or a webhook."""
     files = [one["filename"] for one in found.attachments]
     said = sent.content.named_text if found.webhook_id is None else sent.text
     plain = replace(sent.content, is_plain=True)
@@ -352,10 +347,7 @@ def _render(content: MessageContent, text: str) -> dict[str, Any]:
 
 
 def _shown(text: str, content: MessageContent) -> str:
-    """Return a text in Discord's dialect, above folded thoughts.
-
-    If that was refused: the text as it is, cut off, without thoughts.
-    """
+    """Return a text in Discord's dialect above folded thoughts; if that was refused, as it is."""
     if content.is_plain:
         return text[: LIMITS.max_units]
     shown = to_dialect(text)
@@ -365,17 +357,13 @@ def _shown(text: str, content: MessageContent) -> str:
 def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list[dict[str, object]]:
     """Return a row for each menu, then the rows of buttons; at most five in all."""
     rows: dict[int, list[dict[str, object]]] = {}
-    for button in buttons:
-        rows.setdefault(button.row, []).append(_to_component(button))
+    for one in buttons:
+        shown = {"style": _STYLES[one.style], "label": one.label, "custom_id": one.data}
+        rows.setdefault(one.row, []).append({"type": _BUTTON, **shown})
     return [
         *({"type": _ROW, "components": [_to_menu(one)]} for one in menus),
         *({"type": _ROW, "components": rows[row]} for row in sorted(rows)),
     ]
-
-
-def _to_component(button: Button) -> dict[str, object]:
-    style = _STYLES[button.style]
-    return {"type": _BUTTON, "style": style, "label": button.label, "custom_id": button.data}
 
 
 def _to_menu(menu: Menu) -> dict[str, object]:

@@ -42,7 +42,6 @@ _CONTENT_REASONS = (
     *("can't parse", "entit", "text is empty", "text must be non-empty", "is too long"),
     *("_too_long", "button", "reply markup", "url"),
 )
-_UPLOADS = frozenset({SendDocument.__api_method__})
 _CONNECT_SECONDS = 5.0
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # 100 updates, each with a long message and its quotation
@@ -114,28 +113,18 @@ class BotApi:
 
     async def call(self, method: TelegramMethod[Result], seconds: int = CALL_SECONDS) -> Result:
         """Call a method; raises a `PlatformError`, among them `ChatMoved`: nothing happened."""
-        try:
-            return await self._with_newest_token(lambda bot: bot(method, request_timeout=seconds))
-        except _CALL_ERRORS as error:
-            raise translate(error) from None  # the cause's text has the token in its URL
+        return await self._with_newest_token(lambda bot: bot(method, request_timeout=seconds))
 
     async def send(
         self, name: str, fields: Mapping[str, object], seconds: int = CALL_SECONDS
     ) -> msgspec.Raw:
         """Call a method by its name; return its result as JSON. It raises the same as `call`."""
-        try:
-            return await self._with_newest_token(
-                lambda bot: self._session.send(bot, name, fields, seconds)
-            )
-        except _CALL_ERRORS as error:
-            raise translate(error) from None  # the cause's text has the token in its URL
+        return await self._with_newest_token(
+            lambda bot: self._session.send(bot, name, fields, seconds)
+        )
 
     async def download(self, file_id: str, max_bytes: int) -> bytes:
-        """Return a file that somebody sent, at most its first `max_bytes`.
-
-        Raises:
-            PlatformError: Telegram does not give it; bots get files of up to 20 MB.
-        """
+        """Return the first `max_bytes` of a file; raises `PlatformError`, also above 20 MB."""
         path = (await self.call(GetFile(file_id=file_id))).file_path
         if path is None:
             raise errors.Refused("Telegram does not say where the file is")
@@ -152,12 +141,15 @@ class BotApi:
         """Make a request; repeat it if Telegram rejects a token that was just replaced."""
         bot = self._newest_bot()
         try:
-            return await request(bot)
-        except exceptions.TelegramUnauthorizedError:
-            newer = self._newest_bot(at_once=True)  # perhaps another call has read it
-            if newer is bot:
-                raise
-        return await request(newer)
+            try:
+                return await request(bot)
+            except exceptions.TelegramUnauthorizedError:
+                newer = self._newest_bot(at_once=True)  # perhaps another call has read it
+                if newer is bot:
+                    raise
+            return await request(newer)
+        except _CALL_ERRORS as error:
+            raise translate(error) from None  # the cause's text has the token in its URL
 
     def _newest_bot(self, *, at_once: bool = False) -> Bot:
         token = self.token.read(at_once=at_once)
@@ -253,7 +245,7 @@ class JsonSession(BaseSession):
         # unset fields have aiogram's defaults, which we do not use
         body = (
             self._to_form(bot, method)
-            if name in _UPLOADS
+            if isinstance(method, SendDocument)
             else method.model_dump_json(exclude_unset=True, exclude_none=True).encode()
         )
         seconds = self.timeout if timeout is None else timeout
@@ -262,23 +254,13 @@ class JsonSession(BaseSession):
         return cast("TelegramType", answer.result)
 
     @override
-    async def stream_content(
-        self,
-        url: str,
-        headers: dict[str, Any] | None = None,
-        timeout: int = 30,
-        chunk_size: int = 65536,
-        raise_for_status: bool = True,
-    ) -> AsyncGenerator[bytes, None]:
-        yield await download_file(url, _MAX_RESPONSE_BYTES, timeout)
+    def stream_content(self, *args: Any, **kwargs: Any) -> AsyncGenerator[bytes, None]:
+        raise NotImplementedError("`BotApi.download` reads files")
 
     async def send(
         self, bot: Bot, name: str, fields: Mapping[str, object], seconds: float
     ) -> msgspec.Raw:
-        """Call a method without typed arguments and result, which cost more than the request.
-
-        Fields are JSON values and aiogram's types; None is not sent. May raise `_CALL_ERRORS`.
-        """
+        """Call a method without models, which cost more than the request; as `make_request`."""
         given = {key: value for key, value in fields.items() if value is not None}
         body = msgspec.json.encode(given, enc_hook=_to_plain)
         status, content = await self._post(bot, name, body, seconds)
@@ -343,11 +325,7 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
 def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
-    """Decode JSON; lone surrogates, which UTF-8 cannot have, become `?`.
-
-    Otherwise one such text would make all updates of its batch unreadable, again and again. Raises
-    `msgspec.DecodeError` or `UnicodeDecodeError`.
-    """
+    """Decode JSON; one lone surrogate, here `?`, would else make a whole batch unreadable."""
     try:
         return decode(content)
     except RecursionError:

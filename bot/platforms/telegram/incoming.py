@@ -6,22 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
+from aiogram import types
 from aiogram.enums import ChatMemberStatus, ChatType, ContentType, MessageEntityType
-from aiogram.types import (
-    CallbackQuery,
-    Chat,
-    ChatMemberUpdated,
-    MaybeInaccessibleMessageUnion,
-    Message,
-    MessageEntity,
-    MessageOriginChannel,
-    MessageOriginChat,
-    MessageOriginHiddenUser,
-    MessageOriginUser,
-    Poll,
-    Update,
-    User,
-)
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
@@ -77,21 +63,18 @@ _MEDIA_KINDS: Mapping[str, MediaKind] = {
 """The kinds of messages that people send; the others are service messages."""
 
 
-def parse_updates(raws: Iterable[dict[str, Any]]) -> list[Update]:
+def parse_updates(raws: Iterable[dict[str, Any]]) -> list[types.Update]:
     """Parse updates without the parts that the library does not know yet."""
     parsed = (_parse_update(raw) for raw in raws)
     return [update for update in parsed if update is not None]
 
 
-def _parse_update(raw: dict[str, Any]) -> Update | None:
-    """Parse an update; log and drop what is invalid in it, innermost first.
-
-    Every release of the Bot API adds variants that older libraries refuse.
-    """
+def _parse_update(raw: dict[str, Any]) -> types.Update | None:
+    """Parse an update without what the library refuses, innermost first; log what is dropped."""
     dropped: list[str] = []
     while True:
         try:
-            update = Update.model_validate(raw)
+            update = types.Update.model_validate(raw)
         except ValidationError as error:
             # The error quotes what people wrote: log only the fields.
             errors = error.errors(include_url=False)
@@ -160,7 +143,7 @@ def _drop(raw: dict[str, Any], path: Sequence[str | int]) -> None:
 
 
 def read_update(
-    update: Update, bot: User, bot_id: str, commands: Container[str]
+    update: types.Update, bot: types.User, bot_id: str, commands: Container[str]
 ) -> Incoming | None:
     """Convert an update; log and skip an invalid one, which would block the others."""
     try:
@@ -172,7 +155,7 @@ def read_update(
 
 
 def to_incoming(
-    update: Update, bot: User, bot_id: str = "", commands: Container[str] | None = None
+    update: types.Update, bot: types.User, bot_id: str = "", commands: Container[str] | None = None
 ) -> Incoming | None:
     """Convert an update; None for messages of bots and service messages."""
     if update.message is not None:
@@ -187,7 +170,10 @@ def to_incoming(
 
 
 def message_to_said(
-    message: Message, bot: User, bot_id: str = "", commands: Container[str] | None = None
+    message: types.Message,
+    bot: types.User,
+    bot_id: str = "",
+    commands: Container[str] | None = None,
 ) -> Said | None:
     """Convert a message; None for those of bots and service messages.
 
@@ -231,7 +217,9 @@ def message_to_said(
     )
 
 
-def _to_edited(message: Message, update_id: int, bot: User, bot_id: str) -> Edited | None:
+def _to_edited(
+    message: types.Message, update_id: int, bot: types.User, bot_id: str
+) -> Edited | None:
     said = message_to_said(message, bot, bot_id)
     if said is None or message.poll is not None or _changes_by_itself(said):
         return None
@@ -246,7 +234,7 @@ def _changes_by_itself(said: Said) -> bool:
     return not said.text and all(item.kind in _CHANGING_KINDS for item in said.attachments)
 
 
-def _to_pressed(query: CallbackQuery, bot_id: str) -> Pressed | None:
+def _to_pressed(query: types.CallbackQuery, bot_id: str) -> Pressed | None:
     message = query.message
     if message is None or query.data is None:
         return None
@@ -256,7 +244,7 @@ def _to_pressed(query: CallbackQuery, bot_id: str) -> Pressed | None:
         address=address,
         external_key=f"{PRESS_KEY_PREFIX}{query.id}",
         message_id=str(message.message_id),
-        shown_at=message.date if isinstance(message, Message) else None,
+        shown_at=message.date if isinstance(message, types.Message) else None,
         author=_person(query.from_user),
         data=data,
         at=datetime.now(UTC),  # Telegram does not say
@@ -269,7 +257,7 @@ def _to_pressed(query: CallbackQuery, bot_id: str) -> Pressed | None:
     )
 
 
-def _to_joined(change: ChatMemberUpdated, bot_id: str) -> Joined | None:
+def _to_joined(change: types.ChatMemberUpdated, bot_id: str) -> Joined | None:
     """Convert the arrival of the bot in a group; None for other changes of membership."""
     arrived = change.old_chat_member.status in _ABSENT and change.new_chat_member.status in _PRESENT
     if not arrived or change.chat.type not in {ChatType.GROUP, ChatType.SUPERGROUP}:
@@ -285,10 +273,10 @@ def _to_joined(change: ChatMemberUpdated, bot_id: str) -> Joined | None:
     )
 
 
-def _to_address(message: MaybeInaccessibleMessageUnion, bot_id: str) -> Address:
+def _to_address(message: types.MaybeInaccessibleMessageUnion, bot_id: str) -> Address:
     # Replies in ordinary groups have a thread id, too, but only topics have histories.
     topic = None
-    if isinstance(message, Message) and message.is_topic_message:
+    if isinstance(message, types.Message) and message.is_topic_message:
         topic = str(message.message_thread_id)
     return Address("telegram", str(message.chat.id), topic, bot_id)
 
@@ -298,34 +286,30 @@ def scopes_of(address: Address) -> tuple[str, ...]:
     return (address.lane,) if address.thread is None else (address.conversation, address.lane)
 
 
-def _to_person(message: Message) -> Person | None:
-    """Return the author; None for a bot.
-
-    Anonymous admins share one bot user (1087968824), and so do people who write as a channel
-    (136817688); they are identified by the chat that they write as.
-    """
+def _to_person(message: types.Message) -> Person | None:
+    """Return the author, of anonymous admins and channels the chat; None for a bot."""
     if message.sender_chat is not None:
         return _person(message.sender_chat)
     user = message.from_user
     return None if user is None or user.is_bot else _person(user)
 
 
-def _person(author: User | Chat) -> Person:
+def _person(author: types.User | types.Chat) -> Person:
     return Person(f"telegram:{author.id}", author.full_name)
 
 
-def _is_admin(message: Message) -> bool | None:
+def _is_admin(message: types.Message) -> bool | None:
     if message.sender_chat is not None:
         # Only admins can write as the group; who is behind a channel is not known.
         return message.sender_chat.id == message.chat.id
     return _is_admin_in(message.chat)
 
 
-def _is_admin_in(chat: Chat) -> bool | None:
+def _is_admin_in(chat: types.Chat) -> bool | None:
     return True if chat.type == ChatType.PRIVATE else None
 
 
-def _quote(message: Message, bot: User) -> Quote | None:
+def _quote(message: types.Message, bot: types.User) -> Quote | None:
     answered = message.reply_to_message
     # Every message in a topic "replies" to the service message that opened the topic.
     if answered is not None and answered.forum_topic_created is not None:
@@ -344,7 +328,7 @@ def _quote(message: Message, bot: User) -> Quote | None:
     )
 
 
-def _mentions(message: Message, content: str, bot: User) -> tuple[str, ...]:
+def _mentions(message: types.Message, content: str, bot: types.User) -> tuple[str, ...]:
     """Return who else is mentioned, by id if Telegram tells it, else by user name."""
     return tuple(
         f"telegram:{entity.user.id}"
@@ -356,11 +340,8 @@ def _mentions(message: Message, content: str, bot: User) -> tuple[str, ...]:
     )
 
 
-def _forward(message: Message, content: str) -> tuple[WakeReason | None, str]:
-    """Return why a forward wakes the bot, and its text as a quote of its author.
-
-    The person who forwards it wrote none of it, so it calls nobody and runs no command.
-    """
+def _forward(message: types.Message, content: str) -> tuple[WakeReason | None, str]:
+    """Return why a forward wakes the bot, and its text as a quote, which calls nobody."""
     wake = WakeReason.DM if message.chat.type == ChatType.PRIVATE else None
     if not content.strip():
         return wake, ""
@@ -369,31 +350,31 @@ def _forward(message: Message, content: str) -> tuple[WakeReason | None, str]:
     return wake, "\n".join([heading, *(f"> {line}" for line in content.splitlines())])
 
 
-def _origin_name(message: Message) -> str:
+def _origin_name(message: types.Message) -> str:
     match message.forward_origin:
-        case MessageOriginUser(sender_user=user):
+        case types.MessageOriginUser(sender_user=user):
             return user.full_name
-        case MessageOriginHiddenUser(sender_user_name=name):
+        case types.MessageOriginHiddenUser(sender_user_name=name):
             return name
-        case MessageOriginChat(sender_chat=chat) | MessageOriginChannel(chat=chat):
+        case types.MessageOriginChat(sender_chat=chat) | types.MessageOriginChannel(chat=chat):
             return chat.full_name
         case _:
             return ""
 
 
-def _entities(message: Message) -> Sequence[MessageEntity]:
+def _entities(message: types.Message) -> Sequence[types.MessageEntity]:
     return (message.entities if message.text else message.caption_entities) or []
 
 
 def _wake_and_text(
-    message: Message, content: str, text: str, bot: User, commands: Container[str] | None
+    message: types.Message,
+    content: str,
+    text: str,
+    bot: types.User,
+    commands: Container[str] | None,
 ) -> tuple[WakeReason | None, str]:
-    """Return why a message wakes the bot, and its text without a leading mention.
-
-    Entities refer to `content`; `text` is the same with links inserted.
-    """
-    entities = _entities(message)
-    first = next((entity for entity in entities if entity.offset == 0), None)
+    """Return why a message wakes the bot, and `text` without a leading mention."""
+    first = next((entity for entity in _entities(message) if entity.offset == 0), None)
     word = "" if first is None else _covered_text(first, content)
     if first is not None and first.type == MessageEntityType.BOT_COMMAND:
         command, _, addressee = word.partition("@")
@@ -408,15 +389,13 @@ def _wake_and_text(
         return None if is_others else WakeReason.COMMAND, command + text.removeprefix(word)
     if first is not None and _is_mention(first, content, bot):
         text = text.removeprefix(word).lstrip() or text.strip()
-    return _wake_reason(message, content, entities, bot), text
+    return _wake_reason(message, content, bot), text
 
 
-def _wake_reason(
-    message: Message, content: str, entities: Sequence[MessageEntity], bot: User
-) -> WakeReason | None:
+def _wake_reason(message: types.Message, content: str, bot: types.User) -> WakeReason | None:
     if message.chat.type == ChatType.PRIVATE:
         return WakeReason.DM
-    if any(_is_mention(entity, content, bot) for entity in entities):
+    if any(_is_mention(entity, content, bot) for entity in _entities(message)):
         return WakeReason.MENTION
     answered = message.reply_to_message
     # Every message in a topic that the bot opened "replies" to the service message that opened it.
@@ -425,7 +404,7 @@ def _wake_reason(
     return WakeReason.REPLY if answered.from_user.id == bot.id else None
 
 
-def _is_mention(entity: MessageEntity, content: str, bot: User) -> bool:
+def _is_mention(entity: types.MessageEntity, content: str, bot: types.User) -> bool:
     if entity.type == MessageEntityType.TEXT_MENTION:
         return entity.user is not None and entity.user.id == bot.id
     if entity.type != MessageEntityType.MENTION:
@@ -433,24 +412,21 @@ def _is_mention(entity: MessageEntity, content: str, bot: User) -> bool:
     return _is_bot_username(_covered_text(entity, content).removeprefix("@"), bot)
 
 
-def _covered_text(entity: MessageEntity, content: str) -> str:
-    """Return what an entity covers; half a character becomes U+FFFD.
-
-    Telegram counts UTF-16 units, and aiogram's `extract_from` fails at half a character.
-    """
+def _covered_text(entity: types.MessageEntity, content: str) -> str:
+    """Return what an entity covers, in UTF-16 units; half a character becomes U+FFFD."""
     begin, end = _byte_range(entity)
     return content.encode("utf-16-le", "surrogatepass")[begin:end].decode("utf-16-le", "replace")
 
 
-def _byte_range(entity: MessageEntity) -> tuple[int, int]:
+def _byte_range(entity: types.MessageEntity) -> tuple[int, int]:
     return 2 * max(0, entity.offset), 2 * max(0, entity.offset + entity.length)
 
 
-def _is_bot_username(name: str, bot: User) -> bool:
+def _is_bot_username(name: str, bot: types.User) -> bool:
     return bot.username is not None and name.lower() == bot.username.lower()
 
 
-def text_of(message: Message) -> str:
+def text_of(message: types.Message) -> str:
     """Return the text, caption or poll of a message, with the addresses of links."""
     if message.poll is not None:
         return "\n".join(filter(None, [message.caption or "", _poll_text(message.poll)]))
@@ -459,7 +435,7 @@ def text_of(message: Message) -> str:
     return with_addresses(message.caption or "", message.caption_entities)
 
 
-def with_addresses(text: str, entities: Sequence[MessageEntity] | None) -> str:
+def with_addresses(text: str, entities: Sequence[types.MessageEntity] | None) -> str:
     """Insert addresses that only the formatting links to."""
     links = [one for one in entities or () if one.type == MessageEntityType.TEXT_LINK and one.url]
     units = text.encode("utf-16-le", "surrogatepass") if links else b""
@@ -470,14 +446,14 @@ def with_addresses(text: str, entities: Sequence[MessageEntity] | None) -> str:
     return units.decode("utf-16-le", "replace") if links else text
 
 
-def _poll_text(poll: Poll) -> str:
+def _poll_text(poll: types.Poll) -> str:
     heading = f"[{'closed poll' if poll.is_closed else 'poll'}] {poll.question}"
     votes = [f": {one.voter_count}" if poll.total_voter_count else "" for one in poll.options]
     options = (f"- {one.text}{count}" for one, count in zip(poll.options, votes, strict=True))
     return "\n".join([heading, *options])
 
 
-def attachments_of(message: Message) -> tuple[MediaItem, ...]:
+def attachments_of(message: types.Message) -> tuple[MediaItem, ...]:
     """Return the attachments of a message; none for service messages."""
     kind = _MEDIA_KINDS.get(message.content_type)
     if message.content_type == ContentType.UNKNOWN and message.chat.type == ChatType.PRIVATE:
@@ -485,7 +461,7 @@ def attachments_of(message: Message) -> tuple[MediaItem, ...]:
     return () if kind is None else (_describe(message, kind),)
 
 
-def _describe(message: Message, kind: MediaKind) -> MediaItem:
+def _describe(message: types.Message, kind: MediaKind) -> MediaItem:
     photos = message.photo or (message.live_photo and message.live_photo.photo) or ()
     file = (
         max(photos, key=lambda one: one.width * one.height, default=None)

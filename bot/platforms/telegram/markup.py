@@ -64,17 +64,13 @@ def _limited(styled: StyledText, max_spans: int) -> StyledText:
 
 
 def _unlinked(mention: re.Match[str]) -> str:
-    """Return a mention with a wide @, which notifies nobody."""
     return f"\uff20{mention[0][1:]}"
 
 
 def with_folded(
     source: str, folded: str, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity]]:
-    """Return Markdown and its entities, above a plain text that is folded.
-
-    The fold is the last entity, and counts toward their limit.
-    """
+    """Return Markdown and its entities above a folded plain text, the last of these entities."""
     text, entities = render_markdown(source, _MAX_ENTITIES - 1, has_links=has_links)
     above = f"{text.rstrip()}\n\n" if text.strip() else ""
     below = _MENTION.sub(_unlinked, folded)

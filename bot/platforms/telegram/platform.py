@@ -42,7 +42,7 @@ from bot.platforms.telegram.incoming import (
 from bot.platforms.telegram.moved_chats import MovedChats
 from bot.platforms.telegram.settings import TelegramSettings, is_webhook_secret
 from bot.platforms.telegram.surface import TelegramSurface
-from bot.ports import FileSource, Intake, Platform, PrivateChats, Surface, WebhookReceiver
+from bot.ports import FileSource, Intake, Platform, PrivateChats, WebhookReceiver
 from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import POLLING_CONFLICTS
@@ -71,36 +71,25 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     """One Telegram bot; close it after the last answer was sent."""
 
     name = "telegram"
+    connection_error: str | None = "not connected yet"
 
     def __init__(self, settings: TelegramSettings, context: PlatformContext) -> None:
         Update.model_rebuild()  # takes a tenth of a second, for which no message should wait
         self._context = context
         self._clock = context.clock
-        self._bot_id = context.bot_id
         self._api = BotApi(settings, context.clock)
         self._chats = MovedChats(context.cursors, context.bot_id)
-        self._surface = TelegramSurface(self._api, self._chats, has_drafts=settings.drafts)
+        self.surface = TelegramSurface(self._api, self._chats, has_drafts=settings.drafts)
         self._settings = settings
         file = settings.webhook_secret_file
         self._secret_file = None if file is None else SecretFile(file, context.clock)
-        self._poll_seconds = settings.poll_seconds
+        self.webhook_path = settings.webhook_path
         self._bot: User | None = None  # once Telegram has said who we are
         self._acknowledging: set[asyncio.Task[None]] = set()
         self._offset_cursor = offset_cursor(context.bot_id)
-        self._connection_error: str | None = "not connected yet"
         self._has_conflict = False
         self._is_catching_up = True
         self._is_early = False  # whether the last poll ended long before its timeout
-
-    @property
-    @override
-    def surface(self) -> Surface:
-        return self._surface
-
-    @property
-    @override
-    def connection_error(self) -> str | None:
-        return self._connection_error
 
     @override
     async def check(self) -> str:
@@ -149,11 +138,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         finally:
             await cancel_and_wait(self._acknowledging)
 
-    @property
-    @override
-    def webhook_path(self) -> str | None:
-        return self._settings.webhook_path
-
     async def _keep_webhook(self) -> NoReturn:
         """Set the webhook regularly, as other programs may change it, and when a secret changes."""
         while True:
@@ -192,10 +176,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     @override
     def admits_call(self, headers: Mapping[str, str]) -> bool:
-        """Compare the secret as bytes: in constant time only ASCII texts can be compared.
-
-        A process on standby makes no calls of its own, so the files are read here.
-        """
+        """Compare the secret as bytes: in constant time only ASCII texts can be compared."""
         given = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
         _, secret = self._read_secrets()
         return hmac.compare_digest(given, secret.encode())
@@ -241,8 +222,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         refusals[pressed.external_key] = await self._context.press_refusal(pressed)
 
     def _acknowledge(self, query_id: str, words: str | None = None) -> None:
-        """Acknowledge a press soon, with words for this person alone if there are any."""
-
         async def acknowledge() -> None:
             acknowledgement = AnswerCallbackQuery(callback_query_id=query_id)
             if words is not None:
@@ -260,10 +239,10 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         """Poll once; updates stay unparsed, as an invalid one must not hide the others."""
         # After a failure, notice soon that it is over. In a conflict that would only cut the other
         # poller off.
-        is_short = self._connection_error is not None and not self._has_conflict
-        timeout = 0 if is_short else self._poll_seconds
+        is_short = self.connection_error is not None and not self._has_conflict
+        timeout = 0 if is_short else self._settings.poll_seconds
         fields = {"offset": offset, "timeout": timeout, "allowed_updates": UPDATE_TYPES}
-        seconds = self._poll_seconds + CALL_SECONDS
+        seconds = self._settings.poll_seconds + CALL_SECONDS
         began = self._clock.monotonic()
         updates = await self._api.send("getUpdates", fields, seconds)
         self._is_early = self._clock.monotonic() - began < timeout / 2
@@ -273,7 +252,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     def _to_incomings(self, updates: Sequence[Update], bot: User) -> list[Incoming]:
         incomings = []
         for update in updates:
-            incoming = read_update(update, bot, self._bot_id, self._context.command_names)
+            incoming = read_update(update, bot, self._context.bot_id, self._context.command_names)
             if incoming is not None:
                 incomings.append(incoming)
             elif update.callback_query is not None:  # its message is too old
@@ -314,17 +293,17 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 return response
 
     async def _wait_for_token(self, error: errors.TokenRejected) -> None:
-        self._connection_error, self._has_conflict = str(error), False
+        self.connection_error, self._has_conflict = str(error), False
         self._is_catching_up = True
         await self._api.token.wait_for_retry(self._api.used_token, error)
 
     def _set_connection_error(self, reason: str | None, *, has_conflict: bool = False) -> None:
-        if reason != self._connection_error:
+        if reason != self.connection_error:
             if reason is None:
                 _log.info("telegram_connected")
             else:
                 _log.warning("telegram_disconnected", reason=reason)
-        self._connection_error, self._has_conflict = reason, has_conflict
+        self.connection_error, self._has_conflict = reason, has_conflict
 
     @override
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
@@ -332,7 +311,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     @override
     async def private_chat(self, person: str) -> Address:
-        return Address("telegram", person.removeprefix("telegram:"), bot_id=self._bot_id)
+        return Address("telegram", person.removeprefix("telegram:"), bot_id=self._context.bot_id)
 
     @override
     async def is_admin(self, incoming: Request) -> bool:

@@ -41,10 +41,7 @@ class _ProbeResult(Enum):
 
 
 class TelegramSurface(Surface, DraftingSurface):
-    """Sends to chats and topics.
-
-    Telegram has no idempotency key; lost messages are looked up by their text.
-    """
+    """Sends to chats and topics; lost messages are found by their text, as they have no key."""
 
     def __init__(
         self, api: BotApi, chats: MovedChats | None = None, *, has_drafts: bool = False
@@ -93,20 +90,18 @@ class TelegramSurface(Surface, DraftingSurface):
         *,
         interaction: str | None = None,
     ) -> None:
-        async def request(chat: CurrentChat) -> None:
-            await self._edit(chat.chat, _existing(chat, message_id), content)
-
         with suppress(NotModified):
-            await self._chats.in_chat(address, request)
+            await self._chats.in_chat(
+                address, lambda chat: self._edit(chat.chat, _existing(chat, message_id), content)
+            )
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        async def request(chat: CurrentChat) -> None:
-            known = _existing(chat, message_id)
-            await self._api.call(DeleteMessage(chat_id=chat.chat, message_id=known))
+        def method(chat: CurrentChat) -> DeleteMessage:
+            return DeleteMessage(chat_id=chat.chat, message_id=_existing(chat, message_id))
 
         with suppress(MessageNotFound):
-            await self._chats.in_chat(address, request)
+            await self._chats.in_chat(address, lambda chat: self._api.call(method(chat)))
 
     @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:

@@ -19,7 +19,7 @@ from bot.errors import Refused
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.local_chat import MAX_KEPT, LocalChat, PrintingSurface, printed_file
-from bot.ports import Intake, Platform, Surface
+from bot.ports import Intake, Platform
 from bot.runtime.in_process import BoundedDict
 from bot.runtime.terminal import strip_control_characters
 
@@ -62,12 +62,7 @@ class TerminalPlatform(LocalPlatform):
             source = sys.stdin.fileno()
         self._source = source
         self._chat = chat or LocalChat()
-        self._surface = TerminalSurface(screen or sys.stdout, self._chat.run, self._chat.language)
-
-    @property
-    @override
-    def surface(self) -> Surface:
-        return self._surface
+        self.surface = TerminalSurface(screen or sys.stdout, self._chat.run, self._chat.language)
 
     @override
     async def run(self, intake: Intake) -> None:
@@ -79,14 +74,14 @@ class TerminalPlatform(LocalPlatform):
                 await self._handle_line(line, intake)
             await self._wait_until_idle()
         finally:
-            self._surface.end_line()
+            self.surface.end_line()
 
     async def _handle_line(self, line: str, intake: Intake) -> None:
         word, _, rest = line.strip().partition(" ")
         if word == "/as":
             told = self._chat.rename(rest)
             if not rest.strip():
-                self._surface.note(told)
+                self.surface.note(told)
         elif word:
             await intake.receive([self._chat.to_said(line)], {})
 

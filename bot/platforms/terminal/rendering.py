@@ -78,10 +78,7 @@ class _ChatMarkdown(Markdown):
 
 
 class TextRenderer:
-    """Renders texts without control characters to lines with color codes.
-
-    `columns` returns the width of the terminal.
-    """
+    """Renders texts to lines with color codes; `columns` returns the width of the terminal."""
 
     def __init__(self, columns: Callable[[], int]) -> None:
         self._columns = columns

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
@@ -34,10 +35,7 @@ _ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
 
 
 def open_history(file: Path | None, flags: int = 0) -> History:
-    """Open the lines of this and earlier chats, in a file that only its owner can read.
-
-    Where it cannot be written: the lines of this chat alone. `flags` are those of `os.open`.
-    """
+    """Open the lines of earlier chats, for their owner alone; in memory if that fails."""
     if file is not None:
         with contextlib.suppress(OSError):
             os.close(os.open(file, os.O_CREAT | os.O_WRONLY | flags, 0o600))
@@ -118,7 +116,7 @@ class ChatScreen:
             multiline=True,
             history=history,
             completer=completer,
-            complete_while_typing=Condition(self._writes_command),
+            complete_while_typing=Condition(lambda: buffer.text.startswith("/")),
             key_bindings=self._key_bindings(),
             enable_suspend=True,
             refresh_interval=_SPINNER_SECONDS,
@@ -126,8 +124,9 @@ class ChatScreen:
             input=input_ or create_input(),
             output=self._output,
         )
-        self._session.default_buffer.accept_handler = self._accept
-        self._session.default_buffer.on_text_changed += self._forget_ctrl_c
+        buffer = self._session.default_buffer
+        buffer.accept_handler = self._accept
+        buffer.on_text_changed += self._forget_ctrl_c
 
     @property
     def columns(self) -> int:
@@ -199,13 +198,9 @@ class ChatScreen:
         told = translatable("reading … {seconds} s (Ctrl-C stops)", seconds=f"{seconds:.0f}")
         return f"{frame} {translate(told, self._language)}"
 
-    def _writes_command(self) -> bool:
-        return self._session.default_buffer.text.startswith("/")
-
-    def _accept(self, _buffer: object) -> bool:
-        text = self._session.default_buffer.text
-        if text.strip():
-            self._on_line(text)
+    def _accept(self, buffer: Buffer) -> bool:
+        if buffer.text.strip():
+            self._on_line(buffer.text)
         return False  # the prompt is empty again
 
     def _forget_ctrl_c(self, _buffer: object) -> None:

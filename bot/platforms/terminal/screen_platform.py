@@ -24,7 +24,7 @@ from bot.platforms.terminal.local_chat import (
 )
 from bot.platforms.terminal.rendering import TextRenderer
 from bot.platforms.terminal.screen import ChatScreen, CommandCompleter, open_history
-from bot.ports import Intake, Platform, Surface
+from bot.ports import Intake, Platform
 from bot.runtime.in_process import BoundedDict
 from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.terminal import strip_control_characters
@@ -42,10 +42,7 @@ _LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
 
 
 class ScreenPlatform(LocalPlatform):
-    """Reads lines at a prompt, which are answered one after the other.
-
-    What is entered during an answer waits; only /stop and Ctrl-C reach the answer.
-    """
+    """Answers lines one after the other; only /stop and Ctrl-C reach an answer in progress."""
 
     name = "terminal"
     account = "this terminal"
@@ -72,17 +69,12 @@ class ScreenPlatform(LocalPlatform):
             output=output,
         )
         self._screen.name = self._chat.person.name
-        self._surface = ScreenSurface(self._screen, self._chat.run, language)
-
-    @property
-    @override
-    def surface(self) -> Surface:
-        return self._surface
+        self.surface = ScreenSurface(self._screen, self._chat.run, language)
 
     @override
     async def run(self, intake: Intake) -> None:
         try:
-            self._surface.print_plain(f"{translate(_WELCOME, self._chat.language)}\n", _NOTICE)
+            self.surface.print_plain(f"{translate(_WELCOME, self._chat.language)}\n", _NOTICE)
             await self._chat_until_end(intake)
         except Refused:  # the terminal was closed for good
             return
@@ -109,7 +101,7 @@ class ScreenPlatform(LocalPlatform):
             if not reading.done():
                 await asyncio.wait({reading})
             await cancel_and_wait(tasks)
-            self._surface.end_message()
+            self.surface.end_message()
 
     def _enter(self, line: str) -> None:
         if self._is_busy and line.strip() == "/stop":
@@ -133,10 +125,10 @@ class ScreenPlatform(LocalPlatform):
             self._line_entered.clear()
 
     async def _handle_line(self, line: str, intake: Intake) -> None:
-        self._surface.print_plain(f"{self._chat.person.name}> {line}", _QUESTION)
+        self.surface.print_plain(f"{self._chat.person.name}> {line}", _QUESTION)
         word, _, rest = line.strip().partition(" ")
         if word == "/as":
-            self._surface.print_plain(self._chat.rename(rest), _NOTICE)
+            self.surface.print_plain(self._chat.rename(rest), _NOTICE)
             self._screen.name = self._chat.person.name
             return
         await intake.receive([self._chat.to_said(line)], {})
@@ -152,7 +144,7 @@ class ScreenPlatform(LocalPlatform):
         finally:
             self._is_busy = False
             self._screen.set_busy(False)
-            self._surface.end_message()
+            self.surface.end_message()
 
     async def _send_stops(self, intake: Intake) -> None:
         while True:
