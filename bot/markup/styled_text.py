@@ -5,7 +5,7 @@ Spans nest or do not overlap. Only emphasis contains code, and code contains not
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from markdown_it.token import Token
@@ -96,12 +96,6 @@ class _OpenList:
     """The marker of the current item, until it is written."""
 
 
-@dataclass(slots=True)
-class _TableCells:
-    rows: list[list[str]] = field(default_factory=list)
-    alignments: list[str] = field(default_factory=list)
-
-
 class _TextWriter:
     def __init__(self, lines: Sequence[str], *, has_links: bool) -> None:
         self._lines = lines  # of the source
@@ -111,7 +105,8 @@ class _TextWriter:
         self._open: list[_OpenSpan] = []
         self._spans: list[StyledSpan] = []
         self._lists: list[_OpenList] = []
-        self._table: _TableCells | None = None
+        self._rows: list[list[str]] | None = None  # of a table that is being read
+        self._alignments: list[str] = []
 
     def finish(self) -> StyledText | None:
         """Return the text without surrounding space, but with indented code; None: invisible."""
@@ -141,15 +136,15 @@ class _TextWriter:
                 self._begin(Style.QUOTE)
             case "heading_close" | "blockquote_close":
                 self._end()
-            case "inline" if self._table is not None:
-                self._table.rows[-1].append(_cell_text(token))
+            case "inline" if self._rows is not None:
+                self._rows[-1].append(_cell_text(token))
             case "inline":
                 for at, child in enumerate(token.children or []):
                     self._write_inline(child, is_first=at == 0)
             case _ if "list" in token.type:
                 self._write_list(token)
-            case _ if self._table is not None:
-                self._write_table(token, self._table)
+            case _ if self._rows is not None:
+                self._write_table(token, self._rows)
             case _:
                 pass
 
@@ -164,7 +159,7 @@ class _TextWriter:
             case "hr":
                 self._write(_RULE)
             case "table_open":
-                self._table = _TableCells()
+                self._rows, self._alignments = [], []
             case _:
                 pass
 
@@ -185,16 +180,16 @@ class _TextWriter:
             case _:
                 pass
 
-    def _write_table(self, token: Token, table: _TableCells) -> None:
+    def _write_table(self, token: Token, rows: list[list[str]]) -> None:
         match token.type:
             case "tr_open":
-                table.rows.append([])
+                rows.append([])
             case "th_open":
                 style = str(token.attrGet("style") or "")  # "text-align:right"
-                table.alignments.append(style.rpartition(":")[2])
+                self._alignments.append(style.rpartition(":")[2])
             case "table_close":
-                self._table = None
-                self._write_styled(set_table(table.rows, table.alignments), Style.CODE_BLOCK)
+                self._rows = None
+                self._write_styled(set_table(rows, self._alignments), Style.CODE_BLOCK)
             case _:
                 pass
 

@@ -61,7 +61,18 @@ def to_incoming(
     if author is None or message.is_note:
         return None
     if message.press is not None:
-        return _to_pressed(channel, message, author)
+        return Pressed(
+            address,
+            key,
+            message.reply_to,
+            author,
+            message.press,
+            message.at,
+            (address.lane,),
+            message.values,
+            author_is_admin=True,
+            locale=channel.locale,
+        )
     is_new = message.position > known_revision
     if is_new and (message.is_copied or message.is_deleted):
         return None
@@ -113,21 +124,6 @@ def to_said(
         locale=channel.locale,
         is_private=is_alone,
         has_masked_token=message.has_masked_token,
-    )
-
-
-def _to_pressed(channel: WebChannel, message: WebMessage, author: Person) -> Pressed:
-    return Pressed(
-        channel.address,
-        inbox_key(channel.id, message),
-        message.reply_to,
-        author,
-        message.press or "",
-        message.at,
-        (channel.address.lane,),
-        message.values,
-        author_is_admin=True,
-        locale=channel.locale,
     )
 
 
@@ -273,10 +269,12 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
         for message in changes:
             if message.author is None:
                 continue
-            event = to_incoming(channel, message, await self._replied_to(channel, message), known)
-            if isinstance(event, Pressed) and await self._is_refused(channel, message, event):
-                continue
-            if event is not None:
+            replied_to = None
+            if message.reply_to is not None and message.press is None:
+                replied_to = await self._channels.find(channel.id, message.reply_to)
+            event = to_incoming(channel, message, replied_to, known)
+            is_refused = isinstance(event, Pressed) and await self._refuse(channel, message, event)
+            if event is not None and not is_refused:
                 events.append(event)
         newest = changes[-1].revision if changes else channel.revision
         if events:
@@ -285,12 +283,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
         if newest < channel.revision:
             self._is_changed.set()
 
-    async def _replied_to(self, channel: WebChannel, message: WebMessage) -> WebMessage | None:
-        if message.reply_to is None or message.press is not None:
-            return None
-        return await self._channels.find(channel.id, message.reply_to)
-
-    async def _is_refused(self, channel: WebChannel, message: WebMessage, press: Pressed) -> bool:
+    async def _refuse(self, channel: WebChannel, message: WebMessage, press: Pressed) -> bool:
         refusal = await self._context.press_refusal(press)
         if refusal is not None:
             await self._channels.add(channel.id, [self._note(message.id, refusal)])

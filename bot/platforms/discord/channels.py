@@ -100,7 +100,11 @@ class ChannelWebhooks:
         home = place.parent_id if is_thread and place.parent_id else channel
         bot_id = (await self._rest.bot_user()).id
         listed = decode_response(await self._rest.call(_LIST, home), list[_Webhook])
-        ours = [one for one in listed if one.is_made_by(bot_id)]
+        ours = [
+            one
+            for one in listed  # the bot speaks through those that it made, with buttons
+            if one.type == _INCOMING and one.token and one.user and one.user.id == bot_id
+        ]
         if not ours:
             body = {"name": WEBHOOK_NAME}
             ours = [decode_response(await self._rest.call(_CREATE, home, body=body), _Webhook)]
@@ -137,11 +141,6 @@ class _Webhook(msgspec.Struct):
     type: int = _INCOMING
     token: str | None = None
     user: WithId | None = None
-
-    def is_made_by(self, bot_id: str) -> bool:
-        """Return whether the bot can speak through it, with buttons."""
-        by_bot = self.user is not None and self.user.id == bot_id
-        return self.type == _INCOMING and self.token is not None and by_bot
 
 
 class AnswerThreads:

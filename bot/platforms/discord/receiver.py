@@ -106,7 +106,11 @@ class MessageReceiver:
                     self._session = None  # until everything that was missed is stored
                     continue
                 case CommandReceived():
-                    incoming = await self._to_incoming_command(event)
+                    # Discord accepts no answer before the command is acknowledged.
+                    await asyncio.wait([event.deferred], timeout=_DEFER_SECONDS)
+                    deferred = event.deferred.done() and event.deferred.result()
+                    call = event.interaction
+                    incoming: Incoming = command_to_incoming(call, self._context, deferred=deferred)
                 case _:
                     incoming = event
             oldest = self._oldest_question() if self._is_replaying else oldest_question
@@ -219,12 +223,6 @@ class MessageReceiver:
                 if permissions.read_messages and permissions.read_message_history:
                     yield channel
 
-    async def _to_incoming_command(self, event: CommandReceived) -> Incoming:
-        # Discord accepts no answer before the command is acknowledged.
-        await asyncio.wait([event.deferred], timeout=_DEFER_SECONDS)
-        deferred = event.deferred.done() and event.deferred.result()
-        return command_to_incoming(event.interaction, self._context, deferred=deferred)
-
 
 class ChannelCursors:
     """The stored cursors, and those to store with the next messages.
@@ -239,15 +237,11 @@ class ChannelCursors:
         self._shard = shard
         self._marks = f"{self.prefix}{shard.name} "
         self.session_name = f"{self._marks}session"
-        self._stored: dict[int, int] = {}
+        self.stored: dict[int, int] = {}
+        """The newest stored message of each channel."""
         self._frozen: set[int] = set()
         self._connected: int | None = None  # the last session start without gaps
         self._catching_up = 0  # during a catch-up: since when messages may be missing
-
-    @property
-    def stored(self) -> Mapping[int, int]:
-        """The newest stored message of each channel."""
-        return self._stored
 
     @property
     def misses_nothing(self) -> bool:
@@ -257,10 +251,10 @@ class ChannelCursors:
     def load(self, stored: Mapping[str, str]) -> None:
         """Replace all cursors with those of the store, given by their stored names."""
         rows = {name: value for name, value in stored.items() if name.startswith(self._channels)}
-        self._stored.clear()
+        self.stored.clear()
         for channel, message, guild in read_cursors(rows, self._read_row):
             if self._shard.has_guild(guild):
-                self._stored[channel] = message
+                self.stored[channel] = message
         names = [f"{self._marks}{one}" for one in ("connected", "catching_up")]
         connected, catching_up = (read_number(stored, name) for name in names)
         self._connected = self._connected if connected is None else connected
@@ -279,8 +273,8 @@ class ChannelCursors:
         if self._catching_up:
             return self._catching_up
         marks = [self._connected] if self._connected else []
-        if self._stored:
-            newest = snowflake_time(max(self._stored.values()))
+        if self.stored:
+            newest = snowflake_time(max(self.stored.values()))
             marks.append(time_snowflake(newest - _MAX_REORDERING))
         return max(marks, default=None)
 
@@ -305,7 +299,7 @@ class ChannelCursors:
         self, incomings: Iterable[Incoming], seen: Mapping[int, tuple[int, int]]
     ) -> dict[str, str]:
         """Move the cursors behind these messages; return what to store with them."""
-        read = [(channel, *seen[channel]) for channel in seen if channel in self._stored]
+        read = [(channel, *seen[channel]) for channel in seen if channel in self.stored]
         for said in incomings:
             if isinstance(said, Said) and said.message_id is not None:
                 guilds = [one.rpartition(":")[2] for one in said.scopes if ":guild:" in one]
@@ -313,7 +307,7 @@ class ChannelCursors:
                 read.append((int(said.address.chat), int(said.message_id), guild))
         moved: dict[str, str] = {}
         for channel, message, guild in read:
-            if channel not in self._frozen and message > self._stored.get(channel, 0):
-                self._stored[channel] = message
+            if channel not in self._frozen and message > self.stored.get(channel, 0):
+                self.stored[channel] = message
                 moved[f"{self._channels}{channel}"] = f"{message} {guild}"
         return moved

@@ -225,7 +225,8 @@ class DiscordSurface(Surface, BucketSurface):
         newest = after
         for _ in range(_MAX_PAGES):
             page = await self._page(message.address, newest)
-            speakers = await self._speakers(message)
+            await self._webhook_of(message.address, message.content.face)
+            speakers = {(await self._rest.bot_user()).id, *self._webhooks.ids}
             for found in page:
                 if found.id not in known and _is_ours(speakers, found, message):
                     return found.id
@@ -235,11 +236,6 @@ class DiscordSurface(Surface, BucketSurface):
         raise errors.OutcomeUnknown(
             f"more than {_MAX_PAGES * _PAGE_SIZE} messages came after the one to find"
         )
-
-    async def _speakers(self, message: OutgoingMessage) -> Set[str]:
-        bot_id = (await self._rest.bot_user()).id
-        await self._webhook_of(message.address, message.content.face)
-        return {bot_id, *self._webhooks.ids}
 
     async def _webhook_of(self, address: Address, face: Face | None) -> ChannelWebhook | None:
         """Return the webhook for a face; None: the bot speaks itself."""

@@ -53,14 +53,10 @@ def commands_by_scope(
 
 def to_bot_commands(commands: Sequence[CommandSpec], language: str = "en") -> list[BotCommand]:
     """Return commands for Telegram's menu; the description names their actions."""
-    return [
-        BotCommand(command=command.name, description=_description(command, language))
-        for command in commands
-    ]
-
-
-def _description(command: CommandSpec, language: str) -> str:
-    summary = plain_text(translate(looked_up(command.summary), language))
-    if command.actions:
-        summary = f"{summary} ({', '.join(action.name for action in command.actions)})"
-    return summary[:_MAX_DESCRIPTION_CHARS]
+    offered = []
+    for one in commands:
+        summary = plain_text(translate(looked_up(one.summary), language))
+        if one.actions:
+            summary = f"{summary} ({', '.join(action.name for action in one.actions)})"
+        offered.append(BotCommand(command=one.name, description=summary[:_MAX_DESCRIPTION_CHARS]))
+    return offered

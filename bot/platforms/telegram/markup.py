@@ -10,7 +10,7 @@ from operator import attrgetter
 from aiogram.enums import MessageEntityType
 from aiogram.types import MessageEntity
 
-from bot.chat.outgoing import Button, Menu
+from bot.chat.outgoing import Button, Menu, MenuOption
 from bot.markup.styled_text import EMPHASIS, Style, StyledSpan, StyledText, style_markdown
 from bot.platforms.telegram.limits import plain_text
 
@@ -144,7 +144,7 @@ def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[s
     rows = itertools.groupby(sorted(buttons, key=attrgetter("row")), attrgetter("row"))
     return {
         "inline_keyboard": [
-            *(row for menu in menus for row in _option_rows(menu)),
+            *([_option(menu, one)] for menu in menus for one in menu.options),
             *([_button(one.label, one.data) for one in row] for _, row in rows),
         ]
     }
@@ -156,10 +156,9 @@ def read_callback_data(data: str) -> tuple[str, tuple[str, ...]]:
     return known, (value,) if is_menu else ()
 
 
-def _option_rows(menu: Menu) -> Iterator[list[dict[str, str]]]:
-    for option in menu.options:
-        label = f"{_CHOSEN}{option.label}" if option.is_chosen else option.label
-        yield [_button(label, f"{menu.data}{_VALUE}{option.value}")]
+def _option(menu: Menu, option: MenuOption) -> dict[str, str]:
+    label = f"{_CHOSEN}{option.label}" if option.is_chosen else option.label
+    return _button(label, f"{menu.data}{_VALUE}{option.value}")
 
 
 def _button(label: str, data: str) -> dict[str, str]:
