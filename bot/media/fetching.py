@@ -94,17 +94,14 @@ class PublicFetcher:
                 allows_address=self._is_allowed,
             )
             try:
-                async with await client.request("GET", _target(url), None, deadline) as response:
+                target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+                async with await client.request("GET", target, None, deadline) as response:
                     if response.status not in _REDIRECTS:
                         return await _read(response, max_bytes, deadline)
                     address = urljoin(url.geturl(), response.headers.get("location", ""))
             finally:
                 await client.close()
         raise FetchFailed(f"the server redirects more than {_MAX_REDIRECTS} times")
-
-
-def _target(url: SplitResult) -> str:
-    return (url.path or "/") + (f"?{url.query}" if url.query else "")
 
 
 async def _read(response: HttpResponse, max_bytes: int, deadline: float) -> bytes:

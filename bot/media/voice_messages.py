@@ -30,13 +30,11 @@ class VoiceMessages:
         self._admits = admits
 
     async def transcribe(self, said: Said, provider: str) -> Said:
-        """Return a message with the words of its voice messages as text.
-
-        What cannot be transcribed stays an attachment. Only a message for the bot is sent to
-        anybody, first to the provider of the preset that answers.
-        """
-        is_spoken = any(one.kind is MediaKind.VOICE for one in said.attachments)
-        backend = self._find_backend(provider) if is_spoken and said.wake is not None else None
+        """Return a message to the bot with the words of its voice messages as text."""
+        if said.wake is None or all(one.kind is not MediaKind.VOICE for one in said.attachments):
+            return said
+        backends = [self._backends.get(provider), *self._backends.values()]
+        backend = next((one for one in backends if one is not None and one.can_transcribe), None)
         if backend is None or not (self._admits is None or await self._admits(said)):
             return said
         texts = [said.text] if said.text else []
@@ -49,13 +47,6 @@ class VoiceMessages:
             else:
                 kept.append(item)
         return replace(said, text="\n".join(texts), attachments=tuple(kept))
-
-    def _find_backend(self, provider: str) -> Backend | None:
-        own = self._backends.get(provider)
-        for backend in (own, *self._backends.values()):
-            if backend is not None and backend.can_transcribe:
-                return backend
-        return None
 
     async def _listen(self, backend: Backend, said: Said, item: MediaItem) -> str:
         if item.size is not None and item.size > _MAX_BYTES:

@@ -54,7 +54,6 @@ class PlatformSpec:
     user_id_pattern: str = "[1-9][0-9]*"
     """A regular expression for the id of a person on this platform, as in TROUPE_ADMINS."""
     commands: Sequence[CommandSpec] = ()
-    """The commands that it runs itself; /help lists them."""
     uses_terminal: bool = False
     """Whether the chat is in the terminal that Troupe was started from: `troupe chat`, and
     `troupe run` if no other platform is configured. Logs and notices then go to a file."""
@@ -85,10 +84,7 @@ async def _do_nothing(*_given: object) -> None:
 
 
 class WebChannels(Protocol):
-    """`SqlWebChannels` as the web platform uses it.
-
-    Settings load this module, and must not load a database library.
-    """
+    """`SqlWebChannels`, whose database library settings must not load."""
 
     async def all(self) -> Sequence[WebChannel]: ...
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None: ...
@@ -120,7 +116,6 @@ class PlatformContext:
     """Return the form that a press opens, where the platform has forms; None: it opens none. What
     is entered comes back as another press with it as its value."""
     complete_preset: Callable[[str], Sequence[str]] = lambda _typed: ()
-    """Return the names of presets that fit what was typed so far."""
     wait_until_idle: Callable[[], Awaitable[None]] = _do_nothing
     """Wait until every received message was answered and every answer was sent."""
     press_refusal: Callable[[Pressed], Awaitable[str | None]] = _do_nothing
@@ -138,7 +133,6 @@ class PlatformContext:
     locale: str | None = None
     """The locale of the person who started the service, such as "zh_CN.UTF-8"."""
     answerable_seconds: float = 300
-    """The age up to which missed messages are answered."""
     take_lease: TakeLease | None = None
     """None: there is no other process."""
     bot_id: str = ""
@@ -182,9 +176,6 @@ class AccountSetup(Protocol):
         """Say how the first admin sends the code."""
 
     async def wait_for_code(self, code: str) -> str:
-        """Wait until somebody sends the code to the bot; return the id of that person.
-
-        Other messages are left for the service. `PlatformError`: why the bot cannot receive any.
-        """
+        """Return who sends the code, and leave other messages; raises `PlatformError`."""
 
     async def close(self) -> None: ...

@@ -45,10 +45,7 @@ class BotToken(Generic[SettingsT]):
         self._file = None if file is None else SecretFile(file, clock)
 
     def read(self, *, at_once: bool = False) -> str:
-        """Return the token, empty if there is none; its file is checked every five seconds.
-
-        The token of another bot is ignored: that bot is not in these chats.
-        """
+        """Return the token, empty without one; that of another bot in its file is ignored."""
         if self._file is not None and self._file.has_changed(at_once=at_once):
             self._take(self._file.secrets[-1])
         return self.settings.token.get_secret_value().strip() if self.settings.token else ""

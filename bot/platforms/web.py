@@ -41,7 +41,6 @@ PLAIN = Limits(
     has_buttons=True,
     shows_faces=True,
 )
-"""The limits of a channel that imitates no platform."""
 _POLL_SECONDS = 2.0  # for changes of other processes whose signal was lost
 _MAX_CHANGES = 100
 _CURSORS = f"{WEB_PLATFORM}:"

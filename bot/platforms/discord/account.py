@@ -35,7 +35,6 @@ PERMISSIONS = discord.Permissions(
     create_public_threads=True,
     send_messages_in_threads=True,
 ).value
-"""The permissions to ask for in the invitation."""
 _INTENTS = discord.Intents(guilds=True, messages=True)  # neither is privileged
 _MESSAGE_CONTENT_OFF = translatable(
     "Message Content Intent is off, but needed: enable Bot > Message Content Intent in the"

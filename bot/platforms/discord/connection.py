@@ -63,10 +63,7 @@ class ShardClient(DiscordClient):
         super().__init__(rest, intents, shard)
 
     async def stay_connected(self, session: GatewaySession | None) -> None:
-        """Resume the session, if there is one, and receive until closed.
-
-        A `PlatformError`: the first connection failed, or Discord has ended it for good.
-        """
+        """Resume the session, if any, and receive until closed; raises `PlatformError`."""
         failures = 0
         while not self.is_closed():
             try:

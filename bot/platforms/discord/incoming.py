@@ -256,7 +256,6 @@ def _mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
 
 
 _KINDS = {"image": MediaKind.IMAGE, "video": MediaKind.VIDEO, "audio": MediaKind.AUDIO}
-"""By the main type of a file's content."""
 _PREVIEWS = frozenset({"article", "gifv", "image", "link", "video"})
 """The types of the embeds that Discord makes from addresses in the content."""
 _COMPONENT_TEXTS = ("content", "label", "placeholder", "description", "name", "url")

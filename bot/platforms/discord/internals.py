@@ -44,9 +44,7 @@ PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
 _ESSENTIAL = frozenset(
     {"id", "channel_id", "guild_id", "webhook_id", "author", "type", "content", "timestamp"}
 )
-"""The parts that a message cannot do without."""
 _KEPT = _ESSENTIAL | {"mentions", "mention_roles", "message_reference", "referenced_message"}
-"""The parts that are kept if others are unreadable."""
 _log = structlog.get_logger(__name__)
 Payload = Any  # a JSON object of Discord's API
 Parsed = TypeVar("Parsed")

@@ -1,7 +1,7 @@
 """Markdown in Discord's dialect; what Discord does not know becomes readable text."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from markdown_it.token import Token
 
@@ -26,6 +26,7 @@ _FORMULA_START = re.compile(r"\$|\\[(\[]")
 _MARKS = re.compile(r"[*_~|\\]")
 _FENCE_RUN = re.compile(r"[`~]{3,}")
 _RULE = "⸻"
+_REWRITTEN = frozenset({"table_open", "maths_block", "hr", "fence", "heading_open", "inline"})
 
 
 @text_cache(128)
@@ -36,20 +37,15 @@ def to_dialect(source: str) -> str:
     lines = source.split("\n")
     written: list[str] = []
     position = 0
-    for token in _rewritten_blocks(parse_markdown(source)):
-        first, last = token.map or (0, 0)
-        if first < position:
+    for token in parse_markdown(source):
+        first, last = token.map or (-1, -1)
+        if first < position or token.type not in _REWRITTEN:
             continue
         written += lines[position:first]
         written += _write_block(token, lines[first:last])
         position = last
     dialect = "\n".join([*written, *lines[position:]]).strip("\n")
     return dialect if is_visible(dialect) else source
-
-
-def _rewritten_blocks(tokens: Sequence[Token]) -> Iterator[Token]:
-    kinds = {"table_open", "maths_block", "hr", "fence", "heading_open", "inline"}
-    return (token for token in tokens if token.type in kinds and token.map)
 
 
 def _write_block(token: Token, lines: Sequence[str]) -> list[str]:
@@ -88,16 +84,12 @@ def _bold_heading(found: re.Match[str]) -> str:
 
 
 def _write_text(text: str) -> str:
-    text = _TASK.sub(_write_task, text)
+    text = _TASK.sub(lambda one: f"{one['before']}{'☐' if one['done'] == ' ' else '☑'} ", text)
     pieces, position = [], 0
     for code in _INLINE_CODE.finditer(text):
         pieces += [_write_words(text[position : code.start()]), code[0]]
         position = code.end()
     return "".join([*pieces, _write_words(text[position:])])
-
-
-def _write_task(found: re.Match[str]) -> str:
-    return f"{found['before']}{'☐' if found['done'] == ' ' else '☑'} "
 
 
 def _write_words(text: str) -> str:
@@ -112,10 +104,8 @@ def _write_formulas(text: str) -> str:
         position = found.end()
         if formula is not None:
             tex, position = formula
-            pieces += [text[written : found.start()], _quoted(set_maths(tex))]
+            shown = set_maths(tex)
+            is_quoted = _MARKS.search(shown) and "`" not in shown
+            pieces += [text[written : found.start()], f"`{shown}`" if is_quoted else shown]
             written = position
     return "".join([*pieces, text[written:]])
-
-
-def _quoted(formula: str) -> str:
-    return f"`{formula}`" if _MARKS.search(formula) and "`" not in formula else formula

@@ -45,11 +45,7 @@ class RateLimitBucket:
         self._sent.append(now)
 
     def update(self, limit: float, remaining: float, reset_after: float, now: float) -> None:
-        """Adopt the headers of a response.
-
-        They may or may not count requests in flight, so the smaller number holds. A late response
-        may be about the window before, so a window never becomes shorter.
-        """
+        """Adopt a response's headers; it may be late, or not count requests in flight."""
         is_same_window = now < self._resets_at
         self._left = min(self._left, remaining) if is_same_window else remaining
         self._limit = limit

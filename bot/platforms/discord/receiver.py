@@ -266,10 +266,7 @@ class ChannelCursors:
         return to_number(name.removeprefix(self._channels)), to_number(message), to_number(guild)
 
     def fully_received_until(self) -> int | None:
-        """Return the snowflake before which no channel misses messages; None at the first start.
-
-        During a catch-up, the newest stored message says nothing about other channels.
-        """
+        """Return the snowflake before which no channel misses messages; None at the first start."""
         if self._catching_up:
             return self._catching_up
         marks = [self._connected] if self._connected else []

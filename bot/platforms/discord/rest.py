@@ -24,7 +24,6 @@ _DEFAULT_RETRY_SECONDS = 5.0
 _THREAD_CLOSED = frozenset({50083, 160005})  # archived, locked
 Decoded = TypeVar("Decoded")
 _REQUEST_SECONDS = 10.0
-"""The timeout of a request with its waits."""
 _USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _CONNECT_SECONDS = 5.0
@@ -102,7 +101,6 @@ class RestEndpoint:
     waits: bool = True
     """Whether short rate limits are waited out; else they are raised at once."""
     is_interaction: bool = False
-    """Whether it is exempt from the global rate limit."""
 
 
 class RestClient:
@@ -274,7 +272,6 @@ class _RestRequest:
     file: Attachment | None
     key: str
     resource: str
-    """With the key, what identifies the rate limit."""
     deadline: float
 
 
@@ -282,7 +279,6 @@ class _Refusal(msgspec.Struct):
     code: int = 0
     message: str = ""
     errors: Any = None
-    """Which fields of the request are wrong."""
     retry_after: float | None = None
     is_global: bool = msgspec.field(default=False, name="global")
 

@@ -348,7 +348,5 @@ def decode_result(result: msgspec.Raw, returns: type[T]) -> T:
         raise errors.OutcomeUnknown("Telegram's response cannot be read") from None
 
 
-def _to_plain(value: object) -> object:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-    raise NotImplementedError(type(value).__name__)
+def _to_plain(value: BaseModel) -> object:
+    return value.model_dump(mode="json", exclude_unset=True, exclude_none=True)

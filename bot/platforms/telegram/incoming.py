@@ -27,7 +27,6 @@ from bot.chat.incoming import (
 from bot.platforms.telegram.markup import read_callback_data
 
 UPDATE_TYPES = ["message", "edited_message", "callback_query", "my_chat_member"]
-"""What `to_incoming` can convert, by Telegram's names."""
 PRESS_KEY_PREFIX = "cb"
 """Prefix of a callback query's id in the key of a press."""
 
@@ -221,17 +220,14 @@ def _to_edited(
     message: types.Message, update_id: int, bot: types.User, bot_id: str
 ) -> Edited | None:
     said = message_to_said(message, bot, bot_id)
-    if said is None or message.poll is not None or _changes_by_itself(said):
+    if said is None or message.poll is not None:
         return None
+    if not said.text and all(item.kind in _CHANGING_KINDS for item in said.attachments):
+        return None  # nobody edited it: live locations move, checklists are ticked
     # Two edits within a second have the same date, but never the same update.
     key = f"{said.external_key}:e{update_id}"
     at = datetime.fromtimestamp(message.edit_date, UTC) if message.edit_date else message.date
     return Edited(key, said, at)
-
-
-def _changes_by_itself(said: Said) -> bool:
-    """Return whether nobody edited a message: live locations move, checklists are ticked."""
-    return not said.text and all(item.kind in _CHANGING_KINDS for item in said.attachments)
 
 
 def _to_pressed(query: types.CallbackQuery, bot_id: str) -> Pressed | None:

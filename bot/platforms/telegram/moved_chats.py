@@ -46,7 +46,6 @@ class CurrentChat:
     """The chat that an address stands for in requests."""
 
     chat: int
-    """Its current id."""
     has_moved: bool = False
 
     def to_wire(self, message_id: str | None) -> int | None:

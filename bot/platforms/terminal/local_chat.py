@@ -20,7 +20,6 @@ OWN_COMMANDS = (
     ),
     CommandSpec("quit", marked("end this chat")),
 )
-"""Commands of the terminal, which it runs itself."""
 LIMITS = Limits(
     max_units=1_000_000,
     unit="characters",

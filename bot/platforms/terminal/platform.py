@@ -41,10 +41,7 @@ def make(_settings: None, context: PlatformContext) -> Platform:
 
 
 class TerminalPlatform(LocalPlatform):
-    """Reads lines until the end of input, and ends once they are answered and printed.
-
-    `source` is a file descriptor; by default it reads standard input.
-    """
+    """Reads lines of a file descriptor, and ends once they are answered and printed."""
 
     name = "terminal"
     account = "this terminal"

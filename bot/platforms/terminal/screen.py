@@ -85,10 +85,7 @@ class CommandCompleter(Completer):
 
 
 class ChatScreen:
-    """Reads lines at a prompt and shows rendered texts above it.
-
-    `on_line` takes each line that was entered, `on_stop` stops the answer.
-    """
+    """Reads lines at a prompt for `on_line` or, to stop, `on_stop`, and shows texts above it."""
 
     def __init__(
         self,
