@@ -15,7 +15,7 @@ def display_width(text: str) -> int:
 
 
 def set_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> str:
-    """Return a table with its head first, aligned "center" or "right"; a wide one as a list."""
+    """Return a table whose head is the first row; one that is too wide becomes a list."""
     columns = max(map(len, rows), default=0)
     filled = [[*row, *[""] * (columns - len(row))] for row in rows]
     widths = [max(map(display_width, column)) for column in zip(*filled, strict=True)]

@@ -57,7 +57,7 @@ def is_public_address(address: str) -> bool:
 
 
 class PublicFetcher:
-    """Fetches files, bounded in bytes, time and redirects, where `is_allowed` of the IP address."""
+    """Fetches files, bounded in bytes, time and redirects; `is_allowed` checks the IP address."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ _MAX_MESSAGES = 3
 
 
 class VoiceMessages:
-    """Transcribes voice messages; `admits` counts one, and is False after too many."""
+    """Transcribes voice messages; `admits` counts a message, and is False for one too many."""
 
     def __init__(
         self,

@@ -9,8 +9,6 @@ from bot.ports import Platform
 
 
 class LocalPlatform(Platform):
-    """A platform without a connection; subclasses receive and have a surface."""
-
     name: str = ""
     account: ClassVar[str]
     """What `troupe check` calls it."""

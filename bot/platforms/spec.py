@@ -95,10 +95,7 @@ class WebChannels(Protocol):
 
 
 TakeLease: TypeAlias = Callable[[str, float], Awaitable[bool]]
-"""Takes or renews the lease of a role for some seconds; False while another process holds it.
-
-Raises `StoreError` if that is not known.
-"""
+"""Takes or renews the lease of a role for some seconds; False: another process holds it."""
 
 
 @value_class(kw_only=True)

@@ -36,8 +36,6 @@ SettingsT = TypeVar("SettingsT", bound=BotTokenSettings)
 
 
 class BotToken(Generic[SettingsT]):
-    """The current token."""
-
     def __init__(self, settings: SettingsT, clock: Clock) -> None:
         self.settings = settings  # with the current token
         self._clock = clock

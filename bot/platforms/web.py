@@ -1,8 +1,4 @@
-"""The web: channels that live in our own database, for the playground of the console.
-
-A page stores what people do there; the platform reads it in the order of its revisions, as it would
-read the events of a vendor.
-"""
+"""The web: channels in our own database, read by revision, for the playground of the console."""
 
 import asyncio
 import contextlib

@@ -48,8 +48,6 @@ _HAS_CONTENT = discord.ApplicationFlags(
 
 
 class DiscordAccount(AccountSetup):
-    """One bot user, by its token."""
-
     where_from = translatable(
         "the developer portal: https://discord.com/developers/applications > New Application > Bot"
         " > Reset Token"

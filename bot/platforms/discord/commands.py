@@ -87,7 +87,6 @@ def form_data(form_id: str, form: EditableText) -> dict[str, Any]:
 
 
 def form_target(interaction: discord.Interaction) -> tuple[str, str]:
-    """Return the command and the message of a form."""
     command, _, message_id = str(data_of(interaction).get("custom_id", "")).partition(":")
     return command, message_id
 
@@ -104,7 +103,6 @@ def command_text(interaction: discord.Interaction, specs: Sequence[MessageComman
 
 
 def manages_guild(interaction: discord.Interaction) -> bool:
-    """Return whether the person who interacts manages the server."""
     return interaction.permissions.administrator or interaction.permissions.manage_guild
 
 

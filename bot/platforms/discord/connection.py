@@ -1,8 +1,4 @@
-"""The connection of one shard: RESUME where a session is known, else IDENTIFY when it may.
-
-discord.py's own loop identifies at once and without a limit, always resumes from what it has
-received, stored or not, and ends a session when it closes.
-"""
+"""The connection of one shard: RESUME where a session is known, else IDENTIFY when it may."""
 
 import asyncio
 import random
@@ -40,8 +36,6 @@ _MESSAGES = RestEndpoint("GET", "/channels/{}/messages")
 
 
 class ShardClient(DiscordClient):
-    """discord.py's client for one shard of a bot."""
-
     def __init__(
         self,
         settings: DiscordSettings,

@@ -27,8 +27,6 @@ class SessionResumed:
 
 @value_class
 class CommandReceived:
-    """A native command."""
-
     interaction: discord.Interaction
     deferred: asyncio.Future[bool]
     """Whether it could be acknowledged; set when that is known."""

@@ -74,7 +74,7 @@ def message_to_said(
 def edit_to_incoming(
     message: discord.Message, bot: Snowflake, bot_id: str = "", thread: discord.Thread | None = None
 ) -> Edited | None:
-    """Convert an edit, late in a thread that began with it; None for a preview of a link."""
+    """Convert an edit, which is late in a thread that it began; None for a link preview."""
     said = message_to_said(message, bot, bot_id)
     if said is None or message.edited_at is None:
         return None
@@ -95,7 +95,6 @@ def deletion_to_incoming(
     guild: discord.Guild | None,
     bot_id: str = "",
 ) -> Deleted:
-    """Convert the deletion of messages of a channel."""
     address = Address("discord", str(channel_id), bot_id=bot_id)
     ordered = sorted(message_ids)
     return Deleted(
@@ -163,7 +162,7 @@ def guild_to_joined(guild: discord.Guild, bot_id: str = "") -> Joined | None:
 def command_to_incoming(
     interaction: discord.Interaction, context: PlatformContext, *, deferred: bool
 ) -> Said:
-    """Convert a native command to what a person would type, on a message to a reply."""
+    """Convert a native command to the text that a person would type; on a message, to a reply."""
     return Said(
         message_id=None,
         text=command_text(interaction, context.message_commands),

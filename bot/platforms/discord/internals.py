@@ -51,8 +51,6 @@ Parsed = TypeVar("Parsed")
 
 
 class RawEvent(msgspec.Struct):
-    """An event as Discord sends it."""
-
     t: str
     d: Any = None
 
@@ -133,7 +131,6 @@ class DiscordClient(discord.Client):
 
     @property
     def sequence(self) -> int:
-        """The number of the last received event."""
         return self.ws.sequence or 0
 
     @property

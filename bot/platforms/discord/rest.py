@@ -239,8 +239,6 @@ class WithId(msgspec.Struct):
 
 
 class BotUser(msgspec.Struct):
-    """The bot's user."""
-
     id: str
     username: str
     discriminator: str = "0"

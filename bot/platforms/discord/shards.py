@@ -83,8 +83,6 @@ class SessionStarts(msgspec.Struct):
 
 
 class GatewayInfo(msgspec.Struct):
-    """What Discord says about the gateway connections of this bot."""
-
     url: str
     shards: int
     session_start_limit: SessionStarts

@@ -224,7 +224,9 @@ class DiscordSurface(Surface, BucketSurface):
     ) -> str | None:
         newest = after
         for _ in range(_MAX_PAGES):
-            page = await self._page(message.address, newest)
+            query = {"limit": str(_PAGE_SIZE)} | ({"after": newest} if newest else {})
+            response = await self._rest.call(_FIND, message.address.chat, query=query)
+            page = decode_response(response, list[_FoundMessage])[::-1]
             await self._webhook_of(message.address, message.content.face)
             speakers = {(await self._rest.bot_user()).id, *self._webhooks.ids}
             for found in page:
@@ -277,12 +279,6 @@ class DiscordSurface(Surface, BucketSurface):
             self._webhooks.forget(address.chat)
             return False
         return True
-
-    async def _page(self, address: Address, after: str | None) -> list["_FoundMessage"]:
-        """Return the messages after this one, oldest first; without one, the newest."""
-        query = {"limit": str(_PAGE_SIZE)} | ({"after": after} if after else {})
-        found = await self._rest.call(_FIND, address.chat, query=query)
-        return decode_response(found, list[_FoundMessage])[::-1]
 
     async def _respond(
         self, interaction: str, content: MessageContent, file: Attachment | None = None

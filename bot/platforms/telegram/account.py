@@ -25,7 +25,7 @@ from bot.platforms.telegram.api import (
 )
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.runtime.clock import SystemClock
-from bot.texts.text import translatable
+from bot.texts.text import text_of, translatable
 
 _POLL_SECONDS = 25
 _PAUSE_SECONDS = 1.0
@@ -42,8 +42,6 @@ _NO_GROUPS = translatable(
 
 
 class TelegramAccount(AccountSetup):
-    """One bot, by its token."""
-
     where_from = translatable("@BotFather in Telegram: send /newbot")
 
     def __init__(self, settings: TelegramSettings) -> None:
@@ -55,13 +53,8 @@ class TelegramAccount(AccountSetup):
         if self._connected is None:
             try:
                 self._connected = BotApi(self._settings, SystemClock())
-            except SettingsError:
-                raise PlatformFatal(
-                    translatable(
-                        "TROUPE_TELEGRAM__TOKEN is not of the form 123456:ABC...; copy it from"
-                        " @BotFather"
-                    )
-                ) from None
+            except SettingsError as error:
+                raise PlatformFatal(text_of(error)) from None
         return self._connected
 
     @override

@@ -108,7 +108,6 @@ class BotApi:
 
     @property
     def used_token(self) -> str:
-        """The token of the last call."""
         return self._bot.token
 
     async def call(self, method: TelegramMethod[Result], seconds: int = CALL_SECONDS) -> Result:
@@ -124,7 +123,7 @@ class BotApi:
         )
 
     async def download(self, file_id: str, max_bytes: int) -> bytes:
-        """Return the first `max_bytes` of a file; raises `PlatformError`, also above 20 MB."""
+        """Return at most the first `max_bytes` of a file; raises `PlatformError`."""
         path = (await self.call(GetFile(file_id=file_id))).file_path
         if path is None:
             raise errors.Refused("Telegram does not say where the file is")
@@ -162,7 +161,10 @@ class BotApi:
             return Bot(token, session=self._session)
         except TokenValidationError:
             raise errors.SettingsError(
-                "TROUPE_TELEGRAM__TOKEN is not of the form 123456:ABC...; copy it from @BotFather"
+                translatable(
+                    "TROUPE_TELEGRAM__TOKEN is not of the form 123456:ABC...; copy it from"
+                    " @BotFather"
+                )
             ) from None
 
 
@@ -325,7 +327,7 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
 def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
-    """Decode JSON; one lone surrogate, here `?`, would else make a whole batch unreadable."""
+    """Decode JSON, lone surrogates as `?`: one would make a whole batch unreadable."""
     try:
         return decode(content)
     except RecursionError:

@@ -67,7 +67,7 @@ def _unlinked(mention: re.Match[str]) -> str:
 def with_folded(
     source: str, folded: str, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity]]:
-    """Return Markdown and its entities above a folded plain text, the last of these entities."""
+    """Return Markdown and its entities, above a folded plain text, which is the last entity."""
     text, entities = render_markdown(source, _MAX_ENTITIES - 1, has_links=has_links)
     above = f"{text.rstrip()}\n\n" if text.strip() else ""
     below = _MENTION.sub(_unlinked, folded)

@@ -17,7 +17,6 @@ _SECRET_RULE = "use 16 to 256 letters, digits, _ and -"  # noqa: S105 # no secre
 
 
 def is_webhook_secret(text: str) -> bool:
-    """Return whether Telegram accepts this as a webhook's secret."""
     return _SECRET.fullmatch(text) is not None
 
 

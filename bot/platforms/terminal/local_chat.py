@@ -52,7 +52,6 @@ class LocalChat:
         self._lines = 0
 
     def to_said(self, line: str) -> Said:
-        """Return a line as a new message."""
         self._lines += 1
         return Said(
             address=self.address,
@@ -69,7 +68,6 @@ class LocalChat:
         )
 
     def to_opening(self) -> Joined:
-        """Return the event that the chat was opened."""
         return Joined(
             address=self.address,
             external_key=f"{self.run}:0",

@@ -1,7 +1,4 @@
-"""A pipe, a file or a dumb terminal as a platform: lines in, plain text out.
-
-A terminal that can do more is a `ScreenPlatform`; its libraries are imported only then.
-"""
+"""A pipe, a file or a dumb terminal as a platform: lines in, plain text out."""
 
 import asyncio
 import contextlib

@@ -1,8 +1,4 @@
-"""The screen of an interactive chat: the chat, with a prompt below it.
-
-Complete messages are printed above the prompt for good. A growing message is shown between them and
-the prompt, which always accepts input.
-"""
+"""The screen of an interactive chat: complete messages, a growing one, and a prompt below."""
 
 import contextlib
 import os
@@ -85,7 +81,7 @@ class CommandCompleter(Completer):
 
 
 class ChatScreen:
-    """Reads lines at a prompt for `on_line` or, to stop, `on_stop`, and shows texts above it."""
+    """Reads lines at a prompt and shows texts above it; `on_stop` stops the answer."""
 
     def __init__(
         self,
@@ -137,7 +133,6 @@ class ChatScreen:
             raise EOFError("the terminal was closed") from error
 
     def close(self) -> None:
-        """End `read`."""
         if self._session.app.is_running and not self._session.app.is_done:
             self._session.app.exit()
 
@@ -160,11 +155,9 @@ class ChatScreen:
         self._waiting = lines
 
     def set_busy(self, busy: bool) -> None:
-        """Start or stop the spinner."""
         self._busy_since = time.monotonic() if busy else None
 
     def forget_lines(self, file: Path | None) -> None:
-        """Delete the history of what was entered."""
         buffer = self._session.default_buffer
         buffer.history = open_history(file, os.O_TRUNC)
         buffer.reset(buffer.document)
