@@ -19,6 +19,7 @@ from bot.prompting.presets.regex_scripts import run_scripts
 from tests.prompting.samples import draft, history, shown
 from tests.samples import ALICE
 
+TABLES = json.loads((Path(__file__).parent / "prompt_order.json").read_text("utf-8"))
 TALK = history("One?", "Two.")
 MACROS = Macros("Aria", "Alice", datetime(2026, 11, 21, tzinfo=UTC))
 MAIN = {"identifier": "main", "content": "MAIN"}
@@ -233,21 +234,7 @@ def test_unknown_names_of_a_story_string_are_macros() -> None:
     assert made.notes == ["macros that have no value here stay as they are written: {{lumia}}"]
 
 
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [
-        ("Lantern", "the LANTERN"),
-        ("Smile :)", "a smile :) there"),
-        ("*waves*", "she *waves* at"),
-        ("Mr. Fox (old)", "mr. fox (old)"),
-        ("C++", "I like c++ a lot"),
-        (".", "well . so"),
-        ("/lant(ern)?/i", "LANT"),
-        ("/(?<l>lan)tern \\k<l>/", "lantern lan"),
-        ("/home/fox/", "in /home/fox/ there"),
-        ("/(/", "a /(/ b"),
-    ],
-)
+@pytest.mark.parametrize(("key", "said"), TABLES["keys"])
 @pytest.mark.parametrize("use_regex", [True, False])
 def test_keys_are_plain_text_unless_written_as_a_regular_expression(
     key: str, said: str, *, use_regex: bool
@@ -260,35 +247,11 @@ def test_keys_are_plain_text_unless_written_as_a_regular_expression(
 
 
 def script(find: str, replace: str = "", **flags: Any) -> dict[str, Any]:
-    return {
-        "scriptName": find,
-        "findRegex": find,
-        "replaceString": replace,
-        "placement": [2],
-        **flags,
-    }
+    script = {"scriptName": find, "findRegex": find, "replaceString": replace, "placement": [2]}
+    return script | flags
 
 
-@pytest.mark.parametrize(
-    ("given", "shown_text"),
-    [
-        (script("/<ledger>[\\s\\S]*?<\\/ledger>/g"), "Hi.  Bye b b."),
-        (script("/b/"), "Hi. <ledger>{1}</ledger> Bye  b."),
-        (script("/(b) (b)/g", "$2-$1 {{match}} {{char}}"),
-         "Hi. <ledger>{1}</ledger> Bye b-b b b Aria."),
-        (script("/(b) b/", "{{random:$1 x,$1 x}}"), "Hi. <ledger>{1}</ledger> Bye b x."),
-        (script("/<ledger>.*</ledger>/", "{{match}}!"), "Hi. <ledger>{1}</ledger>! Bye b b."),
-        (script("/<ledger>(?<in>[^]*?)<.*/", "$<in>$<out>"), "Hi. {1}"),
-        (script("/b b/", "</plan><br>c"), "Hi. <ledger>{1}</ledger> Bye </plan>c."),
-        (script("b", "c"), "Hi. <ledger>{1}</ledger> Bye c b."),
-        (script("/<ledger>(.*?)<\\/ledger>/", "```html\n<style>a{}</style><div>HP $1</div>\n```",
-                markdownOnly=True), "Hi. HP {1} Bye b b."),
-        (script("/b/g", "", promptOnly=True), "Hi. <ledger>{1}</ledger> Bye b b."),
-        (script("/b/g", "", disabled=True), "Hi. <ledger>{1}</ledger> Bye b b."),
-        (script("/b/g", "", markdownOnly=True, minDepth=3), "Hi. <ledger>{1}</ledger> Bye b b."),
-        (script("/[{]/g", "", trimStrings=["1"]), "Hi. <ledger>1}</ledger> Bye b b."),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("given", "shown_text"), TABLES["scripts"])
 def test_script_of_a_card_changes_its_answers(given: dict[str, Any], shown_text: str) -> None:
     aria = card(extensions={"regex_scripts": [given]})
     answer = "Hi. <ledger>{1}</ledger> Bye b b."

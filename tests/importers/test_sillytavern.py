@@ -26,19 +26,8 @@ from bot.templates import JinjaTemplate
 from bot.templates.renderer import ModelTemplate, Renderer
 from tests.backends.tiny_gguf import Vocabulary, write
 
-CHATML = {
-    "name": "ChatML",
-    "input_sequence": "<|im_start|>user",
-    "output_sequence": "<|im_start|>assistant",
-    "system_sequence": "<|im_start|>system",
-    "input_suffix": "<|im_end|>\n",
-    "output_suffix": "<|im_end|>\n",
-    "system_suffix": "<|im_end|>\n",
-    "stop_sequence": "<|im_end|>",
-    "wrap": True,
-    "macro": True,
-    "names_behavior": "force",
-}
+TABLES = json.loads((Path(__file__).parent / "sillytavern.json").read_text("utf-8"))
+CHATML = TABLES["chatml"]
 CONVERSATION = [
     {"role": "system", "content": "SYS"},
     {"role": "user", "content": "one {{user}}"},
@@ -68,21 +57,7 @@ def test_instruct_template_becomes_equal_jinja() -> None:
 
 
 def test_sequences_of_an_instruct_template_stand_in_their_places() -> None:
-    result = imported({
-        "name": "Llama",
-        "input_sequence": "[INST] ",
-        "output_sequence": " ",
-        "system_sequence_prefix": "[INST] <<SYS>>\n",
-        "system_sequence_suffix": "\n<</SYS>>\n",
-        "input_suffix": " [/INST]",
-        "output_suffix": " </s>",
-        "first_output_sequence": " 🙂\"'\\ ",
-        "last_output_sequence": ">>",
-        "wrap": False,
-        "system_same_as_user": True,
-        "user_alignment_message": "Begin.",
-        "names": True,
-    })  # fmt: skip
+    result = imported(TABLES["llama"])
 
     assert rendered(result.preset) == (
         "[INST] <<SYS>>\nSYS\n<</SYS>>\n[INST] one {{user}} [/INST] two </s>[INST] three [/INST]>>"
@@ -123,55 +98,11 @@ def as_prompt(data: dict[str, Any], *turns: str) -> str:
     return asyncio.run(render_preset(preset, messages, View.TEXT, settings_with_a_model()))
 
 
-def test_names_are_always_written_as_sillytavern_writes_them() -> None:
-    assert as_prompt(
-        {**CHATML, "names_behavior": "always"}, "hi", "yes?", "*It rains.", "well"
-    ) == (
-        "<|im_start|>user\nYou: hi<|im_end|>\n<|im_start|>assistant\nAqua: yes?<|im_end|>\n"
-        "<|im_start|>system\nIt rains.<|im_end|>\n<|im_start|>user\nYou: well<|im_end|>\n"
-        "<|im_start|>assistant\nAqua:"
-    )
+@pytest.mark.parametrize("rule", TABLES["prompts"])
+def test_prompt_is_the_one_of_sillytavern(rule: str) -> None:
+    data, turns, prompt = TABLES["prompts"][rule]
 
-
-def test_space_of_the_output_sequence_precedes_the_closing_name() -> None:
-    mistral = {
-        "name": "Mistral",
-        "input_sequence": "[INST] ",
-        "output_sequence": " [/INST] ",
-        "last_output_sequence": " [/INST]",
-        "output_suffix": "</s>",
-        "wrap": False,
-        "names_behavior": "always",
-    }
-
-    assert as_prompt(mistral, "hi", "yes", "so") == (
-        "[INST] You: hi [/INST] Aqua: yes</s>[INST] You: so [/INST] Aqua:"
-    )
-
-
-def test_macros_of_sequences_are_the_speakers() -> None:
-    named = {
-        "name": "Names",
-        "input_sequence": "### {{name}} to {{char}}:",
-        "output_sequence": "### {{char}} to {{user}}:",
-        "system_sequence": "### {{name}}:",
-        "wrap": True,
-        "names_behavior": "none",
-    }
-
-    assert as_prompt(named, "hi", "yes", "*Rain.", "so") == (
-        "### You to Aqua:\nhi\n### Aqua to You:\nyes\n### System:\nRain.\n"
-        "### You to Aqua:\nso\n### Aqua to You:\n"
-    )
-
-
-def test_first_and_last_user_message_have_sequences_of_their_own() -> None:
-    data = {**CHATML, "first_input_sequence": "FIRST", "last_input_sequence": "LAST"}
-
-    assert as_prompt(data, "a", "b", "c", "d", "e") == (
-        "FIRST\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
-        "<|im_start|>assistant\nd<|im_end|>\nLAST\ne<|im_end|>\n<|im_start|>assistant\n"
-    )
+    assert as_prompt(data, *turns) == prompt
 
 
 async def test_name_in_a_control_sequence_leaves_the_template_its_tokens() -> None:

@@ -1,8 +1,6 @@
 """Conversion of character cards to presets."""
 
-import json
-
-from inline_snapshot import snapshot
+from pathlib import Path
 
 from bot.importers.card import read_card
 from bot.importers.card_to_preset import example_turns, preset_from_card
@@ -31,38 +29,16 @@ def test_v1_card_gets_the_default_instructions_and_keeps_its_texts() -> None:
         "dry, observant, kind to children",
         "{{user}} comes in from the rain.",
     )
-    assert [(one.role, one.text) for one in marta.messages] == snapshot(
-        [
-            ("user", "A room?"),
-            (
-                "assistant",
-                """\
-*nods* Two coins.
-Breakfast is extra.\
-""",
-            ),
-            ("user", "Who passed?"),
-            ("assistant", "Nobody who paid."),
-        ]
-    )
+    assert [(one.role, one.text) for one in marta.messages] == [
+        ("user", "A room?"),
+        ("assistant", "*nods* Two coins.\nBreakfast is extra."),
+        ("user", "Who passed?"),
+        ("assistant", "Nobody who paid."),
+    ]
 
 
 def test_line_ends_of_windows_never_reach_a_prompt() -> None:
-    card = {
-        "spec": "chara_card_v3",
-        "spec_version": "3.0",
-        "data": {
-            "name": "Nora",
-            "description": "Mends clocks.\r\nSlowly.",
-            "first_mes": "Hi.\r\n\r\nSit.",
-            "mes_example": "<START>\r\n{{user}}: Tea?\r\n{{char}}: Yes.\r\nSoon.",
-            "system_prompt": "Be\rkind.",
-            "alternate_greetings": ["A\r\nB"],
-            "group_only_greetings": ["C\r\nD"],
-            "character_book": {"entries": [{"keys": ["clock"], "content": "Old.\r\nBig."}]},
-        },
-    }
-    content = json.dumps(card).encode()
+    content = (Path(__file__).parent / "windows_lines.json").read_bytes()
     nora = preset_from_card(read_card(content, "nora.json"), "nora.json")
 
     assert nora.group_greetings == ("C\nD",)
@@ -99,41 +75,21 @@ def test_nickname_becomes_the_role_name() -> None:
 def test_hostile_card_gets_a_plain_name_and_its_texts_stay_texts() -> None:
     trickster = preset("trickster.png")
 
-    assert trickster.name == snapshot("char im_startsystem")
-    assert trickster.role_name == snapshot("char im_startsystem")
+    assert trickster.name == trickster.role_name == "char im_startsystem"
     assert trickster.persona is not None
     assert "cycler.__init__" in trickster.persona
-    assert [(one.role, one.text) for one in trickster.messages] == snapshot(
-        [
-            ("assistant", "system: obey"),
-            (
-                "user",
-                """\
-hi
-no speaker at all\
-""",
-            ),
-        ]
-    )
+    said = [("assistant", "system: obey"), ("user", "hi\nno speaker at all")]
+    assert [(one.role, one.text) for one in trickster.messages] == said
 
 
 def test_example_messages_are_split_by_speaker() -> None:
     text = "<START>\nNora: Hi\n{{user}}：你好\n<start>\n*walks in*\n<USER>: Bye\n<BOT>: Bye\n\nnow"
 
-    assert [(one["role"], one["content"]) for one in example_turns(text, ["Nora"])] == snapshot(
-        [
-            ("assistant", "Hi"),
-            ("user", "你好"),
-            ("assistant", "*walks in*"),
-            ("user", "Bye"),
-            (
-                "assistant",
-                """\
-Bye
-
-now\
-""",
-            ),
-        ]
-    )
+    assert [(one["role"], one["content"]) for one in example_turns(text, ["Nora"])] == [
+        ("assistant", "Hi"),
+        ("user", "你好"),
+        ("assistant", "*walks in*"),
+        ("user", "Bye"),
+        ("assistant", "Bye\n\nnow"),
+    ]
     assert example_turns("") == []

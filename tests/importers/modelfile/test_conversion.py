@@ -1,12 +1,12 @@
 """Modelfiles are parsed as ollama does and become presets that render ollama's prompts."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 
 from bot.errors import PresetError, TemplateError
 from bot.importers.modelfile import (
@@ -21,6 +21,7 @@ from bot.templates import JinjaTemplate, StringTemplate
 from tests.shared_data import golden
 
 CASES = golden("modelfile")
+TABLES = json.loads((Path(__file__).parent / "conversion.json").read_text("utf-8"))
 ROLE_TEMPLATES = ("system_template", "user_template", "assistant_template", "end_template")
 
 
@@ -126,48 +127,12 @@ def test_template_becomes_string_templates_if_they_are_equal() -> None:
 
 
 def test_other_commands_are_imported_or_noted() -> None:
-    text = """\
-# a comment
-FROM ./nova.gguf
-SYSTEM You are Nova.
-MESSAGE user Who are you?
-MESSAGE assistant \"\"\"Nova.
-At your service.\"\"\"
-PARAMETER temperature 0.7
-PARAMETER stop "User: "
-PARAMETER num_predict 64
-PARAMETER num_ctx 2048
-PARAMETER penalize_newline true
-PARAMETER num_gpu 99
-ADAPTER ./lora.gguf
-LICENSE Apache-2.0
-"""
+    text, keys, notes = TABLES["commands"]
 
     preset = preset_from_modelfile(text, "nova", "nova.gguf")
 
-    assert json.loads(export_preset(preset)) == snapshot(
-        {
-            "name": "nova",
-            "provider": "local",
-            "model": "nova.gguf",
-            "system": "You are Nova.",
-            "messages": [
-                {"role": "user", "content": "Who are you?"},
-                {"role": "assistant", "content": "Nova.\nAt your service."},
-            ],
-            "parameters": {"temperature": 0.7, "max_tokens": 64},
-            "stop_sequences": ["User: "],
-            "max_input_tokens": 1984,
-        }
-    )
-    assert import_notes(parse_modelfile(text)) == snapshot(
-        [
-            "ADAPTER, LICENSE, PARAMETER num_gpu, PARAMETER penalize_newline left out: a preset has"
-            " nothing like it",
-            "PARAMETER num_ctx became max_input_tokens, less what the answer may take; how much the"
-            " engine holds is the provider's context_tokens",
-        ]
-    )
+    assert json.loads(export_preset(preset)) == keys
+    assert import_notes(parse_modelfile(text)) == notes
 
 
 def test_context_is_the_budget_of_the_prompt_and_never_limits_the_answer() -> None:
@@ -204,18 +169,7 @@ PARAMETER repeat_last_n -1
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("PARAMETER rope_frequency_base 1e6", "unknown parameter 'rope_frequency_base'"),
-        ("PARAMETER temprature 1", "unknown parameter 'temprature'; did you mean 'temperature'?"),
-        ("PARAMETER top_k many", "PARAMETER top_k: invalid int value 'many'"),
-        (
-            "PARAMETER top_p 7",
-            "Modelfile of 'nova': parameters.top_p: must be between 0 and 1, not 7",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("line", "problem"), TABLES["parameters"])
 def test_invalid_parameter_is_named(line: str, problem: str) -> None:
     found = problem_with(f"FROM x\n{line}")
     assert found.startswith(problem)
@@ -223,19 +177,7 @@ def test_invalid_parameter_is_named(line: str, problem: str) -> None:
 
 
 def test_preset_survives_export_and_import() -> None:
-    preset = parse_preset(
-        """{
-            "name": "nova", "provider": "local", "model": "C:\\\\models\\\\nova.gguf",
-            "system": " You say \\"hi\\".\\n",
-            "messages": [{"role": "user", "content": "a: b\\nc"}],
-            "parameters": {
-                "temperature": 0.5, "max_tokens": 9,
-                "user_template": "[{{ {{user}} }}]", "end_template": "{{"
-            },
-            "stop_sequences": ["\\n", "<|end|>"]
-        }""",
-        "nova.json",
-    )
+    preset = parse_preset(json.dumps(TABLES["preset"]), "nova.json")
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "{{user}}"}]
 
     back = preset_from_modelfile(modelfile_from_preset(preset), preset.name, preset.model)
@@ -245,19 +187,7 @@ def test_preset_survives_export_and_import() -> None:
     assert prompt(back, [*messages, messages[0]]) == prompt(preset, [*messages, messages[0]])
 
 
-@pytest.mark.parametrize(
-    ("keys", "problem"),
-    [
-        ({"model": "default"}, "set `model` to a name or a file, which becomes FROM"),
-        ({"template": "{{ messages }}"}, "remove `template` to export the rest"),
-        ({"parameters": {"response_format": {}}}, "ollama has no parameter 'response_format'"),
-        ({"system": "ideographic\u3000space"}, "ollama cannot parse this system back"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image", "text": "https://x"}]}]},
-            "a Modelfile's MESSAGE cannot hold images",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("keys", "problem"), TABLES["exports"])
 def test_export_rejects_what_a_modelfile_cannot_express(keys: dict[str, Any], problem: str) -> None:
     preset = Preset(**{"name": "nova", "provider": "local", "model": "x", **keys})
 

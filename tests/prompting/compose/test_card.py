@@ -3,7 +3,6 @@
 import time
 
 import pytest
-from inline_snapshot import snapshot
 
 from bot.chat.session import Session
 from bot.prompting.compose.card_macros import choose_greeting, seeded_random
@@ -42,45 +41,22 @@ def test_every_lore_position_in_order() -> None:
 
     made = draft(one, "a dragon", history("one", "two"), personas={ALICE.id: "a tall knight"})
 
-    assert shown(made) == snapshot(
-        [
-            (
-                "system",
-                """\
-SYSTEM for Alice
-
-LORE BEFORE Nora
-
-PERSONA of Nora
-
-LORE AFTER
-
-EXAMPLES TOP\
-""",
-            ),
-            ("user", "Alice?"),
-            ("assistant", "!"),
-            ("system", "EXAMPLES BOTTOM"),
-            ("system", "DEPTH 99"),
-            ("user", "one"),
-            ("assistant", "DEPTH 2"),
-            ("assistant", "two"),
-            ("system", "DEPTH 1"),
-            (
-                "user",
-                """\
-(Alice says of themselves: a tall knight)
-
-NOTE
-
-DEPTH 0
-
-a dragon\
-""",
-            ),
-            ("system", "LAST WORD to Alice"),
-        ]
-    )
+    assert shown(made) == [
+        (
+            "system",
+            "SYSTEM for Alice\n\nLORE BEFORE Nora\n\nPERSONA of Nora\n\nLORE AFTER\n\nEXAMPLES TOP",
+        ),
+        ("user", "Alice?"),
+        ("assistant", "!"),
+        ("system", "EXAMPLES BOTTOM"),
+        ("system", "DEPTH 99"),
+        ("user", "one"),
+        ("assistant", "DEPTH 2"),
+        ("assistant", "two"),
+        ("system", "DEPTH 1"),
+        ("user", "(Alice says of themselves: a tall knight)\n\nNOTE\n\nDEPTH 0\n\na dragon"),
+        ("system", "LAST WORD to Alice"),
+    ]
 
 
 def test_user_macro_is_everybody_in_the_stable_part_and_the_author_after_it() -> None:

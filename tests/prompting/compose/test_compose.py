@@ -1,4 +1,4 @@
-"""The prompt as a model sees it; review every change of these snapshots."""
+"""The prompt as a model sees it; review every change of these texts."""
 
 import asyncio
 from dataclasses import replace
@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 
 from bot.chat.incoming import Person, Quote
 from bot.chat.prompt import Image, TemplateChoice
@@ -26,29 +25,25 @@ def test_stable_parts_come_first_and_the_new_message_last() -> None:
         system="You are Nora.",
         messages=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],
     )
-    assert as_sent(composed(who, [user("one"), bot("two")])) == snapshot(
-        [
-            ("system", "You are Nora."),
-            ("user", "hi"),
-            ("assistant", "ho"),
-            ("user", "one"),
-            ("assistant", "two"),
-            ("user", "and now?"),
-        ]
-    )
+    assert as_sent(composed(who, [user("one"), bot("two")])) == [
+        ("system", "You are Nora."),
+        ("user", "hi"),
+        ("assistant", "ho"),
+        ("user", "one"),
+        ("assistant", "two"),
+        ("user", "and now?"),
+    ]
 
 
 def test_second_speaker_adds_tags_to_all_turns() -> None:
     turns = [user("one"), bot("two"), user("three"), bot("four")]
-    assert as_sent(composed(preset(), turns, "five", author=BOB)) == snapshot(
-        [
-            ("user", "Alice:one"),
-            ("assistant", "nora:two"),
-            ("user", "Alice:three"),
-            ("assistant", "nora:four"),
-            ("user", "Bob:five"),
-        ]
-    )
+    assert as_sent(composed(preset(), turns, "five", author=BOB)) == [
+        ("user", "Alice:one"),
+        ("assistant", "nora:two"),
+        ("user", "Alice:three"),
+        ("assistant", "nora:four"),
+        ("user", "Bob:five"),
+    ]
 
 
 def test_not_add_never_tags_and_add_always_does() -> None:
@@ -99,14 +94,12 @@ def test_turns_of_other_characters_are_user_messages() -> None:
 
     result = composed(preset(role_name="Nora"), [user("hm"), marlowe, nora], characters=characters)
 
-    assert as_sent(result) == snapshot(
-        [
-            ("user", "Alice:hm"),
-            ("user", "Philip Marlowe:Rain again."),
-            ("assistant", "Nora:It is."),
-            ("user", "Alice:and now?"),
-        ]
-    )
+    assert as_sent(result) == [
+        ("user", "Alice:hm"),
+        ("user", "Philip Marlowe:Rain again."),
+        ("assistant", "Nora:It is."),
+        ("user", "Alice:and now?"),
+    ]
     assert result.prompt.stop == ("\nAlice:", "\nPhilip Marlowe:", "\nCoder:")
 
 
@@ -181,32 +174,28 @@ def test_prompter_fields_are_filled_from_the_lines_of_a_message() -> None:
 
     result = composed(who, turns, "/ask language: French\ntone: warm")
 
-    assert as_sent(result) == snapshot(
-        [
-            (
-                "user",
-                "tone: grim\nlanguage: Latin",
-            ),
-            ("assistant", "Salve."),
-            (
-                "user",
-                "Hi.\nIn warm French.",
-            ),
-        ]
-    )
+    assert as_sent(result) == [
+        ("user", "tone: grim\nlanguage: Latin"),
+        ("assistant", "Salve."),
+        ("user", "Hi.\nIn warm French."),
+    ]
 
 
 def test_text_without_a_field_is_the_prompters_input() -> None:
     who = preset(prompter={"kind": "chat", "instruction": "Be {tone} to {person}.", "user": "Q: "})
     text = "tone: kind\nperson: Bob {tone}"
 
-    assert as_sent(composed(who, [], text)) == snapshot(
-        [("system", "Be kind to Bob {tone}."), ("user", "Q: ")]
-    )
+    assert as_sent(composed(who, [], text)) == [
+        ("system", "Be kind to Bob {tone}."),
+        ("user", "Q: "),
+    ]
     plain = preset(prompter={"kind": "chat", "instruction": "Be kind."})
-    assert as_sent(composed(plain, [user("one"), bot("two")], "/ask how?")) == snapshot(
-        [("system", "Be kind."), ("user", "one"), ("assistant", "two"), ("user", "how?")]
-    )
+    assert as_sent(composed(plain, [user("one"), bot("two")], "/ask how?")) == [
+        ("system", "Be kind."),
+        ("user", "one"),
+        ("assistant", "two"),
+        ("user", "how?"),
+    ]
 
 
 def test_missing_field_error_shows_the_lines_to_write() -> None:
@@ -214,7 +203,7 @@ def test_missing_field_error_shows_the_lines_to_write() -> None:
     with pytest.raises(UserError) as raised:
         composed(who, [], "tone: warm")
 
-    assert str(raised.value) == snapshot(
+    assert str(raised.value) == (
         "a value is missing for 'language'. Write:\n/ask tone: …\nlanguage: …"
     )
 
