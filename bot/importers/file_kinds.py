@@ -6,8 +6,9 @@ It looks at shapes only; the importers say what is wrong inside a file.
 import io
 import json
 import re
+import tomllib
 import zipfile
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Set
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,7 @@ _YAML_START = re.compile(r"\A(?:(?:---[ \t]*|#.*|[ \t]*)\r?\n)+")
 _JINJA_TAG = re.compile(r"\{%[-+]?\s*\w")
 _JINJA_VALUE = re.compile(r"\{\{-?\s*[\w'\"(]")
 
+_TELLING_KEYS = tomllib.loads((Path(__file__).parent / "file_kinds.toml").read_text("utf-8"))
 _TO_PRESET = marked("make a preset of it with `troupe preset import {file}`")
 _NOTHING = marked("Troupe cannot use it")
 _TO_CHARACTER = marked("make a preset of it with `troupe character import {file}`")
@@ -210,20 +212,21 @@ def _detect_json(value: object) -> FileKind:
     keys = [set(row) if isinstance(row, dict) else set() for row in rows]
     shared = set.intersection(*keys) if keys else set()
     if isinstance(value, list):
-        return _kind_of_keys(shared, _LIST_KEYS) or FileKind.JSON_LIST
+        return _kind_of_keys(shared, "list") or FileKind.JSON_LIST
     if isinstance(value, dict) and value:
-        if kind := _kind_of_keys(shared, _OBJECT_KEYS):
+        if kind := _kind_of_keys(shared, "object"):
             return kind
-        if len(shared & _SAMPLERS) >= 3:
+        if len(shared.intersection(_TELLING_KEYS["samplers"])) >= 3:
             return FileKind.SAMPLER
-        if isinstance(value.get("content"), str) and shared <= _SYSTEM_PROMPT_KEYS:
+        if isinstance(value.get("content"), str) and shared <= {*_TELLING_KEYS["system_prompt"]}:
             return FileKind.SYSTEM_PROMPT
-        return _kind_of_keys(shared, _FEW_KEYS) or FileKind.UNKNOWN
+        return _kind_of_keys(shared, "few") or FileKind.UNKNOWN
     return FileKind.UNKNOWN
 
 
-def _kind_of_keys(keys: Set[object], kinds: Sequence[tuple[str, FileKind]]) -> FileKind | None:
-    return next((kind for telling, kind in kinds if keys >= {*telling.split()}), None)
+def _kind_of_keys(keys: Set[object], table: str) -> FileKind | None:
+    kinds = (kind for telling, kind in _TELLING_KEYS[table] if keys >= {*telling.split()})
+    return next(map(FileKind.__getitem__, kinds), None)
 
 
 def _detect_json_lines(text: str) -> FileKind:
@@ -246,52 +249,3 @@ def _guess_broken_json(text: str) -> FileKind:
     if '"provider"' in text:
         return FileKind.PRESET
     return FileKind.UNKNOWN
-
-
-_OBJECT_KEYS: Final = (
-    ("findRegex replaceString", FileKind.REGEX_SCRIPTS),
-    ("main_text_color", FileKind.INTERFACE),
-    ("movingUIState", FileKind.INTERFACE),
-    ("qrList", FileKind.INTERFACE),
-    ("spec data", FileKind.CARD_JSON),
-    ("name first_mes", FileKind.CARD_JSON),
-    ("name mes_example", FileKind.CARD_JSON),
-    ("name description personality", FileKind.CARD_JSON),
-    ("provider", FileKind.PRESET),
-    ("entries", FileKind.LOREBOOK),
-    ("input_sequence output_sequence", FileKind.INSTRUCT),
-    ("story_string", FileKind.CONTEXT),
-    ("instruct", FileKind.MASTER_EXPORT),
-    ("context", FileKind.MASTER_EXPORT),
-    ("prompts", FileKind.CHAT_COMPLETION),
-    ("prompt_order", FileKind.CHAT_COMPLETION),
-    ("user_start", FileKind.KOBOLDCPP_ADAPTER),
-    ("assistant_start", FileKind.KOBOLDCPP_ADAPTER),
-    ("chat_template", FileKind.TOKENIZER_CONFIG),
-    ("tokenizer_class", FileKind.TOKENIZER_CONFIG),
-    ("model_name", FileKind.CHAT_TEMPLATE_JSON),
-    *(
-        (key, FileKind.CHAT_TEMPLATE_JSON)  # LMDeploy's texts around the roles
-        for key in ("meta_instruction", "eosys", "eoh", "eoa", "capability")
-    ),
-)
-"""The first row whose keys an object has is its kind; more telling ones come first."""
-
-_FEW_KEYS: Final = (
-    ("prefix suffix separator", FileKind.REASONING),
-    ("name model", FileKind.PRESET),
-)
-_LIST_KEYS: Final = (
-    ("role", FileKind.MESSAGES),
-    ("findRegex replaceString", FileKind.REGEX_SCRIPTS),
-    ("content key", FileKind.LOREBOOK),
-    ("content keys", FileKind.LOREBOOK),
-)
-"""The same for a list, by the keys that all of its objects have."""
-
-_SAMPLERS: Final = frozenset({
-    "temp", "temperature", "top_p", "top_k", "top_a", "typical_p", "tfs", "min_p", "rep_pen",
-    "repetition_penalty", "rep_pen_range", "sampler_order", "sampler_priority", "mirostat_mode",
-    "order", "max_length", "genamt",
-})  # fmt: skip
-_SYSTEM_PROMPT_KEYS: Final = frozenset({"name", "content", "post_history", "role"})

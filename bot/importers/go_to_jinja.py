@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 from bot.errors import TemplateError
@@ -69,51 +70,16 @@ _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _JSON_TYPES = frozenset({"tool", "list of tool", "declared"})
 
 
+def _shipped(name: str) -> str:
+    return (Path(__file__).parent / f"{name}.jinja").read_text("utf-8").removesuffix("\n")
+
+
 # Consecutive messages of one role are merged, and all system messages together are `.System`.
-_MERGE_MESSAGES = """\
-{%- set chat = namespace(system=[], messages=[]) %}
-{%- for message in messages %}
-  {%- set content = message.content or "" %}
-  {%- if message.role == "system" %}
-    {%- set chat.system = chat.system + [content] %}
-  {%- endif %}
-  {%- if chat.messages and chat.messages[-1].role == message.role %}
-    {%- set content = chat.messages[-1].content ~ "\\n\\n" ~ content %}
-    {%- set chat.messages = chat.messages[:-1] + [dict(chat.messages[-1], content=content)] %}
-  {%- else %}
-    {%- set chat.messages = chat.messages + [dict(message, content=content)] %}
-  {%- endif %}
-{%- endfor %}"""
-
+_MERGE_MESSAGES = _shipped("go_messages")
 # An exchange is a system message, a prompt and a response, each of which may be missing.
-_LOOP_OVER_TURNS = """\
-{%- set past = namespace(turns=[], system="", prompt="", response="") %}
-{%- for message in chat.messages %}
-  {%- set late_system = message.role == "system" and (past.prompt or past.response) %}
-  {%- if late_system or (message.role == "user" and past.response) %}
-    {%- set turn = {"system": past.system, "prompt": past.prompt, "response": past.response} %}
-    {%- set past.turns = past.turns + [turn] %}
-    {%- set past.system = "" %}
-    {%- set past.prompt = "" %}
-    {%- set past.response = "" %}
-  {%- endif %}
-  {%- if message.role == "system" %}
-    {%- set past.system = message.content %}
-  {%- elif message.role == "user" %}
-    {%- set past.prompt = message.content %}
-  {%- elif message.role == "assistant" %}
-    {%- set past.response = message.content %}
-  {%- endif %}
-{%- endfor %}
-{%- set last = {"system": past.system, "prompt": past.prompt, "response": past.response} %}
-{%- for turn in past.turns + [dict(last, last=true)] %}"""
-
+_LOOP_OVER_TURNS = _shipped("go_turns")
 # Go escapes these three characters in JSON.
-_AS_JSON_MACRO = """\
-{%- macro as_json(value) %}
-  {%- set text = value | tojson(separators=(",", ":")) %}
-  {{- text | replace("&", "\\\\u0026") | replace("<", "\\\\u003c") | replace(">", "\\\\u003e") }}
-{%- endmacro %}"""
+_AS_JSON_MACRO = _shipped("go_json")
 
 
 class _Value(NamedTuple):

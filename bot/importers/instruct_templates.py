@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from string import Template
 
 from bot.errors import PresetError
@@ -49,25 +50,7 @@ def keys_of_instruct(data: Json) -> tuple[dict[str, object], list[str]]:
 
 
 # What SillyTavern writes, by the position of a message; `$` marks what the sequences fill in.
-_LAYOUT = Template("""\
-{%- set ns = namespace(has_turns=false, on_new_line=true, last_user=-1) -%}
-{%- for message in messages -%}
-{%- if message.role == 'user' -%}{%- set ns.last_user = loop.index0 -%}{%- endif -%}
-{%- endfor -%}
-{%- for message in messages -%}
-{%- set name = message.name or '' -%}
-{%- if message.role == 'assistant' and not ns.has_turns -%}$alignment{%- endif -%}
-{%- if message.role == 'system' and loop.first -%}$story
-{%- elif message.role == 'system' -%}$narration
-{%- elif message.role == 'user' and ns.last_user == $newest_or_none -%}$newest
-{%- elif message.role == 'user' and not ns.has_turns -%}$first
-{%- elif message.role == 'user' -%}$question
-{%- elif not ns.has_turns -%}$first_answer
-{%- else -%}$answer
-{%- endif -%}
-{%- if message.role != 'system' -%}{%- set ns.has_turns = true -%}{%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}$opening{%- endif -%}""")
+_LAYOUT = Template((Path(__file__).parent / "instruct.jinja").read_text("utf-8").rstrip("\n"))
 
 
 class _InstructSequences:

@@ -2,7 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import get_args
 
 from pydantic import ValidationError
@@ -13,44 +15,7 @@ from bot.prompting.presets.preset import MarkerName
 from bot.prompting.presets.regex_scripts import RegexScript
 from bot.prompting.text.jsonc import JsonFields
 
-_RANGES: Mapping[str, tuple[float, float, tuple[str, ...]]] = {
-    "temperature": (0, 5, ("temp", "temperature")),
-    "top_p": (0, 1, ("top_p",)),
-    "top_k": (0, 1e6, ("top_k",)),
-    "min_p": (0, 1, ("min_p",)),
-    "typical_p": (0, 1, ("typical_p", "typical")),
-    "repeat_penalty": (0, 10, ("rep_pen", "repetition_penalty")),
-    # 0 is no limit there, and off here
-    "repeat_last_n": (1, 1e6, ("rep_pen_range", "repetition_penalty_range")),
-    "presence_penalty": (
-        -2, 2, ("presence_pen", "presence_penalty", "repetition_penalty_presence")
-    ),
-    "frequency_penalty": (
-        -2, 2, ("freq_pen", "frequency_penalty", "repetition_penalty_frequency")
-    ),
-    "top_n_sigma": (0, 100, ("nsigma", "top_n_sigma")),
-    "seed": (0, 2**63, ("seed",)),
-    "mirostat": (1, 2, ("mirostat_mode", "mirostat")),
-    # Without their first number these samplers are off, and the others have no effect.
-    "dry_multiplier": (1e-9, 1e3, ("dry_multiplier",)),
-    "xtc_probability": (1e-9, 1, ("xtc_probability",)),
-}  # fmt: skip
-"""Our parameters: the range, and the names that they have there."""
-
-_WHOLE = frozenset({"top_k", "repeat_last_n", "seed", "mirostat"})
-_DETAILS: Mapping[str, tuple[str, ...]] = {
-    "mirostat": ("mirostat_tau", "mirostat_eta"),
-    "dry_multiplier": ("dry_base", "dry_allowed_length", "dry_penalty_last_n"),
-    "xtc_probability": ("xtc_threshold",),
-}
-
-_UNSUPPORTED: Mapping[str, float] = {
-    **dict.fromkeys(("top_a", "epsilon_cutoff", "eta_cutoff", "smoothing_factor", "skew"), 0),
-    **dict.fromkeys(("no_repeat_ngram_size", "penalty_alpha", "math1_quad", "dynatemp"), 0),
-    **dict.fromkeys(("tfs", "tail_free_sampling", "guidance_scale"), 1),
-}
-"""Samplers that our engines lack, with the number that switches them off."""
-
+_SAMPLERS = tomllib.loads((Path(__file__).parent / "samplers.toml").read_text("utf-8"))
 _ORDERS = ("order", "sampler_order", "sampler_priority", "samplers")
 
 
@@ -59,13 +24,14 @@ def keys_of_sampler(data: Json) -> tuple[dict[str, object], list[str]]:
     read = JsonFields(data)
     parameters: dict[str, object] = {}
     notes: list[str] = []
-    for name, (low, high, theirs) in _RANGES.items():
-        given = next((value for each in theirs if (value := read.number(each)) is not None), None)
+    for name, sampler in _SAMPLERS["parameters"].items():
+        found = (value for each in sampler["names"] if (value := read.number(each)) is not None)
+        given, (low, high) = next(found, None), sampler["range"]
         if given is None:
             continue
         if low <= given <= high:
-            parameters[name] = int(given) if name in _WHOLE else given
-            details = ((detail, read.number(detail)) for detail in _DETAILS.get(name, ()))
+            parameters[name] = int(given) if "whole" in sampler else given
+            details = ((detail, read.number(detail)) for detail in sampler.get("details", ()))
             parameters |= {key: one for key, one in details if one is not None and one >= 0}
         elif given > 0:
             notes.append(f"{name} {given:g} is left out: it must be from {low:g} to {high:g}")
@@ -73,7 +39,9 @@ def keys_of_sampler(data: Json) -> tuple[dict[str, object], list[str]]:
         parameters["dry_sequence_breakers"] = list(breakers)
     if grammar := read.text("grammar_string").strip() or read.text("grammar").strip():
         parameters["grammar"] = grammar
-    omitted = [name for name, off in _UNSUPPORTED.items() if data.get(name) not in (None, off)]
+    omitted = [
+        name for name, off in _SAMPLERS["unsupported"].items() if data.get(name) not in (None, off)
+    ]
     omitted += [f"{name} (the engine's own is used)" for name in _ORDERS if data.get(name)]
     notes += [f"{', '.join(omitted)} left out: no engine here has them"] if omitted else []
     return {"parameters": parameters, **_limits(read)}, notes

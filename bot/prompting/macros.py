@@ -2,23 +2,20 @@
 
 import random
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
+from pathlib import Path
 from typing import Final
 
 from bot.prompting.macro_variables import Variables, parse_expression
 from bot.value_class import value_class
 
-_MOMENT = {
-    "YYYY": "%Y", "YY": "%y", "MMMM": "%B", "MMM": "%b", "MM": "%m", "M": "%m", "Do": "%d",
-    "DD": "%d", "D": "%d", "dddd": "%A", "ddd": "%a", "HH": "%H", "H": "%H", "hh": "%I", "h": "%I",
-    "mm": "%M", "m": "%M", "ss": "%S", "s": "%S", "A": "%p", "a": "%p", "ZZ": "%z",
-}  # fmt: skip
-"""The tokens of moment.js, and those of `strftime`."""
-
+_TABLES = tomllib.loads((Path(__file__).parent / "macros.toml").read_text("utf-8"))
+_MOMENT: Mapping[str, str] = _TABLES["moment"]
 _TOKEN = re.compile(r"\[([^\[\]]*)\]|" + "|".join(sorted(_MOMENT, key=len, reverse=True)))
 _STEPS: Final = (
     (45, 60, "minute"), (45, 60, "hour"), (22, 24, "day"), (26, 30.4368, "month"), (11, 12, "year"),
@@ -90,67 +87,15 @@ _CALL = re.compile(r"\s*([!?~>#/\s]*)([A-Za-z][\w-]*)(?=$|[\s:])")
 _TIME_ZONE = re.compile(r"\s*(?:time_|time\s*:+\s*)utc([+-]\d{1,2})\s*", re.IGNORECASE)
 _FALSE = frozenset({"", "false", "off", "0"})
 
-_ALIASES = {
-    "bot": "char",
-    "groupnotmuted": "group",
-    "charifnotgroup": "group",
-    "chardescription": "description",
-    "charpersonality": "personality",
-    "charscenario": "scenario",
-    "charcreatornotes": "creatornotes",
-    "charversion": "version",
-    "char_version": "version",
-    "charjailbreak": "charinstruction",
-    "charfirstmessage": "greeting",
-    "idle_duration": "idleduration",
-    "mesexamplesraw": "mesexamples",
-    "maxprompttokens": "maxprompt",
-    "maxcontexttokens": "maxcontext",
-    "maxresponsetokens": "maxresponse",
-    "lorebefore": "wibefore",
-    "loreafter": "wiafter",
-}
-_CONSTANTS = {
-    "lastgenerationtype": "normal",
-    "firstincludedmessageid": "0",
-    "firstdisplayedmessageid": "0",
-    "lastswipeid": "1",
-    "currentswipeid": "1",
-    "ismobile": "false",
-    "hasextension": "false",
-    "reasoningprefix": "<think>",
-    "reasoningsuffix": "</think>",
-    "reasoningseparator": "\n\n",
-}
-
-FIELDS = frozenset({
-    "group", "notchar", "original", "persona", "input", "lastmessage", "lastusermessage",
-    "lastcharmessage", "lastmessageid", "version", "model", "description",
-    "personality", "scenario", "mesexamples", "charprompt", "charinstruction", "chardepthprompt",
-    "creatornotes", "maxprompt", "maxcontext", "maxresponse", "summary", "wibefore", "wiafter",
-    "systemprompt", "defaultsystemprompt", "noop", "comment", "hidden_key", "banned", "else",
-    "anchorbefore", "anchorafter", "authorsnote", "charauthorsnote", "defaultauthorsnote",
-    "exampleseparator", "chatseparator", "chatstart",
-})  # fmt: skip
-"""The macros whose values depend on the conversation, if on anything; without one, empty."""
-
-_TIMES = {
-    "time": "h:mm A",
-    "date": "MMMM D, YYYY",
-    "weekday": "dddd",
-    "isotime": "HH:mm",
-    "isodate": "YYYY-MM-DD",
-}
+_ALIASES: Mapping[str, str] = _TABLES["aliases"]
+_CONSTANTS: Mapping[str, str] = _TABLES["constants"]
+_TIMES: Mapping[str, str] = _TABLES["times"]
 _VARIABLE_MACROS = frozenset(
     f"{verb}{scope}var" for scope in ("", "global") for verb in ("set", "add", "inc", "dec", "get",
     "has", "delete", "flush")
 ) | {"varexists", "globalvarexists"}  # fmt: skip
-_FUNCTIONS = frozenset({
-    "random", "pick", "roll", "reverse", "newline", "space", "trim", "if", "datetimeformat",
-    "idleduration", "timediff", "greeting", "outlet",
-})  # fmt: skip
-_KNOWN = (
-    {"char", "user"} | FIELDS | _CONSTANTS.keys() | _TIMES.keys() | _VARIABLE_MACROS | _FUNCTIONS
+_KNOWN = frozenset({"char", "user", *_TABLES["fields"], *_TABLES["functions"]}).union(
+    _CONSTANTS, _TIMES, _VARIABLE_MACROS
 )
 _SCOPED = frozenset({"if", "trim", "//", "reverse"}) | {
     name for name in _VARIABLE_MACROS if name.startswith(("set", "add"))
@@ -228,16 +173,11 @@ class Macros:
         return "".join([*parts, self._expand_legacy(text[position:stop])])
 
     def _expand_legacy(self, text: str) -> str:
-        def value(found: re.Match[str]) -> str:
-            match found[1].lower():
-                case "user":
-                    return self.user
-                case "group" | "charifnotgroup":
-                    return self.fields.get("group", self.char)
-                case _:
-                    return self.char
-
-        return _LEGACY.sub(value, text) if "<" in text else text
+        if "<" not in text:
+            return text
+        group = self.fields.get("group", self.char)
+        names = {"user": self.user, "group": group, "charifnotgroup": group}
+        return _LEGACY.sub(lambda found: names.get(found[1].lower(), self.char), text)
 
     def _value(
         self, document: "_Document", index: int, closing: int | None, depth: int
