@@ -74,7 +74,6 @@ def read_haruhi_zip(data: bytes) -> CharacterData:
 
 
 def _unpack(data: bytes) -> dict[str, bytes]:
-    """Return the files of an archive by path; raises `PresetError`."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]

@@ -187,7 +187,6 @@ def _as_v3(card: Card) -> Json:
 
 
 def _image(card: Card) -> bytes:
-    """Return the card's image, else an icon among its assets, else a plain image."""
     if card.image is not None:
         return card.image
     icons = [

@@ -73,10 +73,7 @@ def card_notes(card: Card, preset: Preset) -> list[str]:
 
 
 def example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:
-    """Split `mes_example` into messages: `<START>` separates dialogues, `{{user}}:` starts one.
-
-    Lines without a speaker continue the message before them, or are the character's.
-    """
+    """Split `mes_example`; lines without a speaker continue a message, or are the character's."""
     turns: list[tuple[str, str]] = []
     speaker = _speaker_pattern(names)
     for block in _START.split(text):
@@ -104,7 +101,6 @@ def _speaker_pattern(names: Sequence[str]) -> re.Pattern[str]:
 
 
 def _talkativeness(card: Card) -> float | None:
-    """Read SillyTavern's talkativeness, a text from 0 to 1; None if it is missing or invalid."""
     try:
         given = float(str(card.extensions.get("talkativeness")))
     except ValueError:
@@ -143,7 +139,6 @@ def _lorebook(card: Card, source: str) -> Json | None:
 
 
 def _preset_name(name: str) -> str:
-    """Return a valid name for a command and a file, close to the card's."""
     plain = clean_name(name).lstrip(".-~ ")[:MAX_NAME_CHARS] or "character"
     return plain if name_problem(plain) is None else f"card {plain}"
 

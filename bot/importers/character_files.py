@@ -78,10 +78,7 @@ def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple
 
 
 def read_character_file(reference: str, directory: Path) -> CharacterFile:
-    """Return the preset keys and the stories of a file, or of a built-in role without a suffix.
-
-    Raises `CharacterError`.
-    """
+    """Return preset keys and stories of a file or a built-in role; raises `CharacterError`."""
     file = directory / reference
     if not file.suffix:
         keys, stories = _as_file(load_builtin_role(reference))

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -49,21 +50,9 @@ _MAX_DEPTH = 100  # protects the stack
 _MAX_LOOPS = 4  # limits the run time; templates need two
 _MAX_NUMBER_CHARS = 70  # 64 binary digits, their sign and prefix
 
-# Type -> Go's field name -> the type of its value. Lists and maps are written `list of x` and
-# `map of x`. Our keys are the names in snake case.
-_FIELDS: dict[str, dict[str, str]] = {
-    "message": {
-        **dict.fromkeys(("Role", "Content", "Thinking", "ToolName"), "text"),
-        "Images": "list of any",
-        "ToolCalls": "list of call",
-    },
-    "call": {"ID": "text", "Function": "called"},
-    "called": {"Index": "number", "Name": "text", "Arguments": "object"},
-    "tool": {"Type": "text", "Function": "declared"},
-    "declared": {"Name": "text", "Description": "text", "Parameters": "schema"},
-    "schema": {"Type": "text", "Required": "list of text", "Properties": "map of property"},
-    "property": {"Type": "text", "Description": "text", "Enum": "list of text"},
-}
+_FIELDS: Mapping[str, Mapping[str, str]] = tomllib.loads(
+    (Path(__file__).parent / "go_types.toml").read_text("utf-8")
+)
 _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 # What ollama prints as JSON, with the keys in their original order.
@@ -165,7 +154,6 @@ def _tokenize(source: str) -> Iterator[_Token]:
 
 
 def _after_comment(source: str, at: int) -> int:
-    """Return the end of the comment that begins here; if there is none, here."""
     if comment := _COMMENT.match(source, at):
         return comment.end()
     if source.startswith(("/*", " /*"), at):
@@ -245,7 +233,6 @@ class _Translator:
         return token
 
     def _translate_body(self) -> _Token:
-        """Translate a body; its variables end with it."""
         with self._scope():
             self._indent += 1
             stop = self._translate_nodes()
@@ -279,10 +266,7 @@ class _Translator:
                 )
 
     def _translate_condition(self, keyword: str, *, chained: bool = False) -> None:
-        """Translate `if`, and `with`, whose value becomes the dot in its body.
-
-        One `end` closes a chain of `else if`.
-        """
+        """Translate `if` and `with`, and a chain of `else if`, which one `end` closes."""
         with self._scope():
             value, variables, declares = self._read_pipe(keyword)
             is_elif = chained and keyword == "if" and not variables

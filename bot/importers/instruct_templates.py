@@ -26,10 +26,7 @@ _MODES = {"none": "not_add", "force": "default", "always": "add"}
 
 
 def keys_of_instruct(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return the keys of a preset that renders SillyTavern's prompts, and notes.
-
-    Raises `PresetError` for a macro that has no value in a template.
-    """
+    """Return keys for SillyTavern's prompts, and notes; raises `PresetError` for other macros."""
     read = JsonFields(data)
     expands_macros = bool(data.get("macro", True))
     texts = {
@@ -261,10 +258,7 @@ _DEFAULT_STARTS = {
 
 
 def keys_of_adapter(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return the keys of a preset that renders koboldcpp's prompts, and notes.
-
-    Missing texts have koboldcpp's defaults: those of Alpaca, also around a system message.
-    """
+    """Return keys for koboldcpp's prompts, and notes; missing texts are Alpaca's, as there."""
     read = JsonFields(data)
     starts = {
         role: default if data.get(f"{role}_start") is None else read.text(f"{role}_start")

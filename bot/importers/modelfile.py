@@ -12,6 +12,7 @@ from typing_extensions import override
 from bot.errors import PresetError
 from bot.importers.go_to_jinja import jinja_from_go
 from bot.importers.string_template_extraction import extract_string_templates
+from bot.prompting.presets.fields import STRING_TEMPLATES
 from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.templates import JinjaTemplate, StringTemplate
@@ -162,8 +163,6 @@ def _quoted(text: str) -> str:
     return text
 
 
-_STRING_TEMPLATES = (*(f"{role}_template" for role in _ROLES), "end_template")
-
 # How ollama's api.Options reads each parameter.
 _SAMPLING: dict[str, type[int] | type[float]] = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p"), float),
@@ -261,12 +260,12 @@ def modelfile_from_preset(preset: Preset) -> str:
 def _commands(preset: Preset) -> Iterator[ModelfileCommand]:
     yield ModelfileCommand("model", preset.model)
     parameters: Mapping[str, Any] = preset.parameters
-    if any(parameters.get(key) is not None for key in _STRING_TEMPLATES):
+    if any(parameters.get(key) is not None for key in STRING_TEMPLATES):
         yield ModelfileCommand("template", _go_template(parameters))
     if preset.system:
         yield ModelfileCommand("system", preset.system)
     for key, value in parameters.items():
-        if key not in _STRING_TEMPLATES and value is not None:
+        if key not in STRING_TEMPLATES and value is not None:
             yield _parameter(preset, key, value)
     if preset.max_input_tokens is not None:
         answer = parameters.get("max_tokens") or preset.max_input_tokens // (_ANSWER_FRACTION - 1)
@@ -295,7 +294,7 @@ def _parameter(preset: Preset, key: str, value: object) -> ModelfileCommand:
 
 def _go_template(parameters: Mapping[str, Any]) -> str:
     """Write StringTemplate's rendering in Go: a block for each message, joined by newlines."""
-    template = StringTemplate(**{key: parameters.get(key) for key in _STRING_TEMPLATES})
+    template = StringTemplate(**{key: parameters.get(key) for key in STRING_TEMPLATES})
     blocks = ""
     for role in _ROLES:
         parts = template.templates[role].split("{{" + role + "}}")
@@ -346,7 +345,6 @@ def _parameters(values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _token_budget(values: Mapping[str, str]) -> dict[str, int]:
-    """Return the prompt's share of the context, if the Modelfile says how large that is."""
     context, answer = (
         int(_number(name, values.get(name, "0"))) for name in ("num_ctx", "num_predict")
     )

@@ -16,7 +16,7 @@ from bot.importers.instruct_templates import (
 from bot.importers.modelfile import import_notes, parse_modelfile, preset_from_modelfile
 from bot.importers.sillytavern_settings import keys_of_chat_completion, keys_of_sampler
 from bot.importers.unsupported import unsupported_features
-from bot.prompting.presets.fields import MAX_NAME_CHARS
+from bot.prompting.presets.fields import MAX_NAME_CHARS, STRING_TEMPLATES
 from bot.prompting.presets.files import parse_preset, validate_preset
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
@@ -29,7 +29,6 @@ _BLOB = re.compile(r"sha256[-:][0-9a-f]{64}")
 _FROM_COMMENT = re.compile(r"^#\s*FROM\s+(\S+)\s*$", re.MULTILINE)
 _TEXTS_WITH_MACROS = ("system", "story_string", "post_history_instructions")
 _TEMPLATE_KEYS = ("template", "names_in_template")
-_STRING_TEMPLATES = ("system_template", "user_template", "assistant_template", "end_template")
 
 
 @value_class
@@ -49,13 +48,10 @@ def preset_from_text(
 ) -> ImportedPreset:
     """Convert a file of any kind to a preset; raises `PresetError` or `TemplateError`.
 
-    Args:
-        text: the content of the file.
-        file: its path; a relative FROM is resolved in its folder, as ollama does.
-        name: of the preset. Default: the one in the file, the file's, or a Modelfile's model.
-        provider: who answers. Default: the file's; for a Modelfile, `ollama` if FROM names a model
-            of ollama, else `local`.
-        into: a preset to which the file's keys are added, instead of a new one.
+    `file` is its path: a relative FROM is resolved in its folder, as ollama does. The name is by
+    default the one in the file, the file's, or a Modelfile's model; the provider the file's, for a
+    Modelfile `ollama` if FROM names a model of ollama, else `local`. The keys are added to the
+    preset `into`, if there is one.
     """
     source = str(file)
     is_json = text.lstrip().startswith(_JSON_STARTS)
@@ -152,7 +148,6 @@ def _keys_of_lorebook(data: Mapping[str, object]) -> _Keys:
 
 
 def _keys_of_master_export(data: Mapping[str, object]) -> _Keys:
-    """Return the keys of everything in an export of all settings of a chat."""
     parts: tuple[tuple[str, _Converter], ...] = (
         ("instruct", keys_of_instruct),
         ("context", keys_of_context),
@@ -185,7 +180,6 @@ _CONVERTERS: Mapping[FileKind, _Converter] = {
 
 
 def _add_keys(preset: Preset, keys: Mapping[str, object], source: str) -> Preset:
-    """Return the preset with the keys of a file; its name, provider and model stay."""
     kept: dict[str, object] = {
         "name": preset.name,
         "provider": preset.provider,
@@ -209,10 +203,10 @@ def _merge_keys(old: Mapping[str, object], new: Mapping[str, object]) -> dict[st
         dict(each) if isinstance(each, Mapping) else {}
         for each in (old.get("parameters"), given.pop("parameters", None))
     )
-    brings_template = "template" in given or any(key in new_parameters for key in _STRING_TEMPLATES)
+    brings_template = "template" in given or any(key in new_parameters for key in STRING_TEMPLATES)
     if brings_template:
         old = {key: value for key, value in old.items() if key not in _TEMPLATE_KEYS}
-        for key in _STRING_TEMPLATES:
+        for key in STRING_TEMPLATES:
             old_parameters.pop(key, None)
     return {**old, **given, "parameters": {**old_parameters, **new_parameters}}
 

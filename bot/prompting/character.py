@@ -121,12 +121,7 @@ class Character:
 
     @classmethod
     def from_jsonl(
-        cls,
-        path: str | Path,
-        role_name: str,
-        *,
-        column: str | None = None,
-        **options: Any,
+        cls, path: str | Path, role_name: str, *, column: str | None = None, **options: Any
     ) -> Self:
         """Load a file that `save_to_jsonl` or ChatHaruhi wrote; raises `CharacterError`.
 
@@ -145,17 +140,9 @@ class Character:
 
     @classmethod
     def from_hub(
-        cls,
-        dataset: str,
-        role_name: str,
-        *,
-        column: str | None = None,
-        **options: Any,
+        cls, dataset: str, role_name: str, *, column: str | None = None, **options: Any
     ) -> Self:
-        """Load `owner/dataset` or `owner/dataset/role` with the library `datasets`.
-
-        The vectors are used, and errors raised, as in `from_jsonl`.
-        """
+        """Load `owner/dataset[/role]` with the library `datasets`, otherwise as `from_jsonl`."""
         return cls._from_data(load_hub_role(dataset, column), role_name, column, options)
 
     @property
@@ -173,10 +160,7 @@ class Character:
         return tuple(self._lines)
 
     def get_message(self, user: str, text: str) -> Messages:
-        """Return the messages for a model: system prompt, history that fits, and this question.
-
-        `append_message` adds the question to the history together with its answer.
-        """
+        """Return system prompt, fitting history and question, which `append_message` then keeps."""
         self._participants.setdefault(user)
         self.user_name = user or self.user_name
         self._question = TranscriptLine(user, text)

@@ -141,12 +141,9 @@ def group_history(
 ) -> tuple[HistoryUnit, ...]:
     """Group a history (oldest first) into units: a question with its answers.
 
-    Args:
-        messages: the history.
-        questions: whether each message is a question, as answers of other characters have the role
-            "user"; by default every message with another role than "assistant".
-        memo: the session's, so that units of its last prompt are the same objects again.
-        key: who reads the history.
+    `questions` says which messages are questions, as answers of other characters have the role
+    "user"; by default all but those of the role "assistant". `memo` is the session's, so that units
+    of the last prompt for the reader `key` are the same objects again.
     """
     history = tuple(messages)
     begins = questions or [one.role != "assistant" for one in history]

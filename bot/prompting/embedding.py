@@ -30,10 +30,7 @@ _WORD_DIMENSIONS = 1024
 
 @dataclass(frozen=True)
 class FunctionEmbedder(Embedder):
-    """Adapt two functions to the `Embedder` port; many models have one function for both.
-
-    The library calls the functions directly, the service awaits them in a thread.
-    """
+    """Two functions, often the same, as an `Embedder`; the service awaits them in a thread."""
 
     query: Callable[[str], Vector]
     document: Callable[[str], Vector]
@@ -68,10 +65,7 @@ class FunctionEmbedder(Embedder):
 
 
 def pack_vectors(rows: npt.ArrayLike, count: int) -> list[PackedVector]:
-    """Scale each row to length one and pack it as little-endian 32-bit floats.
-
-    Raises `EmbeddingError` if these are not `count` equally long rows of finite numbers.
-    """
+    """Pack rows, scaled to length one, as little-endian 32-bit floats; raises `EmbeddingError`."""
     try:
         with np.errstate(over="ignore"):  # an overflow is found below, as an infinity
             matrix = np.asarray(rows, dtype="<f4")
@@ -171,10 +165,7 @@ class StoryIndex:
         return self._vectors
 
     def search(self, query: str, limit: int) -> list[Story]:
-        """Return the most similar stories, best first, by cosine; 0 for a query vector of zeros.
-
-        Raises `CharacterError` for vectors of different lengths or of zeros.
-        """
+        """Return the stories with the highest cosines, best first; raises `CharacterError`."""
         if not self.texts or limit < 1:
             return []
         if self._unit_vectors is None:

@@ -79,10 +79,7 @@ async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> Fit
 
 
 def _surely_fits(prompt: Prompt, limit: int) -> bool:
-    """Whether the estimates of a prompt's parts cannot exceed the limit: a token is a byte or more.
-
-    The size of images is not known without looking.
-    """
+    """Whether the estimates of all parts cannot exceed the limit: a token is a byte or more."""
     if any(map(attrgetter("parts"), prompt.messages)):
         return False
     texts = [message.content for message in prompt.messages]
@@ -211,7 +208,6 @@ def _optional_parts(draft: Draft) -> list[PromptPart]:
 def _split_by_size(
     parts: Iterable[tuple[PromptPart, int]], left: int | None
 ) -> tuple[list[tuple[PromptPart, int]], list[tuple[PromptPart, int]]]:
-    """Separate the parts that fit in order from those larger than the remaining budget."""
     kept, too_large = [], []
     for part, size in parts:
         if left is None or size <= left:

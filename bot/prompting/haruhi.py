@@ -34,14 +34,8 @@ def strip_dialogue_brackets(text: str) -> str:
 HaruhiRow: TypeAlias = Mapping[str, object]
 
 _TEXT_COLUMNS = ("text", "enc_text")
-_VERSION_1_KEYS = {
-    "role_A",
-    "dialogue",
-    "query",
-    "response",
-    "keywords",
-    "embed",
-    "title_text_embed",
+_VERSION_1_KEYS = {"role_A", "dialogue", "query", "response", "keywords", "embed"} | {
+    "title_text_embed"
 }
 _FLOAT_BYTES = 4
 _CONFIG = "Reserve Config Setting Here"  # the text of the row that ChatHaruhi reserves
@@ -71,10 +65,7 @@ def read_jsonl(text: str) -> list[HaruhiRow]:
 
 
 def read_rows(rows: Iterable[HaruhiRow], column: str | None = None) -> CharacterData:
-    """Return the character in these rows, with the vectors in `column` or the first one.
-
-    The last of several personas is used. Raises `CharacterError`.
-    """
+    """Return the character, with the vectors in `column` or the first; raises `CharacterError`."""
     rows = list(rows)
     if not rows:
         raise CharacterError.translatable(
@@ -120,11 +111,9 @@ def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Vector], c
     rows = [
         {"text": persona, column: "system_prompt"},
         {"text": _CONFIG, column: "config"},
-        *(
-            {"text": text, column: encode_floats(vector)}
-            for text, vector in zip(texts, vectors, strict=True)
-        ),
     ]
+    pairs = zip(texts, map(encode_floats, vectors), strict=True)
+    rows += [{"text": text, column: vector} for text, vector in pairs]
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
@@ -205,10 +194,7 @@ def with_default_placeholder(data: CharacterData) -> CharacterData:
 
 
 def load_hub_role(name: str, column: str | None = None) -> CharacterData:
-    """Load `owner/dataset`, or `owner/dataset/role`, with the library `datasets`.
-
-    Raises `CharacterError`.
-    """
+    """Load `owner/dataset[/role]` with the library `datasets`; raises `CharacterError`."""
     owner, _, rest = name.partition("/")
     dataset, _, file = rest.partition("/")
     if not (owner and dataset):

@@ -22,10 +22,7 @@ VariableExpression: TypeAlias = tuple[str, str, str]
 
 
 def parse_expression(text: str) -> VariableExpression | None:
-    """Return the expression that a macro consists of; None if it is another macro.
-
-    `.name` is a variable of the chat, `$name` a global one.
-    """
+    """Parse an expression with a chat's `.name` or a global `$name`; None: it is another macro."""
     found = _EXPRESSION.fullmatch(text) if text.lstrip()[:1] in {".", "$"} else None
     if found is None:
         return None
@@ -87,7 +84,6 @@ class Variables:
                 return str(_compare(value, operator, expand(operand))).lower()
 
     def _add(self, key: str, value: str) -> str:
-        """Add a number to a number, or else append a text; return the new value."""
         old = self._values.get(key, "")
         left, right = _number(old), _number(value)
         is_text = left is None or right is None

@@ -33,12 +33,10 @@ def format_moment(at: datetime, pattern: str) -> str:
         match token[0]:
             case "Do":
                 return _ordinal(at.day)
-            case "M" | "D" | "H" | "h" | "m" | "s":
-                return str(int(text))
             case "a":
                 return text.lower()
-            case _:
-                return text
+            case name:
+                return str(int(text)) if len(name) == 1 and text.isdecimal() else text
 
     return _TOKEN.sub(written, pattern)
 
@@ -182,7 +180,6 @@ class Macros:
     def _value(
         self, document: "_Document", index: int, closing: int | None, depth: int
     ) -> str | None:
-        """Return the value of a macro; None if it is unknown."""
         call = document.calls[index]
         if call.name == "//":
             return ""
@@ -223,7 +220,8 @@ class Macros:
             case "datetimeformat":
                 return format_moment(self.now, argument)
             case "timediff":
-                return self._time_difference(argument, "".join(arguments[1:2]))
+                first, second = (parse_moment(one, self.now) for one in (*arguments, "", "")[:2])
+                return describe_duration(first - second, relative=True) if first and second else ""
             case "greeting":
                 return "".join(self.greetings[(number := _count(argument, 0)) : number + 1])
             case _:
@@ -243,12 +241,6 @@ class Macros:
                 return "just now" if self.idle is None else describe_duration(self.idle)
             case _:
                 return _CONSTANTS[name] if name in _CONSTANTS else self.fields.get(name, "")
-
-    def _time_difference(self, left: str, right: str) -> str:
-        first, second = parse_moment(left, self.now), parse_moment(right, self.now)
-        if first is None or second is None:
-            return ""
-        return describe_duration(first - second, relative=True)
 
     def _choose_branch(
         self, document: "_Document", index: int, closing: int | None, depth: int

@@ -126,15 +126,10 @@ def fill_placeholders(
     tokens: int | None,
     count: TextTokenCounter,
 ) -> FilledText:
-    """Replace the placeholders by stories.
+    """Replace the placeholders by the stories of their queries, best first, in `tokens` together.
 
-    Args:
-        persona: the parsed persona.
-        found: the stories by query, best first; None removes the lines with placeholders.
-        newest: the newest message, the default query.
-        tokens: the limit of all stories together. A placeholder ends at the first story that does
-            not fit; one for a single story takes the best one, however long.
-        count: counts the tokens of each text.
+    A placeholder ends at the first story that does not fit; one for a single story takes the best
+    one, however long. Without `found` the lines with placeholders are removed.
     """
     lines = persona.source.split("\n")
     if found is None:
@@ -170,7 +165,6 @@ def roleplay_prompt(role_name: str, persona: str) -> str:
 
 
 def _read_line(line: str, number: int) -> tuple[Placeholder | None, Text | None]:
-    """Return the line's placeholder and a warning, if any; the plain form has precedence."""
     if not _LOOKS_LIKE_PLACEHOLDER.search(line):
         return None, None
     problem = (

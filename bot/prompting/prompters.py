@@ -24,10 +24,7 @@ Tools = Sequence[MessageDict]
 
 @value_class
 class ModelConfigs:
-    """A model's system text, and its start (so) and end (eo) markers around each part.
-
-    The parts are the system text, and turns of a human, an assistant, and an environment.
-    """
+    """A model's system text, and its markers: so… starts and eo… ends a part."""
 
     system: str = "You are an AI-Agent developed by LazyLLM."
     sos: str = ""
@@ -60,13 +57,12 @@ def tools_text(tools: Tools) -> str:
 
 def history_text(history: History, configs: ModelConfigs) -> str:
     """Write pairs or messages between the model's markers; raises `UserError`."""
-    if not history or isinstance(history[0], Mapping):
-        if not all(isinstance(item, Mapping) for item in history):
-            raise UserError("the history mixes pairs and messages; use one form")
-        return "".join(_message_text(message, configs) for message in history_messages(history))
-    # As in LazyLLM, a message after a pair counts as a pair of its keys.
-    pairs = [item if isinstance(item, str) else list(item) for item in history]
-    return "".join(_message_text(message, configs) for message in history_messages(pairs))
+    if history and not isinstance(history[0], Mapping):
+        # As in LazyLLM, a message after a pair counts as a pair of its keys.
+        history = [item if isinstance(item, str) else list(item) for item in history]
+    elif not all(isinstance(item, Mapping) for item in history):
+        raise UserError("the history mixes pairs and messages; use one form")
+    return "".join(_message_text(message, configs) for message in history_messages(history))
 
 
 def history_messages(history: History) -> list[dict[str, Any]]:
@@ -207,10 +203,7 @@ def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], An
 
 
 def parse_fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:
-    """Parse the `name: value` lines of a command; a value goes on until the next field name.
-
-    A text that does not begin with the name of a field is returned unchanged.
-    """
+    """Parse `name: value` lines; a text that does not begin with a field is returned unchanged."""
     if not fields:
         return text
     names = "|".join(sorted(map(re.escape, fields), key=len, reverse=True))
@@ -257,6 +250,8 @@ class Prompter(ABC):
 
     takes_turns = True
     """Whether a history and an input without a form field are allowed."""
+    answer_marker = ""
+    """What precedes the answer in a text; empty: the model's start marker of an assistant."""
 
     def __init__(
         self,
@@ -331,21 +326,17 @@ class Prompter(ABC):
         """Remove the prompt that a model has repeated in front of its answer."""
         if input and output.startswith(input):
             return output[len(input) :]
-        marker = self._answer_marker()
+        marker = self.answer_marker or self._configs.soa
         return output.rpartition(marker)[2] if marker else output
 
     def _tool_tokens(self) -> dict[str, str]:
-        """Form fields that the model's configuration fills, not the caller."""
         values = {name: str(getattr(self._configs, name)) for name in _TOOL_TOKENS}
         return {name: value for name, value in values.items() if value}
 
     @abstractmethod
     def _as_text(
-        self, instruction: str, user: str, given: Any, history: History, tools: Tools
+        self, system: str, user: str, given: Any, history: History, tools: Tools
     ) -> str: ...
-
-    @abstractmethod
-    def _answer_marker(self) -> str: ...
 
 
 _PREAMBLE = (
@@ -359,6 +350,7 @@ class AlpacaPrompter(Prompter):
     """One instruction, one answer: every value has a form field, and there is no history."""
 
     takes_turns = False
+    answer_marker = "### Response:"
 
     def __init__(
         self,
@@ -374,14 +366,8 @@ class AlpacaPrompter(Prompter):
         super().__init__(_PREAMBLE + system, user, tools)
 
     @override
-    def _as_text(
-        self, instruction: str, user: str, given: Any, history: History, tools: Tools
-    ) -> str:
-        return f"{self._configs.system}\n{instruction}\n{tools_text(tools)}\n{user}### Response:\n"
-
-    @override
-    def _answer_marker(self) -> str:
-        return "### Response:"
+    def _as_text(self, system: str, user: str, given: Any, history: History, tools: Tools) -> str:
+        return f"{self._configs.system}\n{system}\n{tools_text(tools)}\n{user}### Response:\n"
 
 
 class ChatPrompter(Prompter):
@@ -402,17 +388,11 @@ class ChatPrompter(Prompter):
         super().__init__(system, user, tools, history)
 
     @override
-    def _as_text(
-        self, instruction: str, user: str, given: Any, history: History, tools: Tools
-    ) -> str:
+    def _as_text(self, system: str, user: str, given: Any, history: History, tools: Tools) -> str:
         configs = self._configs
         soh, text, eoh = input_text(given, configs)
         turns = history_text(self._history, configs) + history_text(history, configs)
         return (
-            f"{configs.sos}{configs.system}{instruction}{tools_text(tools)}{configs.eos}\n\n"
+            f"{configs.sos}{configs.system}{system}{tools_text(tools)}{configs.eos}\n\n"
             f"{turns}\n{soh}\n{user}{text}\n{eoh}{configs.soa}\n"
         )
-
-    @override
-    def _answer_marker(self) -> str:
-        return self._configs.soa

@@ -270,7 +270,6 @@ def _label_speakers(
 
 
 def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict[str, str]:
-    """Return a label for each person (names by sorted ids) that is not confusable."""
     cleaned = {one: clean_name(name) for one, name in people.items()}
     skeletons = {one: skeleton(label) for one, label in cleaned.items()}
     taken = ROLE_SKELETONS | {skeleton(name) for name in characters} | {""}

@@ -27,10 +27,7 @@ _TOO_OLD = marked("older than the background that fits")
 def build_background(
     observed: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, tagged: bool
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
-    """Build the block of `observed` lines (oldest first), the quoted message and file texts.
-
-    `tagged`: whether turns have speaker tags. Also return what was left out.
-    """
+    """Return parts for `observed` lines (oldest first), quote and files, and what was left out."""
     said = inputs.incoming
     if not (observed or said.thread_title or said.quote or files.texts or files.unread):
         return [], []  # nearly always
@@ -69,10 +66,7 @@ def split_observed(turns: Sequence[Turn], new: int = 0) -> tuple[list[Turn], lis
 def _fitting_lines(
     turns: Sequence[Turn], tag: Callable[[Turn, str], str], max_input_tokens: int | None
 ) -> list[str]:
-    """Return the newest lines that fit, oldest first, each marked as a quote.
-
-    `tag` adds the speaker's name in such a way that no line break in a text can forge another line.
-    """
+    """Return the newest lines that fit, oldest first, with every line of a text quoted."""
     left = max_input_tokens // _PROMPT_DIVISOR if max_input_tokens else _TOKENS_WITHOUT_LIMIT
     left -= _estimate_tokens(_HEADING)
     fitting: list[str] = []
@@ -88,7 +82,6 @@ def _fitting_lines(
 
 
 def _file_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[PromptPart]:
-    """Return the texts of files as quotes, and a line that names what could not be read."""
     tokens = max_input_tokens // 2 if max_input_tokens else _TOKENS_WITHOUT_LIMIT * 20
     max_bytes = tokens * _BYTES_PER_TOKEN // max(1, len(files.texts))
     parts = []
@@ -111,10 +104,7 @@ def _estimate_tokens(line: str) -> int:
 
 
 def _quote(inputs: PromptInputs) -> str:
-    """Return the message that this one replies to, unless it is the turn just before.
-
-    Every line is marked, so that nothing in it reads like an instruction or another speaker.
-    """
+    """Return the message that this one replies to as a quote, unless it is the turn just before."""
     quoted, session = inputs.incoming.quote, inputs.session
     if quoted is None or not quoted.text:
         return ""

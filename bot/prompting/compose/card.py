@@ -83,10 +83,7 @@ def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
 def _arrange(
     draft: Draft, inputs: PromptInputs, macros: CardMacros, lore: LoreResult, people: str
 ) -> Draft:
-    """Return the draft in the preset's own order.
-
-    `{{user}}` is everybody in the conversation, but random macros are rolled anew.
-    """
+    """Return the draft in the preset's own order, in which `{{user}}` is everybody."""
     preset = inputs.preset
     summary = draft.summary.text if draft.summary and _mention(preset.prompts, "summary") else ""
     given = replace(macros.current, user=macros.stable.user)
@@ -174,7 +171,6 @@ def _insert_deep_lore(draft: Draft, lore: LoreResult) -> Draft:
 def _system_parts(
     parts: Sequence[PromptPart], lore: LoreResult, preset: Preset, macros: CardMacros
 ) -> tuple[PromptPart, ...]:
-    """Return the system message in our order, or as a `story_string` lays it out."""
     before = parts_at(lore, EntryPosition.BEFORE_CHAR)
     after = parts_at(lore, EntryPosition.AFTER_CHAR)
     system = [part for part in parts if part.section == "system"]
@@ -227,7 +223,6 @@ class _Filled:
 
 
 def _places_persona(prompts: Iterable[OrderedPrompt]) -> bool:
-    """Whether these prompts have a place for people's descriptions (`/me`)."""
     has_marker = any(one.marker == "personaDescription" for one in prompts)
     return has_marker or _mention(prompts, "persona")
 
@@ -238,7 +233,6 @@ def _mention(prompts: Iterable[OrderedPrompt], macro: str) -> bool:
 
 
 def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreResult) -> Draft:
-    """Return the draft with prompts in their order; its pinned messages are the examples."""
     filled = list(_fill(preset, macros, lore))
     markers = [one.prompt.marker for one in filled]
     middle = markers.index("chatHistory") if "chatHistory" in markers else len(filled)
@@ -284,11 +278,8 @@ def _text(prompt: OrderedPrompt, preset: Preset, macros: Macros) -> str:
     if prompt.marker in _MARKED_FIELDS:
         value = macros.fields.get(_MARKED_FIELDS[prompt.marker], "")
         return macros.expand(prompt.content).strip() if value and prompt.content else value
-    own = None
-    if prompt.marker == "main":
-        own = macros.fields.get("charprompt")
-    elif prompt.marker == "jailbreak":
-        own = preset.post_history_instructions
+    jailbreak = preset.post_history_instructions
+    own = {"main": macros.fields.get("charprompt"), "jailbreak": jailbreak}.get(prompt.marker or "")
     if not own:
         return macros.expand(prompt.content).strip()
     original = macros.expand(prompt.content).strip() if "{{" in own else ""

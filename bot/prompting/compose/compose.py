@@ -14,7 +14,7 @@ from bot.ports import Backend
 from bot.prompting.compose.background import build_background, split_observed
 from bot.prompting.compose.card import apply_card
 from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM, own_instructions
-from bot.prompting.compose.inputs import PromptInputs, gather_inputs
+from bot.prompting.compose.inputs import PromptInputs, gather_inputs, lower_limit
 from bot.prompting.compose.instructions import (
     build_instructions,
     build_prompter,
@@ -26,7 +26,7 @@ from bot.prompting.compose.instructions import (
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart, group_history
 from bot.prompting.fit import FittedPrompt, estimate_message_tokens, fit_draft
 from bot.prompting.persona import FilledText
-from bot.prompting.presets.fields import PresetMessage
+from bot.prompting.presets.fields import STRING_TEMPLATES, PresetMessage
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import (
     AlpacaPrompter,
@@ -45,10 +45,6 @@ T = TypeVar("T")
 
 _NOT_RETRIEVED = marked("the search failed or took too long")
 _TEMPERATURE_OF_ANOTHER_ANSWER = 0.5
-_MODELS_TEMPLATE = TemplateChoice()
-_TEMPLATE_KEYS = frozenset({"system_template", "user_template", "assistant_template"}) | {
-    "end_template"
-}
 
 
 def compose(
@@ -67,20 +63,10 @@ def compose(
 ) -> Draft:
     """Compose the draft of the prompt that answers `incoming`.
 
-    Args:
-        preset: the character that answers.
-        session: the turns before the new message.
-        incoming: the new message.
-        characters: the names of the characters in this channel, by preset.
-        answers: of other characters to the same message; for this one they are user messages.
-        summary: of turns that are too old for the history.
-        personas: how people describe themselves, by person id.
-        stories: what was found for each query of the persona; None: the preset has no stories.
-        model_limit: the tokens that the model can read, which bound lore and stories as well.
-        wants_variety: whether the answer should differ from the last one, also at temperature 0.
-        files: what was read of the files of the message, as far as the model can use it.
-
-    Raises `UserError` if a form field of the preset's prompter has no value.
+    `characters` are the names of the channel's characters by preset; `answers` are theirs to the
+    same message, and user messages for this one. `stories` are by query, None: the preset has none.
+    With `wants_variety` the answer should differ from the last one, also at temperature 0. Raises
+    `UserError` if a form field of the preset's prompter has no value.
     """
     answers = () if preset.prompter else answers  # one person fills in its form
     inputs = gather_inputs(preset, session, incoming, answers, characters, personas, model_limit)
@@ -121,10 +107,8 @@ def template_of(preset: Preset) -> TemplateChoice:
             strings = {
                 key: str(value)
                 for key, value in parameters
-                if key in _TEMPLATE_KEYS and value is not None
+                if key in STRING_TEMPLATES and value is not None
             }
-            if not strings and not trim:
-                return _MODELS_TEMPLATE
             return TemplateChoice(strings=strings or None, trim_inputs=trim)
         case "model":
             return TemplateChoice(trim_inputs=trim)
@@ -203,7 +187,6 @@ def _template_with_names(inputs: PromptInputs) -> TemplateChoice:
 def _system_parts(
     inputs: PromptInputs, stories: Mapping[str, Sequence[Story]] | None
 ) -> tuple[list[PromptPart], FilledText]:
-    """Return the instructions and the persona as parts of the system message, and as text."""
     preset, newest = inputs.preset, inputs.incoming.text
     if preset.has_macros and not preset.prompter:
         # A card has its own roleplay instructions; its macros are expanded later (card.py).
@@ -316,21 +299,18 @@ def _sampling_parameters(preset: Preset) -> dict[str, object]:
     return {
         key: value
         for key, value in preset.parameters.items()
-        if key not in _TEMPLATE_KEYS and value is not None
+        if key not in STRING_TEMPLATES and value is not None
     }
 
 
 async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> FittedPrompt:
-    """Count in the preset's encoding, else with the backend's tokenizer.
-
-    Raises `UserError` if the required parts exceed the budget, and `BackendError`.
-    """
+    """Fit in the preset's encoding, else the backend's; raises `UserError` and `BackendError`."""
     limit, encoding = preset.max_input_tokens, preset.token_counter
     max_prompt_tokens = await backend.max_prompt_tokens(draft.base)
     if encoding is None:
-        limits = [one for one in (limit, max_prompt_tokens) if one is not None]
         estimate = await backend.text_counter(draft.base)
-        return await fit_draft(draft, min(limits, default=None), backend.count_tokens, estimate)
+        most = lower_limit(limit, max_prompt_tokens)
+        return await fit_draft(draft, most, backend.count_tokens, estimate)
     fitted = await fit_for_preset(preset, draft)
     if max_prompt_tokens is None or (
         await backend.count_tokens(fitted.prompt) <= max_prompt_tokens
@@ -357,11 +337,7 @@ async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
 
 
 async def find_model_limit(preset: Preset, backend: Backend) -> int | None:
-    """Return the context of the model for presets whose lore or stories depend on it.
-
-    None: it does not matter, or the backend does not know. Raises `BackendError`.
-    """
-    takes_a_share = preset.lorebook is not None or preset.persona is not None
-    if not takes_a_share:
+    """Return the model's context if lore or stories depend on it; raises `BackendError`."""
+    if preset.lorebook is None and preset.persona is None:
         return None
     return await backend.max_prompt_tokens(bare_prompt(preset))

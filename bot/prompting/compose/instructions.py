@@ -135,10 +135,7 @@ def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPro
 
 
 def _story_persona(preset: Preset) -> Persona:
-    """Return the persona whose placeholders say which stories the preset wants.
-
-    Stories in front of the newest message need no placeholder.
-    """
+    """Return the persona that says which stories are wanted; recent ones need no placeholder."""
     persona = parse_persona(preset.persona or "")
     if preset.stories == "recent" and not persona.placeholders:
         return parse_persona(DEFAULT_PLACEHOLDER)
@@ -148,7 +145,6 @@ def _story_persona(preset: Preset) -> Persona:
 def _without_brackets(
     stories: Mapping[str, Sequence[Story]] | None,
 ) -> dict[str, list[Story]] | None:
-    """Return the stories in the plain dialogue form of ChatHaruhi 3."""
     if stories is None:
         return None
     return {

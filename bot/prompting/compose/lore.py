@@ -110,10 +110,7 @@ def deep_lore(lore: LoreResult) -> list[DeepMessage]:
 def insert_messages(
     deep: Sequence[DeepMessage], history: Sequence[HistoryUnit]
 ) -> tuple[HistoryUnit, ...]:
-    """Insert messages into the history; those deeper than it go to its start.
-
-    They become part of the unit around them, so that a question keeps its answer.
-    """
+    """Insert messages into the units of a history; those deeper than it go to its start."""
     if not deep:
         return tuple(history)
     total = 1 + sum(len(unit.messages) for unit in history)  # with the newest message

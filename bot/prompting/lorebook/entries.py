@@ -34,6 +34,8 @@ _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0
 
 
 class KeyLogic(StrEnum):
+    """In the order of SillyTavern's numbers, as the positions."""
+
     AND_ANY = "and_any"
     NOT_ALL = "not_all"
     NOT_ANY = "not_any"
@@ -43,13 +45,13 @@ class KeyLogic(StrEnum):
 class EntryPosition(StrEnum):
     BEFORE_CHAR = "before_char"
     AFTER_CHAR = "after_char"
-    EXAMPLES_TOP = "examples_top"
-    EXAMPLES_BOTTOM = "examples_bottom"
     NOTE_TOP = "note_top"
     """At the top of the author's note, which stands shortly before the newest message."""
     NOTE_BOTTOM = "note_bottom"
     AT_DEPTH = "at_depth"
     """`depth` messages before the end."""
+    EXAMPLES_TOP = "examples_top"
+    EXAMPLES_BOTTOM = "examples_bottom"
     OUTLET = "outlet"
     """Where the macro `{{outlet::name}}` stands."""
 
@@ -294,7 +296,6 @@ def _longest_alternative(pattern: str) -> int:
 
 
 def _shortened(line: str, key: str) -> str:
-    """Return the part of a long line around the key."""
     if len(line) <= _MAX_QUOTED_CHARS:
         return line
     at = max(0, line.lower().find(key.strip().lower()))
@@ -304,10 +305,7 @@ def _shortened(line: str, key: str) -> str:
 
 
 def join_newest(messages: Sequence[str], depth: int) -> str:
-    """Return the newest `depth` messages as one text, newest first.
-
-    A separator stands between them, so that no key matches across two messages.
-    """
+    """Join the newest messages, newest first; no key matches across the separators."""
     newest = list(reversed(messages))[:depth]
     return "".join(f"\x01{message}\n" for message in newest)
 

@@ -30,17 +30,7 @@ _MAX_KEYS, _MAX_KEY_CHARS = 50_000, 2_000_000  # of all entries together
 _MAX_REGEX_WEIGHT, _MIN_REGEX_WEIGHT = 60_000, 40
 _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Indexed by SillyTavern's numbers.
-LOGICS = (KeyLogic.AND_ANY, KeyLogic.NOT_ALL, KeyLogic.NOT_ANY, KeyLogic.AND_ALL)
-POSITIONS = (
-    EntryPosition.BEFORE_CHAR,
-    EntryPosition.AFTER_CHAR,
-    EntryPosition.NOTE_TOP,
-    EntryPosition.NOTE_BOTTOM,
-    EntryPosition.AT_DEPTH,
-    EntryPosition.EXAMPLES_TOP,
-    EntryPosition.EXAMPLES_BOTTOM,
-    EntryPosition.OUTLET,
-)
+LOGICS, POSITIONS = tuple(KeyLogic), tuple(EntryPosition)
 ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 
 
@@ -53,11 +43,7 @@ class PlacedPresetError(PresetError, ValueError):
 
 
 def read_lorebook(data: object, source: str) -> Lorebook:
-    """Parse the JSON of a file or of a card's field; raises `PresetError`, with `source`.
-
-    Files of other programs are read as far as possible: what cannot be used is left out and named
-    in `problems`.
-    """
+    """Parse JSON of a file or card; what is unusable goes to `problems`; raises `PresetError`."""
     if isinstance(data, list):
         data = {"entries": data}
     if not isinstance(data, Mapping) or not isinstance(data.get("entries") or [], dict | list):
@@ -132,7 +118,6 @@ def _check_keys(entries: Iterable[LoreEntry], source: str) -> None:
 def _problems(
     rows: Sequence[object], entries: Sequence[LoreEntry | None], source: str
 ) -> Iterator[Text]:
-    """Yield what cannot be used; raises `PresetError`."""
     left = _MAX_REGEX_WEIGHT
     for index, (row, entry) in enumerate(zip(rows, entries, strict=True)):
         where = _place(source, index)
@@ -215,7 +200,6 @@ def _indexed(values: Sequence[T], number: int | None) -> T:
 
 
 def _keys(read: JsonFields, name: str) -> tuple[str, ...]:
-    """Return keys: a list, or one text with commas between them."""
     value = read.values.get(name)
     if isinstance(value, str):
         # A regular expression may have commas of its own.

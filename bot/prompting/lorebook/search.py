@@ -33,16 +33,10 @@ _OVER_BUDGET = StoredPattern(marked("over the budget of {tokens} tokens"))
 class LorebookSearch:
     """Finds the entries that the messages of one prompt activate, and why; `run` it once.
 
-    Args:
-        book: its own `token_budget` lowers `budget`, if it has one.
-        messages: oldest first, the newest included, as the model reads them: `Alice: hello`; their
-            number is the clock of sticky entries, of cooldown and of delay.
-        budget: tokens for all entries together.
-        count: counts the tokens of each text.
-        random_float: returns a number from 0 up to 1.
-        begun: the entries that are sticky or on cooldown, as the previous prompt returned them.
-        expand: fills macros into keys and contents.
-        time_budget: shared by several searches, so that slow regular expressions are skipped.
+    The messages (oldest first, the newest included) stand as the model reads them, `Alice: hello`;
+    their number is the clock of sticky entries, of cooldown and of delay. `budget` counts tokens of
+    all entries, less if the book says so; `random_float` returns a number from 0 up to 1. `begun`
+    are the sticky or resting entries, as the previous prompt returned them; `expand` fills macros.
     """
 
     def __init__(
@@ -129,7 +123,6 @@ class LorebookSearch:
         return triggered
 
     def _why_blocked(self, entry: LoreEntry, *, is_recursion: bool) -> str | None:
-        """Return why an entry cannot be triggered, whatever the messages contain."""
         now = len(self._messages)
         if not entry.enabled:
             return marked("it is disabled")
@@ -242,11 +235,8 @@ class LorebookSearch:
 
 
 def _expand_keys(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:
-    return replace(
-        entry,
-        keys=tuple(expand(key) for key in entry.keys),
-        secondary_keys=tuple(expand(key) for key in entry.secondary_keys),
-    )
+    keys, others = (tuple(map(expand, some)) for some in (entry.keys, entry.secondary_keys))
+    return replace(entry, keys=keys, secondary_keys=others)
 
 
 def _reject_group_rivals(
@@ -256,10 +246,7 @@ def _reject_group_rivals(
     sticky: frozenset[str],
     random_float: Callable[[], float],
 ) -> Mapping[str, str]:
-    """Return the triggered entries that lose in their groups, with the reasons, by uid.
-
-    A group with an entry that an earlier pass `activated` takes no other.
-    """
+    """Return why entries lose in their groups, by uid; one already `activated` holds its group."""
     rejected: dict[str, str] = {}
     members: dict[str, list[LoreEntry]] = defaultdict(list)
     for entry in triggered:

@@ -73,6 +73,9 @@ def name_problem(name: str) -> Text | None:
 
 MAX_LIST_ITEMS = 256
 
+STRING_TEMPLATES = ("system_template", "user_template", "assistant_template", "end_template")
+"""The parameters with RodelAgent's string templates."""
+
 # What proxies such as LiteLLM read from a request: where to send it, and with which credentials.
 _OF_OPERATOR = frozenset({
     "api_base", "api_key", "api_type", "api_version", "authorization", "base_url", "credentials",

@@ -176,10 +176,7 @@ def preset_version(preset: Preset) -> PresetVersion:
 def find_preset(
     presets: Mapping[str, Preset], word: str, disabled: Mapping[str, str] = _NO_REASONS
 ) -> Preset:
-    """Look a preset up by name, in any case; raises `PresetError` with the nearest name.
-
-    `disabled` says why others cannot be used, by name.
-    """
+    """Find a preset by name in any case, or raise `PresetError`; `disabled` are reasons by name."""
     by_id = {preset.id: preset for preset in presets.values()}
     wanted = preset_id(word.strip())
     if wanted in by_id:

@@ -362,7 +362,6 @@ class Preset(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, data: object) -> object:
-        """Drop null values and keys of RodelAgent's own."""
         if not isinstance(data, Mapping):
             return data
         return {

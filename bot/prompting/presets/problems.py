@@ -119,7 +119,6 @@ def _nearest_name(path: tuple[str | int, ...]) -> Text:
 
 
 def _keys_at(path: tuple[str | int, ...]) -> list[str]:
-    """Return the keys that the schema allows in the object at this path."""
     model: type[BaseModel] = Preset
     for step in path:
         if isinstance(step, str):

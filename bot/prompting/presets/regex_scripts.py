@@ -49,10 +49,7 @@ class RegexScript(StrictModel):
 def run_scripts(
     scripts: Sequence[RegexScript], text: str, expand: Callable[[str], str] = str
 ) -> str:
-    """Return a text with the replacements of these scripts; those that are too slow have none.
-
-    `expand` fills the macros of a replacement, before the matched text is put into it.
-    """
+    """Run the scripts that are fast enough; `expand` fills macros, not what was matched."""
     time_budget = RegexTimeBudget()
     for script in scripts:
         if time_budget.seconds <= 0:

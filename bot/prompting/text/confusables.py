@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from pathlib import Path
 
 from bot.texts.caches import text_cache
 
@@ -15,32 +16,7 @@ _LATIN_LOOKALIKES = str.maketrans(
 # read like (UTS #39).
 _OTHER_LOOKALIKES: dict[int, str] = {
     ord(other): group[0]
-    for group in [
-        "aɑ",
-        "bьƅɓƀᖯᗷ",
-        "cⲥ",
-        "dᑯɗđ",
-        "eҽɛɘ",
-        "fƒꬵꞙ",
-        "gɡցᶃ",
-        "hհᏂ",
-        "iɩꙇǀוןⵏ",
-        "jյ",
-        "kĸⲕ",
-        "mʍɱ",
-        "nոռŋ",
-        "oσօⲟ०০๐ഠჿø𐓪",
-        "pⲣƥ",
-        "qգզ",
-        "rᴦⲅꭇꭈɼ",
-        "sʂƽ",
-        "tŧƭ",
-        "uսꭎʋ",
-        "wɯա",
-        "xᕁ",
-        "yүỿყ",
-        "zƶ",
-    ]
+    for group in (Path(__file__).parent / "lookalikes.txt").read_text("utf-8").split()
     for other in group[1:]
 }
 # Two scripts whose capitals look like Latin ones, so that whole names can: ꓐꓳꓐ, ᏢᎪᎷ.

@@ -5,9 +5,11 @@ import base64
 import binascii
 import math
 import struct
+import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
+from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
@@ -70,29 +72,9 @@ def _jpeg_sizes(data: bytes) -> Iterator[tuple[int, int]]:
 # The segments that hold a JPEG's size; the gaps are tables and reserved codes.
 _SIZE_SEGMENTS = frozenset([*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC)])
 
-ENCODINGS: Final[Mapping[str, str]] = {
-    "cl100k": "cl100k_base",
-    "cl100k_base": "cl100k_base",
-    "o200k": "o200k_base",
-    "o200k_base": "o200k_base",
-    "o200k_harmony": "o200k_harmony",
-    "qwen3.5": "qwen3.5",
-}
+_TABLES = tomllib.loads((Path(__file__).parent / "encodings.toml").read_text("utf-8"))
+ENCODINGS: Final[Mapping[str, str]] = _TABLES["names"]
 """The names that presets may use, and those of the library."""
-
-# By the prefix of a model's name, first match; these are exact.
-_ENCODINGS_OF_MODELS = (
-    ("gpt-oss", "o200k_harmony"),
-    ("gpt-4o", "o200k_base"),
-    ("gpt-4.", "o200k_base"),
-    ("gpt-5", "o200k_base"),
-    ("chatgpt-4o", "o200k_base"),
-    ("o1", "o200k_base"),
-    ("o3", "o200k_base"),
-    ("o4", "o200k_base"),
-    ("gpt-4", "cl100k_base"),
-    ("gpt-3.5", "cl100k_base"),
-)
 
 _MAX_CACHED_TEXTS = 40_000
 _MAX_CACHED_MODELS = 1024
@@ -174,8 +156,8 @@ def _shared_counter(encoding: str) -> EncodingCounter:
 def known_encoding(model: str) -> str | None:
     """Return the encoding of a model; None if its name does not tell."""
     name = model.rpartition("/")[2].lower()  # OpenRouter's names begin with a vendor
-    matching = (encoding for prefix, encoding in _ENCODINGS_OF_MODELS if name.startswith(prefix))
-    return next(matching, None)
+    models = _TABLES["models"].items()
+    return next((encoding for prefix, encoding in models if name.startswith(prefix)), None)
 
 
 @lru_cache(_MAX_CACHED_MODELS)
