@@ -19,9 +19,8 @@ from bot.templates import JinjaTemplate, StringTemplate
 from bot.texts.text import EMPTY, translatable
 from bot.value_class import value_class
 
-_COMMANDS = {"from", "license", "template", "system", "adapter", "draft", "renderer", "parser"} | {
-    "parameter", "message", "requires"
-}  # fmt: skip
+_OMITTED = frozenset({"adapter", "draft", "license", "parser", "renderer", "requires"})
+_COMMANDS = _OMITTED | {"from", "template", "system", "parameter", "message"}
 _ROLES = ("system", "user", "assistant")
 _BAD_COMMAND = translatable(
     'command must be one of "from", "license", "template", "system", "adapter", "parameter",'
@@ -177,7 +176,6 @@ _OF_ENGINE = frozenset(
 )
 """Parameters that configure ollama's engine, and two that it ignores by now."""
 
-_OMITTED = frozenset({"adapter", "draft", "license", "parser", "renderer", "requires"})
 _COMMAND_OF = _OMITTED | {"model", "template", "system", "message", "stop"}
 _USUAL_CONTEXT = 4096  # tokens, without `num_ctx`
 _ANSWER_FRACTION = 4  # of a context without `num_predict`: what stays free for the answer

@@ -143,10 +143,6 @@ def _keys_of_role_texts(data: Mapping[str, object]) -> _Keys:
     return keys | ({"name": name} if isinstance(name, str) else {}), []
 
 
-def _keys_of_lorebook(data: Mapping[str, object]) -> _Keys:
-    return {"lorebook": dict(data)}, []
-
-
 def _keys_of_master_export(data: Mapping[str, object]) -> _Keys:
     parts: tuple[tuple[str, _Converter], ...] = (
         ("instruct", keys_of_instruct),
@@ -175,16 +171,12 @@ _CONVERTERS: Mapping[FileKind, _Converter] = {
     FileKind.MASTER_EXPORT: _keys_of_master_export,
     FileKind.KOBOLDCPP_ADAPTER: keys_of_adapter,
     FileKind.CHAT_TEMPLATE_JSON: _keys_of_role_texts,
-    FileKind.LOREBOOK: _keys_of_lorebook,
+    FileKind.LOREBOOK: lambda data: ({"lorebook": dict(data)}, []),
 }
 
 
 def _add_keys(preset: Preset, keys: Mapping[str, object], source: str) -> Preset:
-    kept: dict[str, object] = {
-        "name": preset.name,
-        "provider": preset.provider,
-        "model": preset.model,
-    }
+    kept: dict[str, object] = preset.model_dump(include={"name", "provider", "model"})
     if not any(keys.get(key) for key in _TEXTS_WITH_MACROS):
         kept["macros"] = preset.macros
     if keys.get("prompts") and not (preset.has_macros or preset.character):

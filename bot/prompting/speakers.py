@@ -2,10 +2,12 @@
 
 import hashlib
 import re
+import tomllib
 import unicodedata
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
+from pathlib import Path
 from typing import Literal
 
 from bot.chat.incoming import Person
@@ -125,15 +127,7 @@ def _cut(text: str) -> str:
 MAX_TAG_CHARS = 80
 """A text before a later colon is not read as a name."""
 
-# Role names of chat templates, which no person may have.
-_ROLES = (
-    *("system", "assistant", "user", "tool", "developer", "model", "bot", "human", "ai"),
-    *("function", "instruction", "response", "系统", "系統", "助手", "用户", "用戶"),
-    *("问", "答"),  # ChatGLM's
-    *("система", "ассистент", "пользователь", "システム", "アシスタント", "ユーザー"),
-    *("시스템", "어시스턴트", "사용자", "النظام", "المساعد", "المستخدم"),
-    *("sistema", "asistente", "assistente", "usuario", "système", "utilisateur"),
-)
+_ROLES = tomllib.loads((Path(__file__).parent / "role_names.toml").read_text("utf-8"))["names"]
 ROLE_SKELETONS = frozenset(map(skeleton, _ROLES))
 
 # Words that make a short text a role name: `System message`, `the assistant`.
@@ -245,9 +239,8 @@ def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> S
     confusable with a role, a character or another person, gets a suffix of its owner's id, which
     stays the same whoever else is present.
 
-    Args:
-        people: in the order of their turns, oldest first; the newest name of each is used.
-        characters: names by preset, written by the operator.
+    People come in the order of their turns, oldest first, and the newest name of each is used; the
+    operator has written the names of the characters, by preset.
     """
     newest = {person.id: person.name for person in people}
     labels = _label_speakers(tuple(sorted(newest.items())), tuple(characters.items()))

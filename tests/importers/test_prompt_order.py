@@ -46,61 +46,12 @@ def messages(*prompts: Any, into: Preset | None = None, **settings: Any) -> list
     return shown(draft(parse_preset(export_preset(preset), "order.json"), "Now?", TALK))
 
 
-def test_markers_keep_their_place() -> None:
-    lore = [
-        {"keys": ["now"], "content": "LORE1", "position": "before_char", "use_regex": True},
-        {"keys": ["now"], "content": "LORE2", "position": "after_char"},
-    ]
-    aria = card(
-        personality="sly",
-        scenario="A tavern.",
-        mes_example="<START>\n{{user}}: Hi\n{{char}}: Yo",
-        character_book={"entries": lore},
-    )
-    made = messages(
-        {"content": "<world>"}, "worldInfoBefore", "charDescription", {"content": "</world>"},
-        MAIN, "scenario", "dialogueExamples", "charPersonality", "worldInfoAfter", "chatHistory",
-        {"content": "END"},
-        into=aria, personality_format="[{{char}} is {{personality}}]", wi_format="({0})",
-    )  # fmt: skip
+@pytest.mark.parametrize("rule", TABLES["orders"])
+def test_prompt_is_in_the_order_of_sillytavern(rule: str) -> None:
+    case = TABLES["orders"][rule]
+    into = None if case["card"] is None else card(**case["card"])
 
-    assert made == [
-        ("system", "<world>\n\n(LORE1)\n\nA rogue.\n\n</world>\n\nMAIN\n\nA tavern."),
-        ("user", "Hi"),
-        ("assistant", "Yo"),
-        ("system", "[Aria is sly]\n\n(LORE2)"),
-        ("user", "One?"),
-        ("assistant", "Two."),
-        ("user", "Now?"),
-        ("system", "END"),
-    ]
-
-
-def test_prompts_in_the_chat_are_sorted_by_depth_then_order_then_role() -> None:
-    def inside(content: str, depth: int, order: int = 100, role: str = "system") -> dict[str, Any]:
-        place = {"injection_position": 1, "injection_depth": depth, "injection_order": order}
-        return {"content": content, "role": role, **place}
-
-    made = messages(
-        inside("LAST", 0, 200), inside("S", 0), inside("U", 0, role="user"), inside("T", 0),
-        inside("A", 0, role="assistant"), inside("ONE", 1), inside("DEEP", 99, role="user"),
-        MAIN, "chatHistory", {"content": "AFTER", "role": "user"},
-        {"content": "SWIPE", "injection_trigger": ["swipe"]},
-    )  # fmt: skip
-
-    assert made == [
-        ("system", "MAIN"),
-        ("user", "DEEP"),
-        ("user", "One?"),
-        ("assistant", "Two."),
-        ("system", "ONE"),
-        ("user", "Now?"),
-        ("assistant", "A"),
-        ("user", "U"),
-        ("system", "S\nT"),
-        ("system", "LAST"),
-        ("user", "AFTER"),
-    ]
+    assert messages(*case["prompts"], into=into, **case["settings"]) == [*map(tuple, case["made"])]
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
@@ -110,70 +61,6 @@ def test_prompts_in_an_empty_chat_are_not_lost(depth: int) -> None:
 
     note, newest = ("system", "NOTE"), ("user", "Now?")
     assert made == [("system", "MAIN"), *([newest, note] if depth == 0 else [note, newest])]
-
-
-def test_assistants_prompt_behind_the_chat_is_the_beginning_of_the_answer() -> None:
-    made = messages(MAIN, "chatHistory", {"content": "Sure:", "role": "assistant"})
-
-    assert made[-2:] == [("user", "Now?"), ("assistant", "Sure:")]
-    claude: dict[str, Any] = {"assistant_prefill": "Sure:", "chat_completion_source": "claude"}
-    prefilled = messages(MAIN, "chatHistory", **claude)
-    assert prefilled[-2:] == made[-2:]
-
-
-def test_variables_of_a_prompt_are_known_to_those_behind_it() -> None:
-    book = {"entries": [{"keys": ["now"], "content": "{{setvar::place::inn}}The {{.place}}."},
-                        {"keys": ["never"], "content": "{{setvar::place::sea}}"}]}  # fmt: skip
-    made = messages(
-        {"content": "{{setvar::tense::past}}{{trim}}"},
-        {"content": "{{setvar::tense::future}}", "on": False},
-        {"content": "Write in {{getvar::tense}} at the {{getvar::place}}."},
-        "worldInfoBefore",
-        "chatHistory",
-        {"content": "{{getvar::tense}} {{lastUserMessage}}"},
-        into=card(character_book=book),
-    )
-
-    assert made[0] == ("system", "Write in past at the inn.\n\nThe inn.")
-    assert made[-1] == ("system", "past Now?")
-
-
-def test_fields_of_the_card_are_values_of_macros() -> None:
-    aria = card(
-        personality="sly, {{char}}",
-        scenario="A tavern.",
-        mes_example="<START>\n{{user}}: Hi\n{{char}}: Yo",
-        first_mes="Hello.",
-        creator_notes="By me.",
-        extensions={"depth_prompt": {"prompt": "Deep.", "depth": 2}},
-    )
-    text = (
-        "{{description}}|{{charPersonality}}|{{scenario}}|{{mesExamples}}|{{group}}|{{greeting}}"
-        "|{{lastMessageId}}|{{lastCharMessage}}|{{creatorNotes}}|{{charDepthPrompt}}|{{notChar}}"
-    )
-    made = messages({"content": text}, "chatHistory", into=aria)
-
-    assert made[0][1].split("|") == [
-        "A rogue.", "sly, Aria", "A tavern.", "Alice: Hi\nAria: Yo", "Aria", "Hello.", "2", "Two.",
-        "By me.", "Deep.", "Alice",
-    ]  # fmt: skip
-
-
-def test_cards_own_instructions_stand_in_for_the_main_prompt_and_the_jailbreak() -> None:
-    aria = card(system_prompt="Own. {{original}}", post_history_instructions="Last.")
-    jailbreak = {"identifier": "jailbreak", "content": "JB"}
-
-    made = messages(MAIN, "chatHistory", jailbreak, into=aria)
-    assert (made[0], made[-1]) == (("system", "Own. MAIN"), ("system", "Last."))
-    fixed = messages({**MAIN, "forbid_overrides": True}, "chatHistory", jailbreak, into=card())
-    assert (fixed[0], fixed[-1]) == (("system", "MAIN"), ("system", "JB"))
-
-
-def test_limits_of_tokens_are_values_of_macros() -> None:
-    text = {"content": "{{maxPrompt}} {{maxContextTokens}} {{maxResponse}}"}
-    limits: dict[str, Any] = {"openai_max_context": 1000, "openai_max_tokens": 100}
-
-    assert messages(text, "chatHistory", **limits)[0] == ("system", "900 1000 100")
 
 
 def test_preset_that_is_no_card_keeps_its_instructions_as_the_persona() -> None:
@@ -210,16 +97,6 @@ def test_lore_that_only_similarity_would_find_is_named() -> None:
 
     [note] = unsupported_features(card(character_book=book))
     assert note.startswith("1 lorebook entries without keys are never used")
-
-
-def test_lore_of_an_outlet_stands_where_the_macro_is() -> None:
-    place = {"position": 7, "outlet_name": "facts"}
-    book = {"entries": [{"keys": ["now"], "content": "LORE", "extensions": place}]}
-    made = messages(
-        {"content": "[{{outlet::facts}}]"}, "chatHistory", into=card(character_book=book)
-    )
-
-    assert made[0] == ("system", "[LORE]")
 
 
 def test_unknown_names_of_a_story_string_are_macros() -> None:

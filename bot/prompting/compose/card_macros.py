@@ -51,7 +51,7 @@ class CardMacros:
 def build_card_macros(inputs: PromptInputs) -> CardMacros:
     ids = [turn.speaker.id for turn in inputs.turns if turn.speaker]
     people = [inputs.speakers.people[one] for one in dict.fromkeys(ids)]
-    preset, author = inputs.preset, inputs.incoming.author.id
+    preset, author, most = inputs.preset, inputs.incoming.author.id, inputs.max_input_tokens
     characters = inputs.speakers.characters.items()
     others = [label for name, label in characters if name != preset.name]
     user_texts = [turn.text for turn in reversed(inputs.turns) if turn.role == "user"]
@@ -70,12 +70,8 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
             "model": preset.model,
             "creatornotes": preset.description,
             "charinstruction": preset.post_history_instructions or "",
-            "maxprompt": str(inputs.max_input_tokens or ""),
-            "maxcontext": str(
-                inputs.max_input_tokens + (preset.max_output_tokens or 0)
-                if inputs.max_input_tokens
-                else ""
-            ),
+            "maxprompt": str(most or ""),
+            "maxcontext": str(most + (preset.max_output_tokens or 0) if most else ""),
             "maxresponse": str(preset.max_output_tokens or ""),
         },
         greetings=preset.greetings,

@@ -38,11 +38,9 @@ class PromptInputs:
 
     def speaker_label(self, turn: Turn) -> str:
         """Return the name of a turn's speaker, whether turns are tagged or not."""
-        return (
-            self.preset.character_name
-            if self.is_own(turn)
-            else self.speakers.label_of(turn, self.preset.name)
-        )
+        if self.is_own(turn):
+            return self.preset.character_name
+        return self.speakers.label_of(turn, self.preset.name)
 
 
 def gather_inputs(

@@ -207,10 +207,8 @@ class KeyMatcher:
         own, book = entry, self._book
         if not (book.case_sensitive if own.case_sensitive is None else own.case_sensitive):
             key, text = key.lower(), self._lowered(text)
-        whole = own.match_whole_words
-        if (
-            not (book.match_whole_words if whole is None else whole) or len(key.split()) > 1
-        ):  # SillyTavern matches phrases as substrings
+        whole = book.match_whole_words if own.match_whole_words is None else own.match_whole_words
+        if not whole or len(key.split()) > 1:  # SillyTavern matches phrases as substrings
             return key in text
         return find_word(key, text) is not None
 

@@ -131,8 +131,7 @@ class LorebookSearch:
         if entry.uid in self._sticky:
             return None
         if entry.uid in self._cooldown_ends:
-            end = self._cooldown_ends[entry.uid]
-            return _COOLING_DOWN.with_values(messages=end)
+            return _COOLING_DOWN.with_values(messages=self._cooldown_ends[entry.uid])
         if entry.delay_until_recursion and (
             not is_recursion or entry.delay_until_recursion > self._level
         ):
@@ -210,9 +209,8 @@ class LorebookSearch:
         return entry.ignores_budget or not self._budget_exceeded
 
     def _failed_probability(self, entry: LoreEntry) -> str | None:
-        if entry.probability >= 100 or entry.uid in self._sticky:
-            return None
-        if self._random_float() * 100 < entry.probability:
+        is_certain = entry.probability >= 100 or entry.uid in self._sticky
+        if is_certain or self._random_float() * 100 < entry.probability:
             return None
         return _FAILED_PROBABILITY.with_values(percent=f"{entry.probability:g}")
 

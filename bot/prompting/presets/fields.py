@@ -3,8 +3,10 @@
 import base64
 import binascii
 import re
+import tomllib
 import unicodedata
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -76,35 +78,19 @@ MAX_LIST_ITEMS = 256
 STRING_TEMPLATES = ("system_template", "user_template", "assistant_template", "end_template")
 """The parameters with RodelAgent's string templates."""
 
-# What proxies such as LiteLLM read from a request: where to send it, and with which credentials.
-_OF_OPERATOR = frozenset({
-    "api_base", "api_key", "api_type", "api_version", "authorization", "base_url", "credentials",
-    "custom_llm_provider", "default_headers", "endpoint", "extra_body", "extra_headers",
-    "extra_query", "headers", "model_list", "organization", "proxies", "proxy", "user_config",
-})  # fmt: skip
-_OF_CLOUDS = ("aws_", "azure_", "vertex_")
-
-# What lets another model answer, calls or keeps something, or changes the cost, and no budget
-# sees it: of OpenAI, OpenRouter and LiteLLM. A charge for searches is in no usage report.
-_BESIDE_THE_ACCOUNTS = frozenset({
-    "content_policy_fallbacks", "context_window_fallback_dict", "context_window_fallbacks",
-    "default_fallbacks", "fallbacks", "function_call", "functions", "messages", "model",
-    "model_info", "models", "plugins", "route", "store", "tool_choice", "tools",
-    "web_search_options",
-})  # fmt: skip
-_OF_PROXIES = ("litellm_", "mock_", "input_cost_", "output_cost_")
+_REFUSED = tomllib.loads((Path(__file__).parent / "refused_parameters.toml").read_text("utf-8"))
 
 
 def parameter_problem(name: str) -> Text | None:
     """Return why no preset may have a parameter of this name; None if it may."""
     plain = name.strip().casefold().replace("-", "_")
-    if plain in _OF_OPERATOR or plain.startswith(_OF_CLOUDS):
+    if _is_refused(plain, "operator"):
         return translatable(
             "{name} belongs to the operator, who sets addresses and keys of"
             " providers in TROUPE_PROVIDERS; remove it",
             name=repr(name),
         )
-    if plain in _BESIDE_THE_ACCOUNTS or plain.startswith(_OF_PROXIES):
+    if _is_refused(plain, "unseen"):
         return translatable(
             "{name} would change which model answers, what it calls or what it"
             " costs, unseen by budgets; a preset has the keys {keys} for that",
@@ -112,6 +98,11 @@ def parameter_problem(name: str) -> Text | None:
             keys="model, fallbacks, tools, mcp_servers",
         )
     return None
+
+
+def _is_refused(name: str, group: str) -> bool:
+    refused = _REFUSED[group]
+    return name in refused["names"] or name.startswith(tuple(refused["prefixes"]))
 
 
 @dataclass(frozen=True)

@@ -186,12 +186,10 @@ def find_preset(
             raise PresetError.translatable(
                 "the preset {name} is disabled: {reason}", name=name, reason=reason
             )
-    near = difflib.get_close_matches(wanted, by_id, n=1)
-    if near:
+    if found := difflib.get_close_matches(wanted, by_id, n=1):
+        near = repr(by_id[found[0]].name)
         raise PresetError.translatable(
-            "no preset {word}; did you mean {near}?",
-            word=repr(word),
-            near=repr(by_id[near[0]].name),
+            "no preset {word}; did you mean {near}?", word=repr(word), near=near
         )
     names = ", ".join(sorted(presets))
     raise PresetError.translatable(

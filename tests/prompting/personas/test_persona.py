@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 
 from bot.chat.story import Story
 from bot.errors import CharacterError
@@ -17,6 +16,7 @@ from bot.prompting.persona import (
     build_roleplay_prompt,
     fill_placeholders,
     parse_persona,
+    roleplay_prompt,
 )
 from tests.prompting.samples import words
 
@@ -62,42 +62,18 @@ def test_ignored_placeholders_and_limits_are_reported(line: str) -> None:
     assert len(persona.problems) == 1
 
 
-def test_without_stories_the_lines_are_removed() -> None:
-    text = "P\n{{RAG-dialogue}}\nx {{RAG-dialogue|happy}} y\n{{RAG多对话}}\nE"
+@pytest.mark.parametrize(("rule", "text", "found", "tokens", "made"), TABLES["filled"])
+def test_stories_replace_placeholders(
+    rule: str, text: str, found: list[str] | None, tokens: int | None, made: str
+) -> None:
+    stories = None if found is None else {"hi": [Story(at, one, 1) for at, one in enumerate(found)]}
 
-    assert filled(text, None) == "P\nE"
-
-
-def test_without_a_fitting_story_the_line_is_empty() -> None:
-    assert filled("P\n{{RAG-dialogue}}\nE", {"hi": []}) == "P\n\nE"
-
-
-def test_queries_request_enough_stories_for_uniqueness() -> None:
-    text = "{{RAG-dialogue|sad}}\n{{RAG-dialogues|token<=9|n<=2}}\n{{RAG-dialogue|sad}}"
-
-    assert parse_persona(text).story_queries("hi") == {"sad": 4, "hi": 3}
+    assert filled(text, stories, tokens) == made, rule
 
 
-def test_empty_query_and_default_mean_the_newest_message() -> None:
-    text = "{{RAG-dialogue|}}\n{{RAG-dialogue|default}}\n{{RAG-dialogue}}"
-
-    assert parse_persona(text).story_queries("hi") == {"hi": 3}
-
-
-def test_first_story_that_does_not_fit_ends_the_placeholder() -> None:
-    found = {"hi": [Story(1, "one two", 1), Story(2, "1 2 3 4", 1), Story(3, "one", 1)]}
-
-    assert filled("{{RAG-dialogues|token<=5|n<=3}}", found) == "###\none two"
-    assert filled("{{RAG-dialogues|token<=1|n<=3}}", found) == ""
-    assert filled("{{RAG-dialogues|token<=0|n<=3}}", found, tokens=6) == (
-        "###\none two\n###\n1 2 3 4"
-    )
-
-
-def test_single_story_is_inserted_however_long() -> None:
-    assert filled("{{RAG-dialogue}}", {"hi": [Story(1, "one two", 1)]}, tokens=-9) == (
-        "###\none two"
-    )
+@pytest.mark.parametrize(("text", "queries"), TABLES["queries"])
+def test_queries_request_enough_stories_for_uniqueness(text: str, queries: dict[str, int]) -> None:
+    assert parse_persona(text).story_queries("hi") == queries
 
 
 def test_stories_and_names_are_not_expanded_again() -> None:
@@ -114,14 +90,8 @@ def test_stories_and_names_are_not_expanded_again() -> None:
     )
 
     assert made.stories == (story,)
-    assert made.text == snapshot("""\
-You are now in roleplay conversation mode. Pretend to be {{user}} whose persona follows:
-{{user}}, {{role}}
-###
-{{user}} and {{RAG-dialogue}}
-
-You will stay in-character whenever possible, and generate responses as if you were {{user}}\
-""")
+    persona = "{{user}}, {{role}}\n###\n{{user}} and {{RAG-dialogue}}"
+    assert made.text == roleplay_prompt("{{user}}", persona)
 
 
 @given(st.text(alphabet="{}|RAG对话多-dialogues<=n token5\n", max_size=80))
