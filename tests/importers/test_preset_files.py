@@ -1,5 +1,6 @@
 """Preset files of all kinds are detected by content, imported, and losses are reported."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from bot.errors import PresetError
 from bot.importers.preset_files import preset_from_text
 from tests.importers.refusals import assert_has_a_translation
 
+MISTAKES = json.loads((Path(__file__).parent / "preset_file_mistakes.json").read_text("utf-8"))
 JSON = '// mine\n{"name": "nova", "provider": "openai", "model": "gpt",}'
 
 
@@ -75,19 +77,7 @@ def test_given_name_replaces_the_file_s_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [
-        ("FROM ~nobody-has-this-name/x.gguf", "FROM .* is not a usable path"),
-        (f"FROM {'x' * 5000}", "FROM .* is not a usable path"),
-        ("hello", "it is neither JSON nor a Modelfile"),
-        ("FROM a\nHELLO b\n", "command must be one of"),
-        ("FROM a\nMESSAGE nobody x\n", "message role must be one of"),
-        ('FROM a\nSYSTEM """x', "unexpected EOF"),
-        ("FROM a\nPARAMETER topp 1\n", "unknown parameter 'topp'; did you mean 'top_p'"),
-        ("FROM a\nPARAMETER top_p high\n", "PARAMETER top_p: invalid float value 'high'"),
-        ('{"name": "n", "provider": "echo", "model": 3}', "model: should be a text"),
-        ('{"name": "n", "provider": "echo"', "expecting ',' delimiter"),
-        ('{"input_sequence": "{{random}}", "output_sequence": "b"}', "the macro {{random}}"),
-    ],
+    [*MISTAKES, (f"FROM {'x' * 5000}", "FROM .* is not a usable path")],
 )
 def test_mistake_is_reported_with_the_file(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(PresetError, match=r"Modelfile\b.*" + problem) as raised:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from inline_snapshot import snapshot
 
 from bot.chat.incoming import Person, Quote
 from bot.chat.session import Session, Turn
@@ -24,22 +23,13 @@ def drafted(turns: Sequence[Turn], **given: object) -> Draft:
 
 def test_lines_since_the_last_answer_are_one_block() -> None:
     turns = [observed("nice day"), user("one"), bot("two"), observed("rain soon"), observed("no")]
-    assert as_sent(composed(preset(), turns)) == snapshot(
-        [
-            ("user", "Bob:nice day"),
-            ("user", "Alice:one"),
-            ("assistant", "nora:two"),
-            (
-                "user",
-                """\
-[Background: said here since your last message; do not answer it]
-> Bob:rain soon
-> Bob:no
-
-Alice:and now?""",
-            ),
-        ]
-    )
+    heading = "[Background: said here since your last message; do not answer it]"
+    assert as_sent(composed(preset(), turns)) == [
+        ("user", "Bob:nice day"),
+        ("user", "Alice:one"),
+        ("assistant", "nora:two"),
+        ("user", f"{heading}\n> Bob:rain soon\n> Bob:no\n\nAlice:and now?"),
+    ]
 
 
 def test_block_and_quote_stand_in_front_of_the_question() -> None:

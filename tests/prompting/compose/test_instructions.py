@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
-from inline_snapshot import snapshot
 
 from bot.chat.prompt import Message, Prompt
 from bot.chat.session import Session
@@ -13,6 +12,7 @@ from bot.prompting.compose.compose import compose
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.draft import Draft, PromptPart
 from bot.prompting.embedding import FunctionEmbedder, StoryIndex
+from bot.prompting.persona import roleplay_prompt
 from bot.prompting.presets.preset import Preset
 from tests.prompting.samples import letters, preset
 from tests.samples import ALICE, make_incoming
@@ -53,20 +53,14 @@ def test_character_and_preset_give_the_same_system_prompt(
 def test_system_text_precedes_the_role() -> None:
     who = preset(system="Be brief.", role_name="Nora", persona="You keep the light.")
 
-    assert system_in_a_channel(who, "hi") == snapshot("""\
-Be brief.
-
-You are now in roleplay conversation mode. Pretend to be Nora whose persona follows:
-You keep the light.
-
-You will stay in-character whenever possible, and generate responses as if you were Nora\
-""")
+    role = roleplay_prompt("Nora", "You keep the light.")
+    assert system_in_a_channel(who, "hi") == f"Be brief.\n\n{role}"
 
 
 def test_persona_without_role_name_is_used_verbatim() -> None:
     who = preset(persona="You are {{role}}, with {{user}}.\n{{RAG-dialogue}}")
 
-    assert system_in_a_channel(who, "hi") == snapshot("You are nora, with Alice.")
+    assert system_in_a_channel(who, "hi") == "You are nora, with Alice."
 
 
 @pytest.mark.parametrize("persona", ["P", "P\n{{RAG-dialogues|token<=99|n<=2}}"])
@@ -100,22 +94,11 @@ def test_stories_have_spans_of_their_own_in_the_layout() -> None:
         begin += span.chars
 
     assert begin >= len(text)
-    assert [one for one in stretches if one[0] == "stories"] == snapshot(
-        [
-            (
-                "stories",
-                """\
-Alice: Light?
-Nora: Two hundred stairs\
-""",
-                0.9,
-            ),
-            ("stories", "Nora: Tea.", 0.7),
-        ]
-    )
-    assert [span.name for span in draft.layout if span.name] == snapshot(
-        ["Alice: Light?", "Nora: Tea."]
-    )
+    assert [one for one in stretches if one[0] == "stories"] == [
+        ("stories", "Alice: Light?\nNora: Two hundred stairs", 0.9),
+        ("stories", "Nora: Tea.", 0.7),
+    ]
+    assert [span.name for span in draft.layout if span.name] == ["Alice: Light?", "Nora: Tea."]
 
 
 def test_story_that_is_not_in_the_text_has_no_span() -> None:

@@ -38,14 +38,7 @@ def test_hostile_key_is_refused(keys: dict[str, object]) -> None:
         parse_preset(json.dumps(LEAST | keys), "nova.json")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("api_base", "API-Base", " base_url ", "api_key", "extra_headers", "extra_body"),
-        *("user_config", "model_list", "custom_llm_provider", "Authorization", "proxies"),
-        *("aws_bedrock_runtime_endpoint", "vertex_credentials", "azure_ad_token"),
-    ],
-)
+@pytest.mark.parametrize("name", TABLES["operator"])
 def test_parameter_that_says_where_to_send_or_who_pays_is_refused(name: str) -> None:
     text = '{"name": "nova", "provider": "local", "model": "m",\n"parameters": {\n%s: "x"}}'
 
@@ -55,14 +48,7 @@ def test_parameter_that_says_where_to_send_or_who_pays_is_refused(name: str) -> 
     assert "belongs to the operator" in problem.text
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("models", "Route", "fallbacks", "context-window-fallbacks", "model", "messages", "store"),
-        *("tools", "tool_choice", "functions", "plugins", "web_search_options"),
-        *("mock_response", "litellm_metadata", "input_cost_per_token", "output_cost_per_second"),
-    ],
-)
+@pytest.mark.parametrize("name", TABLES["unseen"])
 def test_parameter_that_no_budget_sees_is_refused(name: str) -> None:
     text = '{"name": "nova", "provider": "local", "model": "m",\n"parameters": {\n%s: ["x"]}}'
 
@@ -72,14 +58,7 @@ def test_parameter_that_no_budget_sees_is_refused(name: str) -> None:
     assert "unseen by budgets" in problem.text
 
 
-@pytest.mark.parametrize(
-    "reference",
-    [
-        *("../secret.jsonl", "/etc/secret.jsonl", "link.jsonl", "loop.jsonl", "a/../../x.jsonl"),
-        *("a" * 5000 + ".jsonl", "file:///etc/x.jsonl", "..\\..\\x.jsonl", "C:\\x.jsonl"),
-        *("~/x.jsonl", "$HOME/x.jsonl", "a\0.jsonl", "\\\\host\\share\\x.jsonl", "folder.zip"),
-    ],
-)
+@pytest.mark.parametrize("reference", [*TABLES["characters"], "a" * 5000 + ".jsonl"])
 def test_character_file_is_inside_the_folder(tmp_path: Path, reference: str) -> None:
     folder = hostile_folder(tmp_path)
 
@@ -87,13 +66,7 @@ def test_character_file_is_inside_the_folder(tmp_path: Path, reference: str) -> 
         read_character_file(reference, folder)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("../secret.json", "/etc/secret.json", "link.json", "loop.json", "a" * 5000 + ".json"),
-        *("file:///etc/x.json", "..\\..\\x.json", "~/x.json", "a\0.json", "folder.zip", "."),
-    ],
-)
+@pytest.mark.parametrize("name", [*TABLES["lorebooks"], "a" * 5000 + ".json"])
 def test_lorebook_file_is_inside_the_folder(tmp_path: Path, name: str) -> None:
     folder = hostile_folder(tmp_path)
 

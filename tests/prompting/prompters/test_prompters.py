@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 
 from bot.errors import UserError
 from bot.prompting.compose.instructions import build_prompter
@@ -48,28 +47,14 @@ def run(case: dict[str, Any]) -> object:
 
 
 @pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=case["id"])
-        for case in golden("lazyllm")
-        if is_ours(case) and "expected" in case
-    ],
+    "case", [pytest.param(case, id=case["id"]) for case in golden("lazyllm") if is_ours(case)]
 )
 def test_result_equals_lazyllms(case: dict[str, Any]) -> None:
+    if "error" in case:
+        with pytest.raises(UserError):
+            run(case)
+        return
     assert run(case) == case["expected"]
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=case["id"])
-        for case in golden("lazyllm")
-        if is_ours(case) and "error" in case
-    ],
-)
-def test_input_that_lazyllm_refuses_is_an_error(case: dict[str, Any]) -> None:
-    with pytest.raises(UserError):
-        run(case)
 
 
 def test_every_skipped_family_has_vectors() -> None:
@@ -83,9 +68,8 @@ def test_extra_keys_follow_the_user_instruction() -> None:
 
     messages = prompter.generate_prompt({"q": "1", "k": "2"}, return_dict=True)["messages"]
 
-    assert messages[1]["content"] == snapshot(
-        "U 1. Here are some extra messages you can referred to:\n\n### k:\n2\n\n"
-    )
+    extra = "Here are some extra messages you can referred to:\n\n### k:\n2\n\n"
+    assert messages[1]["content"] == f"U 1. {extra}"
 
 
 @given(st.text(), st.text())
@@ -108,10 +92,7 @@ def test_prompt_does_not_change_the_callers_messages() -> None:
 
     ChatPrompter({"user": "U: "}).generate_prompt({"x": asked}, history, return_dict=True)
 
-    assert (history, asked) == (
-        [{"role": "user", "content": "a"}],
-        [{"role": "user", "content": "b"}],
-    )
+    assert [one["content"] for one in (*history, *asked)] == ["a", "b"]
 
 
 def test_unknown_model_config_is_named() -> None:
