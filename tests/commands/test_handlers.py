@@ -225,9 +225,7 @@ async def test_preset_reset_names_the_inherited_preset_and_its_scope(setup: Setu
         ("discord:guild:1", "inherited from the server"),
     ],
 )
-async def test_preset_list_and_show_name_scopes(
-    setup: Setup, scope: str | None, origin: str
-) -> None:
+async def test_preset_list_names_the_scope(setup: Setup, scope: str | None, origin: str) -> None:
     if scope:
         await setup.use(scope, "nova")
     assert (await setup.run_command("/preset list")).text.endswith(f"active here: {origin}")

@@ -57,9 +57,7 @@ async def test_messages_are_processed_in_the_order_of_their_arrival(store: Store
     assert await ready(store) == []
 
 
-async def test_waiting_gives_the_newest_of_each_of_any_number_of_conversations(
-    store: Store,
-) -> None:
+async def test_waiting_gives_the_newest_of_each_of_many_conversations(store: Store) -> None:
     names = [f"telegram:{number}" for number in range(40_000)]  # more than a statement binds
     stop = make_incoming("/stop", key="6:0", chat="6")
     queued = [make_incoming(f"{n}", key=f"5:{n}") for n in range(30)]
@@ -147,9 +145,7 @@ async def test_later_claim_fences_everything_an_earlier_one_does(store: Store) -
     assert await due(store) == []
 
 
-async def test_claim_that_a_crash_of_the_server_undid_is_fenced_by_its_successor(
-    store: Store,
-) -> None:
+async def test_claim_that_the_server_lost_is_fenced_by_its_successor(store: Store) -> None:
     lost, message = await take_message(store)
     await store.write(update(conversation).values(epoch=0, owner=None, lease_until=0.0))
     again = present(await claimed(store, owner="other"))

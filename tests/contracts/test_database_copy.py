@@ -135,9 +135,7 @@ async def test_database_in_use_is_not_copied(store: Store, target: Database) -> 
         await copy(store, target)
 
 
-async def test_idle_process_on_postgresql_is_noticed_until_it_is_long_silent(
-    store: Store, target: Database
-) -> None:
+async def test_idle_process_on_postgresql_is_noticed(store: Store, target: Database) -> None:
     """SQLite has the lock of the data directory for that, which a killed process does not hold."""
     row = {"owner": "idle", "roles": "all", "version": "1", "started_at": 0.0}
     row |= {"seen_at": SystemClock().now()}

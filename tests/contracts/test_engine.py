@@ -97,9 +97,7 @@ async def test_answer_has_a_finish_reason_and_usage(engine: Engine) -> None:
     assert answer.finish.usage.output_tokens == 8
 
 
-async def test_context_tokens_and_slot_count_are_as_configured(
-    engine: Engine, config: EngineConfig
-) -> None:
+async def test_context_and_slots_are_as_configured(engine: Engine, config: EngineConfig) -> None:
     assert await engine.context_tokens() == CONTEXT_TOKENS
     assert engine.slot_count == config.settings.parallel
 

@@ -265,9 +265,7 @@ async def test_replaced_answer_is_no_version(store: Store) -> None:
 
 
 @pytest.mark.parametrize("steps", [[True], [True, False]])
-async def test_question_becomes_background_and_a_question_again(
-    store: Store, steps: list[bool]
-) -> None:
+async def test_question_becomes_background_and_back(store: Store, steps: list[bool]) -> None:
     found, _ = await exchange_of(store)
     for number, is_background in enumerate(steps):
         await change(store, f"5:1:e{number}", observed={found.question.id: is_background})

@@ -78,9 +78,7 @@ async def _check_nothing_else_changed(store: Store) -> None:
 
 @pytest.mark.service
 @pytest.mark.parametrize(("title", "text"), TEXTS)
-async def test_hostile_key_is_one_key_of_a_signal(
-    signals: SignalPeers, title: str, text: str
-) -> None:
+async def test_hostile_key_is_one_key(signals: SignalPeers, title: str, text: str) -> None:
     key, received = make_storable(text), list[str]()
     signals.there.subscribe("q", received.extend)
     signals.here.publish("q", ["before", key])

@@ -71,9 +71,7 @@ async def test_only_what_some_process_should_do_is_listed_as_a_job(store: Store)
     assert [one.role for one in jobs] == ["receive discord 0/1"]
 
 
-async def test_process_that_died_is_silent_and_one_that_starts_again_is_as_old_as_its_new_life(
-    store: Store,
-) -> None:
+async def test_dead_process_is_silent_and_a_new_start_has_a_new_age(store: Store) -> None:
     nodes = NodeRegistry(store.database, SystemClock())
     await nodes.enter("me", "worker", "1.0")
     started, seen = node.c.started_at - 1000, node.c.seen_at - 10 * HEARTBEAT_SECONDS
@@ -189,9 +187,7 @@ async def test_message_that_was_set_aside_can_be_processed_again(store: Store) -
     assert await letters(store).all() == []
 
 
-async def test_part_that_was_not_delivered_is_looked_for_before_it_is_sent_again(
-    store: Store,
-) -> None:
+async def test_undelivered_part_is_looked_for_before_it_is_sent_again(store: Store) -> None:
     await refuse_answer(store)
     [letter] = await letters(store).all()
     assert (letter.place, letter.kind, letter.reason) == (LANE, "send", "the chat is closed")
@@ -229,9 +225,7 @@ async def test_name_of_no_letter_does_nothing(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("is_channel", [False, True])
-async def test_forgotten_person_or_channel_leaves_no_dead_letter(
-    store: Store, *, is_channel: bool
-) -> None:
+async def test_who_is_forgotten_leaves_no_dead_letter(store: Store, *, is_channel: bool) -> None:
     await set_aside(store)
     data = PersonalData(store.database, SystemClock())
     await data.forget_outside_histories("telegram:99")

@@ -128,9 +128,7 @@ async def test_rescheduled_row_is_due_after_its_time(store: Store) -> None:
 
 
 @pytest.mark.parametrize("is_unknown", [False, True])
-async def test_row_is_given_to_one_sender_however_many_ask(
-    store: Store, *, is_unknown: bool
-) -> None:
+async def test_row_is_given_to_one_of_many_senders(store: Store, *, is_unknown: bool) -> None:
     await answer(store, "a")
     if is_unknown:
         await store.outbox.mark_unknown(await taken(store), seconds=0)
@@ -193,9 +191,7 @@ async def test_late_report_of_an_earlier_sender_is_refused(store: Store, report:
     assert await store.scalar(select(outbox.c.text)) == "", "a sent row leaves no text"
 
 
-async def test_late_report_of_an_earlier_attempt_of_the_same_sender_is_refused(
-    store: Store,
-) -> None:
+async def test_late_report_of_an_earlier_attempt_is_refused(store: Store) -> None:
     await answer(store, "a")
     late = await taken(store)
     await store.outbox.reschedule(late, seconds=0)
@@ -204,9 +200,7 @@ async def test_late_report_of_an_earlier_attempt_of_the_same_sender_is_refused(
         await store.outbox.reschedule(late, seconds=0)
 
 
-async def test_part_in_a_thread_finds_the_message_that_its_thread_is_opened_from(
-    store: Store,
-) -> None:
+async def test_part_in_a_thread_finds_where_its_thread_is_opened(store: Store) -> None:
     claim, message = await take_message(store)
     thread = AnswerThread(message.part_name(0), "The rest of the answer")
     folded = MessageContent("rest", thoughts="Hm. || 想")
@@ -239,9 +233,7 @@ async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> Non
 
 
 @pytest.mark.parametrize("refused", [False, True])
-async def test_a_file_is_kept_no_longer_than_it_takes_to_send_it(
-    store: Store, refused: bool
-) -> None:
+async def test_file_is_deleted_when_it_is_sent_or_refused(store: Store, refused: bool) -> None:
     await answer(store, OutgoingPart(0, MessageContent("x"), file=FILE))
     row = await taken(store)
     await store.outbox.mark_unknown(row, seconds=0)

@@ -93,9 +93,7 @@ async def test_wrong_address_is_one_line(url: str) -> None:
         ("nobody@/postgres", "correct the user or the password in"),
     ],
 )
-async def test_missing_database_and_role_are_told_with_the_remedy(
-    postgres_folder: str, given: str, remedy: str
-) -> None:
+async def test_missing_database_is_told(postgres_folder: str, given: str, remedy: str) -> None:
     with pytest.raises(StoreError) as raised:
         async with open_database(f"postgresql+asyncpg://{given}?host={postgres_folder}"):
             pytest.fail("it opened")
@@ -259,9 +257,7 @@ async def test_process_has_at_most_eight_connections_under_load(url: str) -> Non
 
 
 @pytest.mark.service
-async def test_cancelled_statement_ends_before_its_time_limit(
-    url: str, postgres_folder: str
-) -> None:
+async def test_cancelled_statement_ends_early(url: str, postgres_folder: str) -> None:
     async with open_database(url) as database:
         store = SqlInbox(database, SystemClock())
         await store.receive([make_incoming()], {})
@@ -280,9 +276,7 @@ async def test_cancelled_statement_ends_before_its_time_limit(
 
 
 @pytest.mark.service
-async def test_database_is_closed_while_the_server_stands_still(
-    url: str, postgres_folder: str
-) -> None:
+async def test_database_closes_while_the_server_is_frozen(url: str, postgres_folder: str) -> None:
     async with (
         contextlib.AsyncExitStack() as stack,
         asyncio.timeout(COMMAND_SECONDS),

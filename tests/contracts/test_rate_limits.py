@@ -70,9 +70,7 @@ def about(seconds: float) -> object:
     return pytest.approx(seconds, abs=TIMEOUT_SECONDS)
 
 
-async def test_one_chat_leaves_slots_of_a_provider_to_others_over_all_processes(
-    peers: Peers,
-) -> None:
+async def test_one_chat_leaves_slots_to_others_over_all_processes(peers: Peers) -> None:
     here, there = (
         ProviderSlots(rates, SystemClock(), {"p": 4}, 600) for rates in (peers.here, peers.there)
     )
@@ -177,9 +175,7 @@ async def test_places_are_held_until_released(peers: Peers) -> None:
     assert await peers.here.acquire("p", 2, "d", 600) == 0
 
 
-async def test_free_place_is_for_the_most_urgent_and_then_for_who_waits_longest(
-    peers: Peers,
-) -> None:
+async def test_free_place_is_for_the_most_urgent_who_waits_longest(peers: Peers) -> None:
     here, there = peers.here, peers.there
     waiters = {
         "a": (here, Waiter("here", Urgency.QUESTION, 600)),
@@ -366,9 +362,7 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
 
 
 @pytest.mark.service
-async def test_place_given_back_while_the_server_is_frozen_is_free_once_it_answers(
-    tmp_path: Path,
-) -> None:
+async def test_place_given_back_to_a_frozen_server_is_free_later(tmp_path: Path) -> None:
     clock = FakeClock()
     async with on_valkey(tmp_path, clock) as (_, here, there):
         for holder in ("a", "b"):
@@ -384,9 +378,7 @@ async def test_place_given_back_while_the_server_is_frozen_is_free_once_it_answe
 
 
 @pytest.mark.service
-async def test_server_is_not_taken_for_frozen_by_a_process_that_stood_still(
-    tmp_path: Path,
-) -> None:
+async def test_process_that_stood_still_takes_no_server_for_frozen(tmp_path: Path) -> None:
     async with on_valkey(tmp_path, SystemClock(), 0.3, PATIENCE_SECONDS) as (_, here, there):
         await here.take([SLOW])  # it is connected
         asking = asyncio.create_task(here.take([SLOW]))

@@ -120,9 +120,7 @@ async def test_answer_is_found_with_the_one_before_it(store: Store) -> None:
     assert await log.find(99) is None
 
 
-async def test_scene_of_an_answer_is_what_was_said_before_and_when_it_was_sent(
-    store: Store,
-) -> None:
+async def test_scene_of_an_answer_is_what_was_said_before(store: Store) -> None:
     now = datetime.now(UTC)
     for key, question, answer in (("5:1", "hello", "Hi."), ("5:2", "and now?", "Rain.")):
         turns = [
@@ -159,9 +157,7 @@ PAID = replace(
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
-async def test_reservation_is_refused_by_any_cap_and_counts_against_none_then(
-    store: Store,
-) -> None:
+async def test_refused_reservation_counts_against_no_cap(store: Store) -> None:
     budgets = Budgets(store.database)
     assert await budgets.reserve([PERSON, SERVER], 700) is None
     assert await budgets.reserve([SERVER, PERSON], 301) == PERSON

@@ -83,9 +83,7 @@ async def test_presses_are_not_followed_again_and_sessions_end(store: Store) -> 
     )
 
 
-async def test_turns_of_tombstones_are_deleted_and_later_ones_stay(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_only_turns_of_tombstones_are_deleted(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "forgotten.jsonl"
     recording = Conversations(
         store.database, SystemClock(), record_tombstone=partial(record_tombstone, file)
@@ -198,9 +196,7 @@ def said_at(moment: float, text: str = "hi", key: str = "5:1") -> Said:
         (said_at(NOW - 500), False, True),
     ],
 )
-async def test_messages_from_before_are_context_or_nothing(
-    said: Said, kept: bool, is_context: bool
-) -> None:
+async def test_earlier_message_is_only_context(said: Said, kept: bool, is_context: bool) -> None:
     restore = Restore(NOW, frozenset({(f"{LANE}#user=3", "7")}), {LANE: NOW - 100})
     messages = await messages_after(restore)
     assert (messages.keep(said) is not None) is kept

@@ -68,9 +68,7 @@ async def test_unanswered_messages_and_unsent_turns_are_kept(store: Store) -> No
     assert row.external_id is not None
 
 
-async def test_answer_is_found_by_its_messages_after_its_outbox_rows_were_deleted(
-    store: Store,
-) -> None:
+async def test_answer_is_found_without_its_outbox_rows(store: Store) -> None:
     claim, message = await take_message(store)
     names = tuple(message.part_name(part) for part in (0, 1))
     answered = Turn("assistant", "a b", None, message.incoming.at, sent_as=names)
@@ -146,9 +144,7 @@ async def test_turns_of_a_message_in_progress_stay_until_the_next_time(store: St
 
 
 @pytest.mark.parametrize(("days", "left"), [(None, 2), (10, 0)])
-async def test_retention_job_deletes_turns_where_it_is_set(
-    store: Store, days: float | None, left: int
-) -> None:
+async def test_job_deletes_turns_if_it_is_set(store: Store, days: float | None, left: int) -> None:
     await say(store, 1)
     await let_days_pass(store, 12)
     settings = Settings.model_construct(history_days=days, receipt_days=14)

@@ -337,9 +337,7 @@ async def test_server_that_is_not_there_is_no_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-async def test_any_mixture_of_steps_gives_what_a_fresh_read_gives(
-    store: Store, seed: int, *, is_shared: bool
-) -> None:
+async def test_any_steps_give_what_is_stored(store: Store, seed: int, *, is_shared: bool) -> None:
     shared = FakeSharedWindows() if is_shared else None
     here, there = Process(store, "here", shared), Process(store, "there", shared)
     dice = random.Random(seed)

@@ -107,9 +107,7 @@ async def test_server_that_is_not_there_is_no_error(tmp_path: Path) -> None:
         assert not signals.is_connected
 
 
-async def test_wrong_password_is_logged_once_and_named_until_it_is_corrected(
-    tmp_path: Path,
-) -> None:
+async def test_wrong_password_is_logged_once_and_named(tmp_path: Path) -> None:
     async with (
         run_valkey(tmp_path) as url,
         Redis.from_url(url) as operator,

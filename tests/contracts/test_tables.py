@@ -81,9 +81,7 @@ async def fails(store: Store, unit: object) -> None:
 
 
 @pytest.mark.service
-async def test_processes_that_start_at_once_make_the_tables_once(
-    database_without_tables: str,
-) -> None:
+async def test_processes_at_once_make_the_tables_once(database_without_tables: str) -> None:
     """A process each: Alembic works for one caller at a time."""
     processes = [
         await asyncio.create_subprocess_exec(
@@ -115,9 +113,7 @@ EVENTS = [
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-async def test_every_kind_of_event_is_stored_once_and_read_back(
-    store: Store, event: Incoming
-) -> None:
+async def test_every_kind_of_event_is_stored_once(store: Store, event: Incoming) -> None:
     await store.inbox.receive([event], {})
     await store.inbox.receive([event], {})
     begun = present(await claimed(store))

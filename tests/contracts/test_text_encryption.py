@@ -139,9 +139,7 @@ async def test_rotated_texts_need_the_new_key_only(empty_database: str) -> None:
         assert all(map(is_plain, (await read_values(database)).values()))
 
 
-async def test_running_process_finds_a_newer_key_in_the_file(
-    empty_database: str, tmp_path: Path
-) -> None:
+async def test_running_process_finds_a_newer_key(empty_database: str, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(OLD, encoding="utf-8")
     async with open_database(empty_database, TextEncryption([OLD], True, file)) as other:
@@ -179,9 +177,7 @@ async def test_summary_stays_valid_when_the_turns_are_rewritten(empty_database: 
             assert found.text == "They count."
 
 
-async def test_process_without_the_option_reads_what_another_one_encrypts(
-    empty_database: str,
-) -> None:
+async def test_process_without_the_option_reads_encrypted_texts(empty_database: str) -> None:
     async with open_database(empty_database, OFF) as one, open_database(empty_database) as blind:
         async with open_database(empty_database, ON) as other:
             await SqlInbox(other, SystemClock()).receive([make_incoming(text=WORD)], {})

@@ -128,9 +128,7 @@ async def test_person_who_wants_to_be_forgotten_is_found_in_such_an_event(store:
     ],
     ids=repr,
 )
-async def test_row_to_send_says_what_is_wrong_and_its_lane_goes_on(
-    store: Store, bad: Mapping[str, str]
-) -> None:
+async def test_lane_goes_on_after_an_unreadable_row(store: Store, bad: Mapping[str, str]) -> None:
     await answer(store, "part 0", "part 1")
     await store.write(update(outbox).where(outbox.c.part == 0).values(**bad))
     [row] = await store.outbox.take([LANE])

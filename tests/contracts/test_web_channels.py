@@ -62,9 +62,7 @@ async def test_message_is_added_once(channels: SqlWebChannels) -> None:
     assert [one.text for one in await channels.newest("c1", 10)] == ["first", "hi"]
 
 
-async def test_reader_gets_each_changed_message_once_as_it_reads_now(
-    channels: SqlWebChannels,
-) -> None:
+async def test_reader_gets_each_changed_message_once(channels: SqlWebChannels) -> None:
     await channels.add("c1", [message("m1"), message("m2"), message("m3")])
     for text in ("a", "ab", "abc"):
         assert await channels.replace("c1", message("m2", text))
@@ -76,9 +74,7 @@ async def test_reader_gets_each_changed_message_once_as_it_reads_now(
     assert [one.id for one in await channels.newest("c1", 2)] == ["m2", "m3"]
 
 
-async def test_deleted_message_is_told_as_deleted_and_cannot_come_back(
-    channels: SqlWebChannels,
-) -> None:
+async def test_deleted_message_is_told_and_cannot_come_back(channels: SqlWebChannels) -> None:
     await channels.add("c1", [message("m1", "secret")])
     assert await channels.replace("c1", message("m1").emptied())
 

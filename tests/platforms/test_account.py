@@ -39,9 +39,7 @@ def discord(platforms: LoopbackPlatforms, token: str | None = None) -> DiscordAc
     )
 
 
-async def test_telegram_bot_is_described_with_its_privacy_mode(
-    platforms: LoopbackPlatforms,
-) -> None:
+async def test_telegram_bot_has_a_privacy_mode(platforms: LoopbackPlatforms) -> None:
     account = telegram(platforms)
     found = await account.inspect()
     assert (found.name, found.link) == ("@sim_bot", "https://t.me/sim_bot")
@@ -51,9 +49,7 @@ async def test_telegram_bot_is_described_with_its_privacy_mode(
     await account.close()
 
 
-async def test_discord_bot_is_described_with_its_intents_and_invitation(
-    platforms: LoopbackPlatforms,
-) -> None:
+async def test_discord_bot_has_intents_and_an_invitation(platforms: LoopbackPlatforms) -> None:
     account = discord(platforms)
     found = await account.inspect()
     await account.close()
@@ -95,9 +91,7 @@ async def test_platform_that_cannot_be_reached_is_said_without_the_token() -> No
         await account.close()
 
 
-async def test_code_on_telegram_is_taken_from_the_service_and_answered(
-    platforms: LoopbackPlatforms,
-) -> None:
+async def test_code_on_telegram_is_taken_and_answered(platforms: LoopbackPlatforms) -> None:
     account, wire = telegram(platforms), platforms.telegram
     waiting = asyncio.create_task(account.wait_for_code("482913"))
     await wire.wait(lambda: wire.waiter)
@@ -109,9 +103,7 @@ async def test_code_on_telegram_is_taken_from_the_service_and_answered(
     assert thanks in [message["text"] for message in wire.msgs[7].values()]
 
 
-async def test_earlier_messages_on_telegram_stay_for_the_service(
-    platforms: LoopbackPlatforms,
-) -> None:
+async def test_earlier_messages_stay_for_the_service(platforms: LoopbackPlatforms) -> None:
     account, wire = telegram(platforms), platforms.telegram
     wire.say(8, "hello", chat=8)
     waiting = asyncio.create_task(account.wait_for_code("482913"))

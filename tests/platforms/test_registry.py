@@ -3,23 +3,30 @@
 import json
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC
+from datetime import datetime
 from pathlib import Path
-
 import pytest
 from pydantic import SecretStr
 from typing_extensions import override
-
-from bot.chat.incoming import Address, Person, Said, WakeReason
+from bot.chat.incoming import Address
+from bot.chat.incoming import Person
+from bot.chat.incoming import Said
+from bot.chat.incoming import WakeReason
 from bot.cli.check import check_everything
 from bot.errors import SettingsError
 from bot.platforms import registry
 from bot.platforms.local_platform import LocalPlatform
-from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
+from bot.platforms.spec import PlatformContext
+from bot.platforms.spec import PlatformSettings
+from bot.platforms.spec import PlatformSpec
 from bot.ports import Intake
 from bot.service.run import running
-from bot.settings import collect_secrets, find_unknown_variables, read_settings
+from bot.settings import collect_secrets
+from bot.settings import find_unknown_variables
+from bot.settings import read_settings
 from tests.fakes import FakeSurface
+
 
 CHANNEL = Address("toy", "1")
 SURFACE = FakeSurface()
@@ -71,9 +78,7 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlatformSpec:
     return TOY
 
 
-def test_settings_of_a_registered_platform_are_read(
-    toy: PlatformSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_registered_settings_are_read(toy: PlatformSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_TOY__GREETING", "good evening")
     settings = read_settings(admins="toy:7")
     assert settings.configured_platforms == [toy]
@@ -84,9 +89,7 @@ def test_settings_of_a_registered_platform_are_read(
     assert settings.admins == {"toy:7"}
 
 
-def test_wrong_settings_of_a_registered_platform_are_named(
-    toy: PlatformSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_settings_are_named(toy: PlatformSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_TOY_GREETING", "x")
     assert find_unknown_variables() == {"TROUPE_TOY_GREETING": "TROUPE_TOY__GREETING"}
     monkeypatch.setenv("TROUPE_TOY__TOKN", "x")
@@ -94,7 +97,7 @@ def test_wrong_settings_of_a_registered_platform_are_named(
         read_settings()
 
 
-def test_settings_of_an_unregistered_platform_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unregistered_settings_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_TOY__TOKEN", "x")
     assert "TROUPE_TOY__TOKEN" in find_unknown_variables()
 

@@ -97,9 +97,7 @@ async def test_password_is_read_at_each_connect(tmp_path: Path) -> None:
         ("*:*:other:*:x", "no line of the password file .*pass is for 127.0.0.1:1:db:me"),
     ],
 )
-async def test_file_that_does_not_help_is_named(
-    tmp_path: Path, lines: str | None, told: str
-) -> None:
+async def test_useless_file_is_named(tmp_path: Path, lines: str | None, told: str) -> None:
     file = tmp_path / "pass"
     if lines is not None:
         file.write_text(lines)

@@ -33,9 +33,7 @@ def test_replaced_password_is_used_at_the_next_connect(file: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "two words\n"])
-def test_file_that_is_being_replaced_leaves_the_password_as_it_was(
-    file: Path, content: str | None
-) -> None:
+def test_file_being_replaced_changes_no_password(file: Path, content: str | None) -> None:
     password = provider(f"redis://host?password_file={file}")
     if content is None:
         file.unlink()

@@ -149,9 +149,7 @@ async def test_database_that_cannot_be_opened_is_told_to_the_caller(tmp_path: Pa
     await writer.close()
 
 
-async def test_closed_writer_refuses_units_and_keeps_what_was_written(
-    connections: Connections,
-) -> None:
+async def test_closed_writer_keeps_what_was_written(connections: Connections) -> None:
     writer = SqliteWriter(connections.open)
     adding = asyncio.create_task(writer.run(lambda: add("last")))
     await asyncio.sleep(0)
@@ -161,9 +159,7 @@ async def test_closed_writer_refuses_units_and_keeps_what_was_written(
         await writer.run(read)
 
 
-async def test_event_loop_goes_on_between_units_that_were_committed_together(
-    writer: SqliteWriter,
-) -> None:
+async def test_event_loop_goes_on_between_units_of_one_commit(writer: SqliteWriter) -> None:
     loop = asyncio.get_running_loop()
     may_go_on = threading.Event()
     passes: list[int] = [0]

@@ -59,9 +59,7 @@ async def test_characters_of_a_channel_share_one_webhook(stage: Faces) -> None:
     assert first["json"]["allowed_mentions"] == {"parse": [], "replied_user": False}
 
 
-async def test_calls_of_a_webhook_count_together_in_a_channel_and_its_threads(
-    stage: Faces,
-) -> None:
+async def test_calls_of_a_webhook_count_together_with_its_threads(stage: Faces) -> None:
     """Its threads' too, of a thread that is not opened yet as well; what the bot says, in each."""
     thread = str(stage.wire.b.create_thread(stage.channel.id, "Night", stage.alice.id).id)
     at = Address("discord", thread)
@@ -112,9 +110,7 @@ async def test_lost_response_is_found_in_the_channel_and_not_sent_again(stage: F
 
 
 @pytest.mark.parametrize("is_in_thread", [False, True])
-async def test_message_of_a_character_is_edited_found_and_deleted(
-    stage: Faces, *, is_in_thread: bool
-) -> None:
+async def test_message_of_a_character_can_be_changed(stage: Faces, *, is_in_thread: bool) -> None:
     channel, at = stage.channel.id, stage.address
     if is_in_thread:
         channel = stage.wire.b.create_thread(channel, "Night", stage.alice.id).id

@@ -163,9 +163,7 @@ def make_gateway() -> Gateway:
 
 
 @pytest.mark.parametrize("given", [_IN_A_GUILD, _IN_A_FOREIGN_GUILD, {"channel": {}}])
-async def test_command_without_user_or_channel_is_ignored(
-    cache: CachedGuild, given: dict[str, Any]
-) -> None:
+async def test_incomplete_command_is_ignored(cache: CachedGuild, given: dict[str, Any]) -> None:
     gateway = make_gateway()
     gateway.on_ready()
 
@@ -237,9 +235,7 @@ async def test_mentions_wake_and_become_names(
 
 
 @pytest.mark.parametrize("pinged", [(), (BOT,)])
-async def test_reply_to_the_bot_wakes_with_or_without_a_ping(
-    cache: CachedGuild, pinged: tuple[int, ...]
-) -> None:
+async def test_reply_to_the_bot_wakes_it(cache: CachedGuild, pinged: tuple[int, ...]) -> None:
     incoming = cache.said("really?", mentions=pinged, **reply_to(BOT, "It is so."))
     assert incoming.wake is WakeReason.REPLY
     assert incoming.quote == Quote(Person(f"discord:{BOT}", "Nova"), "5", "It is so.", is_ours=True)
@@ -264,9 +260,7 @@ async def test_reply_with_a_mention_is_a_mention_with_a_quote(cache: CachedGuild
         {"content": " \n "},
     ],
 )
-async def test_messages_without_author_or_content_are_dropped(
-    cache: CachedGuild, fields: dict[str, Any]
-) -> None:
+async def test_what_nobody_says_is_dropped(cache: CachedGuild, fields: dict[str, Any]) -> None:
     assert cache.receive(**fields) is None
 
 

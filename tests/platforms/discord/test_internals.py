@@ -187,9 +187,7 @@ async def test_new_session_is_known_by_its_ready_event() -> None:
 @pytest.mark.parametrize(
     ("frame", "resumes"), [({"op": 7}, True), ({"op": 9, "d": True}, True), ({"op": 9}, False)]
 )
-async def test_end_of_a_connection_says_whether_it_is_resumed(
-    frame: Mapping[str, Any], resumes: bool
-) -> None:
+async def test_end_says_whether_to_resume(frame: Mapping[str, Any], resumes: bool) -> None:
     async with connected(frame) as (sent, _, socket):
         with pytest.raises(ReconnectWebSocket) as ended:
             await socket.poll_event()

@@ -249,9 +249,7 @@ def make_odd(server: Server, fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ODD_FIELDS)
-async def test_unreadable_part_of_a_message_is_skipped_live_and_in_the_history(
-    server: Server, name: str
-) -> None:
+async def test_unreadable_part_is_skipped_live_and_in_history(server: Server, name: str) -> None:
     make_odd(server, ODD_FIELDS[name])
     async with server.running():
         server.say("before")

@@ -52,9 +52,7 @@ def test_status_and_code_are_translated(
     ("retry_after", "seconds"),
     [("7", 7.0), (None, 5.0), ("Sat, 21 Nov 2026 10:00:00 GMT", 5.0)],
 )
-def test_rate_limit_of_a_gateway_in_front_has_retry_after(
-    retry_after: str | None, seconds: float
-) -> None:
+def test_rate_limit_of_a_proxy_has_retry_after(retry_after: str | None, seconds: float) -> None:
     limited = translate_refusal(429, 0, "no", retry_after)
     assert isinstance(limited, RateLimited)
     assert limited.retry_after_seconds == seconds

@@ -119,9 +119,7 @@ async def test_replayed_interaction_is_acknowledged_once(
     assert len(accepted) == 2
 
 
-async def test_token_that_is_refused_at_a_resume_is_named_and_uses_no_identify(
-    wire: SimWire, intake: FakeIntake
-) -> None:
+async def test_token_refused_at_resume_uses_no_identify(wire: SimWire, intake: FakeIntake) -> None:
     async with running(platform_for(wire), intake):
         await wait_until(lambda: session_name(intake))
     wire.gw_faults["refuse_identify"] = 4004
@@ -146,9 +144,7 @@ async def test_interrupted_catch_up_is_not_skipped_by_a_resume(
         await wait_until(lambda: "missed" in intake.texts)
 
 
-async def test_discord_says_how_many_shards_there_are_and_each_keeps_the_pace(
-    wire: SimWire, intake: FakeIntake
-) -> None:
+async def test_each_shard_keeps_the_pace(wire: SimWire, intake: FakeIntake) -> None:
     wire.shards = 2
     guilds = Guilds(wire)
     async with running(platform_for(wire), intake):

@@ -376,9 +376,7 @@ async def test_file_pings_nobody_and_its_message_has_a_nonce(chat: Chat) -> None
     assert chat.texts == ["@everyone"]
 
 
-async def test_command_with_an_expired_token_is_answered_in_the_channel_at_its_rate(
-    chat: Chat,
-) -> None:
+async def test_command_with_an_expired_token_is_answered_in_the_channel(chat: Chat) -> None:
     clock = FakeClock()
     surface = RateLimitedSurface(chat.surface, InProcessRateLimits(clock), clock)
 

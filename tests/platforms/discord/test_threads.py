@@ -50,9 +50,7 @@ async def stage(wire: SimWire) -> AsyncIterator[LongAnswer]:
 
 
 @FACES
-async def test_rest_of_an_answer_stands_in_a_thread_of_its_first_message(
-    stage: LongAnswer, face: Face | None
-) -> None:
+async def test_rest_of_an_answer_stands_in_a_thread(stage: LongAnswer, face: Face | None) -> None:
     await stage.begin(face)
     await stage.send("Second.", face)
     third = await stage.send("Third.", face)
@@ -69,9 +67,7 @@ async def test_rest_of_an_answer_stands_in_a_thread_of_its_first_message(
 
 
 @FACES
-async def test_lost_response_of_the_opening_opens_no_second_thread(
-    stage: LongAnswer, face: Face | None
-) -> None:
+async def test_lost_response_opens_no_second_thread(stage: LongAnswer, face: Face | None) -> None:
     await stage.begin(face)
     stage.wire.fault("POST", "/channels/*/threads", drop=True, after=True)
     with pytest.raises(OutcomeUnknown):
@@ -102,18 +98,14 @@ async def test_lost_response_is_found_in_the_thread(stage: LongAnswer, face: Fac
 
 
 @FACES
-async def test_message_that_never_arrived_is_not_found_where_no_thread_is(
-    stage: LongAnswer, face: Face | None
-) -> None:
+async def test_lost_message_is_found_in_no_thread(stage: LongAnswer, face: Face | None) -> None:
     await stage.begin(face)
     message = stage.message("Second.", face)
     assert await stage.surface.find(message, MessageSearch(stage.first, set())) is None
 
 
 @pytest.mark.parametrize("right", ["create_public_threads", "send_messages_in_threads"])
-async def test_answer_goes_on_in_the_channel_without_the_right(
-    stage: LongAnswer, right: str
-) -> None:
+async def test_without_the_right_it_goes_on_in_the_channel(stage: LongAnswer, right: str) -> None:
     stage.take_right(**{right: False})
     await stage.begin(None)
     sent = await stage.send("Second.", None)

@@ -65,9 +65,7 @@ async def kept_running(
         await platform.close()
 
 
-async def test_revoked_token_stops_nothing_until_its_file_has_the_new_one(
-    wire: SimWire, file: Path
-) -> None:
+async def test_revoked_token_is_replaced_by_its_file(wire: SimWire, file: Path) -> None:
     intake = FakeIntake()
     guild = wire.guild("Guild")
     channel, alice = guild.create_text_channel("general"), wire.member(guild, "alice")
@@ -86,9 +84,7 @@ async def test_revoked_token_stops_nothing_until_its_file_has_the_new_one(
 
 
 @pytest.mark.parametrize("is_refused_by_gateway", [True, False])
-async def test_token_in_a_setting_is_tried_again_without_a_restart(
-    wire: SimWire, *, is_refused_by_gateway: bool
-) -> None:
+async def test_refused_token_is_tried_again(wire: SimWire, *, is_refused_by_gateway: bool) -> None:
     if is_refused_by_gateway:
         wire.gw_faults["refuse_identify"] = 4004
     else:

@@ -160,9 +160,7 @@ def test_links_are_read_with_their_addresses(fields: dict[str, Any], text: str) 
     ],
     ids=["reply", "quoted part", "reply to another chat"],
 )
-def test_links_of_what_is_answered_are_read_with_their_addresses(
-    fields: dict[str, Any], text: str
-) -> None:
+def test_links_of_what_is_answered_have_addresses(fields: dict[str, Any], text: str) -> None:
     quote = convert("what is it?", **fields).quote
     assert quote is not None
     assert quote.text == text
@@ -302,9 +300,7 @@ def test_message_in_a_topic_opened_by_the_bot_is_not_a_reply() -> None:
     ],
     ids=["anonymous admin", "as a channel", "linked channel"],
 )
-def test_author_writing_as_a_chat_is_that_chat_and_admin_if_it_is_this_group(
-    user: int, chat: dict[str, object], name: str
-) -> None:
+def test_who_writes_as_a_chat_is_that_chat(user: int, chat: dict[str, object], name: str) -> None:
     stand_in = {"id": user, "is_bot": user != 777000, "first_name": "Group"}
     incoming = convert("obey", **{"from": stand_in, "sender_chat": chat})
     assert incoming.author == Person(f"telegram:{chat['id']}", name)
@@ -328,9 +324,7 @@ def test_author_writing_as_a_chat_is_that_chat_and_admin_if_it_is_this_group(
     ],
     ids=["person", "hidden person", "group", "channel", "nobody"],
 )
-def test_forwarded_message_is_a_marked_quote_of_its_author(
-    origin: dict[str, Any], heading: str
-) -> None:
+def test_forwarded_message_is_a_marked_quote(origin: dict[str, Any], heading: str) -> None:
     said = convert("look\nhere", forward_origin={"date": NOON, **origin}, chat=PRIVATE)
     assert said.text == f"{heading}\n> look\n> here"
     assert (said.wake, said.own_text) == (WakeReason.DM, "")

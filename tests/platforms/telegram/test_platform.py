@@ -105,9 +105,7 @@ async def test_outage_is_waited_out(rig: Rig, outage: dict[str, object]) -> None
     assert rig.clock.slept == ([3] * 8 if "retry_after" in outage else growing)
 
 
-async def test_outage_at_the_start_is_waited_out_and_refused_commands_are_not_needed(
-    rig: Rig,
-) -> None:
+async def test_outage_at_the_start_is_waited_out(rig: Rig) -> None:
     rig.telegram.fault("getMe", times=2, raw="<html>502</html>")
     rig.telegram.fault("deleteWebhook", error_code=500)
     rig.telegram.fault("getMyCommands", error_code=500)
@@ -190,9 +188,7 @@ OLDER = {"message_id": 3, "date": 1, "chat": {"id": ALICE, "type": "private"}, "
 
 
 @pytest.mark.parametrize("part", WIRE_FORMS["unknown_parts"], ids=lambda part: next(iter(part)))
-async def test_unknown_variant_in_a_message_does_not_lose_its_text(
-    rig: Rig, part: dict[str, Any]
-) -> None:
+async def test_unknown_variant_does_not_lose_the_text(rig: Rig, part: dict[str, Any]) -> None:
     rig.telegram.say(ALICE, "hello", **part)
     rig.telegram.say(ALICE, "next")
     async with rig.running():
@@ -316,9 +312,7 @@ async def test_two_processes_with_one_token_lose_no_message(rig: Rig) -> None:
 @pytest.mark.parametrize(
     "fault", [None, {"error_code": 404, "description": "Not Found"}], ids=["401", "404"]
 )
-async def test_wrong_token_is_named_without_its_text(
-    rig: Rig, fault: dict[str, object] | None
-) -> None:
+async def test_wrong_token_is_named_not_shown(rig: Rig, fault: dict[str, object] | None) -> None:
     if fault is not None:
         rig.telegram.fault("getMe", **fault)
     with capture_logs() as logs:

@@ -263,9 +263,7 @@ async def test_refused_link_leaves_the_other_formatting(rig: Rig, surface: Surfa
 
 
 @pytest.mark.parametrize("at", [PRIVATE_CHAT, GROUP_CHAT], ids=["private", "group"])
-async def test_find_returns_a_message_whose_response_was_lost(
-    rig: Rig, surface: Surface, at: Address
-) -> None:
+async def test_message_without_response_is_found(rig: Rig, surface: Surface, at: Address) -> None:
     rig.telegram.fault("sendMessage", drop=True, after=True)
     with pytest.raises(OutcomeUnknown):
         await send(surface, "… @alice", at)
@@ -323,9 +321,7 @@ class LivelyGroup(BotApi):
 @pytest.mark.parametrize(
     ("ours", "waits", "last"), [(50, 3, 50), (0, 4, 68)], ids=["arrived", "lost"]
 )
-async def test_find_goes_on_where_telegram_asked_it_to_wait(
-    ours: int, waits: int, last: int
-) -> None:
+async def test_find_goes_on_where_it_had_to_wait(ours: int, waits: int, last: int) -> None:
     group = LivelyGroup(ours, newest=60)
     surface = TelegramSurface(group)
     for _ in range(waits):
@@ -349,9 +345,7 @@ async def test_find_starts_at_the_newest_known_message(rig: Rig, surface: Surfac
     assert await find(surface, GROUP_CHAT, "…", after="1", known={known}) == lost
 
 
-async def test_second_copy_is_not_looked_for_among_messages_of_which_none_is_known(
-    rig: Rig, surface: Surface
-) -> None:
+async def test_second_copy_is_looked_for_among_known_ones_only(rig: Rig, surface: Surface) -> None:
     await send(surface, "of last month")
     sent = await send(surface, "…")
     message = OutgoingMessage(PRIVATE_CHAT, MessageContent("…"), nonce="n")

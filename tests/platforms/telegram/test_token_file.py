@@ -36,9 +36,7 @@ def file(rig: Rig, tmp_path: Path) -> Path:
     return file
 
 
-async def test_revoked_token_stops_nothing_until_its_file_has_the_new_one(
-    rig: Rig, file: Path
-) -> None:
+async def test_revoked_token_is_replaced_by_its_file(rig: Rig, file: Path) -> None:
     async with rig.running(token=None, token_file=file) as bot:
         rig.telegram.say(1, "before")
         await rig.wait_for_texts("before")
@@ -61,9 +59,7 @@ def webhook(**more: Any) -> dict[str, Any]:
     return {"mode": "webhook", "webhook_url": "http://127.0.0.1:1/telegram", **more}
 
 
-async def test_replaced_secret_of_the_webhook_is_told_to_telegram_and_required(
-    rig: Rig, file: Path
-) -> None:
+async def test_replaced_secret_of_the_webhook_is_required(rig: Rig, file: Path) -> None:
     write(file, _SECRET)
     async with rig.running(**webhook(webhook_secret_file=file)) as bot:
         await rig.telegram.wait(lambda: rig.telegram.wh)
@@ -77,9 +73,7 @@ async def test_replaced_secret_of_the_webhook_is_told_to_telegram_and_required(
 
 
 @pytest.mark.parametrize("text", ["short", f"{_NEW_SECRET}\n{_NEW_SECRET}3", "Ä" * 20])
-async def test_file_without_one_secret_of_the_webhook_changes_nothing(
-    rig: Rig, file: Path, text: str
-) -> None:
+async def test_file_without_one_secret_changes_nothing(rig: Rig, file: Path, text: str) -> None:
     write(file, _SECRET)
     bot = rig.bot(**webhook(webhook_secret_file=file))
     with capture_logs() as logs:
@@ -93,9 +87,7 @@ async def test_file_without_one_secret_of_the_webhook_changes_nothing(
         rig.bot(**webhook(webhook_secret_file=file))
 
 
-async def test_process_on_standby_takes_calls_with_the_secret_of_a_replaced_token(
-    rig: Rig, file: Path
-) -> None:
+async def test_process_on_standby_takes_the_new_tokens_calls(rig: Rig, file: Path) -> None:
     """It makes no calls of its own in which it would read the file."""
     bot = rig.bot(**webhook(token=None, token_file=file))
     before, after = (
@@ -109,9 +101,7 @@ async def test_process_on_standby_takes_calls_with_the_secret_of_a_replaced_toke
 
 
 @pytest.mark.parametrize("is_refused_at_start", [True, False])
-async def test_token_in_a_setting_is_tried_again_without_a_restart(
-    rig: Rig, *, is_refused_at_start: bool
-) -> None:
+async def test_refused_token_is_tried_again(rig: Rig, *, is_refused_at_start: bool) -> None:
     rig.clock, token = FastClock(), rig.telegram.token
     if is_refused_at_start:
         rig.telegram.token = _NEW

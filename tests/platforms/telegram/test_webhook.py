@@ -115,9 +115,7 @@ async def test_refused_webhook_is_set_again_and_names_its_setting(rig: Rig) -> N
     assert "token" not in reason
 
 
-async def test_call_is_answered_while_the_database_stands_still_and_stored_once(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_call_to_a_frozen_store_is_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, store = asyncio.Event(), rig.intake.receive
 
     async def store_late(messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:

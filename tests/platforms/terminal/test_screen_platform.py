@@ -131,9 +131,7 @@ def terminal() -> Iterator[Terminal]:
         yield opened
 
 
-async def test_sign_of_life_is_shown_until_the_first_word(
-    service: FakeService, terminal: Terminal
-) -> None:
+async def test_sign_of_life_precedes_the_answer(service: FakeService, terminal: Terminal) -> None:
     service.go_on.clear()
     async with chatting(service, terminal):
         terminal.enter("story")
@@ -143,9 +141,7 @@ async def test_sign_of_life_is_shown_until_the_first_word(
         assert "reading" not in "\n".join(terminal.lines)
 
 
-async def test_what_is_typed_during_an_answer_stays_at_the_prompt(
-    service: FakeService, terminal: Terminal
-) -> None:
+async def test_typed_words_stay_at_the_prompt(service: FakeService, terminal: Terminal) -> None:
     service.go_on.clear()
     service.growing = "[Nora]\nOnce upon"
     async with chatting(service, terminal):
@@ -162,9 +158,7 @@ async def test_what_is_typed_during_an_answer_stays_at_the_prompt(
         )
 
 
-async def test_ctrl_c_stops_the_answer_and_twice_ends_the_chat(
-    service: FakeService, terminal: Terminal
-) -> None:
+async def test_ctrl_c_stops_and_twice_ends(service: FakeService, terminal: Terminal) -> None:
     service.go_on.clear()
     service.growing = "[Nora]\nOnce upon"
     async with chatting(service, terminal) as task:
@@ -192,9 +186,7 @@ async def test_ctrl_c_clears_the_prompt(service: FakeService, terminal: Terminal
         assert service.texts == ["story"]
 
 
-async def test_stop_is_not_queued_behind_the_answer(
-    service: FakeService, terminal: Terminal
-) -> None:
+async def test_stop_does_not_wait_in_the_queue(service: FakeService, terminal: Terminal) -> None:
     service.go_on.clear()
     service.growing = "[Nora]\nOnce upon"
     async with chatting(service, terminal):
@@ -295,9 +287,7 @@ async def test_nothing_controls_the_terminal(service: FakeService, terminal: Ter
             assert sequence not in terminal.raw
 
 
-async def test_message_is_printed_once_and_again_when_it_changed(
-    service: FakeService, terminal: Terminal
-) -> None:
+async def test_changed_message_is_printed_again(service: FakeService, terminal: Terminal) -> None:
     async with chatting(service, terminal):
         terminal.enter("story")
         await terminal.shows("Once upon a time.", "alice>")
@@ -348,9 +338,7 @@ async def test_terminal_speaks_chinese_at_sixty_columns() -> None:
             await terminal.shows("--- prompt.txt ---", "text", "--- prompt.txt 结束 ---", "alice>")
 
 
-async def test_end_of_an_answer_longer_than_the_screen_is_shown_until_it_is_whole(
-    service: FakeService,
-) -> None:
+async def test_end_of_an_answer_longer_than_the_screen_is_shown(service: FakeService) -> None:
     words = " ".join(f"word{number}" for number in range(500))
     with open_terminal(60, rows=10) as terminal:
         service.go_on.clear()

@@ -122,9 +122,7 @@ async def test_silence_is_explained(channel: Channel) -> None:
     assert shown[-1].author is None
 
 
-async def test_answer_is_split_where_the_platform_splits_that_it_looks_like(
-    service: Service,
-) -> None:
+async def test_answer_is_split_as_on_the_platform_it_looks_like(service: Service) -> None:
     # 3,389 characters: two messages of Discord, one of Telegram
     long = " ".join(f"word{number}" for number in range(400))
     channel = await open_channel(service, look="discord")
@@ -161,9 +159,7 @@ async def test_several_characters_answer_with_their_own_faces(tmp_path: Path) ->
         assert not any(one.is_note for one in shown)
 
 
-async def test_message_that_is_sent_again_appears_once_and_is_found(
-    service: Service, channel: Channel
-) -> None:
+async def test_message_that_is_sent_again_is_there_once(service: Service, channel: Channel) -> None:
     surface = service.container.platforms["web"].surface
     answer = OutgoingMessage(channel.channel.address, MessageContent("Sit."), nonce="n1")
     assert await surface.find(answer, MessageSearch(None, set())) is None
