@@ -27,15 +27,10 @@ from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup as TurnSetup
 from tests.turn.setup import pressed
 
+ASKERS = ("STOP", "RETRY", "CONTINUE", "VERSION", "DELETE")
 WHO_MAY_PRESS = {
-    ButtonAction.STOP: ASKER,
-    ButtonAction.RETRY: ASKER,
-    ButtonAction.CONTINUE: ASKER,
-    ButtonAction.VERSION: ASKER,
-    ButtonAction.DELETE: ASKER,
-    ButtonAction.FORGET: ASKER_ALONE,
-    ButtonAction.KEEP: ASKER_ALONE,
-    **dict.fromkeys(MENU_ACTIONS, ASKER_ALONE),
+    **{ButtonAction[name]: ASKER for name in ASKERS},
+    **dict.fromkeys((ButtonAction.FORGET, ButtonAction.KEEP, *MENU_ACTIONS), ASKER_ALONE),
 }
 CAROL = Person("telegram:3", "Carol")
 

@@ -109,10 +109,6 @@ class OneReceipt(Receipts):
     async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
         return [(17, RECEIPT)]
 
-    @override
-    async def of_answer(self, conversation: str, at: float) -> Sequence[tuple[int, Receipt]]:
-        return [(17, RECEIPT)]
-
 
 @pytest.mark.parametrize(("for_admin", "lines"), [(True, 1), (False, 0)])
 async def test_admins_are_told_the_address_in_the_console(for_admin: bool, lines: int) -> None:
@@ -148,14 +144,6 @@ class FakeBudgets(Budgets):
 
     def __init__(self) -> None:
         """Use no database."""
-
-    @override
-    async def reserve(self, caps: Sequence[BudgetCap], amount: int) -> BudgetCap | None:
-        return None
-
-    @override
-    async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
-        """Keep what is spent."""
 
     @override
     async def spent(self, caps: Sequence[BudgetCap]) -> Mapping[str, int]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import datetime
 import json
 import socket
 import ssl
@@ -14,15 +13,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from structlog.testing import capture_logs
 
 from bot.console.server import Probe, health_routes, serve_http
 from bot.errors import SettingsError, StoreError
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import ConsoleSettings
+from tests.certificates import make_certificate
 from tests.waiting import wait_until
 
 ANY_PORT = ConsoleSettings(port=0)
@@ -128,31 +125,10 @@ async def test_port_is_free_after_the_end() -> None:
         assert again == address
 
 
-def make_pair(name: str) -> tuple[bytes, bytes]:
-    """Return a certificate of this name and its key, in PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    plain = serialization.NoEncryption()
-    form = serialization.PrivateFormat.PKCS8
-    return certificate.public_bytes(pem), key.private_bytes(pem, form, plain)
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
     files = tmp_path / "tls.crt", tmp_path / "tls.key"
-    for file, content in zip(files, make_pair("first"), strict=True):
+    for file, content in zip(files, make_certificate("first"), strict=True):
         file.write_bytes(content)
     return files
 
@@ -174,7 +150,7 @@ async def test_renewed_certificate_is_shown_once_its_key_fits_and_a_wrong_one_re
 ) -> None:
     monkeypatch.setattr("bot.console.server.LOOK_EVERY_SECONDS", 0.01)
     settings = ConsoleSettings(port=0, tls_certificate=files[0], tls_key=files[1])
-    certificate, key = make_pair("second")
+    certificate, key = make_certificate("second")
     with capture_logs() as logs:
         async with serve_http(settings, []) as address:
             await asyncio.to_thread(files[0].write_bytes, certificate)
@@ -183,7 +159,7 @@ async def test_renewed_certificate_is_shown_once_its_key_fits_and_a_wrong_one_re
             await asyncio.to_thread(files[1].write_bytes, key)
             await wait_until(lambda: logs[-1]["event"] == "certificate_replaced")
             assert await served_name(address) == "second"
-    await asyncio.to_thread(files[1].write_bytes, make_pair("other")[1])
+    await asyncio.to_thread(files[1].write_bytes, make_certificate("other")[1])
     with pytest.raises(SettingsError, match="TROUPE_CONSOLE__TLS_CERTIFICATE"):
         async with serve_http(settings, []):
             pass

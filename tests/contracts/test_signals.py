@@ -2,25 +2,20 @@
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import socket
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from bot.errors import SettingsError, TroupeError
 from bot.ports import Signals
 from bot.storage.redis_signals import check_redis, open_signals
+from tests.certificates import make_certificate
 from tests.contracts.conftest import SignalPeers
 from tests.valkey import frozen_valkey, run_valkey
 from tests.waiting import wait_until
@@ -28,52 +23,42 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.service
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.keys: list[str] = []
-
-    def __call__(self, keys: Sequence[str]) -> None:
-        self.keys += keys
-
-
 async def test_subscriber_here_is_called_at_once(signals: SignalPeers) -> None:
-    received = Recorder()
-    signals.here.subscribe("conversations", received)
+    received = list[str]()
+    signals.here.subscribe("conversations", received.extend)
     signals.here.publish("conversations", ["a", "b"])
-    assert received.keys == ["a", "b"]
+    assert received == ["a", "b"]
 
 
 async def test_subscriber_elsewhere_is_called_once_for_its_topic(signals: SignalPeers) -> None:
-    received, marker = Recorder(), Recorder()
-    signals.there.subscribe("conversations", received)
-    signals.there.subscribe("marker", marker)
+    received, marker = list[str](), list[str]()
+    signals.there.subscribe("conversations", received.extend)
+    signals.there.subscribe("marker", marker.extend)
     signals.here.publish("conversations", ["a", "b"])
     signals.here.publish("lanes", ["c"])
     signals.here.publish("marker", ["end"])
-    await wait_until(lambda: marker.keys == ["end"])
-    assert received.keys == ["a", "b"]
+    await wait_until(lambda: marker == ["end"])
+    assert received == ["a", "b"]
 
 
 async def test_signals_of_other_processes_can_be_told_apart(signals: SignalPeers) -> None:
-    own, others = Recorder(), Recorder()
-    signals.here.subscribe("conversations", own, others)
+    own, others = list[str](), list[str]()
+    signals.here.subscribe("conversations", own.extend, others.extend)
     signals.here.publish("conversations", ["a"])
     signals.there.publish("conversations", ["b"])
-    received = {"own": ["a", "b"], "others": []}
-    if signals.there is not signals.here:
-        received = {"own": ["a"], "others": ["b"]}
-    await wait_until(lambda: {"own": own.keys, "others": others.keys} == received)
+    received = (["a", "b"], []) if signals.there is signals.here else (["a"], ["b"])
+    await wait_until(lambda: (own, others) == received)
 
 
 async def test_thousands_of_signals_arrive_in_order(signals: SignalPeers) -> None:
-    received = Recorder()
-    signals.there.subscribe("conversations", received)
+    received = list[str]()
+    signals.there.subscribe("conversations", received.extend)
     for number in range(3000):
         signals.here.publish("conversations", [str(number)])
         if number % 100 == 0:
             await asyncio.sleep(0)
-    await wait_until(lambda: received.keys[-1:] == ["2999"])
-    assert received.keys == [str(number) for number in range(3000)]
+    await wait_until(lambda: received[-1:] == ["2999"])
+    assert received == [str(number) for number in range(3000)]
 
 
 async def test_frozen_server_holds_up_nobody_and_signals_return_after_it(tmp_path: Path) -> None:
@@ -83,12 +68,12 @@ async def test_frozen_server_holds_up_nobody_and_signals_return_after_it(tmp_pat
         open_signals(url, beat_seconds=0.1) as there,
     ):
         await wait_until(lambda: here.reaches_others and there.reaches_others)
-        received_here, received_there = Recorder(), Recorder()
-        here.subscribe("conversations", received_here)
-        there.subscribe("conversations", received_there)
+        received_here, received_there = list[str](), list[str]()
+        here.subscribe("conversations", received_here.extend)
+        there.subscribe("conversations", received_there.extend)
         with frozen_valkey():
             here.publish("conversations", ["during"])
-            assert received_here.keys == ["during"]
+            assert received_here == ["during"]
             async with asyncio.timeout(2.5):  # of the 3 s that /readyz may take to name it
                 for each in here, there:
                     assert "does not answer" in str(await each.find_problem())
@@ -100,10 +85,10 @@ async def test_frozen_server_holds_up_nobody_and_signals_return_after_it(tmp_pat
 
 async def test_server_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     async with open_signals(f"unix://{tmp_path / 'nobody.sock'}") as signals:
-        received = Recorder()
-        signals.subscribe("conversations", received)
+        received = list[str]()
+        signals.subscribe("conversations", received.extend)
         signals.publish("conversations", ["a"])
-        assert received.keys == ["a"]
+        assert received == ["a"]
         assert not signals.is_connected
 
 
@@ -163,31 +148,6 @@ async def test_check_names_what_is_wrong_with_an_address(url: str, problem: str)
         await check_redis(url)
 
 
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Write a certificate for 127.0.0.1 that is its own authority, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "redis")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-            critical=False,
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    certificate_file, key_file = folder / "redis.crt", folder / "redis.key"
-    certificate_file.write_bytes(certificate.public_bytes(pem))
-    key_file.write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return certificate_file, key_file
-
-
 @asynccontextmanager
 async def tls_in_front(path: str, certificate: Path, key: Path) -> AsyncIterator[int]:
     """Accept TLS connections and pass them on to a unix socket; gives the port."""
@@ -214,7 +174,9 @@ async def tls_in_front(path: str, certificate: Path, key: Path) -> AsyncIterator
 
 
 async def test_signals_go_over_tls_with_a_known_certificate_only(tmp_path: Path) -> None:
-    certificate, key = make_certificate(tmp_path)
+    certificate, key = tmp_path / "redis.crt", tmp_path / "redis.key"
+    for file, content in zip((certificate, key), make_certificate("redis"), strict=True):
+        file.write_bytes(content)
     async with (
         run_valkey(tmp_path) as plain,
         tls_in_front(plain.removeprefix("unix://"), certificate, key) as port,
@@ -223,14 +185,14 @@ async def test_signals_go_over_tls_with_a_known_certificate_only(tmp_path: Path)
             await check_redis(f"rediss://127.0.0.1:{port}/0")
         url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
         async with open_signals(url) as here, open_signals(url) as there:
-            received = Recorder()
-            there.subscribe("conversations", received)
+            received = list[str]()
+            there.subscribe("conversations", received.extend)
             await _publish_until_received(here, received)
 
 
-async def _publish_until_received(here: Signals, received: Recorder) -> None:
+async def _publish_until_received(here: Signals, received: list[str]) -> None:
     def received_after() -> bool:
         here.publish("conversations", ["after"])
-        return "after" in received.keys
+        return "after" in received
 
     await wait_until(received_after)

@@ -1,20 +1,18 @@
 """Contract of surfaces for messages with files."""
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from io import StringIO
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import pytest
-from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, MessageContent, MessageSearch, OutgoingMessage
 from bot.errors import OutcomeUnknown
-from bot.platforms.terminal.platform import TerminalSurface
 from bot.ports import Surface
 from tests.fakes import CHAT, FakeSurface
-from tests.platforms.discord.conftest import platform_for
+from tests.platforms.discord.conftest import closed_at_the_end, platform_for
 from tests.platforms.telegram.conftest import Rig
 from tests.rigs.simwire import SimWire
 from tests.rigs.tgwire import TgWire
@@ -22,195 +20,113 @@ from tests.rigs.tgwire import TgWire
 TEXT = "The exact prompt of receipt 17."
 FILE = Attachment("prompt-17.txt", '<|im_start|>user\nDu willst "Tee"? 你好 🎭<|im_end|>\n')
 ALICE, FORUM, TOPIC = 5, -200, 9
+Shown: TypeAlias = list[tuple[str, list[Attachment]]]
 
 
-class ChannelRig(ABC):
-    """A channel on a platform and the messages that it shows."""
+@dataclass
+class Channel:
+    """A channel on a platform."""
 
     surface: Surface
     address: Address
+    messages: Callable[[], Shown]
+    """Gives the bot's messages, each with its files."""
+    lose_next_response: Callable[[], object]
+    """Lets the next request arrive, but loses its response."""
 
-    @abstractmethod
-    def messages(self) -> list[tuple[str, list[Attachment]]]:
-        """Return the bot's messages, each with its files."""
+    async def send(self, file: Attachment | None = FILE, nonce: str = "n1") -> str:
+        content = MessageContent(TEXT)
+        return await self.surface.send(OutgoingMessage(self.address, content, nonce, file=file))
 
-    @abstractmethod
-    def lose_next_response(self) -> None:
-        """Let the next request arrive, but lose its response."""
-
-    async def send(
-        self, text: str = TEXT, file: Attachment | None = FILE, nonce: str = "n1"
-    ) -> str:
-        return await self.surface.send(
-            OutgoingMessage(self.address, MessageContent(text), nonce=nonce, file=file)
-        )
-
-    async def find(self, known: Sequence[str] = (), file: Attachment | None = FILE) -> str | None:
-        message = OutgoingMessage(self.address, MessageContent(TEXT), file=file, nonce="n")
+    async def find(self, *known: str, file: Attachment | None = FILE) -> str | None:
+        message = OutgoingMessage(self.address, MessageContent(TEXT), "n", file=file)
         return await self.surface.find(message, MessageSearch(None, set(known)))
 
 
-class DiscordRig(ChannelRig):
-    def __init__(self, wire: SimWire) -> None:
-        self._wire = wire
-        self.platform = platform_for(wire)
-        self.surface = self.platform.surface
-        self._channel = wire.guild("Guild").create_text_channel("general").id
-        self.address = Address("discord", str(self._channel))
+@asynccontextmanager
+async def on_discord() -> AsyncIterator[Channel]:
+    async with SimWire(port=0) as wire, closed_at_the_end(platform_for(wire)) as platform:
+        channel = wire.guild("Guild").create_text_channel("general").id
 
-    @override
-    def messages(self) -> list[tuple[str, list[Attachment]]]:
-        return [
-            (message["content"], [self._file(one) for one in message["attachments"]])
-            for message in self._wire.messages(self._channel)
-        ]
+        def file_of(one: dict[str, str]) -> Attachment:
+            return Attachment(one["filename"], wire.b.cdn.get(one["url"]).decode())
 
-    def _file(self, one: dict[str, str]) -> Attachment:
-        return Attachment(one["filename"], self._wire.b.cdn.get(one["url"]).decode())
+        def messages() -> Shown:
+            shown = wire.messages(channel)
+            return [(one["content"], [*map(file_of, one["attachments"])]) for one in shown]
 
-    @override
-    def lose_next_response(self) -> None:
-        self._wire.fault("POST", "/channels/*/messages", drop=True, after=True)
+        def lose() -> None:
+            wire.fault("POST", "/channels/*/messages", drop=True, after=True)
 
-
-class TelegramRig(ChannelRig):
-    def __init__(self, wire: TgWire, address: Address) -> None:
-        self._wire = wire
-        self.platform = Rig(wire).bot()
-        self.surface = self.platform.surface
-        self.address = address
-
-    @override
-    def messages(self) -> list[tuple[str, list[Attachment]]]:
-        return [
-            (message.get("text") or message["caption"], self._files(message))
-            for message in self._wire.msgs[int(self.address.chat)].values()
-            if message["from"]["is_bot"]
-            and str(message.get("message_thread_id", "")) in self._topics
-        ]
-
-    @property
-    def _topics(self) -> tuple[str]:
-        return (self.address.thread or "",)
-
-    def _files(self, message: dict[str, dict[str, str]]) -> list[Attachment]:
-        if "document" not in message:
-            return []
-        document = message["document"]
-        return [
-            Attachment(document["file_name"], self._wire.files[document["file_id"]][1].decode())
-        ]
-
-    @override
-    def lose_next_response(self) -> None:
-        self._wire.fault("*", drop=True, after=True)
-
-
-class FakeRig(ChannelRig):
-    def __init__(self) -> None:
-        self.surface: FakeSurface = FakeSurface()
-        self.address = CHAT
-
-    @override
-    def messages(self) -> list[tuple[str, list[Attachment]]]:
-        files = self.surface.files
-        return [
-            (text, [files[number]] if number in files else [])
-            for number, text in self.surface.messages.items()
-        ]
-
-    @override
-    def lose_next_response(self) -> None:
-        self.surface.responses_to_lose = 1
+        yield Channel(platform.surface, Address("discord", str(channel)), messages, lose)
 
 
 @asynccontextmanager
-async def open_rig(platform: str) -> AsyncIterator[ChannelRig]:
-    match platform:
-        case "discord":
-            async with SimWire(port=0) as discord:
-                channel = DiscordRig(discord)
-                yield channel
-                await channel.platform.close()
-        case "private" | "topic":
-            telegram = await TgWire().start()
-            telegram.say(ALICE, "hi")
-            telegram.say(ALICE, "hi", chat=FORUM, thread=TOPIC)
-            telegram.topics[FORUM] = {TOPIC: "T"}
-            private = platform == "private"
-            chat = TelegramRig(
-                telegram,
-                Address("telegram", str(ALICE))
-                if private
-                else Address("telegram", str(FORUM), str(TOPIC)),
-            )
-            yield chat
-            await chat.platform.close()
-            await telegram.stop()
-        case _:
-            yield FakeRig()
+async def on_telegram(topic: int | None = None) -> AsyncIterator[Channel]:
+    wire, chat = await TgWire().start(), FORUM if topic else ALICE
+    wire.say(ALICE, "hi")
+    wire.say(ALICE, "hi", chat=FORUM, thread=TOPIC)
+    wire.topics[FORUM] = {TOPIC: "T"}
+
+    def files_of(message: dict[str, Any]) -> list[Attachment]:
+        documents = [message["document"]] if "document" in message else []
+        return [
+            Attachment(one["file_name"], wire.files[one["file_id"]][1].decode())
+            for one in documents
+        ]
+
+    def messages() -> Shown:
+        return [
+            (one.get("text") or one["caption"], files_of(one))
+            for one in wire.msgs[chat].values()
+            if one["from"]["is_bot"] and one.get("message_thread_id") == topic
+        ]
+
+    bot, address = Rig(wire).bot(), Address("telegram", str(chat), str(topic) if topic else None)
+    yield Channel(bot.surface, address, messages, lambda: wire.fault("*", drop=True, after=True))
+    await bot.close()
+    await wire.stop()
 
 
-@pytest.fixture(
-    params=[
-        "fake",
-        *(
-            pytest.param(name, marks=pytest.mark.service)
-            for name in ("discord", "private", "topic")
-        ),
-    ]
-)
-async def rig(request: pytest.FixtureRequest) -> AsyncIterator[ChannelRig]:
-    async with open_rig(request.param) as opened:
+@asynccontextmanager
+async def on_the_fake() -> AsyncIterator[Channel]:
+    surface = FakeSurface()
+
+    def messages() -> Shown:
+        files = {number: [file] for number, file in surface.files.items()}
+        return [(text, files.get(number, [])) for number, text in surface.messages.items()]
+
+    yield Channel(surface, CHAT, messages, lambda: setattr(surface, "responses_to_lose", 1))
+
+
+PLATFORMS: dict[str, Callable[[], AbstractAsyncContextManager[Channel]]] = {
+    "discord": on_discord,
+    "private": on_telegram,
+    "topic": lambda: on_telegram(TOPIC),
+}
+
+
+@pytest.fixture(params=[*(pytest.param(one, marks=pytest.mark.service) for one in PLATFORMS), ""])
+async def channel(request: pytest.FixtureRequest) -> AsyncIterator[Channel]:
+    async with PLATFORMS.get(request.param, on_the_fake)() as opened:
         yield opened
 
 
-async def test_file_arrives_with_its_text(rig: ChannelRig) -> None:
-    await rig.send()
-    assert rig.messages() == [(TEXT, [FILE])]
-
-
-async def test_file_with_a_lost_response_is_found(rig: ChannelRig) -> None:
-    earlier = await rig.send()
-    rig.lose_next_response()
+async def test_file_with_a_lost_response_is_found(channel: Channel) -> None:
+    earlier = await channel.send()
+    assert channel.messages() == [(TEXT, [FILE])]
+    assert await channel.find(earlier) is None
+    channel.lose_next_response()
     with pytest.raises(OutcomeUnknown):
-        await rig.send(nonce="n2")
-
-    found = await rig.find(known=[earlier])
-
-    assert found not in {None, earlier}
-    assert rig.messages() == [(TEXT, [FILE])] * 2
+        await channel.send(nonce="n2")
+    assert await channel.find(earlier) not in {None, earlier}
+    assert channel.messages() == [(TEXT, [FILE])] * 2
 
 
-async def test_file_that_never_arrived_is_not_found(rig: ChannelRig) -> None:
-    earlier = await rig.send()
-    assert await rig.find(known=[earlier]) is None
-
-
-async def test_text_is_not_mistaken_for_a_file_with_the_same_text(rig: ChannelRig) -> None:
-    text = await rig.send(file=None)
-    assert await rig.find() is None
-    assert await rig.find(file=None) == text
-
-
-async def test_file_is_not_mistaken_for_a_message_with_the_same_text(rig: ChannelRig) -> None:
-    sent = await rig.send()
-    assert await rig.find(file=None) is None
-    assert await rig.find() == sent
-
-
-async def test_terminal_prints_a_file_once_after_its_text() -> None:
-    screen = StringIO()
-    surface = TerminalSurface(screen, "run")
-    for _ in range(2):
-        await surface.send(
-            OutgoingMessage(
-                Address("terminal", "local"),
-                MessageContent("Here."),
-                nonce="n1",
-                file=Attachment("prompt-17.txt", "You are Nora.\x1b[2J\n"),
-            )
-        )
-    assert screen.getvalue() == (
-        "Here.\n--- prompt-17.txt ---\nYou are Nora.[2J\n--- end of prompt-17.txt ---"
-    )
+@pytest.mark.parametrize(("sent", "other"), [(None, FILE), (FILE, None)])
+async def test_file_and_text_are_not_mistaken_for_each_other(
+    channel: Channel, sent: Attachment | None, other: Attachment | None
+) -> None:
+    message = await channel.send(sent)
+    assert await channel.find(file=other) is None
+    assert await channel.find(file=sent) == message

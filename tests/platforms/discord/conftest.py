@@ -2,8 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import discord
@@ -18,6 +19,7 @@ from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.spec import PlatformContext
 from bot.ports import Clock, Intake
 from bot.runtime.clock import SystemClock
+from tests import waiting
 from tests.rigs.simwire import SimWire
 
 COMMANDS = (
@@ -51,12 +53,7 @@ class ShortSleepClock(SystemClock):
         await asyncio.sleep(min(seconds, 0.05))
 
 
-async def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """Wait until `condition()` is true, and return its value."""
-    async with asyncio.timeout(seconds):
-        while not (found := condition()):  # noqa: ASYNC110  # nothing would set an event
-            await asyncio.sleep(0.01)
-    return found
+wait_until = partial(waiting.wait_until, seconds=60)
 
 
 def platform_for(

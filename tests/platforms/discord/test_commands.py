@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import discord
-from inline_snapshot import snapshot
 
 from bot.chat.command import CommandOption, CommandSpec
 from bot.commands import handlers
@@ -12,10 +11,11 @@ from bot.platforms.discord.commands import LOCALES, to_payload
 from bot.texts.text import LANGUAGES
 from tests.platforms.discord.conftest import COMMANDS
 
+PAYLOADS = json.loads(Path(__file__).with_name("payloads.json").read_text("utf-8"))
+
 
 def test_actions_become_subcommands() -> None:
-    expected = Path(__file__).with_name("preset_command.json").read_text("utf-8")
-    assert to_payload(COMMANDS[0]) == json.loads(expected)
+    assert to_payload(COMMANDS[0]) == PAYLOADS["preset"]
 
 
 def test_only_commands_for_admins_are_hidden_from_who_does_not_manage_the_server() -> None:
@@ -27,21 +27,8 @@ def test_only_commands_for_admins_are_hidden_from_who_does_not_manage_the_server
 
 
 def test_option_choices_are_listed() -> None:
-    spec = CommandSpec(
-        "context", "c", (CommandOption("show", "s", required=False, choices=("prompt",)),)
-    )
-    assert to_payload(spec)["options"] == snapshot(
-        [
-            {
-                "type": 3,
-                "name": "show",
-                "description": "s",
-                "required": False,
-                "autocomplete": False,
-                "choices": [{"name": "prompt", "value": "prompt"}],
-            }
-        ]
-    )
+    option = CommandOption("show", "s", required=False, choices=("prompt",))
+    assert to_payload(CommandSpec("context", "c", (option,)))["options"] == PAYLOADS["with choices"]
 
 
 def test_descriptions_are_in_the_languages_of_the_service() -> None:

@@ -1,51 +1,19 @@
 """What responses of Discord that are no success mean."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from bot.errors import (
-    ContentRefused,
-    MessageNotFound,
-    OutcomeUnknown,
-    PlatformError,
-    RateLimited,
-    Refused,
-    TokenRejected,
-    WordsRefused,
-)
-from bot.platforms.discord.rest import (
-    AlreadyAcknowledged,
-    ChannelNotFound,
-    ThreadExists,
-    WebhookNotFound,
-    translate_refusal,
-)
+from bot.errors import RateLimited
+from bot.platforms.discord.rest import translate_refusal
+
+REFUSALS = json.loads(Path(__file__).with_name("refusals.json").read_text("utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "meaning"),
-    [
-        (400, 50035, ContentRefused),
-        (400, 200000, WordsRefused),
-        (400, 200001, WordsRefused),
-        (403, 50001, Refused),
-        (403, 50013, Refused),
-        (400, 50083, Refused),
-        (400, 160005, Refused),
-        (404, 10003, ChannelNotFound),
-        (400, 160004, ThreadExists),
-        (404, 10008, MessageNotFound),
-        (400, 40060, AlreadyAcknowledged),
-        (401, 0, TokenRejected),
-        (401, 50027, WebhookNotFound),
-        (429, 0, RateLimited),
-        (500, 0, OutcomeUnknown),
-        (503, 0, OutcomeUnknown),
-    ],
-)
-def test_status_and_code_are_translated(
-    status: int, code: int, meaning: type[PlatformError]
-) -> None:
-    assert type(translate_refusal(status, code, "no")) is meaning
+@pytest.mark.parametrize(("status", "code", "meaning"), REFUSALS)
+def test_status_and_code_are_translated(status: int, code: int, meaning: str) -> None:
+    assert type(translate_refusal(status, code, "no")).__name__ == meaning
 
 
 @pytest.mark.parametrize(

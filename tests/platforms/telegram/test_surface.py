@@ -65,9 +65,7 @@ async def send(
         },
     ),
 )
-async def test_mentions_are_code_in_any_request(
-    rig: Rig, surface: Surface, title: str, given: Any
-) -> None:
+async def test_mentions_are_code(rig: Rig, surface: Surface, title: str, given: Any) -> None:
     text = given if isinstance(given, str) else f"No preset {given['name']!r}."
     sent = await send(surface, text, GROUP_CHAT, to="1")
     await surface.edit(GROUP_CHAT, sent, MessageContent(f"{text}!"))
@@ -102,9 +100,7 @@ async def test_hostile_markup_is_sent_as_it_reads(rig: Rig, surface: Surface) ->
 
 
 @pytest.mark.parametrize("file", [None, FILE])
-async def test_buttons_stand_in_their_rows_until_an_edit_without_them(
-    rig: Rig, surface: Surface, file: Attachment | None
-) -> None:
+async def test_buttons_stand_in_rows(rig: Rig, surface: Surface, file: Attachment | None) -> None:
     content = MessageContent("hi", buttons=(Button("Stop", "stop"), Button("2/3", "next", row=1)))
     message = OutgoingMessage(PRIVATE_CHAT, content, nonce="n", file=file)
     sent = await surface.send(message)

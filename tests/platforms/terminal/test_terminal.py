@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bot.chat.incoming import Address, WakeReason
-from bot.chat.outgoing import MessageContent, OutgoingMessage
+from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
 from bot.errors import Refused
 from bot.platforms.terminal.platform import TerminalPlatform, TerminalSurface, read_lines
 from tests.support.intake import FakeIntake
@@ -129,6 +129,16 @@ async def test_control_characters_are_removed() -> None:
     surface_, screen = surface()
     await send(surface_, "\x1b]0;title\x07\x1b[2Jred\ttab\r\nline\x9b1m", "n1")
     assert screen.getvalue() == "]0;title[2Jred\ttab\nline1m"
+
+
+async def test_file_is_printed_once_after_its_text() -> None:
+    surface_, screen = surface()
+    file = Attachment("prompt-17.txt", "You are Nora.\x1b[2J\n")
+    for _ in range(2):
+        await surface_.send(OutgoingMessage(CHANNEL, MessageContent("Here."), "n1", file=file))
+    assert screen.getvalue() == (
+        "Here.\n--- prompt-17.txt ---\nYou are Nora.[2J\n--- end of prompt-17.txt ---"
+    )
 
 
 async def test_unencodable_characters_become_question_marks() -> None:
