@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
@@ -79,12 +79,8 @@ class EmbeddingSettings(SettingsGroup):
     model_path: Path | None = Field(None, description="For gguf and onnx: the model file.")
 
     @model_validator(mode="after")
-    def _read_key_file(self) -> Self:
-        self.api_key = take_from_file(self.api_key, self.api_key_file, "api_key")
-        return self
-
-    @model_validator(mode="after")
     def _complete(self) -> Self:
+        self.api_key = take_from_file(self.api_key, self.api_key_file, "api_key")
         needed = {"openai": ("base_url", "model"), "gguf": ("model_path",), "onnx": ("model_path",)}
         for name in needed.get(self.kind, ()):
             if getattr(self, name) is None:
@@ -218,8 +214,7 @@ class ConsoleSettings(SettingsGroup):
         " that are set up together with Troupe; `troupe console token add` makes others.",
     )
     token_file: Path | None = Field(
-        None,
-        description="A file with that token instead, which may be replaced.",
+        None, description="A file with that token instead, which may be replaced."
     )
     tls_certificate: Path | None = Field(None, description="A certificate in PEM, to serve HTTPS.")
     tls_key: Path | None = Field(None, description="The file of the certificate's key in PEM.")
@@ -228,19 +223,11 @@ class ConsoleSettings(SettingsGroup):
     )
 
     @property
-    def port_is_set(self) -> bool:
-        """Whether the port was chosen, so that no other one will do."""
-        return "port" in self.model_fields_set
-
-    @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect."""
-        if self.host == "localhost":
-            return True
-        try:
+        with contextlib.suppress(ValueError):
             return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return self.host == "localhost"
 
     @property
     def is_https(self) -> bool:
@@ -255,14 +242,10 @@ class ConsoleSettings(SettingsGroup):
         return given
 
     @model_validator(mode="after")
-    def _read_token_file(self) -> Self:
+    def _check_token_and_safety(self) -> Self:
         self.token = take_from_file(self.token, self.token_file, "token")
         if self.token is not None and not is_api_token(self.token.get_secret_value()):
             raise ValueError(f"there is not one token of 20 to 200 characters in {self.token_file}")
-        return self
-
-    @model_validator(mode="after")
-    def _check_safety(self) -> Self:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("TROUPE_CONSOLE__TLS_CERTIFICATE and __TLS_KEY need each other")
         if self.pages and not self.is_loopback and not self.is_https:
@@ -420,8 +403,7 @@ class Settings(BaseSettings):
         "info", description="The least level that is logged."
     )
     traces_url: HttpAddress | None = Field(
-        None,
-        description="A collector of traces over OTLP/HTTP; it needs the extra `traces`.",
+        None, description="A collector of traces over OTLP/HTTP; it needs the extra `traces`."
     )
 
     @field_validator("encryption_keys", "admins", mode="before")
@@ -435,10 +417,11 @@ class Settings(BaseSettings):
     @classmethod
     def _check_user_ids(cls, admins: frozenset[str]) -> frozenset[str]:
         specs = {spec.kind: spec for spec in platform_specs()}
-        needs_admins = [
-            spec for spec in specs.values() if not (spec.uses_terminal or spec.is_companion)
+        kinds = [
+            f"{spec.kind}:<id>"
+            for spec in specs.values()
+            if not (spec.uses_terminal or spec.is_companion)
         ]
-        kinds = [f"{spec.kind}:<id>" for spec in needs_admins]
         for one in sorted(admins):
             kind, _, user_id = one.partition(":")
             if kind not in specs or not re.fullmatch(specs[kind].user_id_pattern, user_id):
@@ -460,11 +443,9 @@ class Settings(BaseSettings):
     def _add_kinds(cls, given: object) -> object:
         if not isinstance(given, dict):
             return given
+        unset = sorted(one for spec in backend_specs() for one in spec.providers_without_settings)
         providers = {str(name).lower(): provider for name, provider in given.items()}
-        for name in sorted(
-            one for spec in backend_specs() for one in spec.providers_without_settings
-        ):
-            providers.setdefault(name, {})
+        providers = {**providers, **{one: {} for one in unset if one not in providers}}
         return {name: _with_kind(name, provider) for name, provider in providers.items()}
 
     @field_validator("providers", mode="after")
@@ -514,8 +495,9 @@ class Settings(BaseSettings):
     @property
     def text_encryption(self) -> TextEncryption:
         """How texts in the database are encrypted."""
-        keys, file = self.all_encryption_keys, self.encryption_keys_file
-        return TextEncryption(keys, self.encrypt_texts, file)
+        return TextEncryption(
+            self.all_encryption_keys, self.encrypt_texts, self.encryption_keys_file
+        )
 
     @property
     def kept_receipt_days(self) -> float:
@@ -551,12 +533,12 @@ def read_settings(**given: object) -> Settings:
     try:
         return settings_model()(**given)  # type: ignore[arg-type]  # pydantic checks the types
     except ValidationError as error:
-        raise SettingsError("\n".join(_error_lines(error))) from None
+        lines = map(_error_line, error.errors(include_url=False))
+        raise SettingsError("\n".join(lines)) from None
     except SourceError as error:  # a group of settings was given a value
         wrong = getattr(error.__cause__, "doc", None)
-        name = next(
-            (name.upper() for name, value in _given_variables().items() if value == wrong), ""
-        )
+        names = (name.upper() for name, value in _given_variables().items() if value == wrong)
+        name = next(names, "")
         raise SettingsError(
             f"{name} is not JSON; write it as {{...}}, or set each part as {name}__..."
         ) from None
@@ -588,27 +570,20 @@ def _given_variables() -> Mapping[str, str | None]:
     return {**DotEnvSettingsSource(model).env_vars, **EnvSettingsSource(model).env_vars}
 
 
-def _error_lines(error: ValidationError) -> list[str]:
-    lines = []
-    for problem in error.errors(include_url=False):
-        name = _variable(str(step) for step in problem["loc"])
-        lines.append(f"{name}: {_explain(problem, name)}")
-    return lines
-
-
-def _explain(problem: ErrorDetails, name: str) -> str:
+def _error_line(problem: ErrorDetails) -> str:
     """Say what is wrong and what to set instead, without quoting the value: it may be a secret."""
+    name = _variable(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":
             near = _nearest_variable(name)
             hint = f"did you mean {near}?" if near else "docs/settings.md has all of them"
-            return f"there is no such setting; {hint}"
+            return f"{name}: there is no such setting; {hint}"
         case "dict_type" | "model_type" | "model_attributes_type":
-            return f"this is a group of settings; set each part as {name}__..."
+            return f"{name}: this is a group of settings; set each part as {name}__..."
         case "string_type" if isinstance(problem["input"], dict):
-            return "this has one value and no parts; end the name here"
+            return f"{name}: this has one value and no parts; end the name here"
         case _:
-            return describe_problem(problem)
+            return f"{name}: {describe_problem(problem)}"
 
 
 def _variable(path: Iterable[str]) -> str:
@@ -635,28 +610,21 @@ def _nearest_variable(name: str) -> str | None:
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=_MIN_SIMILARITY)), None)
 
 
-def collect_secrets(settings: Settings) -> set[str]:
+def collect_secrets(settings: object) -> set[str]:
     """Return all secret values, to be masked in logs and in shown prompts."""
-    return set(_secrets_in(settings))
-
-
-def _secrets_in(value: object) -> Iterator[str]:
-    match value:
+    match settings:
         case SecretStr():
-            yield value.get_secret_value()
-        case str() if "://" in value:
-            yield from passwords_in(value)
+            return {settings.get_secret_value()}
+        case str() if "://" in settings:
+            return passwords_in(settings)
         case BaseModel():
-            for _, each in value:
-                yield from _secrets_in(each)
+            return collect_secrets(tuple(each for _, each in settings))
         case dict():
-            for each in value.values():
-                yield from _secrets_in(each)
+            return collect_secrets(tuple(settings.values()))
         case tuple():
-            for each in value:
-                yield from _secrets_in(each)
+            return {secret for each in settings for secret in collect_secrets(each)}
         case _:
-            return
+            return set()
 
 
 def has_settings() -> bool:
@@ -671,18 +639,13 @@ def set_in_environment(names: Iterable[str]) -> list[str]:
     return [name for name in names if name in given]
 
 
-def find_unknown_variables() -> dict[str, str | None]:
-    """Return variables that look like settings but are not, each with the nearest setting."""
-    known = {_variable([field]) for field in settings_model().model_fields}
-    given = sorted(
-        name for name in map(str.upper, _given_variables()) if name.startswith("TROUPE_")
-    )
-    return {name: _nearest_variable(name) for name in given if name.split("__")[0] not in known}
-
-
 def describe_unknown_variables() -> list[str]:
     """Return a line for each variable that looks like a setting but is not."""
+    known = {_variable([field]) for field in settings_model().model_fields}
+    given = [name for name in map(str.upper, _given_variables()) if name.startswith("TROUPE_")]
     return [
-        f"{name} is not a setting of Troupe" + (f"; did you mean {nearest}?" if nearest else "")
-        for name, nearest in find_unknown_variables().items()
+        f"{name} is not a setting of Troupe" + (f"; did you mean {near}?" if near else "")
+        for name in sorted(given)
+        if name.split("__")[0] not in known
+        for near in [_nearest_variable(name)]
     ]

@@ -12,7 +12,7 @@ from bot.backends.openai_compatible.services import WELL_KNOWN
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.registry import backend_specs
 from bot.errors import SettingsError
-from bot.settings import collect_secrets, find_unknown_variables, read_settings, settings_model
+from bot.settings import collect_secrets, describe_unknown_variables, read_settings, settings_model
 from bot.telemetry.secret_masker import SecretMasker
 from tests.checkout import CHECKOUT
 
@@ -204,14 +204,15 @@ def test_unknown_variable_is_found_with_the_nearest_setting(
         monkeypatch.setenv(variable, "1")
     else:
         (folder / ".env").write_text(f"OTHER=1\n{variable}=1\n", encoding="utf-8")
-    assert find_unknown_variables() == {variable: nearest}
+    hint = f"; did you mean {nearest}?" if nearest else ""
+    assert describe_unknown_variables() == [f"{variable} is not a setting of Troupe{hint}"]
 
 
 def test_nested_variables_of_settings_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in settings_model().model_fields:
         monkeypatch.setenv(f"TROUPE_{name.upper()}", "1")
     monkeypatch.setenv("TROUPE_PROVIDERS__MINE__API_KEY", "1")
-    assert find_unknown_variables() == {}
+    assert describe_unknown_variables() == []
 
 
 @pytest.mark.parametrize(

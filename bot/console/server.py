@@ -75,7 +75,7 @@ async def serve_http(
             lambda: HeadTimeout(serve, head_seconds),
             console,
             tls,
-            any_port=any_port or not console.port_is_set,
+            any_port=any_port or "port" not in console.model_fields_set,
         )
         try:
             host, port = server.sockets[0].getsockname()[:2]

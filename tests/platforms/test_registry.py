@@ -23,9 +23,9 @@ from bot.platforms.spec import PlatformSpec
 from bot.ports import Intake
 from bot.service.run import running
 from bot.settings import collect_secrets
-from bot.settings import find_unknown_variables
 from bot.settings import read_settings
 from tests.fakes import FakeSurface
+from bot.settings import describe_unknown_variables
 
 
 CHANNEL = Address("toy", "1")
@@ -91,7 +91,9 @@ def test_registered_settings_are_read(toy: PlatformSpec, monkeypatch: pytest.Mon
 
 def test_wrong_settings_are_named(toy: PlatformSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_TOY_GREETING", "x")
-    assert find_unknown_variables() == {"TROUPE_TOY_GREETING": "TROUPE_TOY__GREETING"}
+    [line] = describe_unknown_variables()
+    assert line.startswith("TROUPE_TOY_GREETING ")
+    assert "TROUPE_TOY__GREETING?" in line
     monkeypatch.setenv("TROUPE_TOY__TOKN", "x")
     with pytest.raises(SettingsError, match="TROUPE_TOY__TOKN"):
         read_settings()
@@ -99,7 +101,7 @@ def test_wrong_settings_are_named(toy: PlatformSpec, monkeypatch: pytest.MonkeyP
 
 def test_unregistered_settings_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_TOY__TOKEN", "x")
-    assert "TROUPE_TOY__TOKEN" in find_unknown_variables()
+    assert "TROUPE_TOY__TOKEN is not a setting of Troupe" in describe_unknown_variables()
 
 
 def test_kind_cannot_be_registered_twice(toy: PlatformSpec) -> None:
