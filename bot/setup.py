@@ -21,7 +21,7 @@ from pydantic import SecretStr, ValidationError
 
 from bot.backends.factory import make_backend
 from bot.backends.openai_compatible.services import KEYLESS, SERVICES, WELL_KNOWN
-from bot.backends.registry import backend_spec, backend_specs, default_spec
+from bot.backends.registry import backend_spec, default_spec
 from bot.chat.prompt import Delta, Message, Prompt
 from bot.errors import BackendUnavailable, PlatformError, SettingsError, TroupeError, UserError
 from bot.platforms.registry import make_account_setup, platform_specs
@@ -39,13 +39,10 @@ _MODE = 0o600  # it holds tokens and keys
 
 
 def write_variables(file: Path, changes: Mapping[str, str | None]) -> None:
-    """Set variables, or remove those that are None; the file is replaced in one step.
+    """Set variables, or remove those that are None; raises `SettingsError` and changes nothing.
 
-    Only its owner may read it afterwards. A variable keeps its place; case in names does not
-    matter.
-
-    Raises:
-        SettingsError: it cannot be read or written; nothing was changed.
+    The file is replaced in one step. Only its owner may read it afterwards. A variable keeps its
+    place; case in names does not matter.
     """
     for name, value in changes.items():
         if value is not None and re.search(r"[\n\r\0]", value):
@@ -129,68 +126,24 @@ SUGGESTED: Sequence[tuple[str, float, str]] = (
 )
 """Models worth downloading: what `troupe model pull` takes, the size in GB, and a few words."""
 
-_TITLES = {
+SERVICE_TITLES = {
     "anthropic": "Anthropic (Claude)",
-    "anthropic_openai": "Anthropic, by OpenAI's API",
-    "azure_openai": "Azure OpenAI",
-    "cohere": "Cohere",
-    "dash_scope": "Alibaba DashScope (Qwen)",
-    "deepseek": "DeepSeek",
-    "deepseek_beta": "DeepSeek, beta",
-    "gemini": "Google Gemini",
-    "groq": "Groq",
-    "litellm": "LiteLLM",
-    "llama_server": "llama-server (llama.cpp)",
-    "lmstudio": "LM Studio",
-    "mistral_ai": "Mistral AI",
-    "moonshot": "Moonshot (Kimi)",
-    "ollama": "Ollama",
-    "open_router": "OpenRouter",
-    "openai": "OpenAI",
-    "sglang": "SGLang",
-    "silicon_flow": "SiliconFlow",
-    "together_ai": "Together AI",
-    "vllm": "vLLM",
-    "x_ai": "xAI (Grok)",
-    "zhipu": "Zhipu (GLM)",
+    **{name: service.title for name, service in SERVICES.items()},
 }
-
-
-def service_title(provider: str) -> str:
-    """Return the display name of a service."""
-    return _TITLES.get(provider, provider)
+"""The display names of services by their ids."""
 
 
 def find_service(words: str) -> str | None:
     """Return the id of a service by a name such as "OpenRouter", "claude" or "open_router"."""
-    wanted = _letters(words)
-    names = {
-        name: (_letters(name), _letters(service_title(name)))
-        for name in known_providers()
-        if name != INCLUDED
-    }
+    wanted, titles = _letters(words), SERVICE_TITLES
+    names = {name: (_letters(name), _letters(titles[name])) for name in sorted(titles)}
     exact = [name for name, known in names.items() if wanted in known]
-    part = [name for name, (_, title) in names.items() if wanted and wanted in title]
-    found = exact or part
-    return min(found, key=lambda name: len(service_title(name))) if found else None
+    found = exact or [name for name, (_, title) in names.items() if wanted and wanted in title]
+    return min(found, key=lambda name: len(titles[name]), default=None)
 
 
 def _letters(text: str) -> str:
     return "".join(char for char in text.casefold() if char.isalnum())
-
-
-def known_services() -> Sequence[str]:
-    """Return the ids of online services that need only a key."""
-    default = default_spec("").kind
-    others = [spec for spec in backend_specs() if spec.kind != default]
-    with_keys = [one for one in others if "api_key" in one.settings.model_fields]
-    names = {name for spec in with_keys for name in spec.provider_ids}
-    return sorted(names | {name for name in SERVICES if name not in KEYLESS})
-
-
-def known_providers() -> Sequence[str]:
-    """Return the ids of all providers."""
-    return sorted({INCLUDED, *KEYLESS, *known_services()})
 
 
 async def find_local_services() -> Mapping[str, Sequence[str]]:
@@ -202,12 +155,8 @@ async def find_local_services() -> Mapping[str, Sequence[str]]:
 
 async def list_models(choice: ModelChoice) -> Sequence[str]:
     """Return the models that a service lists, if any; raises `TroupeError`."""
-    async with Renderer() as renderer:
-        backend = _backend(choice, renderer)
-        try:
-            return await backend.list_models()
-        finally:
-            await backend.close()
+    async with _open_backend(choice) as backend:
+        return await backend.list_models()
 
 
 async def try_model(choice: ModelChoice) -> str:
@@ -218,27 +167,24 @@ async def try_model(choice: ModelChoice) -> str:
         conversation="init:check",
         max_output_tokens=_MAX_ANSWER_TOKENS,
     )
-    async with Renderer() as renderer:
-        backend = _backend(choice, renderer)
+    async with _open_backend(choice) as backend:
         try:
             async with asyncio.timeout(_TRY_SECONDS), aclosing(backend.generate(prompt)) as events:
                 texts = [event.text async for event in events if isinstance(event, Delta)]
         except TimeoutError:
             raise BackendUnavailable(f"no answer within {_TRY_SECONDS:g} s") from None
-        finally:
-            await backend.close()
     return " ".join("".join(texts).split())
 
 
 async def _ask_service(name: str) -> Sequence[str]:
-    try:
+    with contextlib.suppress(TroupeError, TimeoutError):
         async with asyncio.timeout(_FIND_SECONDS):
             return await list_models(ModelChoice(provider=name))
-    except (TroupeError, TimeoutError):
-        return ()
+    return ()
 
 
-def _backend(choice: ModelChoice, renderer: Renderer) -> Backend:
+@asynccontextmanager
+async def _open_backend(choice: ModelChoice) -> AsyncIterator[Backend]:
     name = choice.provider or "local"
     kind = default_spec(choice.provider or "").kind
     given = {
@@ -257,7 +203,12 @@ def _backend(choice: ModelChoice, renderer: Renderer) -> Backend:
         raise SettingsError(f"{where}: {describe_problem(problem)}") from None
     except ValueError as error:
         raise SettingsError(str(error)) from None
-    return make_backend(name, settings, Path(), renderer)
+    async with Renderer() as renderer:
+        backend = make_backend(name, settings, Path(), renderer)
+        try:
+            yield backend
+        finally:
+            await backend.close()
 
 
 CODE_SECONDS = 300.0
@@ -274,10 +225,10 @@ async def open_account(
     spec: PlatformSpec, settings: Settings, token: str
 ) -> AsyncIterator[AccountSetup]:
     """Open the account of a token through the configured API address, or raise `SettingsError`."""
-    given = settings.platform(spec)
-    if given is None:
-        raise SettingsError(f"bots of {spec.kind} have no token")
-    account = make_account_setup(spec, given.model_copy(update={"token": SecretStr(token)}))
+    given, account = settings.platform(spec), None
+    if given is not None:
+        given = given.model_copy(update={"token": SecretStr(token)})
+        account = make_account_setup(spec, given)
     if account is None:
         raise SettingsError(f"bots of {spec.kind} have no token")
     try:
@@ -330,21 +281,8 @@ class BotStep:
     waiting: asyncio.Task[None] | None = None
 
     @property
-    def kind(self) -> str:
-        return self.spec.kind
-
-    @property
     def is_waiting(self) -> bool:
         return self.waiting is not None and not self.waiting.done()
-
-
-@value_class
-class PlatformChoice:
-    """A platform that a bot can be set up for."""
-
-    kind: str
-    where_from: Text
-    is_configured: bool
 
 
 class SetupSteps:
@@ -353,24 +291,23 @@ class SetupSteps:
     def __init__(self, settings: Settings, env_file: Path) -> None:
         self._settings = settings
         self._env_file = env_file
-        self._bots: dict[str, BotStep] = {}
+        self.bots: dict[str, BotStep] = {}
+        """By platform."""
         self._written_admins: list[str] = []
         """Admins in the file that are not in the settings, which are read once."""
 
-    @property
-    def bots(self) -> Sequence[BotStep]:
-        return list(self._bots.values())
-
-    async def choices(self) -> Sequence[PlatformChoice]:
-        """Return the platforms whose bots have a token."""
-        configured = {spec.kind for spec in self._settings.configured_platforms}
-        choices = []
-        for spec in platforms_with_tokens():
-            if self._settings.platform(spec) is None:
-                continue
-            source = await where_from(spec, self._settings)
-            choices.append(PlatformChoice(spec.kind, source, spec.kind in configured))
-        return choices
+    async def choices(self) -> Sequence[Mapping[str, object]]:
+        """Return the platforms that a bot can be set up for."""
+        settings = self._settings
+        return [
+            {
+                "kind": spec.kind,
+                "where_from": await where_from(spec, settings),
+                "is_configured": spec in settings.configured_platforms,
+            }
+            for spec in platforms_with_tokens()
+            if settings.platform(spec) is not None
+        ]
 
     async def check_token(self, kind: str, token: str) -> BotStep:
         """Ask the platform whose token it is, and remember the bot; raises `PlatformError`."""
@@ -379,8 +316,8 @@ class SetupSteps:
             raise UserError(translatable("There is no such platform."))
         account = await inspect_account(spec, self._settings, token)
         await self.forget(kind)
-        self._bots[kind] = BotStep(spec, token, account)
-        return self._bots[kind]
+        self.bots[kind] = BotStep(spec, token, account)
+        return self.bots[kind]
 
     async def ask_for_admin(self, kind: str) -> None:
         """Create a code, and wait in the background until somebody sends it to the bot."""
@@ -398,7 +335,7 @@ class SetupSteps:
                 asyncio.timeout(CODE_SECONDS),
                 open_account(step.spec, self._settings, step.token) as account,
             ):
-                step.admin = f"{step.kind}:{await account.wait_for_code(step.code)}"
+                step.admin = f"{step.spec.kind}:{await account.wait_for_code(step.code)}"
         except TimeoutError:
             step.problem = translatable("Nobody sent the code in time.")
         except PlatformError as error:
@@ -406,7 +343,7 @@ class SetupSteps:
 
     async def forget(self, kind: str) -> None:
         """Drop a chosen bot; nothing is written."""
-        step = self._bots.pop(kind, None)
+        step = self.bots.pop(kind, None)
         if step is not None and step.waiting is not None:
             await cancel_and_wait([step.waiting])
 
@@ -414,11 +351,11 @@ class SetupSteps:
         """Return the variables to write."""
         admins = self._admins()
         everybody = [*self._written_admins, *admins] if admins else ()
-        tokens = {one.kind: one.token for one in self.bots}
+        tokens = {kind: one.token for kind, one in self.bots.items()}
         return bot_variables(tokens, everybody, self._settings)
 
     def _admins(self) -> list[str]:
-        return [one.admin for one in self.bots if one.admin is not None]
+        return [one.admin for one in self.bots.values() if one.admin is not None]
 
     async def write(self) -> Sequence[str]:
         """Write the variables; return those that the environment overrides."""
@@ -432,11 +369,11 @@ class SetupSteps:
 
     async def close(self) -> None:
         """Stop waiting for codes, and forget the tokens."""
-        for kind in list(self._bots):
+        for kind in list(self.bots):
             await self.forget(kind)
 
     def _step(self, kind: str) -> BotStep:
-        step = self._bots.get(kind)
+        step = self.bots.get(kind)
         if step is None:
             raise UserError(translatable("Check a token first."))
         return step

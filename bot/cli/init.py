@@ -29,20 +29,18 @@ from bot.settings import Settings, read_settings, set_in_environment
 from bot.setup import (
     CODE_SECONDS,
     INCLUDED,
+    SERVICE_TITLES,
     SUGGESTED,
     ModelChoice,
     bot_variables,
     find_local_services,
     find_service,
     inspect_account,
-    known_providers,
-    known_services,
     list_models,
     make_code,
     open_account,
     platforms_with_tokens,
     read_names,
-    service_title,
     try_model,
     where_from,
     write_variables,
@@ -204,9 +202,10 @@ def _given_model(
         return ModelChoice()
     if provider is not None and base_url is None:
         provider = find_service(provider) or provider
-    if provider is not None and provider not in known_providers() and base_url is None:
-        near = difflib.get_close_matches(provider, known_providers(), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known_providers())}"
+    known = sorted({INCLUDED, *SERVICE_TITLES})
+    if provider is not None and provider not in known and base_url is None:
+        near = difflib.get_close_matches(provider, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
         raise UserError(f"there is no provider {provider!r}; {hint}; others need --base-url")
     if not any((provider, api_key, base_url, model, model_file)):
         return None
@@ -222,7 +221,7 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
     options: dict[str, Callable[[], ModelChoice | None]] = {
         "the small model that comes with Troupe (94 MB; English only, often wrong)": ModelChoice,
         **{
-            f"{service_title(name)} on this machine: {', '.join(models[:3])}": partial(
+            f"{SERVICE_TITLES[name]} on this machine: {', '.join(models[:3])}": partial(
                 _ask_model_name, ModelChoice(name), models
             )
             for name, models in asyncio.run(find_local_services()).items()
@@ -250,7 +249,7 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
 
 
 def _ask_for_service() -> ModelChoice | None:
-    titles = {service_title(name): name for name in known_services()}
+    titles = {SERVICE_TITLES[name]: name for name in sorted(SERVICE_TITLES.keys() - KEYLESS)}
     chosen = _choose("Which service? (Enter: back)", titles, find_service)
     return _ask_about_service(chosen) if chosen else None
 
@@ -259,7 +258,7 @@ def _ask_about_service(service: str) -> ModelChoice | None:
     """Ask for the key of a service, unless it is a server of one's own, and for its model."""
     choice = ModelChoice(service)
     if service not in KEYLESS:
-        title = service_title(service)
+        title = SERVICE_TITLES[service]
         key = _ask(f"The key for {title} (it is not shown; Enter: back):", is_secret=True)
         if not key:
             return None

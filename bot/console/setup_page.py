@@ -39,9 +39,9 @@ class SetupPage(RouteGroup):
             "setup.html",
             {
                 "choices": await self.steps.choices(),
-                "bots": {one.kind: one for one in bots},
+                "bots": bots,
                 "names": list(self.steps.variables()),
-                "is_waiting": any(one.is_waiting for one in bots),
+                "is_waiting": any(one.is_waiting for one in bots.values()),
                 "problem": "",
                 "problem_of": "",
                 "written": None,

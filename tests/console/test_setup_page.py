@@ -66,7 +66,7 @@ async def test_set_up_leads_from_a_token_to_the_file(
     asked = await (await send(console, f"{kind}/admin")).text()
     code = asked.partition("Waiting for the code ")[2][:6]
     person = await send_code(platforms, kind, code)
-    await wait_until(lambda: steps.bots[0].admin is not None)
+    await wait_until(lambda: steps.bots[kind].admin is not None)
     page = await console.page("/setup")
     assert (tmp_path / ".env").read_text("utf-8") == OLD  # nothing is written before the end
     written = await (await send(console, "write")).text()
@@ -98,7 +98,7 @@ async def test_second_bot_keeps_the_admin_of_the_first(
         asked = await (await send(console, f"{kind}/admin")).text()
         assert 'hx-swap="outerMorph"' in asked  # what is typed meanwhile stays
         person = await send_code(platforms, kind, asked.partition("Waiting for the code ")[2][:6])
-        await wait_until(lambda: steps.bots[0].admin is not None)
+        await wait_until(lambda: all(one.admin for one in steps.bots.values()))
         await send(console, "write")
         people.append(f"{kind}:{person}")
 
@@ -141,10 +141,10 @@ async def test_steps_and_problems_are_told_in_chinese_and_a_bot_is_dropped_again
     token = {"telegram": platforms.telegram.token, "discord": platforms.discord.token}[kind]
     accepted = await (await send(console, f"{kind}/token", token=token)).text()
     asked = await (await send(console, f"{kind}/admin")).text()
-    assert [one.is_waiting for one in steps.bots] == [True]
+    assert [one.is_waiting for one in steps.bots.values()] == [True]
     dropped = await (await send(console, f"{kind}/forget")).text()
 
-    assert steps.bots == []
+    assert steps.bots == {}
     assert where_from in begun
     assert where_from in dropped
     assert "打开试演场" in begun

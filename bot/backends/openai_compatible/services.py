@@ -29,6 +29,7 @@ _UNKNOWN = Quirks(accepts=_STRICT)
 class KnownService:
     """A public service, or a server that people run themselves."""
 
+    title: str
     address: str
     quirks: Quirks
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
