@@ -1,21 +1,8 @@
 """Troupe: characters and assistants in Discord servers, Telegram chats and the terminal.
 
-The path of one message:
-
-    platforms/*        receive   to_incoming(event) -> Incoming; vendor-specific code ends here
-    intake.py          persist   inbox row and cursor in one transaction, then acknowledge and wake
-    turn/worker.py     claim     a conversation (new epoch) and process its inbox in order:
-      routing/         decide    -> Command | Answer | Observe | Ignore, and who answers     (pure)
-      turn/answer.py             for each character that answers:
-        storage/       load      session: turns, preset, people; stories and summaries
-        prompting/     compose   -> Draft; fitted into the token budget -> Prompt            (pure)
-        backends/*     generate  -> Delta, Delta, ... Finish(reason, usage)
-        replying/      stream    parts that are legal on the platform, edits at its pace
-    turn/finishing.py  finish    one transaction: epoch checked, inbox done, turns, receipt, outbox
-    delivery/          deliver   outbox in order per lane; an unknown outcome is reconciled
-
-The same path file by file, for a Discord message that one character answers. Each file stands where
-the message enters it first (tests/turn/test_message_path.py holds the order from the worker on):
+The path of a message file by file (docs/architecture.md has its steps): one on Discord that one
+character answers. Each file stands where the message enters it first; from the worker on,
+tests/turn/test_message_path.py holds the order:
 
     platforms/discord/gateway.py     an event of the gateway connection
     platforms/discord/receiver.py    events in order; after an outage the missed ones first
