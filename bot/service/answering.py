@@ -11,13 +11,11 @@ from bot.chat.session import ClaimedMessage
 from bot.commands.handlers import CommandHandlers
 from bot.commands.privacy import Forgetting, PrivateCommands, SharedMemories
 from bot.commands.reports import ContextView, UsageView
-from bot.console.login import ConsoleLinks
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
 from bot.media.voice_messages import VoiceMessages
 from bot.memory import Summarizer
 from bot.ports import ConversationMemory
-from bot.routing.decide import DecisionLog
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.messaging import MessagingContainer
 from bot.service.options import Role
@@ -73,15 +71,11 @@ class AnsweringContainer(MessagingContainer, ABC):
         settings, mask = self.settings, SecretMasker(collect_secrets(self.settings)).mask
         return ExactPromptWriter(settings.providers, settings.data_dir, self.models.renderer, mask)
 
-    @cached_property
-    def console_links(self) -> ConsoleLinks:
-        return ConsoleLinks(self.console_tokens, self.clock)
-
     # the stages of a turn
 
     @cached_property
     def stages(self) -> TurnStages:
-        answer_limits = self.answer_limits
+        admits_voice = self.answer_limits.admits_voice if self.answer_limits else None
         settings = self.chat_settings  # tells the other processes itself
         kept = [settings] if isinstance(settings, ConversationMemory) else []
         web = ForgottenWebMessages(
@@ -99,11 +93,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.answer_buttons,
             Forgetting(self.personal_data, self.personas, self.history_index, self.receive),
             self.arrivals,
-            VoiceMessages(
-                self.download,
-                self.backends,
-                answer_limits.admits_voice if answer_limits is not None else None,
-            ),
+            VoiceMessages(self.download, self.backends, admits_voice),
             self.decisions,
             self.message_notes,
             self.explain_silence,
@@ -114,10 +104,6 @@ class AnsweringContainer(MessagingContainer, ABC):
             self._queue_limit,
             self.command_limits,
         )
-
-    @cached_property
-    def decisions(self) -> DecisionLog:
-        return DecisionLog(self.message_notes, self.clock)
 
     @property
     def _queue_limit(self) -> QueueLimit | None:
@@ -136,6 +122,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     def prompt_sources(self) -> PromptSources:
         settings = self.settings
         reads_since = partial(kept_since, self.clock, settings.history_days)
+        fetch = PublicFetcher().fetch if settings.fetch_links else None
         return PromptSources(
             self.conversations,
             self.resolver,
@@ -143,9 +130,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.models.retrieve_stories,
             self.summarizer,
             ChannelReader(self.read_before, self.read_start, reads_since),
-            AttachmentReader(
-                self.download, PublicFetcher().fetch if settings.fetch_links else None
-            ),
+            AttachmentReader(self.download, fetch),
             self.backends,
         )
 

@@ -7,6 +7,7 @@ from bot.backends.factory import make_backend, parameter_problems
 from bot.backends.model_files.settings import ModelFileSettings
 from bot.backends.model_files.store import find_model, is_pulled_at_start
 from bot.backends.registry import backend_spec
+from bot.backends.spec import ProviderSettings
 from bot.errors import PresetError, SettingsError
 from bot.ports import Backend
 from bot.prompting.presets.preset import Preset
@@ -52,35 +53,28 @@ def describe_refusals(refused: Mapping[str, str]) -> Sequence[str]:
 
 def preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
     """List the problems of a preset: missing providers and prices, wrong parameters and tools."""
-    models = used_models(preset)
-    missing = dict.fromkeys(name for name, _ in models if name not in settings.providers)
     is_limited = settings.budgets.has_any or preset.budget is not None
-    unpriced = [
-        (provider, model)
-        for provider, model in dict.fromkeys(models)
-        if is_limited and provider not in missing and not _has_price(settings, provider, model)
-    ]
-    return [
-        *(
-            translatable(
+    missing: dict[str, str] = {}
+    unpriced = []
+    for name, model in dict.fromkeys(used_models(preset)):
+        provider = settings.providers.get(name)
+        if provider is None:
+            missing[name] = translatable(
                 "it uses the provider {provider}, which is not set up; set"
                 " TROUPE_PROVIDERS__{setting}__API_KEY or __BASE_URL",
                 provider=repr(name),
                 setting=name.upper(),
             )
-            for name in missing
-        ),
-        *(
-            translatable(
-                "a budget is set, but the price of {model} is not known; set"
-                " TROUPE_PROVIDERS__{setting}__PRICES",
-                model=repr(model),
-                setting=provider.upper(),
+        elif is_limited and not _has_price(provider, model):
+            unpriced.append(
+                translatable(
+                    "a budget is set, but the price of {model} is not known; set"
+                    " TROUPE_PROVIDERS__{setting}__PRICES",
+                    model=repr(model),
+                    setting=name.upper(),
+                )
             )
-            for provider, model in unpriced
-        ),
-        *preset_problems(preset, settings),
-    ]
+    return [*missing.values(), *unpriced, *preset_problems(preset, settings)]
 
 
 def missing_for(preset: Preset, settings: Settings) -> Sequence[str]:
@@ -106,12 +100,11 @@ def missing_for(preset: Preset, settings: Settings) -> Sequence[str]:
 
 def preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
     """List the preset's parameters and tools that its configured providers do not support."""
-    names = dict.fromkeys(one.provider for one in preset.with_fallbacks)
     unsupported = [
         problem
-        for name in names
-        if name in settings.providers
-        for problem in parameter_problems(settings.providers[name], preset.parameters)
+        for one in preset.with_fallbacks
+        if one.provider in settings.providers
+        for problem in parameter_problems(settings.providers[one.provider], preset.parameters)
     ]
     return [*dict.fromkeys(unsupported), *tool_problems(preset, settings)]
 
@@ -154,7 +147,6 @@ def used_models(preset: Preset) -> list[tuple[str, str]]:
     return models
 
 
-def _has_price(settings: Settings, provider: str, model: str) -> bool:
-    given = settings.providers[provider]
-    name = given.model or model if model == "default" else model
-    return given.price_of(name) is not None
+def _has_price(provider: ProviderSettings, model: str) -> bool:
+    name = provider.model or model if model == "default" else model
+    return provider.price_of(name) is not None

@@ -82,9 +82,7 @@ class ExclusiveRole:
                 _log.warning("role_lost", role=self.name)
                 return False
         finally:
-            await cancel_and_wait([renewing])
-            if not working.done():
-                await cancel_and_wait([working])
+            await cancel_and_wait([renewing, *([] if working.done() else [working])])
         await working
         return True
 

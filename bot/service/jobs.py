@@ -62,20 +62,17 @@ async def repeat(job: Job, clock: Clock, seconds_between: float) -> None:
 
 async def delete_expired_rows(database: Database, settings: Settings, clock: Clock) -> None:
     """Delete expired rows every hour, until cancelled."""
-
-    async def delete() -> None:
-        _log.info("expired_rows_deleted", rows=await delete_expired_once(database, settings, clock))
-
     await clock.sleep(_DELETE_AFTER_SECONDS)
+    delete = partial(delete_expired_once, database, settings, clock)
     await repeat(delete, clock, _DELETE_EVERY_SECONDS)
 
 
-async def delete_expired_once(database: Database, settings: Settings, clock: Clock) -> int:
-    """Delete the rows that have expired; return how many; raises `StoreError`."""
+async def delete_expired_once(database: Database, settings: Settings, clock: Clock) -> None:
+    """Delete the rows that have expired; raises `StoreError`."""
     rows = await delete_expired(database, clock, settings.kept_receipt_days)
-    if settings.history_days is None:
-        return rows
-    return rows + await delete_expired_turns(database, clock, settings.history_days)
+    if settings.history_days is not None:
+        rows += await delete_expired_turns(database, clock, settings.history_days)
+    _log.info("expired_rows_deleted", rows=rows)
 
 
 async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:

@@ -41,7 +41,7 @@ from bot.storage.restoring import read_restore
 from bot.telemetry.metrics import HELD_ROLES
 from bot.texts.text import Text, language_of, translatable, translate
 from bot.turn.claims import LeaseKeeper
-from bot.turn.limits.refusals import AnsweringPauses, RestoredMessages
+from bot.turn.limits.refusals import RestoredMessages
 from bot.turn.signals import CONVERSATIONS, ArrivalSignals, StopRequests
 
 _MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
@@ -77,10 +77,9 @@ class MessagingContainer(StorageContainer, ABC):
         """Tell the author privately why nobody answers, if the platform can."""
         platform = self.platforms[said.address.source]
         if isinstance(platform, SilenceExplainer):
+            text = translate(explanation, language_of(said.locale))
             with suppress(PlatformError):  # the channel was deleted
-                await platform.explain_silence(
-                    said, translate(explanation, language_of(said.locale))
-                )
+                await platform.explain_silence(said, text)
 
     async def download(self, address: Address, item: MediaItem, max_bytes: int) -> bytes:
         """Return the bytes of a file of a message; raises `Refused`."""
@@ -148,12 +147,11 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def history_scopes(self) -> HistoryScopes:
-        chat_settings = self.chat_settings
-        if not isinstance(chat_settings, CachedChatSettings):  # asked for each received event
-            chat_settings = CachedChatSettings(
-                chat_settings, self.signals, self.clock, _MAX_SCOPE_AGE_SECONDS
-            )
-        return HistoryScopes(chat_settings, self.resolver)
+        settings = self.chat_settings
+        if not isinstance(settings, CachedChatSettings):  # asked for each received event
+            age = _MAX_SCOPE_AGE_SECONDS
+            settings = CachedChatSettings(settings, self.signals, self.clock, age)
+        return HistoryScopes(settings, self.resolver)
 
     @cached_property
     def history_router(self) -> HistoryRouter:
@@ -161,14 +159,9 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def answer_buttons(self) -> AnswerButtons:
-        limits = self.command_limits
-        return AnswerButtons(
-            self.conversations,
-            self.inbox,
-            self.admins,
-            self.history_router.route_press,
-            limits.press_refusal if limits is not None else None,
-        )
+        refusal = self.command_limits.press_refusal if self.command_limits else None
+        route = self.history_router.route_press
+        return AnswerButtons(self.conversations, self.inbox, self.admins, route, refusal)
 
     # receiving
 
@@ -182,13 +175,11 @@ class MessagingContainer(StorageContainer, ABC):
                 HELD_ROLES.labels(f"receive {source}").set(1)
             return self.platforms
         return {
-            source: self._shared_receiver(source, one) for source, one in self.platforms.items()
+            source: ShardReceiver(one, source, self.owner, self.role_leases, self.clock)
+            if isinstance(one, ShardedPlatform)
+            else ExclusiveReceiver(one, self.exclusive_role(f"receive {source}"))
+            for source, one in self.platforms.items()
         }
-
-    def _shared_receiver(self, source: str, platform: Platform) -> Receiver:
-        if isinstance(platform, ShardedPlatform):
-            return ShardReceiver(platform, source, self.owner, self.role_leases, self.clock)
-        return ExclusiveReceiver(platform, self.exclusive_role(f"receive {source}"))
 
     @cached_property
     def supervisor(self) -> PlatformSupervisor:
@@ -199,21 +190,15 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def _intake(self) -> InboxIntake:
-        return InboxIntake(
-            self.inbox,
-            self._wake,
-            self._announce_urgent,
-            self.history_router,
-            self.restored_messages.keep,
-        )
+        keep, router = self.restored_messages.keep, self.history_router
+        return InboxIntake(self.inbox, self._wake, self._announce_urgent, router, keep)
 
     @property
     def webhook_routes(self) -> AddRoutes:
         """The routes of webhooks; a receiving process serves them on standby, too."""
-        called = [self.platforms[source] for source in self.receivers]
-        return webhook_routes(
-            [one for one in called if isinstance(one, WebhookReceiver)], self._intake
-        )
+        platforms = [self.platforms[source] for source in self.receivers]
+        called = [one for one in platforms if isinstance(one, WebhookReceiver)]
+        return webhook_routes(called, self._intake)
 
     async def receive(self, events: Sequence[Incoming]) -> None:
         """Store events that this process creates for other conversations."""
@@ -240,10 +225,6 @@ class MessagingContainer(StorageContainer, ABC):
     @cached_property
     def arrivals(self) -> ArrivalSignals:
         return ArrivalSignals(self.signals)
-
-    @cached_property
-    def answering_pauses(self) -> AnsweringPauses:
-        return AnsweringPauses(self.pauses, self.signals)
 
     @cached_property
     def restored_messages(self) -> RestoredMessages:

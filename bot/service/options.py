@@ -106,12 +106,10 @@ def replace_model(
     change: dict[str, object] = {"model": model, "fallbacks": ()}
     if slash and name and provider in settings.providers:
         change |= {"provider": provider, "model": name}
-    changed = {key: preset.model_copy(update=change) for key, preset in presets.items()}
-    return {key: _without_unknown_tools(preset, settings) for key, preset in changed.items()}
-
-
-def _without_unknown_tools(preset: Preset, settings: Settings) -> Preset:
-    provider = settings.providers.get(preset.provider)
-    if provider is None or backend_spec(provider.kind).calls_tools:
-        return preset
-    return preset.model_copy(update={"tools": (), "mcp_servers": ()})
+    changed = {}
+    for key, preset in presets.items():
+        answering = settings.providers.get(str(change.get("provider", preset.provider)))
+        can_call = answering is None or backend_spec(answering.kind).calls_tools
+        no_tools = {} if can_call else {"tools": (), "mcp_servers": ()}
+        changed[key] = preset.model_copy(update={**change, **no_tools})
+    return changed

@@ -77,25 +77,22 @@ class PublishedPresets:
     async def watch_files(self) -> None:
         """Poll the presets folder for changes every two seconds, until cancelled."""
         while True:
-            stamps = await asyncio.to_thread(file_stamps, self._folder)
+            folder = presets_folder(self._container.settings.presets_dir)
+            stamps = await asyncio.to_thread(file_stamps, folder)
             if stamps != self._stamps and await self.reload_files():
                 self._stamps = stamps
             await self._container.clock.sleep(_LOOK_SECONDS)
 
-    @property
-    def _folder(self) -> Path:
-        return presets_folder(self._container.settings.presets_dir)
-
     async def reload_files(self) -> bool:
-        """Reload the presets folder and publish what has changed in it to every process.
+        """Publish what has changed in the presets folder; return False if it could not be stored.
 
-        Files that did not change since this process read them are left alone: a console on another
-        machine may have published a newer version. A preset whose file has a mistake now stays as
-        it is, and so does the default preset if its file is gone; the log says why. Returns whether
-        the changes could be stored.
+        Other files are left alone: a console on another machine may have published a newer version.
+        A preset whose file has a mistake now stays as it is, and so does the default preset if its
+        file is gone; the log says why.
         """
         try:
-            found = await asyncio.to_thread(read_character_folder, self._folder)
+            folder = presets_folder(self._container.settings.presets_dir)
+            found = await asyncio.to_thread(read_character_folder, folder)
             names = await self._use_changes(found)
             if names:
                 await self._tell(names)

@@ -68,11 +68,10 @@ async def prepare_models(
     settings: Settings, default: Preset, progress: Callable[[str], None]
 ) -> None:
     """Check or download the default preset's local models; raises `SettingsError`."""
-    for preset in default.with_fallbacks:
-        name = preset.provider
-        provider = settings.providers.get(name)
+    for one in default.with_fallbacks:
+        provider = settings.providers.get(one.provider)
         if provider is not None:
-            await prepare_model(name, preset.model, provider, settings.data_dir, progress)
+            await prepare_model(one.provider, one.model, provider, settings.data_dir, progress)
 
 
 async def _preload(backend: Backend, default: Preset) -> None:
@@ -93,9 +92,8 @@ async def open_story_retriever(
         return
     embedder = make_embedder(settings.embedding, settings.data_dir)
     stories: Stories = import_module("bot.storage.stories").SqlStories(database)
-    task = asyncio.create_task(
-        index_stories(stories_by_character, embedder, stories, SystemClock())
-    )
+    indexing = index_stories(stories_by_character, embedder, stories, SystemClock())
+    task = asyncio.create_task(indexing)
     try:
         yield StoryRetriever(embedder, stories, stories_by_character).retrieve
     finally:
@@ -158,12 +156,10 @@ async def open_resources(
         opening = open_database(settings.sqlalchemy_url, settings.text_encryption)
         database = await stack.enter_async_context(opening)
         bot_ids = await _resolve_bot_ids(settings, specs, database)
-        signals, shared_windows, rate_limits = await stack.enter_async_context(
-            _open_coordination(settings, database)
-        )
-        chat_settings = make_chat_settings(
-            database, signals, has_remote_signals=settings.redis_url is not None
-        )
+        coordination = _open_coordination(settings, database)
+        signals, windows, rate_limits = await stack.enter_async_context(coordination)
+        has_redis = settings.redis_url is not None
+        chat_settings = make_chat_settings(database, signals, has_remote_signals=has_redis)
         versions = await PresetVersions(database, SystemClock()).save(
             [preset_version(preset) for preset in folder.presets.values()]
         )
@@ -182,7 +178,7 @@ async def open_resources(
             chat_settings,
             resolver,
             models,
-            shared_windows,
+            windows,
             rate_limits,
             folder,
             stamps,
@@ -231,13 +227,11 @@ async def _open_models(
         add_backends(backends, settings, presets.values(), renderer, session_key)
         stack.push_async_callback(_close_all, backends)
         told = stories_by_preset(presets, stories) if is_worker else {}
-        retrieve_stories = await stack.enter_async_context(
-            open_story_retriever(settings, told, database)
-        )
+        opening_stories = open_story_retriever(settings, told, database)
+        retrieve_stories = await stack.enter_async_context(opening_stories)
         servers = settings.mcp_servers if is_worker else {}  # presets that come later name them
-        tool_servers = await stack.enter_async_context(
-            open_tool_servers(servers, settings.data_dir)
-        )
+        opening_servers = open_tool_servers(servers, settings.data_dir)
+        tool_servers = await stack.enter_async_context(opening_servers)
         if is_worker and options.answers_messages:
             preloading = asyncio.create_task(_preload(backends[default.provider], default))
             stack.push_async_callback(cancel_and_wait, [preloading])
@@ -266,11 +260,10 @@ def make_chat_settings(
     """
     clock = SystemClock()
     stored = SqlChatSettings(database, clock)
-    if database.is_sqlite:
-        return CachedChatSettings(stored, signals, clock, max_age_seconds=None)
-    if has_remote_signals:
-        return CachedChatSettings(stored, signals, clock, _MAX_SETTING_AGE_SECONDS)
-    return stored
+    if not (database.is_sqlite or has_remote_signals):
+        return stored
+    max_age_seconds = None if database.is_sqlite else _MAX_SETTING_AGE_SECONDS
+    return CachedChatSettings(stored, signals, clock, max_age_seconds)
 
 
 def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
@@ -323,12 +316,14 @@ async def with_stored_keys(settings: Settings) -> Settings:
     if not named:
         return settings
     cipher = import_module("bot.storage.fernets").KeyCipher(settings.all_encryption_keys)
-    stored = await _read_keys(settings)
+    stored: Sequence[StoredKey] = ()
+    if await read_revision(settings.sqlalchemy_url) is not None:
+        async with open_as_it_is(settings.sqlalchemy_url) as database:
+            stored = await ProviderKeys(database, SystemClock()).read()
     providers = dict(settings.providers)
     for name, provider in named.items():
-        keys = [
-            SecretStr(cipher.decrypt(name, one.token)) for one in stored if one.provider == name
-        ]
+        tokens = [one.token for one in stored if one.provider == name]
+        keys = [SecretStr(cipher.decrypt(name, token)) for token in tokens]
         if not keys:
             raise SettingsError(
                 f"provider {name!r} has no stored key; run `troupe keys add {name}`, or unset"
@@ -336,10 +331,3 @@ async def with_stored_keys(settings: Settings) -> Settings:
             )
         providers[name] = provider.model_copy(update={"api_keys": (*provider.api_keys, *keys)})
     return settings.model_copy(update={"providers": providers})
-
-
-async def _read_keys(settings: Settings) -> list[StoredKey]:
-    if await read_revision(settings.sqlalchemy_url) is None:
-        return []
-    async with open_as_it_is(settings.sqlalchemy_url) as database:
-        return [*await ProviderKeys(database, SystemClock()).read()]

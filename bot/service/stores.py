@@ -10,10 +10,12 @@ from functools import cached_property, partial
 from bot.chat.usage import MICROS, BudgetKind, Period
 from bot.commands.authority import AnonymousAdmins
 from bot.commands.personas import UserPersonas
+from bot.console.login import ConsoleLinks
 from bot.errors import PresetError, SettingsError, StoreError
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, Clock
 from bot.prompting.presets.files import find_preset
+from bot.routing.decide import DecisionLog
 from bot.routing.presets import PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
@@ -38,6 +40,7 @@ from bot.storage.tokens import ConsoleTokens
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.storage.web_channels import SqlWebChannels
 from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits, RareNotices
+from bot.turn.limits.refusals import AnsweringPauses
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
 
@@ -74,16 +77,22 @@ class StorageContainer:
         self.audit_log = AuditLog(database)
         self.budgets = Budgets(database)
         self.console_tokens = ConsoleTokens(database, clock)
+        self.console_links = ConsoleLinks(self.console_tokens, clock)
         self.dead_letters = DeadLetters(database, clock)
         self.history_index = SqlHistoryIndex(database)
         self.inbox = SqlInbox(database, clock)
         self.message_notes = SqlMessageNotes(database, clock)
+        self.decisions = DecisionLog(self.message_notes, clock)
         self.nodes = NodeRegistry(database, clock)
+        self._lane_sender = SenderIdentity(self.owner, settings.delivery.settle_seconds)
+        self.outbox = SqlOutbox(database, clock, self._lane_sender)
         self.pauses = Pauses(database, clock)
+        self.answering_pauses = AnsweringPauses(self.pauses, self.signals)
         self.personal_data = PersonalData(database, clock, self._record_tombstone)
         self.preset_drafts = PresetDrafts(database)
         self.preset_versions = PresetVersions(database, clock)
         self.receipts = Receipts(database)
+        self.role_leases = SqlRoleLeases(database, self.owner, clock)
         self.usage_log = UsageLog(database, clock)
         self.usage_totals = UsageTotals(database)
         self.web_channels = SqlWebChannels(database, self.signals)
@@ -134,20 +143,8 @@ class StorageContainer:
         shared = self.resources.shared_windows
         return Conversations(self.database, self.clock, sender, self._record_tombstone, shared)
 
-    @cached_property
-    def outbox(self) -> SqlOutbox:
-        return SqlOutbox(self.database, self.clock, self._lane_sender)
-
-    @property
-    def _lane_sender(self) -> SenderIdentity:
-        return SenderIdentity(self.owner, self.settings.delivery.settle_seconds)
-
     def _record_tombstone(self, tombstone: Tombstone) -> None:
         record_tombstone(self.settings.data_dir / FILE_NAME, tombstone)
-
-    @cached_property
-    def role_leases(self) -> SqlRoleLeases:
-        return SqlRoleLeases(self.database, self.owner, self.clock)
 
     def exclusive_role(self, name: str) -> ExclusiveRole:
         """Return a role that one process of the installation holds at a time."""
@@ -185,22 +182,19 @@ class StorageContainer:
     @cached_property
     def command_limits(self) -> CommandLimits | None:
         """None in the terminal, and if answers are not limited."""
-        limits = self.settings.limits
-        if self.is_in_terminal or not limits.answers_per_person:
+        limits, most = self.settings.limits, self.settings.limits.answers_per_person
+        if self.is_in_terminal or not most:
             return None
-        return CommandLimits.beside_answers(
-            self.rate_limits, answers=limits.answers_per_person, seconds=limits.seconds
-        )
+        return CommandLimits.beside_answers(self.rate_limits, answers=most, seconds=limits.seconds)
 
     @cached_property
     def provider_slots(self) -> ProviderSlots:
         providers = self.settings.providers
-        limits = {name: one.max_in_flight for name, one in providers.items()}
         longest = max((one.total_seconds for one in providers.values()), default=0.0)
         return ProviderSlots(
             self.rate_limits,
             self.clock,
-            {name: limit for name, limit in limits.items() if limit is not None},
+            {name: one.max_in_flight for name, one in providers.items() if one.max_in_flight},
             lease_seconds=longest + _SLOT_MARGIN_SECONDS,
             max_waiting=self.settings.limits.waiting,
             signals=self.signals,

@@ -46,9 +46,8 @@ def process(
     resolver = PresetResolver({"nora": NORA}, "nora", chat_settings)
     resources = Resources(database, {}, InProcessSignals(), chat_settings, resolver, None)
     options = RunOptions(roles=frozenset(roles or Role))
-    made = OneOfSeveral(Settings(data_dir=folder), resources, (), pytest.fail, options, clock)
-    made.owner = owner
-    return made
+    settings = Settings(data_dir=folder)
+    return OneOfSeveral(settings, resources, (), pytest.fail, options, clock, owner)
 
 
 async def read_holders(database: Database) -> dict[str, str]:
