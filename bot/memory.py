@@ -1,16 +1,15 @@
 """What characters remember: stories near to a message, and summaries of turns that do not fit.
 
-Turns that no longer fit into the history are summarized in the background, after the answer.
-
-Each summary is generated from the last one and the turns that were dropped since. If a turn that it
-covers was edited or deleted, it is invalid, and the next one starts from the beginning.
+Turns are summarized in the background, after the answer: each summary is generated from the last
+one and the turns that were dropped since. If a turn that it covers was edited or deleted, it is
+invalid, and the next one starts from the beginning.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -39,6 +38,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.tokens import counter_for_model
+from bot.runtime.in_process import BoundedDict
 from bot.storage.summaries import SqlSummaries
 from bot.telemetry.metrics import record_usage
 from bot.telemetry.secret_masker import mask_pasted_tokens
@@ -127,9 +127,7 @@ class Summarizer:
 
     async def load_part(self, preset: Preset, conversation: str) -> PromptPart | None:
         """Return the part for a prompt, if there is a valid summary."""
-        if preset.summary is None:
-            return None
-        summary = await self.summaries.current(conversation)
+        summary = await self.summaries.current(conversation) if preset.summary else None
         if summary is None:
             return None
         return PromptPart("summary", f"What was said before, in short:\n{summary.text}")
@@ -304,8 +302,8 @@ async def _index(
     missing = await stories.replace_stories(character, texts, embedder.model_id)
     for start in range(0, len(missing), _BATCH_SIZE):
         batch = missing[start : start + _BATCH_SIZE]
-        vectors = zip(batch, await embedder.embed_documents(batch), strict=True)
-        rows = [StoryVector(*one) for one in vectors]
+        vectors = await embedder.embed_documents(batch)
+        rows = [StoryVector(*one) for one in zip(batch, vectors, strict=True)]
         await stories.save_vectors(character, embedder.model_id, rows)
         done = start + len(batch)
         _log.info("stories_indexed", character=character, done=done, of=len(missing))
@@ -325,7 +323,9 @@ class StoryRetriever:
     embedder: Embedder
     stories: Stories
     characters: Collection[str]
-    _cached_vectors: OrderedDict[str, PackedVector] = field(default_factory=OrderedDict, init=False)
+
+    def __post_init__(self) -> None:
+        self._cached_vectors = BoundedDict[str, PackedVector](_MAX_CACHED_QUERIES)
 
     async def retrieve(
         self, preset: Preset, newest: str, may_spend: bool = True
@@ -335,19 +335,19 @@ class StoryRetriever:
             return None
         found: dict[str, Sequence[Story]] = {}
         fixed = story_queries_for(preset, "").keys()
+        drop_later = partial(asyncio.get_running_loop().call_later, _MESSAGE_SECONDS)
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 for query, limit in story_queries_for(preset, newest).items():
                     vector = await self._embed(query, may_spend=may_spend)
                     if query not in fixed:
-                        self._drop_later(query)
+                        drop_later(self._cached_vectors.pop, query, None)
                     found[query] = await self.stories.nearest(
                         preset.name, vector, self.embedder.model_id, limit
                     )
         except (EmbeddingError, TimeoutError) as error:
-            _log.warning(
-                "stories_not_retrieved", preset=preset.name, reason=str(error) or "too slow"
-            )
+            reason = str(error) or "too slow"
+            _log.warning("stories_not_retrieved", preset=preset.name, reason=reason)
         return found
 
     async def _embed(self, query: str, *, may_spend: bool) -> PackedVector:
@@ -357,10 +357,4 @@ class StoryRetriever:
                 raise EmbeddingError("no embedding service is asked for a preview")
             vector = await self.embedder.embed_query(query)
         self._cached_vectors[query] = vector
-        if len(self._cached_vectors) > _MAX_CACHED_QUERIES:
-            self._cached_vectors.popitem(last=False)
         return vector
-
-    def _drop_later(self, query: str) -> None:
-        cached = self._cached_vectors
-        asyncio.get_running_loop().call_later(_MESSAGE_SECONDS, cached.pop, query, None)

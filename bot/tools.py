@@ -11,6 +11,7 @@ import zoneinfo
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 
@@ -92,18 +93,11 @@ class Toolbox:
 
     def __init__(self, tools: Iterable[Tool], clock: Clock) -> None:
         self._tools = {one.spec.name: one for one in tools}
+        self.specs = tuple(one.spec for one in self._tools.values())
+        self.records: list[ToolRecord] = []
         self._clock = clock
-        self._records: list[ToolRecord] = []
         self._exchanges: list[ToolExchange] = []
         self._seconds = 0.0
-
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        return tuple(one.spec for one in self._tools.values())
-
-    @property
-    def records(self) -> tuple[ToolRecord, ...]:
-        return tuple(self._records)
 
     @property
     def may_call(self) -> bool:
@@ -140,11 +134,11 @@ class Toolbox:
         quoted = await _quote_within_limit(name, result)
         _log.info("tool_called", tool=name, outcome=outcome, seconds=round(seconds, 3))
         arguments = mask_pasted_tokens(make_storable(call.arguments))[:_MAX_ARGUMENT_CHARS]
-        self._records.append(ToolRecord(name, arguments, quoted, seconds))
+        self.records.append(ToolRecord(name, arguments, quoted, seconds))
         return quoted
 
     async def _call(self, call: ToolCall) -> str:
-        if len(self._records) >= _MAX_CALLS:
+        if len(self.records) >= _MAX_CALLS:
             raise ToolFailed(f"an answer has at most {_MAX_CALLS} calls; answer now")
         tool = self._tools.get(call.name)
         if tool is None:
@@ -274,15 +268,9 @@ def server_tools(servers: Iterable[ToolServer]) -> Sequence[Tool]:
             if chars > MAX_SPEC_CHARS:
                 _log.warning("tools_left_out", offered=len(tools), first_left_out=spec.name)
                 return tools
-            tools.append(_tool(server, spec))
+            seconds = server.call_seconds + _MARGIN_SECONDS
+            tools.append(Tool(spec, partial(server.call, spec.name), seconds))
     return tools
-
-
-def _tool(server: ToolServer, spec: ToolSpec) -> Tool:
-    async def run(arguments: Mapping[str, object]) -> str:
-        return await server.call(spec.name, arguments)
-
-    return Tool(spec, run, server.call_seconds + _MARGIN_SECONDS)
 
 
 _MAX_STORIES = 3

@@ -55,14 +55,10 @@ def split_credentials(address: str) -> tuple[str, str]:
 
 
 def require_encoded_login(address: str, *, may_have_at: bool = False) -> None:
-    """Check that the password in an address has no unescaped @, /, ? or #.
+    """Raise `ValueError`, without the address, if its password has an unescaped @, /, ? or #.
 
-    Otherwise its rest would be parsed as the host and appear in errors.
-
-    With `may_have_at` its parser takes the last `@` as the end of the login.
-
-    Raises:
-        ValueError: it has; the text does not quote the address.
+    Otherwise its rest would be parsed as the host and appear in errors. With `may_have_at` its
+    parser takes the last `@` as the end of the login.
     """
     rest = address.partition("://")[2]
     authority = re.split("[/?#]", rest, maxsplit=1)[0]

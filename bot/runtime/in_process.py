@@ -2,13 +2,13 @@
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from typing_extensions import override
 
 from bot.chat.operation import RefusedCalls
 from bot.chat.rate import CallScope, CallWindow, Rate, Waiter
-from bot.ports import Clock, RateLimits, Signals
+from bot.ports import Clock, RateLimits, SignalHandler, Signals
 
 LEARNED_SECONDS = 3600.0
 """How long learned windows hold after a refused call."""
@@ -146,41 +146,30 @@ def longest_first(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
     return [RefusedCalls(scope, seconds) for scope, seconds in longest]
 
 
-Handler: TypeAlias = Callable[[Sequence[str]], None]
-
-
 class InProcessSignals(Signals):
     """Calls the subscribers of a topic; a subclass passes on what others publish by `receive`."""
 
     def __init__(self) -> None:
-        self._here: defaultdict[str, list[Handler]] = defaultdict(list)
-        self._elsewhere: defaultdict[str, list[Handler]] = defaultdict(list)
+        self._handlers: defaultdict[str, list[tuple[SignalHandler, SignalHandler]]]
+        self._handlers = defaultdict(list)  # of what is published here, and elsewhere
 
     @override
     def subscribe(
-        self,
-        topic: str,
-        handler: Callable[[Sequence[str]], None],
-        elsewhere: Callable[[Sequence[str]], None] | None = None,
+        self, topic: str, handler: SignalHandler, elsewhere: SignalHandler | None = None
     ) -> Callable[[], None]:
-        from_elsewhere = elsewhere or handler
-        self._here[topic].append(handler)
-        self._elsewhere[topic].append(from_elsewhere)
-
-        def end() -> None:
-            self._here[topic].remove(handler)
-            self._elsewhere[topic].remove(from_elsewhere)
-
-        return end
+        handlers = self._handlers[topic]
+        both = handler, elsewhere or handler
+        handlers.append(both)
+        return lambda: handlers.remove(both)
 
     @override
     def publish(self, topic: str, keys: Sequence[str]) -> None:
-        for handler in list(self._here[topic]):
+        for handler, _ in list(self._handlers[topic]):
             handler(keys)
 
     def receive(self, topic: str, keys: Sequence[str]) -> None:
         """Call the subscribers with what another process has published."""
-        for handler in list(self._elsewhere[topic]):
+        for _, handler in list(self._handlers[topic]):
             handler(keys)
 
     @property

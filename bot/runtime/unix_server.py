@@ -49,7 +49,8 @@ async def unix_server(
             unix_socket=socket,
         )
         stack.push_async_callback(client.close)
-        given = {"threads": _default_threads(), **options, "socket": socket}
+        threads = max(1, (os.cpu_count() or 1) - 1)  # one is left to the event loop
+        given = {"threads": threads, **options, "socket": socket}
         child = await stack.enter_async_context(
             supervised(
                 name,
@@ -63,10 +64,6 @@ async def unix_server(
             yield child, client
         finally:
             await client.close()  # a request under way would hold up the end of the child
-
-
-def _default_threads() -> int:
-    return max(1, (os.cpu_count() or 1) - 1)  # one is left to the event loop
 
 
 async def _answers(client: HttpClient) -> bool:

@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -32,9 +33,8 @@ _OF_ONE_EVENT = {"timestamp", "turn", "error_id"}
 _VARIABLE = re.compile(r"0x[0-9a-f]+|(?<=Task-)\d+|(?<![\w.:=-])\d+(?:\.\d+)?(?!\.?\d)")
 
 
-_render = structlog.dev.ConsoleRenderer(
-    colors=False, exception_formatter=structlog.dev.plain_traceback
-)
+_plain = structlog.dev.plain_traceback
+_render = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_plain)
 
 
 def render_for_console(logger: WrappedLogger, method: str, event: EventDict) -> str:
@@ -45,27 +45,20 @@ def render_for_console(logger: WrappedLogger, method: str, event: EventDict) -> 
     return "\n".join([*lines, *(f"  {escape_to_one_line(line)}" for line in traceback)])
 
 
+@dataclass(slots=True)
 class _Repeats:
-    def __init__(self) -> None:
-        self.newest: logging.LogRecord | None = None
-        self._count = 0
-        self._error_ids: list[str] = []  # which people were told
+    written: float
+    """When the first one was."""
+    newest: logging.LogRecord | None = None
+    count: int = 0
+    error_ids: list[str] = field(default_factory=list)  # which people were told
 
     def add(self, record: logging.LogRecord) -> None:
         self.newest = record
-        self._count += 1
+        self.count += 1
         error_id = record.msg.get("error_id") if isinstance(record.msg, dict) else None
-        if error_id is not None and len(self._error_ids) < _MAX_ERROR_IDS:
-            self._error_ids.append(error_id)
-
-    def counted(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Add the counts to a record and return it."""
-        if isinstance(record.msg, dict):  # of structlog
-            ids = {"error_ids": self._error_ids} if self._error_ids else {}
-            record.msg = {**record.msg, "repeats": self._count, **ids}
-        else:
-            record.msg, record.args = f"{record.getMessage()} (repeats: {self._count})", ()
-        return record
+        if error_id is not None and len(self.error_ids) < _MAX_ERROR_IDS:
+            self.error_ids.append(error_id)
 
 
 class RateLimitedHandler(logging.StreamHandler[TextIO]):
@@ -77,20 +70,19 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._seen: dict[str, tuple[float, _Repeats]] = {}
-        """When each was written, and its repeats since then."""
+        self._seen: dict[str, _Repeats] = {}
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
         now = record.created
         key = _sameness(record) if record.levelno >= logging.WARNING else None
         if key is not None and key in self._seen:
-            self._seen[key][1].add(record)
+            self._seen[key].add(record)
         self._write_counts(now, now - _REPEAT_SECONDS)
         if key is None:
             super().emit(record)
         elif key not in self._seen:
-            self._seen[key] = now, _Repeats()
+            self._seen[key] = _Repeats(now)
             super().emit(record)
 
     @override
@@ -100,13 +92,20 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 
     def _write_counts(self, now: float, before: float) -> None:
         """Write the newest repeat of each record last written before this; forget the rest."""
-        for key, (written, repeats) in list(self._seen.items()):
-            if written > before:
+        for key, repeats in list(self._seen.items()):
+            if repeats.written > before:
                 continue
             del self._seen[key]
-            if repeats.newest is not None:
-                super().emit(repeats.counted(repeats.newest))
-                self._seen[key] = now, _Repeats()
+            if (record := repeats.newest) is None:
+                continue
+            self._seen[key] = _Repeats(now)
+            if isinstance(record.msg, dict):  # of structlog
+                ids = {"error_ids": repeats.error_ids} if repeats.error_ids else {}
+                record.msg = {**record.msg, "repeats": repeats.count, **ids}
+            else:
+                record.msg = f"{record.getMessage()} (repeats: {repeats.count})"
+                record.args = ()
+            super().emit(record)
 
 
 def _sameness(record: logging.LogRecord) -> str:
@@ -162,9 +161,8 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
         SecretMasker(secrets),
         RECENT_EVENTS,
     ]
-    renderer: Processor = (
-        structlog.processors.JSONRenderer() if form == "json" else render_for_console
-    )
+    as_json = structlog.processors.JSONRenderer()
+    renderer: Processor = as_json if form == "json" else render_for_console
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
@@ -220,11 +218,8 @@ class RecentEvents:
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
         turn = event.get("turn")
         if turn is not None:
-            details = {
-                name: str(value)[-_MAX_CHARS:]
-                for name, value in event.items()
-                if name not in _OF_EVERY_EVENT
-            }
+            special = event.keys() - _OF_EVERY_EVENT
+            details = {name: str(event[name])[-_MAX_CHARS:] for name in event if name in special}
             at, level = str(event.get("timestamp", "")), str(event.get("level", method))
             step = LoggedStep(at, level, str(event.get("event", "")), details)
             self._steps.append((str(turn), step))
@@ -232,10 +227,8 @@ class RecentEvents:
 
     def failures(self, limit: int) -> Sequence[FailedMessage]:
         """Return messages with warnings or errors, newest first."""
-        turns = dict.fromkeys(
-            turn for turn, step in reversed(self._steps) if step.level in _FAILURES
-        )
-        return [self._failed(turn) for turn in list(turns)[:limit]]
+        failed = (turn for turn, step in reversed(self._steps) if step.level in _FAILURES)
+        return [self._failed(turn) for turn in list(dict.fromkeys(failed))[:limit]]
 
     def failure(self, error_id: str) -> FailedMessage | None:
         """Return a message by the error id that people see; None if this process has none."""

@@ -98,12 +98,8 @@ def record_usage(usage: Usage) -> None:
 
 def count_unanswered(platform: str) -> int:
     """Return how many messages of a platform got a notice instead of an answer."""
-    found = (
-        REGISTRY.get_sample_value(
-            "troupe_finished_total", {"platform": platform, "outcome": outcome}
-        )
-        for outcome in ("failed", "told", "set_aside")
-    )
+    labels = ({"platform": platform, "outcome": one} for one in ("failed", "told", "set_aside"))
+    found = (REGISTRY.get_sample_value("troupe_finished_total", each) for each in labels)
     return sum(int(count or 0) for count in found)
 
 
@@ -130,8 +126,7 @@ class MessageTraces:
     """Creates spans with an OpenTelemetry tracer that takes its ids from `ids`."""
 
     def __init__(self, tracer: Any, ids: TurnIds) -> None:
-        self._tracer = tracer
-        self._ids = ids
+        self._tracer, self._ids = tracer, ids
         self._api = import_module("opentelemetry.trace")
 
     def record(

@@ -229,11 +229,9 @@ def _encodings(secret: str) -> set[str]:
 
 def _mask_base64(found: re.Match[str]) -> str:
     """Mask a long word that decodes to a Telegram token."""
-    word = found[0].rstrip("=")
+    word = found[0].rstrip("=").replace("+", "-").replace("/", "_")
     try:
-        decoded = urlsafe_b64decode(
-            word.replace("+", "-").replace("/", "_") + "=" * (-len(word) % 4)
-        ).decode("ascii")
+        decoded = urlsafe_b64decode(word + "=" * (-len(word) % 4)).decode("ascii")
     except ValueError:
         return found[0]
     return _masked(found[0]) if re.search(_TELEGRAM, decoded) else found[0]

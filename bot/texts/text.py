@@ -80,11 +80,6 @@ def translatable_count(singular: str, plural: str, count: int, **values: object)
     return Text(singular, {"count": count, **values}, plural=plural, count=count)
 
 
-def is_translated(text: str) -> bool:
-    """Return whether a catalog has this text."""
-    return any(_catalog(language).gettext(text) != text for language in LANGUAGES[1:])
-
-
 def marked(text: str) -> str:
     """Return a text as it is, for storing it; `looked_up` translates it when it is shown."""
     return text
@@ -178,7 +173,7 @@ _patterns: list[StoredPattern] = []  # the most particular first
 def looked_up(text: str) -> Text:
     """Return a text that was stored in English; known ones are translated."""
     whole = Text(text.replace("{", "{{").replace("}", "}}"), {})
-    if len(text) > _MAX_CHARS or is_translated(text):
+    if len(text) > _MAX_CHARS or any(_catalog(one).gettext(text) != text for one in LANGUAGES[1:]):
         return whole
     readings = (one.read(text) for one in _patterns)
     return next((one for one in readings if one is not None), whole)
