@@ -226,11 +226,7 @@ class Backend(Protocol):
         """Return the tokens of the prompt, at most overestimated; raises like `generate`."""
 
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
-        """Return what estimates the tokens of the prompt's texts; raises like `generate`.
-
-        It selects what may fit before the whole prompt is counted, so it shares its tokenizer with
-        `count_tokens` where that is quick.
-        """
+        """Return what quickly estimates tokens of the prompt's texts; raises like `generate`."""
 
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
         """Context length minus the reply budget, in tokens; None if the provider enforces it."""

@@ -1,8 +1,7 @@
-"""Set-up: steps that check live what a person gives, and one write of `.env` at the end.
+"""Steps of `troupe init` and of the console's set-up page, and one write of `.env` at the end.
 
-`troupe init` calls them from questions in the terminal, the set-up page of the console from forms.
-The shipped presets name the provider `local`; its settings may point to a file on this machine or
-to any service, so that one choice of a model is enough for all of them.
+The shipped presets name the provider `local`, whose settings may point to a file or to any service,
+so that one choice of a model is enough for all of them.
 """
 
 import asyncio

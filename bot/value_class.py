@@ -20,10 +20,6 @@ def value_class(*, kw_only: bool) -> Callable[[type[_T]], type[_T]]: ...
 def value_class(
     cls: type[_T] | None = None, /, *, kw_only: bool = False
 ) -> type[_T] | Callable[[type[_T]], type[_T]]:
-    """Make `cls` a dataclass with slots, and with equality and a hash by its fields.
-
-    The hash fails if a field's value, such as a list, has none. `dataclasses.replace` makes a copy
-    with other values.
-    """
+    """Make `cls` a dataclass with slots, and with equality and a hash by its fields."""
     decorate = dataclass(slots=True, unsafe_hash=True, kw_only=kw_only)
     return decorate if cls is None else decorate(cls)

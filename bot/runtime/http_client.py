@@ -1,8 +1,4 @@
-"""An HTTP client for one server over aiohttp: deadlines, paced reads, a check before each write.
-
-A response can be read in intervals: what arrives between two reads waits in the kernel, and a
-stream of tokens wakes the process once for many of them.
-"""
+"""An HTTP client for one server over aiohttp: deadlines, paced reads, a check before each write."""
 
 import asyncio
 import math
@@ -232,7 +228,8 @@ class HttpResponse:
     async def read(self, deadline: float, pause_seconds: float = 0.0) -> bytes:
         """Return the next bytes of the body, none at its end; raises as `request` does.
 
-        What arrives within `pause_seconds` is left in the kernel, unless some is here already.
+        What arrives within `pause_seconds` is left in the kernel, unless some is here already: a
+        stream of tokens wakes the process once for many of them.
         """
         content = self._response.content
         try:

@@ -1,8 +1,7 @@
-"""Process the ready keys of a queue concurrently, each key by one worker at a time.
+"""Process the ready keys of a queue in the database concurrently, each by one worker at a time.
 
-Conversations and outbox lanes are both such queues. The queue itself is in the database: a key is
-claimed there, all keys that were woken together in one unit of work. Wake-ups only make that soon;
-the database is polled as well, because wake-ups may be lost.
+Keys that are woken together are claimed together. The database is polled as well, because wake-ups
+may be lost.
 """
 
 import asyncio
@@ -24,13 +23,10 @@ Item = TypeVar("Item")
 
 _log = structlog.get_logger(__name__)
 _POLL_SECONDS = 2.0
-_POLL_WITHOUT_SIGNALS_SECONDS = 0.5
-"""Without signals, a message may take 3 s more through its two queues (docs/delivery.md)."""
+_POLL_WITHOUT_SIGNALS_SECONDS = 0.5  # a message may take 3 s more then (docs/delivery.md)
 _MAX_KEYS_POLLED = 1000
-_LEAVE_SECONDS = 0.1
-"""Many times what a process takes to claim the keys it woke, unless it is overloaded."""
-_MAX_CLAIMED = 32
-"""Keys that are claimed together: what they do before they first wait is done in one go."""
+_LEAVE_SECONDS = 0.1  # many times what a process takes to claim the keys it woke
+_MAX_CLAIMED = 32  # together: what they do before they first wait is done in one go
 _MAX_URGENT = 10_000
 
 
@@ -46,10 +42,6 @@ def wake_keys(
     if is_urgent:
         signals.publish(urgent_topic(queue), keys)
     signals.publish(queue, keys)
-
-
-def _do_nothing() -> None:
-    return
 
 
 def _hold_nothing(_key: str) -> float:
@@ -84,7 +76,7 @@ class KeyedWorkerPool(Generic[Item]):
     def __post_init__(self) -> None:
         self._held: dict[str, None] = {}  # woken keys that are not to be claimed yet, in order
         self._held_until = math.inf  # when the first of them is asked for again
-        self._call_off_release = _do_nothing
+        self._call_off_release: Callable[[], None] = lambda: None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._woken: dict[str, None] = {}  # in the order of their wake-ups
         self._urgent: set[str] = set()
@@ -95,9 +87,8 @@ class KeyedWorkerPool(Generic[Item]):
         self.stopping = False
         self._is_drained = False
         KEYS_IN_PROGRESS.labels(self.queue).set_function(lambda: len(self._tasks))
-        self.signals.subscribe(
-            self.queue, self._wake_here, self._leave if self.wakes_keys else None
-        )
+        leave = self._leave if self.wakes_keys else None
+        self.signals.subscribe(self.queue, self._wake_here, leave)
         if self.urgent_beside:
             self.signals.subscribe(urgent_topic(self.queue), self._note_urgent)
 
@@ -116,11 +107,8 @@ class KeyedWorkerPool(Generic[Item]):
         wake_keys(self.signals, self.queue, keys, is_urgent=is_urgent)
 
     def start(self, key: str, item: Item) -> None:
-        """Process an item that is claimed already, after the one in progress for its key.
-
-        After `drain` nothing is started: another process takes over when the lease expires.
-        """
-        if self._is_drained:
+        """Process an item that is claimed already, after the one in progress for its key."""
+        if self._is_drained:  # another process takes over when the lease expires
             return
         if key in self._tasks:
             self._next_items[key] = item

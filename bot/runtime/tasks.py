@@ -29,8 +29,7 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
 async def finish_within(seconds: float, work: Awaitable[T]) -> T:
     """Return the result of an awaitable, or abandon it and raise `TimeoutError`.
 
-    `asyncio.timeout` waits for the cancelled task to end, and an SQL statement takes seconds to end
-    when its server hangs.
+    `asyncio.timeout` waits for the cancelled task: an SQL statement, if its server hangs, for long.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -54,11 +53,9 @@ _MAX_IN_A_PASS = 8
 
 
 class WakeUps:
-    """Limits how many waiting tasks resume in one pass of an event loop.
+    """Lets a few waiting tasks resume in one pass of an event loop, in order.
 
-    Many answers that end together, a commit of two hundred units, thousands of messages at once:
-    each wakes a task that works for about a millisecond, and one pass of the loop runs all of them.
-    Whatever waits for many things at once resumes here: a few in a pass, in order.
+    Many answers that end together wake as many tasks, each with a millisecond of work.
     """
 
     def __init__(self) -> None:
@@ -111,7 +108,6 @@ _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, WakeUps] = WeakKeyDictio
 def wake_ups() -> WakeUps:
     """Return the limiter of the running event loop."""
     loop = asyncio.get_running_loop()
-    found = _of_loops.get(loop)
-    if found is None:
-        found = _of_loops[loop] = WakeUps()
-    return found
+    if loop not in _of_loops:
+        _of_loops[loop] = WakeUps()
+    return _of_loops[loop]

@@ -33,8 +33,7 @@ from bot.turn.prompt_inputs import AnswerTools, ChannelReader, PromptSources
 from bot.turn.signals import CONVERSATIONS
 from bot.turn.worker import ConversationWorker
 
-_COMMANDS_BESIDE = 32
-"""Conversations in which a command waits, beside those that are answered at once."""
+_COMMANDS_BESIDE = 32  # conversations in which a command waits
 _IDLE_POLL_SECONDS = 0.02
 
 

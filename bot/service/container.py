@@ -1,7 +1,6 @@
-"""The container: everything that a process runs, built from its settings and open resources.
+"""The composition root: everything that a process runs, each part built when first needed.
 
-The one composition root. Each part is built once, when another one first needs it. Only the class
-of this module knows the platforms; those that it extends (answering.py, messaging.py, stores.py)
+Only this class knows the platforms; those that it extends (answering.py, messaging.py, stores.py)
 know no plug-in. Nothing here does I/O: resources.py opens what the parts use, run.py runs them.
 """
 
@@ -69,10 +68,9 @@ class Container(AnsweringContainer):
         )
         platforms = {}
         for spec in self.specs:
-            bot_id = self.resources.bot_ids.get(spec.kind, "")
-            its_context = replace(context, bot_id=bot_id)
-            platform = make_platform(spec, self.settings.platform(spec), its_context)
-            platforms[source_name(spec.kind, bot_id)] = platform
+            bot_id, settings = self.resources.bot_ids.get(spec.kind, ""), self.settings
+            made = make_platform(spec, settings.platform(spec), replace(context, bot_id=bot_id))
+            platforms[source_name(spec.kind, bot_id)] = made
         return platforms
 
     @cached_property

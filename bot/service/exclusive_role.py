@@ -126,10 +126,9 @@ class ExclusiveReceiver:
 
 @dataclass(eq=False, repr=False)
 class ShardReceiver:
-    """Receives over this process's share of the shards, one lease each.
+    """Receives over this process's share of the shards, one lease each, and releases any more.
 
-    A process that holds more than its share releases shards. Whoever takes one resumes its session,
-    so that neither a new session nor a message is lost.
+    Whoever takes one resumes its session, so that neither a session nor a message is lost.
     """
 
     platform: ShardedPlatform

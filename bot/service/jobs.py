@@ -22,13 +22,11 @@ from bot.telemetry.logs import RecentEvents
 from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
 from bot.value_class import value_class
 
-_DELETE_AFTER_SECONDS = 300.0
-"""After the start, so that a service that is restarted every hour deletes, too."""
+_DELETE_AFTER_SECONDS = 300.0  # less than an hour: it may be restarted every hour
 _DELETE_EVERY_SECONDS = 3600.0
 _SECONDS_BETWEEN_LAGS = 0.5
 _SECONDS_BETWEEN_LOOKS = 2.0
-_LOOKS_AT_START = 4
-"""How many checks a part that has never worked may fail: it may still be connecting."""
+_LOOKS_AT_START = 4  # that a part may fail which has never worked: it may be connecting
 _log = structlog.get_logger(__name__)
 
 Job = Callable[[], Awaitable[None]]

@@ -47,8 +47,7 @@ from bot.turn.signals import CONVERSATIONS, ArrivalSignals, StopRequests
 _MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
 _LANES = "lanes"
 _MAX_LANES = 4000  # at once in one process
-_URGENT_BESIDE = 32
-"""Lanes beside these in which a native command is responded to."""
+_URGENT_BESIDE = 32  # lanes in which a native command is responded to
 _EDIT_TEXTS = translatable("Edit a message"), translatable("What it should say")
 _TOO_LONG_TO_EDIT = translatable("That text is too long to be changed in a form.")
 _BUSY = translatable("That cannot be done at the moment. Please try again.")

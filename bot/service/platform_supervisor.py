@@ -17,8 +17,7 @@ from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
 _log = structlog.get_logger(__name__)
 _MIN_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 30.0
-_GOOD_RUN_SECONDS = 60.0
-"""After a run this long the pause starts over from the shortest."""
+_GOOD_RUN_SECONDS = 60.0  # after it the pause starts over from the shortest
 _POLL_SECONDS = 0.5  # of the connection, until it was up once
 
 

@@ -253,11 +253,7 @@ def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) ->
 def make_chat_settings(
     database: Database, signals: Signals, *, has_remote_signals: bool
 ) -> ChatSettings:
-    """Return the chat settings, cached if this process hears of changes by others.
-
-    Of the processes that use an SQLite file, one writes the settings of each chat. Several may use
-    a PostgreSQL for the same chats; they hear of each other's changes over Redis only.
-    """
+    """Return the chat settings, cached if no other process changes them, or tells over Redis."""
     clock = SystemClock()
     stored = SqlChatSettings(database, clock)
     if not (database.is_sqlite or has_remote_signals):

@@ -12,10 +12,9 @@ _PROGRAM = "troupe: "
 
 
 class JsonLines(io.TextIOBase):
-    """Standard output or error, as one JSON object a line if `is_wanted` returns true.
+    """Standard output or error, as a JSON object a line if `is_wanted`; logs go to `stream`.
 
-    It is asked at the first line, since the settings cost more to read than most commands. Logs
-    do not pass through here: they are written to `stream`.
+    It is asked at the first line, since the settings cost more to read than most commands.
     """
 
     def __init__(self, stream: TextIO, is_wanted: Callable[[], bool], level: str = "info") -> None:

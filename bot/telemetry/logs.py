@@ -62,10 +62,9 @@ class _Repeats:
 
 
 class RateLimitedHandler(logging.StreamHandler[TextIO]):
-    """Writes the same warning or error at most once a minute, with a count of its repeats.
+    """Writes the same warning or error once a minute; then, or at the end, how often it repeated.
 
-    Records are the same if their fields are equal except for the turn and for numbers in texts. The
-    count is written with the first record after that minute, or when the process ends.
+    Records are the same if their fields are equal except for the turn and for numbers in texts.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -121,11 +120,7 @@ def _sameness(record: logging.LogRecord) -> str:
 
 
 class BoundTurn:
-    """Adds a turn to every line logged in the block.
-
-    structlog's `bound_contextvars` reads all variables of the context before and after it, which
-    takes four times as long.
-    """
+    """Adds a turn to lines logged in the block, four times as fast as `bound_contextvars`."""
 
     def __init__(self, turn: str) -> None:
         self._turn = turn

@@ -1,8 +1,7 @@
-"""Texts for people in a chat: English in the code, other languages in catalogs.
+"""Texts for people in a chat: English in the code, other languages in gettext's catalogs.
 
-A `Text` is an English string that can be translated. It is created where the cause is known and
-translated where the reader's language is known. What is stored in English is translated when it is
-shown. The catalogs in bot/texts/locales are gettext's; `make catalogues` renews them.
+A text is created where the cause is known and translated where the reader's language is known, or,
+if it was stored in English, when it is shown. `make catalogues` renews bot/texts/locales.
 """
 
 import gettext
@@ -22,11 +21,7 @@ LANGUAGES: Final = ("en", "zh")
 
 
 class Text(str):
-    """An English text, with what its translation needs.
-
-    Values that are texts themselves are translated as well; words of people are values, never a
-    part of the pattern.
-    """
+    """An English text, with what its translation needs; words of people are only values of it."""
 
     _pattern: str
     _plural: str | None
