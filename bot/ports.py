@@ -39,9 +39,6 @@ from bot.chat.story import StoryVector
 from bot.errors import BackendUnavailable
 
 
-# --- platforms -------------------------------------------------------------------------------
-
-
 class Surface(Protocol):
     """Sends, edits and deletes messages on a platform; all calls may raise any `PlatformError`."""
 
@@ -202,9 +199,6 @@ class SilenceExplainer(Protocol):
 
     async def explain_silence(self, said: Said, explanation: str) -> None:
         """Show it; may be repeated for the same message."""
-
-
-# --- models ----------------------------------------------------------------------------------
 
 
 TextTokenCounter: TypeAlias = Callable[[Sequence[str]], Sequence[int]]

@@ -320,7 +320,9 @@ class SetupSteps:
 
     async def ask_for_admin(self, kind: str) -> None:
         """Create a code, and wait in the background until somebody sends it to the bot."""
-        step = self._step(kind)
+        step = self.bots.get(kind)
+        if step is None:
+            raise UserError(translatable("Check a token first."))
         if step.waiting is not None:
             await cancel_and_wait([step.waiting])
         step.code, step.admin, step.problem = make_code(), None, ""
@@ -370,9 +372,3 @@ class SetupSteps:
         """Stop waiting for codes, and forget the tokens."""
         for kind in list(self.bots):
             await self.forget(kind)
-
-    def _step(self, kind: str) -> BotStep:
-        step = self.bots.get(kind)
-        if step is None:
-            raise UserError(translatable("Check a token first."))
-        return step

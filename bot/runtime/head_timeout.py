@@ -21,7 +21,6 @@ class HeadTimeout(asyncio.Protocol):
         self._server = make_protocol()
         self._seconds = seconds
         self._newest = b""  # as much of what was received as may be the beginning of the end
-        self._timer: asyncio.TimerHandle | None = None
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -35,7 +34,7 @@ class HeadTimeout(asyncio.Protocol):
         if not self._newest:  # empty lines before a request are skipped: they end no head
             received = received.lstrip(b"\r\n")
         if _END in received:
-            self._stop_timer()
+            self._timer.cancel()
             self._transport.set_protocol(self._server)
         self._newest = received[1 - len(_END) :]
         self._server.data_received(data)
@@ -46,7 +45,7 @@ class HeadTimeout(asyncio.Protocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
+        self._timer.cancel()
         self._server.connection_lost(exc)
 
     @override
@@ -56,10 +55,6 @@ class HeadTimeout(asyncio.Protocol):
     @override
     def resume_writing(self) -> None:
         self._server.resume_writing()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
 
     def _give_up(self) -> None:
         if self._transport.is_closing():  # the server has refused what there is of the head

@@ -31,7 +31,6 @@ from bot.platforms.registry import imitable_platforms
 from bot.platforms.web import to_said
 from bot.ports import Clock, RateLimits
 from bot.prompting.presets.files import open_presets_folder
-from bot.prompting.presets.preset import Preset
 from bot.service.backends import preset_problems
 from bot.service.container import Container
 from bot.settings import ConsoleSettings, Settings
@@ -69,10 +68,7 @@ class ConsoleContainer:
             c.clock,
             c.history_router.foresee,
         )
-
-        def is_local(preset: Preset) -> bool:
-            return isinstance(providers.get(preset.provider), LlamaCppSettings)
-
+        local = {name for name, one in providers.items() if isinstance(one, LlamaCppSettings)}
         return [
             PlaygroundPages(
                 c.web_channels,
@@ -98,12 +94,23 @@ class ConsoleContainer:
             PresetPages(
                 editing,
                 self._draft_previews,
-                PresetImports(editing, is_local),
+                PresetImports(editing, lambda preset: preset.provider in local),
                 self._operator_requests.send,
                 list(providers),
             ),
             ChannelsPage(self._state, c.resolver.default.name),
-            self._channel_page,
+            ChannelPage(
+                c.answer_log,
+                self._state,
+                c.resolver,
+                c.history_scopes,
+                c.budgets,
+                c.spending.caps_of_channel,
+                c.web_channels,
+                c.receive,
+                c.audit_log,
+                c.clock,
+            ),
             self._operation_page(probes),
             UsagePage(c.usage_totals, c.clock),
             SetupPage(self.setup_steps, c.audit_log, prompts.mask, c.clock),
@@ -143,22 +150,6 @@ class ConsoleContainer:
     def _draft_composer(self) -> DraftComposer:
         c = self._c
         return DraftComposer(c.prompt_sources, c.resolver, c.conversations)
-
-    @property
-    def _channel_page(self) -> ChannelPage:
-        c = self._c
-        return ChannelPage(
-            c.answer_log,
-            self._state,
-            c.resolver,
-            c.history_scopes,
-            c.budgets,
-            c.spending.caps_of_channel,
-            c.web_channels,
-            c.receive,
-            c.audit_log,
-            c.clock,
-        )
 
     def _operation_page(self, probes: Mapping[str, Probe]) -> OperationPage:
         c = self._c

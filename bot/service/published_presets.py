@@ -120,7 +120,7 @@ class PublishedPresets:
             if content == self._file_contents.get(name) and name not in resolver.disabled:
                 continue
             try:
-                prepared.append(self._prepare_if_used(found.presets[name]))
+                prepared.append(self.prepare(found.presets[name]))
                 changed.append(name)
             except SettingsError as error:
                 problems[name] = text_of(error)
@@ -154,8 +154,10 @@ class PublishedPresets:
         self._reported = problems
 
     def prepare(self, preset: Preset) -> Preset:
-        """Build the backends of a preset; return it with this run's model."""
-        settings, models = self._container.settings, self._container.models
+        """Build a preset's backends, if any are used here; return it with this run's model."""
+        settings, models = self._container.settings, self._resources.models
+        if models is None:
+            return preset
         presets = replace_model({preset.name: preset}, self._container.options.model, settings)
         add_backends(
             models.backends, settings, presets.values(), models.renderer, models.session_key
@@ -168,11 +170,7 @@ class PublishedPresets:
         if newest is None or not newest.content:
             return None
         preset = parse_preset(newest.content, f"preset {name!r}")
-        return self._prepare_if_used(preset), newest.version
-
-    def _prepare_if_used(self, preset: Preset) -> Preset:
-        is_answering = self._resources.models is not None
-        return self.prepare(preset) if is_answering else preset
+        return self.prepare(preset), newest.version
 
 
 def _contents(presets: Mapping[str, Preset]) -> dict[str, str]:
