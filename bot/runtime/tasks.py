@@ -29,7 +29,7 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
 async def finish_within(seconds: float, work: Awaitable[T]) -> T:
     """Return the result of an awaitable, or abandon it and raise `TimeoutError`.
 
-    `asyncio.timeout` waits for the cancelled task: an SQL statement, if its server hangs, for long.
+    `asyncio.timeout` waits for the cancelled task: seconds for an SQL statement on a hung server.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -108,6 +108,7 @@ _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, WakeUps] = WeakKeyDictio
 def wake_ups() -> WakeUps:
     """Return the limiter of the running event loop."""
     loop = asyncio.get_running_loop()
-    if loop not in _of_loops:
-        _of_loops[loop] = WakeUps()
-    return _of_loops[loop]
+    found = _of_loops.get(loop)
+    if found is None:
+        found = _of_loops[loop] = WakeUps()
+    return found

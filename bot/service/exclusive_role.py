@@ -82,7 +82,9 @@ class ExclusiveRole:
                 _log.warning("role_lost", role=self.name)
                 return False
         finally:
-            await cancel_and_wait([renewing, *([] if working.done() else [working])])
+            await cancel_and_wait([renewing])
+            if not working.done():
+                await cancel_and_wait([working])
         await working
         return True
 
@@ -126,7 +128,7 @@ class ExclusiveReceiver:
 
 @dataclass(eq=False, repr=False)
 class ShardReceiver:
-    """Receives over this process's share of the shards, one lease each, and releases any more.
+    """Receives over this process's share of the shards, one lease each, and releases the rest.
 
     Whoever takes one resumes its session, so that neither a session nor a message is lost.
     """
