@@ -32,7 +32,7 @@ class EchoBackend(Backend):
         parameters = prompt.parameters
         answer = str(parameters.get("echo_answer", texts[-1] if texts else ""))
         delay = _number(parameters.get("echo_delay_seconds", 0))
-        chunks = _split_words(answer)
+        chunks = re.findall(r"\s*\S+(?:\s+\Z)?|\A\s+\Z", answer)
         if "echo_chunks" in parameters:
             chunks = _split_evenly(answer, max(1, int(_number(parameters["echo_chunks"]))))
         for chunk in chunks:
@@ -68,10 +68,6 @@ def make(
     _provider: str, _settings: ProviderSettings, _data_dir: Path, _renderer: Renderer
 ) -> Backend:
     return EchoBackend()
-
-
-def _split_words(text: str) -> list[str]:
-    return re.findall(r"\s*\S+(?:\s+\Z)?|\A\s+\Z", text)
 
 
 def _split_evenly(text: str, count: int) -> list[str]:

@@ -65,10 +65,6 @@ class GgufEmbedder(Embedder):
         return vectors
 
     @override
-    async def embed_query(self, text: str) -> PackedVector:
-        return (await self.embed_documents([text]))[0]
-
-    @override
     async def check(self) -> str:
         await self.embed_query("hello")
         return f"{self._model.stem} on this machine"

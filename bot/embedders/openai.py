@@ -46,13 +46,11 @@ class OpenAIEmbedder(Embedder):
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         vectors: list[PackedVector] = []
-        for batch in batches([truncate_text(text, _count) for text in texts]):
+        for batch in batches(
+            [truncate_text(text, lambda cut: count_tokens([cut])[0]) for text in texts]
+        ):
             vectors += pack_vectors((await self._embed(batch)).rows, len(batch))
         return vectors
-
-    @override
-    async def embed_query(self, text: str) -> PackedVector:
-        return (await self.embed_documents([text]))[0]
 
     @property
     @override
@@ -95,7 +93,3 @@ class EmbeddingEndpoint(Endpoint):
 
 def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
     return OpenAIEmbedder(settings, SystemClock())
-
-
-def _count(text: str) -> int:
-    return count_tokens([text])[0]

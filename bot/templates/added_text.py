@@ -34,14 +34,10 @@ _MIN_SIMILARITY = 0.3
 
 
 async def find_added_text(template: ModelTemplate, renderer: Renderer) -> tuple[str, str | None]:
-    """Render a short chat with a model's own template and return the words that it adds.
+    """Return the words that a model's template adds, and the most similar registered one if any.
 
-    Also return the name of the most similar registered template, if any. Nothing is
-    added by templates that are published as one of our families: those were read.
-
-    Raises:
-        RenderUnavailable: the machine is too busy to say.
-        TemplateError: the template cannot be used.
+    Nothing is added by templates that are published as one of our families: those were read.
+    Raises as `Renderer.render` does.
     """
     if template.source is None or detect_family(template.source) is not None:
         return "", None

@@ -190,20 +190,14 @@ class JinjaTemplate:
         now: datetime | None = None,
         **variables: Any,
     ) -> str:
-        """Return the prompt as text; the messages are not changed.
+        """Return the prompt of messages in the form of chat completions, which are not changed.
 
-        Args:
-            messages: the conversation, in the form of chat completions.
-            tools: the tools that the model may call.
-            documents: texts for retrieval, for templates that know them.
-            add_generation_prompt: open the assistant's turn at the end.
-            continue_final_message: leave the last message open for the model to continue.
-            now: the time for `strftime_now`; default: the current time.
-            variables: what else the template reads (`enable_thinking`, `date_string`).
+        `add_generation_prompt` opens the assistant's turn at the end, `continue_final_message`
+        leaves the last message open. `now` is the time for `strftime_now`, by default the current
+        one; `variables` are what else the template reads (`enable_thinking`, `date_string`).
 
-        Raises:
-            TemplateError: the template rejects the messages (its `raise_exception` text as it is)
-                or fails (the text begins with the type of the error, which is the cause).
+        Raises `TemplateError` if the template rejects the messages (its `raise_exception` text as
+        it is) or fails (the text begins with the type of the error, which is the cause).
         """
         given = {
             **self._fixed,

@@ -98,7 +98,15 @@ class RenderProcessPool:
             raise TemplateLimitExceeded(
                 f"this template was stopped {MAX_STRIKES} times; correct it first"
             )
-        request = _encode(source, messages, options, as_spans=as_spans)
+        tokens = {name: options.pop(name) for name in TOKEN_OPTIONS if name in options}
+        given = {
+            "source": source,
+            "messages": messages,
+            "tokens": tokens,
+            "options": options,
+            "as_spans": as_spans,
+        }
+        request = json.dumps(given, default=datetime.isoformat).encode()
         try:
             try:
                 answer = await self._ask(request)
@@ -240,19 +248,3 @@ def _error_of_exit(exit_code: int | None) -> TemplateError:
         return TemplateLimitExceeded("the template was stopped: it crashed the render process")
     # Killed by a person, or by the kernel because the machine ran out of memory.
     return RenderUnavailable("the render process was killed; try again")
-
-
-def _encode(
-    source: str, messages: Sequence[Message], options: dict[str, Any], *, as_spans: bool
-) -> bytes:
-    tokens = {name: options.pop(name) for name in TOKEN_OPTIONS if name in options}
-    if isinstance(options.get("now"), datetime):
-        options["now"] = options["now"].isoformat()
-    request = {
-        "source": source,
-        "messages": messages,
-        "tokens": tokens,
-        "options": options,
-        "as_spans": as_spans,
-    }
-    return json.dumps(request).encode()

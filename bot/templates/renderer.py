@@ -108,11 +108,8 @@ class Renderer(AsyncExitStack):
 
         With `has_prefill` a last message of the assistant is the beginning of the answer. What the
         template rejects is adapted to a form that it accepts (see `capabilities`). Tools are left
-        out where it has no form for them.
-
-        Raises:
-            RenderUnavailable: the machine is too busy, or the render process was killed; try again.
-            TemplateError: the template cannot be parsed, fails, or exceeds a limit.
+        out where it has no form for them. Raises `TemplateError`, and `RenderUnavailable` where
+        another try may help: the machine is too busy, or the render process was killed.
         """
         prepared = await self._prepare(choice, model_template)
         form = await self.tool_form(choice, model_template) if tools else None

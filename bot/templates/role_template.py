@@ -67,19 +67,8 @@ class StringTemplate:
 
 Message = Mapping[str, Any]
 
-ROLE_TEXT_KEYS = {
-    "system",
-    "meta_instruction",
-    "eosys",
-    "user",
-    "eoh",
-    "assistant",
-    "eoa",
-    "separator",
-}
 SAMPLING_KEYS = {"session_len", "top_p", "top_k", "temperature", "repetition_penalty"}
 UNUSED_KEYS = {"model_path", "tool", "eotool"}  # of newer versions: no message here has such a role
-JSON_KEYS = ROLE_TEXT_KEYS | SAMPLING_KEYS | {"capability", "stop_words"} | UNUSED_KEYS
 
 
 class UnknownRole(TemplateError, ValueError):
@@ -154,14 +143,10 @@ class RoleTemplate(BaseTemplate):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BaseTemplate:
-        """Make a template from LMDeploy's JSON; a key that is null counts as missing.
+        """Make a template from LMDeploy's JSON; raises `TemplateError` for what cannot stand there.
 
         If `model_name` is a registered template, the other keys override its values; otherwise
-        they define a new template.
-
-        Raises:
-            TemplateError: a key is unknown or has a value of another kind, or `model_name` is a
-                Jinja template.
+        they define a new template. A key that is null counts as missing.
         """
         values = {key: value for key, value in data.items() if value is not None}
         name = values.pop("model_name", "")
@@ -228,6 +213,10 @@ class RoleTemplate(BaseTemplate):
             # `eoa` nor `separator`.
             return prompt[: -len(self._around("assistant")[1])]
         return prompt + self.assistant
+
+
+ROLE_TEXT_KEYS = set(RoleTemplate.__annotations__)
+JSON_KEYS = ROLE_TEXT_KEYS | SAMPLING_KEYS | {"capability", "stop_words"} | UNUSED_KEYS
 
 
 def _are_texts(value: object) -> bool:

@@ -1,7 +1,6 @@
 """Answer prompts through Anthropic's Messages API."""
 
 import asyncio
-import random
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -38,23 +37,10 @@ _MAX_LIST_BYTES = 8 * 2**20
 class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
     """One provider with this API."""
 
-    def __init__(
-        self,
-        settings: AnthropicSettings,
-        name: str,
-        *,
-        clock: Clock | None = None,
-        random_source: random.Random | None = None,
-    ) -> None:
+    def __init__(self, settings: AnthropicSettings, name: str, clock: Clock | None = None) -> None:
         clock = clock or SystemClock()
-        super().__init__(
-            settings,
-            name,
-            KeyRotation(partial(AnthropicConnection, settings), settings, clock),
-            AnthropicParser,
-            clock=clock,
-            random_source=random_source,
-        )
+        connection = KeyRotation(partial(AnthropicConnection, settings), settings, clock)
+        super().__init__(settings, name, connection, AnthropicParser, clock)
 
     @override
     def _to_request(self, prompt: Prompt, model: str) -> ChatRequest:
@@ -87,7 +73,6 @@ class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
 def make(
     provider: str, settings: AnthropicSettings, _data_dir: Path, _renderer: Renderer
 ) -> Backend:
-    """Make the backend for a provider of this kind."""
     return AnthropicBackend(settings, provider)
 
 

@@ -1,7 +1,6 @@
 """Base class of backends over HTTP: a vendor adds its request and its response parser."""
 
 import math
-import random
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
@@ -10,7 +9,6 @@ from typing import Any, Generic, TypeVar
 
 from typing_extensions import override
 
-from bot.backends.chat_completions import retries
 from bot.backends.chat_completions.errors import Endpoint, TooLong
 from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.chat_completions.request_runner import (
@@ -97,10 +95,7 @@ class HttpChatBackend(Backend, Generic[S]):
         name: str,
         connection: KeyRotation[Any],
         new_parser: Callable[[ResponseContext], StreamParser],
-        *,
         clock: Clock,
-        max_retries: int = retries.MAX_RETRIES,
-        random_source: random.Random | None = None,
     ) -> None:
         self._settings = settings
         self._endpoint = Endpoint(name, settings.base_url or "")
@@ -110,11 +105,9 @@ class HttpChatBackend(Backend, Generic[S]):
         self._request_runner = ChatRequestRunner(
             settings,
             self._endpoint,
-            connection.post,
+            lambda *given: connection.send(lambda one: one.post(*given)),
             new_parser,
-            max_retries=max_retries,
             clock=clock,
-            random_source=random_source,
         )
 
     @abstractmethod

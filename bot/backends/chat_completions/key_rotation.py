@@ -75,15 +75,6 @@ class KeyRotation(Generic[C]):
                 self._connections[key] = self._connect(None if key is None else SecretStr(key))
         self._turns = deque(keys)
 
-    async def post(
-        self,
-        path: str,
-        body: Mapping[str, object],
-        deadline: float,
-        headers: Mapping[str, str] | None = None,
-    ) -> HttpResponse:
-        return await self.send(lambda one: one.post(path, body, deadline, headers))
-
     async def send(self, request: Callable[[C], Awaitable[T]]) -> T:
         """Make a request over the connection of the next key; raises what it does."""
         self._read_changed_file()

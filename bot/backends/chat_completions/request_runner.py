@@ -327,13 +327,10 @@ class ChatRequestRunner:
             return None if request.has_fallback else _LOADING_POLL_SECONDS
         if not error.retryable or retry_count >= self._max_retries:
             return None
-        longest = (
-            retries.MAX_SECONDS_BEFORE_FALLBACK
-            if request.has_fallback
-            else retries.MAX_RETRY_AFTER_SECONDS
-        )
-        too_long = error.retry_after_seconds > longest
-        if too_long or not self._budget.take():
+        longest = retries.MAX_RETRY_AFTER_SECONDS
+        if request.has_fallback:
+            longest = retries.MAX_SECONDS_BEFORE_FALLBACK
+        if error.retry_after_seconds > longest or not self._budget.take():
             return None
         jitter = self._random.uniform(0, retries.max_backoff_seconds(retry_count))
         return error.retry_after_seconds + jitter

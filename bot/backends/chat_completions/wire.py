@@ -20,7 +20,7 @@ from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS, stop_strings_of
 from bot.backends.chat_completions.streaming import StreamParser, decode_event, token_count
 from bot.chat.incoming import make_storable
-from bot.chat.prompt import FinishReason, Image, Message, Prompt, PromptDescription, Usage
+from bot.chat.prompt import FinishReason, Image, Prompt, PromptDescription, Usage
 from bot.errors import BackendUnavailable
 from bot.templates.capabilities import adapt_messages
 from bot.texts.text import translatable
@@ -57,7 +57,7 @@ def to_wire(
         body["stop"] = stop[:_MAX_STOP_STRINGS]  # the others are searched for in the answer
     given = quirks.apply({name: value for name, value in body.items() if value is not None})
     messages: list[dict[str, Any]] = [
-        {"role": each.role, "content": _content(each) if each.parts else each.content}
+        {"role": each.role, "content": list(map(_part, each.parts)) or each.content}
         for each in prompt.messages
     ]
     if names:
@@ -94,10 +94,6 @@ def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
         if parts and parts[-1].get("text", "-").strip():  # an empty text takes no mark
             parts[-1]["cache_control"] = {"type": "ephemeral"}
             messages[at]["content"] = parts
-
-
-def _content(message: Message) -> list[dict[str, object]]:
-    return [_part(part) for part in message.parts]
 
 
 def _part(part: str | Image) -> dict[str, object]:

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.wire import parameters
-from bot.backends.llama_cpp.engine import EngineConfig, EngineFailed
+from bot.backends.llama_cpp.engine import EngineConfig, EngineFailed, setting_prefix
 from bot.backends.llama_cpp.images import (
     TEMPLATE_NOTICE,
     count_image_tokens,
@@ -39,7 +39,6 @@ from bot.templates.renderer import (
     ModelTemplate,
     RenderedPrompt,
     Renderer,
-    ToolUse,
 )
 from bot.texts.text import translatable
 
@@ -256,7 +255,9 @@ class LlamaCpp(Backend, ConversationMemory):
             insert_image_placeholders(prompt.messages) if model.has_vision else prompt.messages
         )
         try:
-            tools = await self._tool_use(prompt, model)
+            tools = None
+            if prompt.tools or prompt.tool_exchanges:
+                tools = fit_tools(prompt, await model.engine.context_tokens(), model.tokens.texts)
             return await self._renderer.render(
                 messages, prompt.template, model.tokens.template, tools, has_prefill=True
             )
@@ -265,11 +266,6 @@ class LlamaCpp(Backend, ConversationMemory):
         except TemplateError as error:
             message = f"the template for {model.path.stem} cannot be used: {error}"
             raise BackendUnavailable(message, TEMPLATE_NOTICE) from error
-
-    async def _tool_use(self, prompt: Prompt, model: LoadedModel) -> ToolUse | None:
-        if not (prompt.tools or prompt.tool_exchanges):
-            return None
-        return fit_tools(prompt, await model.engine.context_tokens(), model.tokens.texts)
 
     @override
     async def preload(self, model: str) -> None:
@@ -311,7 +307,8 @@ def check_template_pin(model: Path, settings: LlamaCppSettings, provider: str) -
     if found != settings.template_sha256:
         raise SettingsError(
             f"the chat template in {model.name} has the SHA-256 {found}, not the one in"
-            f" {_pin(provider)}; use the file that you pinned, or pin this one"
+            f" {setting_prefix(provider)}TEMPLATE_SHA256; use the file that you pinned, or"
+            " pin this one"
         )
 
 
@@ -337,12 +334,8 @@ async def warn_of_added_text(
             model=model.name,
             text=added[:_MAX_TEXT_CHARS],
             sha256=_sha256(template.source or ""),
-            remedy=f"{other}accept it and pin it with {_pin(provider)}",
+            remedy=f"{other}accept it and pin it with {setting_prefix(provider)}TEMPLATE_SHA256",
         )
-
-
-def _pin(provider: str) -> str:
-    return f"TROUPE_PROVIDERS__{provider.upper()}__TEMPLATE_SHA256"
 
 
 def _sha256(text: str) -> str:

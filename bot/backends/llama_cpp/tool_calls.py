@@ -22,7 +22,6 @@ from bot.chat.prompt import (
     GenerationEvent,
     Prompt,
     ToolCall,
-    ToolExchange,
 )
 from bot.templates.renderer import ToolUse
 from bot.templates.tool_forms import ToolForm
@@ -145,12 +144,15 @@ def _read_named(
     calls: list[tuple[str, str]] = []
     for named in islice(pattern.finditer(written), MAX_CALLS):
         text = end.split(written[named.end() :], 1)[0].strip()
-        arguments = _decode(text)
-        if isinstance(arguments, dict):
-            calls.append((named[1], _encode(arguments)))
-        elif not is_cut:
-            calls.append((named[1], text))
+        calls += _named_call(named[1], text, is_cut=is_cut)
     return calls
+
+
+def _named_call(name: str, text: str, *, is_cut: bool) -> list[tuple[str, str]]:
+    arguments = _decode(text)
+    if isinstance(arguments, dict):
+        return [(name, _encode(arguments))]
+    return [] if is_cut else [(name, text)]
 
 
 def _read_listed(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
@@ -161,12 +163,7 @@ def _read_listed(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
         if isinstance(listed, list):
             calls += [_call_of(one) for one in listed[:MAX_CALLS] if isinstance(one, dict)]
         elif named := _NAMED_ARGUMENTS.match(text):
-            start = named.end() - 1
-            arguments = _decode(text[start:])
-            if isinstance(arguments, dict):
-                calls.append((named[1], _encode(arguments)))
-            elif not is_cut:
-                calls.append((named[1], text[start:]))
+            calls += _named_call(named[1], text[named.end() - 1 :], is_cut=is_cut)
         elif text and not is_cut:
             calls.append(_read_call(text))
     return calls
@@ -315,12 +312,12 @@ def fit_tools(prompt: Prompt, context_tokens: int, special: Sequence[str]) -> To
         specs = ()
     count = sum(len(one.results) for one in prompt.tool_exchanges)
     share = context_tokens // RESULTS_FRACTION * _BYTES_PER_TOKEN // max(1, count)
-    exchanges = [_cut(one, max(share, _MIN_RESULT_BYTES)) for one in prompt.tool_exchanges]
+    share = max(share, _MIN_RESULT_BYTES)
+    exchanges = [
+        replace(one, results=tuple(_cut_text(each, share) for each in one.results))
+        for one in prompt.tool_exchanges
+    ]
     return ToolUse(specs, exchanges, special)
-
-
-def _cut(exchange: ToolExchange, max_bytes: int) -> ToolExchange:
-    return replace(exchange, results=tuple(_cut_text(one, max_bytes) for one in exchange.results))
 
 
 def _cut_text(text: str, max_bytes: int) -> str:

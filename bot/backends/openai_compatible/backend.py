@@ -1,7 +1,6 @@
 """Answer prompts through any service with OpenAI's chat completions API, remote or local."""
 
 import hmac
-import random
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 import msgspec
 from typing_extensions import override
 
-from bot.backends.chat_completions import errors, retries
+from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.errors import RequestFailed
 from bot.backends.chat_completions.http_backend import HttpChatBackend
 from bot.backends.chat_completions.key_rotation import KeyRotation
@@ -41,26 +40,10 @@ _TRANSCRIPTION_SECONDS = 60.0
 class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
     """One provider with this API."""
 
-    def __init__(
-        self,
-        settings: OpenAISettings,
-        name: str,
-        *,
-        max_retries: int = retries.MAX_RETRIES,
-        clock: Clock | None = None,
-        random_source: random.Random | None = None,
-    ) -> None:
+    def __init__(self, settings: OpenAISettings, name: str, clock: Clock | None = None) -> None:
         clock = clock or SystemClock()
         self._connections = KeyRotation(partial(OpenAIConnection, settings), settings, clock)
-        super().__init__(
-            settings,
-            name,
-            self._connections,
-            ChatCompletionsParser,
-            clock=clock,
-            max_retries=max_retries,
-            random_source=random_source,
-        )
+        super().__init__(settings, name, self._connections, ChatCompletionsParser, clock)
         self._session_key = secrets.token_bytes()
         self._without_system_role: set[str] = set()
 
