@@ -10,6 +10,7 @@ from typing_extensions import override
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.runtime.clock import SystemClock
+from bot.templates.renderer import Renderer
 from tests.rigs.fake_openai import FakeOpenAI
 
 Connect: TypeAlias = Callable[..., OpenAICompatibleBackend]
@@ -37,6 +38,12 @@ class FakeClock(SystemClock):
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
+
+
+@pytest.fixture
+async def renderer() -> AsyncIterator[Renderer]:
+    async with Renderer() as running:
+        yield running
 
 
 @pytest.fixture

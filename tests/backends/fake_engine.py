@@ -1,13 +1,19 @@
 """An engine that keeps its slots as lists of ids, and counts its saves."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from typing_extensions import override
 
-from bot.backends.llama_cpp.engine import Engine, EngineFailed, EngineRefused, GenerationRequest
+from bot.backends.llama_cpp.engine import (
+    Engine,
+    EngineConfig,
+    EngineFailed,
+    EngineRefused,
+    GenerationRequest,
+)
 from bot.chat.prompt import Delta, Finish, FinishReason, Usage
 
 
@@ -97,3 +103,8 @@ class FakeEngine(Engine):
     @override
     async def has_crashed(self, restarts: int) -> bool:
         return self._restarts != restarts
+
+
+@asynccontextmanager
+async def running_fake_engine(start: EngineConfig) -> AsyncIterator[FakeEngine]:
+    yield FakeEngine(1, start.slots_folder)

@@ -1,13 +1,11 @@
 """The exact prompt of an answer, as its model was sent it, without secrets."""
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from inline_snapshot import snapshot
 
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.llama_cpp.backend import name_template
@@ -20,6 +18,7 @@ from bot.templates.renderer import ModelTemplate, Renderer
 from tests.backends import tiny_gguf
 from tests.commands.test_reports import RECEIPT
 
+WRITTEN = Path(__file__).with_name("exact_prompt.txt").read_text("utf-8")
 SECRET = "sk-thesecretofanoperator"
 PROMPT = Prompt(
     (
@@ -36,12 +35,6 @@ CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
-
-@pytest.fixture
-async def renderer() -> AsyncIterator[Renderer]:
-    async with Renderer() as renderer:
-        yield renderer
 
 
 def exact(renderer: Renderer, folder: Path, **provider: Any) -> ExactPromptWriter:
@@ -70,20 +63,7 @@ def tiny_model(folder: Path) -> None:
 async def test_local_model_is_shown_the_rendered_text(renderer: Renderer, tmp_path: Path) -> None:
     tiny_model(tmp_path)
     prompts = exact(renderer, tmp_path, kind="llama_cpp", model="tiny")
-    assert await prompts.write(17, receipt()) == snapshot("""\
-receipt: 17, nora (version 3)
-model: here / tiny
-tokens: 190 of at most 1600
-template: the model's own; text from people is read as plain text
-parameters: {"temperature": 0.7, "max_tokens": 64}
-stop: ["###", "<|im_end|>"]
-
-<|im_start|>system
-You are Nora. ***ator<|im_end|>
-<|im_start|>user
-Alice: hi <|im_end|><|im_end|>
-<|im_start|>assistant
-""")
+    assert await prompts.write(17, receipt()) == WRITTEN
 
 
 async def test_template_with_todays_date_is_noted(renderer: Renderer, tmp_path: Path) -> None:

@@ -93,9 +93,7 @@ def test_kind_cannot_be_registered_twice(toy: BackendSpec) -> None:
         registry.register(toy)
 
 
-async def test_backend_without_models_prepares_and_tries_none(
-    toy: BackendSpec, tmp_path: Path
-) -> None:
+async def test_backend_without_models_tries_none(toy: BackendSpec, tmp_path: Path) -> None:
     settings = ToySettings()
     await prepare_model("mine", "m", settings, tmp_path, pytest.fail)
     assert list(model_trials([settings], tmp_path, Renderer())) == []

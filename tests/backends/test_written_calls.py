@@ -47,9 +47,7 @@ def arguments_of(found: tuple[str, list[tuple[str, str]]]) -> list[tuple[str, ob
 
 
 @pytest.mark.parametrize(("form", "answer", "text", "names"), CASES["calls"])
-def test_call_is_read_wherever_the_answer_is_cut(
-    form: str, answer: str, text: str, names: list[str]
-) -> None:
+def test_call_is_read_from_any_pieces(form: str, answer: str, text: str, names: list[str]) -> None:
     whole = read(form, [answer])
     assert whole[0] == text
     assert arguments_of(whole) == [(name, {"dice": "2d6"}) for name in names]
@@ -79,9 +77,7 @@ def test_what_is_no_call_stays_text(form: str, answer: str) -> None:
         (TAGGED, "<tool_call>" + "[" * 20_000 + "</tool_call>", "unknown"),
     ],
 )
-def test_broken_call_is_not_shown_and_the_model_is_told(
-    form: str, answer: str, call: str | None
-) -> None:
+def test_broken_call_is_told_to_the_model(form: str, answer: str, call: str | None) -> None:
     text, calls = read(form, [answer])
     assert text == ""
     assert [name for name, _ in calls] == ([call] if call else [])
@@ -97,9 +93,7 @@ def test_broken_call_is_not_shown_and_the_model_is_told(
 @pytest.mark.parametrize(
     ("written", "value"), [("3", 3), ("three", "three"), ("[" * 5000, "[" * 5000)]
 )
-def test_argument_between_tags_is_what_the_tool_takes(
-    answer: str, written: str, value: object
-) -> None:
+def test_argument_in_tags_is_what_the_tool_takes(answer: str, written: str, value: object) -> None:
     found = read(TAGGED, [answer.replace("{}", written)])
     assert arguments_of(found) == [("dice", {"dice": "2d6", "times": value})]
 

@@ -1,5 +1,6 @@
 """Write GGUF files that llama.cpp loads: a model of zeros with the vocabulary of a family."""
 
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,8 +73,8 @@ def lay_out(
     offset, described, data = 0, b"", bytearray()
     for name, shape in tensors.items():
         described += _text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset)
-        offset += _padded(4 * _product(shape))
-        data += weights(4 * _product(shape)).ljust(offset - len(data), b"\0")
+        offset += _padded(4 * math.prod(shape))
+        data += weights(4 * math.prod(shape)).ljust(offset - len(data), b"\0")
     head = header + described
     path.write_bytes(head.ljust(_padded(len(head)), b"\0") + data)
     return path
@@ -116,13 +117,6 @@ def _text(text: str) -> bytes:
 
 def _padded(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
-
-
-def _product(shape: Sequence[int]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
 
 
 def _byte_letters() -> list[str]:

@@ -77,9 +77,7 @@ def test_template_that_drops_every_content_counts_as_accepting_texts() -> None:
         (NO_LATE_SYSTEM, "system s; user a; system l; user b", "system s; user a; user l\n\nb"),
     ],
 )
-def test_messages_that_a_template_rejects_are_moved(
-    capabilities: Capabilities, given: str, adapted: str
-) -> None:
+def test_rejected_messages_are_moved(capabilities: Capabilities, given: str, adapted: str) -> None:
     assert adapt_messages(parsed(given), capabilities) == parsed(adapted)
 
 
@@ -118,9 +116,7 @@ TURNS = st.lists(
 
 
 @given(TURNS)
-def test_adapted_conversation_is_accepted_without_losing_a_text(
-    turns: list[tuple[str, str]],
-) -> None:
+def test_adapted_conversation_is_accepted_without_a_loss(turns: list[tuple[str, str]]) -> None:
     for template in (ALTERNATING, NO_SYSTEM, get("chatglm")()):
         prompt = render_messages(
             template, adapt_messages(conversation(*turns), capabilities_of(template))

@@ -1,7 +1,5 @@
 """Which template renders a prompt, in which process, and with which stop strings."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from bot.chat.prompt import Message, TemplateChoice
@@ -15,12 +13,6 @@ from tests.templates.published_templates import published_templates
 HI = (Message("system", "You are Nora."), Message("user", "Hi"))
 TAGGED = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}<me>"
 NO_TEMPLATE = ModelTemplate()
-
-
-@pytest.fixture
-async def renderer() -> AsyncIterator[Renderer]:
-    async with Renderer() as running:
-        yield running
 
 
 def has_render_processes(renderer: Renderer) -> bool:
@@ -64,9 +56,7 @@ async def test_prefill_stands_open_at_the_end(renderer: Renderer) -> None:
     assert rendered.spans[-1] == TextSpan("Sure, <|im_end|>:", trusted=False)
 
 
-async def test_known_template_renders_as_a_family_with_the_model_s_tokens(
-    renderer: Renderer,
-) -> None:
+async def test_known_template_renders_as_a_family_with_its_tokens(renderer: Renderer) -> None:
     published = published_templates()["llama3.1"]
     model_template = ModelTemplate(published.source, "<begin>", "<eot>")
 
@@ -111,9 +101,7 @@ async def test_untrusted_text_in_content_parts_is_located(renderer: Renderer) ->
 @pytest.mark.parametrize(
     ("trims", "expected"), [(True, "<user>Hi</user>"), (False, "<user> Hi\n</user>")]
 )
-async def test_inputs_are_trimmed_only_on_request(
-    renderer: Renderer, trims: bool, expected: str
-) -> None:
+async def test_inputs_are_trimmed_if_asked(renderer: Renderer, trims: bool, expected: str) -> None:
     choice = TemplateChoice(source=TAGGED, trim_inputs=trims)
 
     rendered = await renderer.render((Message("user", " Hi\n"),), choice, NO_TEMPLATE)
@@ -132,9 +120,7 @@ async def test_inputs_are_trimmed_only_on_request(
         ),
     ],
 )
-async def test_failing_template_reports_the_cause(
-    renderer: Renderer, source: str, why: str
-) -> None:
+async def test_failing_template_tells_the_cause(renderer: Renderer, source: str, why: str) -> None:
     with pytest.raises(TemplateError, match=why):
         await renderer.render(HI, TemplateChoice(source=source), NO_TEMPLATE)
 

@@ -106,9 +106,7 @@ def test_control_tokens_are_broken_where_the_text_cannot_be_located() -> None:
 
 
 @given(TEXTS, st.lists(st.sampled_from(["<|im_end|>", "User:", "aa", "<<", "|>"])))
-def test_broken_control_tokens_are_gone_and_visible_text_is_kept(
-    text: str, words: list[str]
-) -> None:
+def test_broken_control_tokens_are_gone_and_visible_text_stays(text: str, words: list[str]) -> None:
     broken = break_control_tokens(text, words)
 
     assert not any(word.lower() in broken.lower() for word in words)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,9 +39,7 @@ COMPLETE = read_streams(Path(__file__).with_name("streams.txt"))
 
 
 @pytest.mark.parametrize("name", COMPLETE)
-async def test_complete_stream_is_an_answer(
-    connect: Connect, service: FakeAnthropic, name: str
-) -> None:
+async def test_complete_stream_answers(connect: Connect, service: FakeAnthropic, name: str) -> None:
     service.plays([COMPLETE[name].body])
 
     answer = await ask(connect())
@@ -72,31 +71,33 @@ async def test_stop_reason_is_translated(
     assert answer.finish == Finish(reason, Usage(5, 0, 4))
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "usage"),
+    [
+        (
+            {"cache_creation_input_tokens": 100, "cache_read_input_tokens": 1000},
+            {"output_tokens": 7},
+            Usage(1105, 1000, 7, written_tokens=100),
+        ),
+        (
+            {"cache_read_input_tokens": None},
+            {"input_tokens": 9, "cache_read_input_tokens": None},
+            Usage(9, 0, 4),
+        ),
+    ],
+    ids=["cached", "null, and corrected at the end"],
+)
 async def test_usage_counts_the_whole_prompt_and_what_was_cached(
-    connect: Connect, service: FakeAnthropic
+    connect: Connect, service: FakeAnthropic, first: Any, last: Any, usage: Usage
 ) -> None:
-    usage = {"cache_creation_input_tokens": 100, "cache_read_input_tokens": 1000}
-    service.plays([start(**usage) + block(text("a")) + finish(output_tokens=7) + STOP])
+    service.plays([start(**first) + block(text("a")) + finish(**last) + STOP])
 
     answer = await ask(connect())
 
-    assert answer.finish == Finish(FinishReason.STOP, Usage(1105, 1000, 7, written_tokens=100))
+    assert answer.finish == Finish(FinishReason.STOP, usage)
 
 
-async def test_usage_may_be_null_or_corrected_at_the_end(
-    connect: Connect, service: FakeAnthropic
-) -> None:
-    last = finish(input_tokens=9, cache_read_input_tokens=None)
-    service.plays([start(cache_read_input_tokens=None) + block(text("a")) + last + STOP])
-
-    answer = await ask(connect())
-
-    assert answer.finish == Finish(FinishReason.STOP, Usage(9, 0, 4))
-
-
-async def test_thinking_is_reasoning_and_not_part_of_the_answer(
-    connect: Connect, service: FakeAnthropic
-) -> None:
+async def test_thinking_is_no_part_of_the_answer(connect: Connect, service: FakeAnthropic) -> None:
     thought = block(thinking("Hm", "."), signature(), kind="thinking")
     service.plays([start() + thought + block(text("Hi."), index=1) + finish() + STOP])
 
@@ -114,9 +115,7 @@ async def test_reasoning_in_the_text_of_other_models_behind_this_api_is_hidden(
     assert (answer.text, answer.reasoning) == ("Hello", ["x"])
 
 
-async def test_thinking_extends_the_first_token_timeout(
-    connect: Connect, service: FakeAnthropic
-) -> None:
+async def test_thinking_extends_the_first_timeout(connect: Connect, service: FakeAnthropic) -> None:
     begin = event("content_block_start", content_block={"type": "thinking", "thinking": ""})
     pings = [step for _ in range(10) for step in (PING, 0.05)]  # a model that hides its thinking
     end = signature() + event("content_block_stop", index=0)
@@ -127,9 +126,7 @@ async def test_thinking_extends_the_first_token_timeout(
     assert (answer.text, answer.error) == ("42", None)
 
 
-async def test_pings_alone_do_not_extend_a_timeout(
-    connect: Connect, service: FakeAnthropic
-) -> None:
+async def test_pings_alone_extend_no_timeout(connect: Connect, service: FakeAnthropic) -> None:
     service.plays([start(), *[step for _ in range(100) for step in (PING, 0.05)]])
 
     async with asyncio.timeout(BELOW_STALL_SECONDS):

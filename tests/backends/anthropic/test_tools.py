@@ -54,9 +54,7 @@ async def test_tools_are_offered(connect: Connect, service: FakeAnthropic) -> No
     assert "tools" not in await sent(connect, service)
 
 
-async def test_calls_are_put_together_from_their_blocks(
-    connect: Connect, service: FakeAnthropic
-) -> None:
+async def test_calls_are_joined_from_their_blocks(connect: Connect, service: FakeAnthropic) -> None:
     service.plays(CALLS)
     answer = await ask(connect(), prompt("roll", tools=(SPEC,)))
     assert answer.text == "Let me see."
@@ -64,9 +62,7 @@ async def test_calls_are_put_together_from_their_blocks(
     assert answer.finish == Finish(FinishReason.STOP, Usage(5, 0, 4), calls)
 
 
-async def test_calls_of_a_message_that_is_not_streamed(
-    connect: Connect, service: FakeAnthropic
-) -> None:
+async def test_calls_of_an_unstreamed_message(connect: Connect, service: FakeAnthropic) -> None:
     content = [{"type": "tool_use", "id": "toolu_1", "name": "dice", "input": {"dice": "2d6"}}]
     message = {"type": "message", "content": content, "stop_reason": "tool_use"}
     service.plays(Script([json.dumps(message).encode()], content_type="application/json"))
@@ -105,9 +101,7 @@ async def test_no_reasoning_is_asked_for_after_a_call_without_it(
     assert "thinking" not in await sent(connect, service, **given, tool_exchanges=(exchange,))
 
 
-async def test_signed_reasoning_goes_back_with_a_call(
-    connect: Connect, service: FakeAnthropic
-) -> None:
+async def test_signed_reasoning_is_sent_back(connect: Connect, service: FakeAnthropic) -> None:
     thoughts = [
         *(block(thinking("Roll", " it.") + signature(), kind="thinking"),),
         event("content_block_start", index=1,

@@ -45,9 +45,7 @@ def test_refusal_has_the_words_of_its_kind(dialect: str, kind: str, status: int,
     ("dialect", "kind", "status", "body"),
     [each for each in BODIES if each[0] in {"openai", "litellm", "gemini"} and each[1] != "busy"],
 )
-def test_refusal_within_a_stream_has_the_same_words(
-    dialect: str, kind: str, status: int, body: Any
-) -> None:
+def test_streamed_refusal_reads_the_same(dialect: str, kind: str, status: int, body: Any) -> None:
     failed = translate_error_event(ACME, "m", json.dumps(body).encode(), 0.0)
     assert WORDS[kind][0] in failed.notice, (dialect, status)
 
@@ -64,7 +62,5 @@ def test_every_named_dialect_is_among_the_bodies() -> None:
 
 
 @pytest.mark.parametrize(("error", "context", "prompt"), CONTEXTS)
-def test_figures_of_a_rejected_prompt_are_read(
-    error: str, context: int | None, prompt: int | None
-) -> None:
+def test_figures_of_an_error_are_read(error: str, context: int | None, prompt: int | None) -> None:
     assert read_length_limits(error.encode()) == TooLong(context, prompt)

@@ -136,9 +136,7 @@ BEFORE_THE_FIRST_TOKEN = {
 
 
 @pytest.mark.parametrize("name", BEFORE_THE_FIRST_TOKEN)
-async def test_backend_gives_up_after_three_attempts(
-    connect: Connect, service: FakeOpenAI, name: str
-) -> None:
+async def test_third_attempt_is_the_last(connect: Connect, service: FakeOpenAI, name: str) -> None:
     steps = BEFORE_THE_FIRST_TOKEN[name]
     page = Script([b"<html>please log in</html>"], content_type="text/html")
     service.plays(*[Script(steps) if steps else page for _ in range(5)])
@@ -153,9 +151,7 @@ async def test_backend_gives_up_after_three_attempts(
 @pytest.mark.parametrize(
     "noise", [None, b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200\r\nX: " + b"x" * 100_000]
 )
-async def test_response_that_is_not_http_names_the_address(
-    connect: Connect, noise: bytes | None
-) -> None:
+async def test_what_is_not_http_names_the_address(connect: Connect, noise: bytes | None) -> None:
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(noise or b"")
         writer.close()
@@ -217,8 +213,8 @@ def test_servers_nearby_get_time_to_load_their_model(
 @pytest.mark.usefixtures("is_never_late")
 @pytest.mark.parametrize(
     "steps",
-    [[60], [b": headers\n\n", 60], COMMENTS, [said(""), 60]],
-    ids=["no headers", "headers only", "comments for ever", "an empty delta"],
+    [[60], [b": headers\n\n", 60], COMMENTS, [said(""), 60], [chunk(reasoning_content="hm"), 60]],
+    ids=["no headers", "headers only", "comments for ever", "an empty delta", "reasoning"],
 )
 async def test_first_token_timeout_is_not_retried(
     connect: Connect, service: FakeOpenAI, steps: list[object]
@@ -235,25 +231,13 @@ async def test_first_token_timeout_is_not_retried(
 
 
 @pytest.mark.usefixtures("is_never_late")
-async def test_reasoning_extends_the_first_token_timeout(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_reasoning_extends_the_first_timeout(connect: Connect, service: FakeOpenAI) -> None:
     thinking = [step for _ in range(10) for step in (chunk(reasoning_content="hm"), 0.05)]
     service.plays([*thinking, said("42") + STOP + DONE])
 
     answer = await ask(connect(**QUICK))
 
     assert (answer.text, answer.error) == ("42", None)
-
-
-@pytest.mark.usefixtures("is_never_late")
-async def test_stalled_reasoning_times_out(connect: Connect, service: FakeOpenAI) -> None:
-    service.plays([chunk(reasoning_content="hm"), 60])
-
-    async with asyncio.timeout(BELOW_STALL_SECONDS):
-        answer = await ask(connect(**QUICK))
-
-    assert isinstance(answer.error, BackendUnavailable)
 
 
 async def test_endless_answer_hits_the_total_timeout(connect: Connect, service: FakeOpenAI) -> None:
@@ -278,9 +262,7 @@ async def test_response_beyond_the_size_limit_is_interrupted(
 
 
 @pytest.mark.usefixtures("is_never_late")
-async def test_slow_consumer_does_not_cause_a_timeout(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_slow_consumer_causes_no_timeout(connect: Connect, service: FakeOpenAI) -> None:
     service.plays([said("a"), 0.1, said("b"), STOP + DONE])
     backend = connect(**QUICK)
 
@@ -293,9 +275,7 @@ async def test_slow_consumer_does_not_cause_a_timeout(
 
 
 @pytest.mark.parametrize("value", ["86400", "31", "9" * 30, "Fri, 31 Dec 2100 23:59:59 GMT"])
-async def test_long_retry_after_prevents_a_retry(
-    connect: Connect, service: FakeOpenAI, value: str
-) -> None:
+async def test_long_wait_allows_no_retry(connect: Connect, service: FakeOpenAI, value: str) -> None:
     service.plays(Script([b""], 429, {"Retry-After": value}))
 
     answer = await ask(connect())
@@ -354,9 +334,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("status", REFUSALS)
-async def test_error_status_names_the_setting_to_fix(
-    connect: Connect, service: FakeOpenAI, status: int
-) -> None:
+async def test_status_names_the_setting(connect: Connect, service: FakeOpenAI, status: int) -> None:
     body, words = REFUSALS[status]
     service.plays(Script([body], status, {"Location": "http://127.0.0.1:9/"}))
 
@@ -406,9 +384,7 @@ async def test_request_is_refused_after_a_failed_trial_of_another_one(
 
 
 @pytest.mark.usefixtures("is_never_late")
-async def test_pause_of_this_process_is_nobodys_fault(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_pause_of_this_process_is_no_fault(connect: Connect, service: FakeOpenAI) -> None:
     service.plays([said("a"), 0.1, said("b") + STOP + DONE])
     backend = connect(**QUICK)
 
@@ -421,9 +397,7 @@ async def test_pause_of_this_process_is_nobodys_fault(
     assert isinstance(received[-1], Finish)
 
 
-async def test_request_that_was_sent_before_a_pause_is_sent_again(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_request_before_a_pause_is_sent_again(connect: Connect, service: FakeOpenAI) -> None:
     service.plays([60])
     backend = connect(first_token_seconds=1)
 
@@ -435,9 +409,7 @@ async def test_request_that_was_sent_before_a_pause_is_sent_again(
     assert answer.text == "Hello there"
 
 
-async def test_wrong_requests_do_not_open_the_breaker(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_wrong_requests_open_no_breaker(connect: Connect, service: FakeOpenAI) -> None:
     service.plays(*[Script([b""], 400) for _ in range(30)])
     backend = connect()
     for _ in range(30):

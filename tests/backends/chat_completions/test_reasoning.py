@@ -49,9 +49,7 @@ def separate(reasoning: ReasoningFormat, pieces: Sequence[str]) -> SeparatedText
 
 @pytest.mark.parametrize(("start", "end"), [*CASES["tags"], *CASES["more tags"]])
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_reasoning_of_every_family_is_separated_for_an_unknown_model(
-    start: str, end: str, size: int
-) -> None:
+def test_reasoning_of_families_is_separated_for_any_model(start: str, end: str, size: int) -> None:
     for opened, closed in CASES["wrappers"]:
         written = f"{start}\nHm, 1 < 2.\n{end}\n\n{opened}Hello, 2 > 1.{closed}"
         pieces = [written[at : at + size] for at in range(0, len(written), size)]

@@ -10,9 +10,7 @@ def test_backoff_grows_up_to_a_maximum() -> None:
 
 
 @pytest.mark.parametrize(("calls", "retries"), [(0, 3), (10, 4), (100, 10), (10_000, 10)])
-def test_retry_budget_has_three_at_first_a_tenth_of_the_calls_and_ten_at_most(
-    calls: int, retries: int
-) -> None:
+def test_retry_budget_is_three_to_ten_by_a_tenth_of_the_calls(calls: int, retries: int) -> None:
     budget = RetryBudget()
     for _ in range(calls):
         budget.record_call()
@@ -36,9 +34,7 @@ def breaker_after(*outcomes: bool) -> CircuitBreaker:
         ([*[False] * 9, *[True] * 20, *[False] * 9], True),
     ],
 )
-def test_breaker_opens_at_half_of_the_last_twenty_calls(
-    outcomes: list[bool], is_closed: bool
-) -> None:
+def test_breaker_opens_at_half_of_twenty_calls(outcomes: list[bool], is_closed: bool) -> None:
     assert breaker_after(*outcomes).allows(0) is is_closed
 
 

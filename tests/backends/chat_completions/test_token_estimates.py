@@ -83,9 +83,7 @@ async def test_estimates_are_kept_per_model() -> None:
     assert await counts.count(LONG, "a") == before
 
 
-async def test_backend_learns_from_the_usage_of_its_answers(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_backend_learns_from_its_answers(connect: Connect, service: FakeOpenAI) -> None:
     usage = {"prompt_tokens": RAW * 3, "completion_tokens": 1}
     service.plays([said("hi") + STOP + event({"choices": [], "usage": usage}) + DONE])
     backend = connect()

@@ -57,9 +57,7 @@ async def test_no_tools_are_sent_by_default(connect: Connect, service: FakeOpenA
     assert "tools" not in service.log[-1]["body"]
 
 
-async def test_calls_are_put_together_from_their_deltas(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_calls_are_joined_from_their_deltas(connect: Connect, service: FakeOpenAI) -> None:
     service.plays(
         Script(
             [
@@ -82,9 +80,7 @@ async def test_calls_are_put_together_from_their_deltas(
     assert answer.finish.tool_calls == (CALL, ToolCall("c2", "time", ""))
 
 
-async def test_end_tag_right_before_a_call_ends_reasoning(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_end_tag_before_a_call_ends_reasoning(connect: Connect, service: FakeOpenAI) -> None:
     called = chunk(tool_calls=[delta(0, id="c1", name="dice", arguments="{}")])
     service.plays([chunk("Hm.\n</think>\n\n") + called + STOP + DONE])
     assert (await ask(connect())).text == ""
@@ -147,44 +143,10 @@ async def test_call_in_the_older_form_is_read(connect: Connect, service: FakeOpe
 
 
 SIGNED = {"google": {"thought_signature": "c2ln"}}
-DETAILS = [
-    {"type": "reasoning.text", "text": "Roll", "index": 0},
-    {"type": "reasoning.text", "text": " it.", "index": 0},
-    {"type": "reasoning.text", "signature": "sig", "index": 0},
-    {"type": "reasoning.encrypted", "data": "x", "index": 1},
-    {"type": "reasoning.encrypted", "data": "y", "index": 1},
-]
-JOINED_DETAILS = [
-    {"type": "reasoning.text", "text": "Roll it.", "signature": "sig", "index": 0},
-    *DETAILS[3:],
-]
-BLOCKS = [{"type": "thinking", "thinking": one} for one in ("Roll", " it.")]
-SIGNATURE = {"type": "thinking", "thinking": "", "signature": "sig"}
+ATTACHED = json.loads(Path(__file__).with_name("attached.json").read_text("utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("deltas", "returned"),
-    [
-        (
-            [{"reasoning_content": one} for one in ("", "Roll", " it.")],
-            {"reasoning_content": "Roll it."},
-        ),
-        ([{"reasoning_content": "", "content": ""}], {"reasoning_content": ""}),
-        ([{"reasoning": "Roll it.", "content": None}], {"reasoning": "Roll it."}),
-        (
-            [{"reasoning": "Roll", "reasoning_details": DETAILS[:1]},
-             {"reasoning": " it.", "reasoning_details": DETAILS[1:2]},
-             {"reasoning_details": DETAILS[2:]}],
-            {"reasoning": "Roll it.", "reasoning_details": JOINED_DETAILS},
-        ),
-        (
-            [{"thinking_blocks": [one]} for one in (*BLOCKS, SIGNATURE)],
-            {"thinking_blocks": [{**SIGNATURE, "thinking": "Roll it."}]},
-        ),
-        ([{"extra_content": SIGNED, "content": ""}], {"extra_content": SIGNED}),
-        ([{"annotations": [], "reasoning_content": None}], {}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("deltas", "returned"), ATTACHED["cases"])
 async def test_reasoning_goes_back_with_the_calls_of_each_round(
     connect: Connect,
     service: FakeOpenAI,

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
-from bot.backends.llama_cpp.engine import EngineConfig
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import GenerationEvent, Image, Message, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable
@@ -22,7 +21,7 @@ from bot.prompting.fit import fit_draft
 from bot.templates.renderer import Renderer
 from tests.backends import tiny_gguf
 from tests.backends.asking import ask, prompt
-from tests.backends.fake_engine import FakeEngine
+from tests.backends.fake_engine import running_fake_engine
 from tests.backends.local_model import ENGINES, lend_model
 
 STORY = prompt(
@@ -32,12 +31,6 @@ STORY = prompt(
     parameters={"temperature": 0},
 )
 LONG_READING = prompt("word " * 500, model="default", max_output_tokens=5)
-
-
-@pytest.fixture
-async def renderer() -> AsyncIterator[Renderer]:
-    async with Renderer() as running:
-        yield running
 
 
 @pytest.fixture(params=ENGINES)
@@ -112,9 +105,7 @@ async def test_prompt_is_rendered_with_its_own_template(local: LlamaCpp) -> None
 
 
 @pytest.mark.service
-async def test_failing_template_is_reported_to_chat_and_operator(
-    local: LlamaCpp,
-) -> None:
+async def test_failing_template_is_reported_to_chat_and_operator(local: LlamaCpp) -> None:
     choice = TemplateChoice(source="{{ raise_exception('no such thing') }}")
 
     answer = await ask(local, prompt(model="default", template=choice))
@@ -137,12 +128,8 @@ async def test_parameter_that_the_engine_lacks_is_refused_by_name(
     engine: str,
     why: str | None,
 ) -> None:
-    @asynccontextmanager
-    async def running(start: EngineConfig) -> AsyncIterator[FakeEngine]:
-        yield FakeEngine(1, start.slots_folder)
-
     monkeypatch.setattr("bot.backends.llama_cpp.engine.find_spec", {engine: engine}.get)
-    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running_engine", running)
+    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running_engine", running_fake_engine)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     model = tiny_gguf.write(tmp_path / "m.gguf", family)
     backend = LlamaCpp(LlamaCppSettings(threads=1, model_path=model), tmp_path, renderer)
@@ -241,9 +228,7 @@ async def test_close_ends_the_process_and_removes_the_socket(local: LlamaCpp) ->
     assert not socket.parent.exists()
 
 
-async def test_missing_model_is_reported_with_path_and_remedy(
-    tmp_path: Path, renderer: Renderer
-) -> None:
+async def test_missing_model_is_reported_with_a_remedy(tmp_path: Path, renderer: Renderer) -> None:
     answer = await ask(LlamaCpp(LlamaCppSettings(), tmp_path, renderer), STORY)
 
     assert str(answer.error) == (
@@ -255,11 +240,7 @@ async def test_missing_model_is_reported_with_path_and_remedy(
 async def test_forget_works_while_another_model_is_loading(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, renderer: Renderer
 ) -> None:
-    @asynccontextmanager
-    async def running(start: EngineConfig) -> AsyncIterator[FakeEngine]:
-        yield FakeEngine(1, start.slots_folder)
-
-    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running_engine", running)
+    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running_engine", running_fake_engine)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     one, other = (str(tiny_gguf.write(tmp_path / f"{name}.gguf", family)) for name in "ab")
     backend = LlamaCpp(LlamaCppSettings(), tmp_path, renderer)
@@ -276,9 +257,7 @@ async def test_forget_works_while_another_model_is_loading(
 
 
 @pytest.mark.service
-async def test_invalid_model_file_is_reported_in_one_line(
-    tmp_path: Path, renderer: Renderer
-) -> None:
+async def test_invalid_model_is_reported_in_one_line(tmp_path: Path, renderer: Renderer) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(100))
     backend = LlamaCpp(LlamaCppSettings(model_path=broken), tmp_path, renderer)

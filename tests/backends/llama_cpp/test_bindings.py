@@ -71,23 +71,18 @@ def test_character_is_returned_with_its_last_token() -> None:
     assert [emoji.add(token) for token in "🎭".encode()] == ["", "", "", "🎭"]
 
 
-def test_incomplete_character_at_the_end_is_replaced() -> None:
-    assert shown(detokenizer(), [*"a🎭".encode()][:3]) == "a\ufffd"
+@pytest.mark.parametrize(
+    ("stop", "tokens", "text", "has_ended"),
+    [
+        ((), [*"a🎭".encode()][:3], "a\ufffd", False),  # a character is incomplete
+        ((), [*b"yes", END, *b"no"], "yes", True),
+        (("\nAnn:",), [*b"yes\nAnn: no"], "yes", True),
+        (("\nAnn:",), [*b"yes\nAn", END], "yes\nAn", True),
+    ],
+)
+def test_text_ends_with_a_token_or_a_stop_string(
+    stop: tuple[str, ...], tokens: list[int], text: str, has_ended: bool
+) -> None:
+    bytewise = detokenizer(*stop)
 
-
-def test_end_token_has_no_text() -> None:
-    ended = detokenizer()
-
-    assert shown(ended, [*b"yes", END, *b"no"]) == "yes"
-    assert ended.ended
-
-
-def test_stop_string_across_tokens_ends_the_text() -> None:
-    stopped = detokenizer("\nAnn:")
-
-    assert shown(stopped, [*b"yes\nAnn: no"]) == "yes"
-    assert stopped.ended
-
-
-def test_partial_stop_string_at_the_end_is_returned() -> None:
-    assert shown(detokenizer("\nAnn:"), [*b"yes\nAn", END]) == "yes\nAn"
+    assert (shown(bytewise, tokens), bytewise.ended) == (text, has_ended)

@@ -111,9 +111,7 @@ def test_missing_engine_is_reported_with_a_remedy(
         require_engine(settings_of(engine), "local")
 
 
-def test_auto_selects_the_bindings_if_nothing_else_is_installed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_auto_selects_bindings_if_nothing_else_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     install_only(monkeypatch, "llama_cpp")
 
     assert require_engine(settings_of("auto"), "local") == "llama_cpp_python"

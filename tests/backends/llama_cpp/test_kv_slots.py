@@ -86,9 +86,7 @@ async def test_more_conversations_than_slots_keep_their_cache(harness: PoolHarne
         assert await harness.ask(str(number), said(number, lengths[number])) == lengths[number] - 30
 
 
-async def test_empty_slot_is_taken_before_the_least_recently_used(
-    harness: PoolHarness,
-) -> None:
+async def test_empty_slot_is_taken_before_the_least_recently_used(harness: PoolHarness) -> None:
     for name, number in (("a", 1), ("b", 2), ("a", 1), ("c", 3)):
         await harness.ask(name, said(number))
 
@@ -195,9 +193,7 @@ async def test_forget_erases_the_slot_of_a_second_request(harness: PoolHarness) 
     assert harness.engine.held == [[], []]
 
 
-async def test_forget_of_a_busy_slot_erases_it_when_its_answer_ends(
-    harness: PoolHarness,
-) -> None:
+async def test_forget_of_a_busy_slot_erases_it_when_its_answer_ends(harness: PoolHarness) -> None:
     async with harness.pool.lease(SlotOwner("a", ""), said(1)) as (slot, _):
         await harness.pool.forget("a")
         assert harness.engine.erased == []
@@ -205,9 +201,7 @@ async def test_forget_of_a_busy_slot_erases_it_when_its_answer_ends(
     assert harness.engine.erased == [slot]
 
 
-async def test_saved_slots_of_unloaded_models_are_deleted(
-    harness: PoolHarness,
-) -> None:
+async def test_saved_slots_of_unloaded_models_are_deleted(harness: PoolHarness) -> None:
     await harness.ask("a", said(1))
     await harness.ask("b", said(2))
     await harness.pool.save_all()
@@ -227,9 +221,7 @@ async def test_end_session_frees_the_slot_without_saving(harness: PoolHarness) -
     assert harness.engine.saves == 0
 
 
-async def test_files_are_private_and_named_by_hashes(
-    harness: PoolHarness,
-) -> None:
+async def test_files_are_private_and_named_by_hashes(harness: PoolHarness) -> None:
     await harness.ask("../../etc/passwd", said(1), "../Nora")
     await harness.pool.save_all()
 

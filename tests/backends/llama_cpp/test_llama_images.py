@@ -72,9 +72,7 @@ async def test_image_changes_the_answer(vision_backend: LlamaCpp) -> None:
     assert len({without_image.text, red.text, black.text}) == 3
 
 
-async def test_next_turn_reads_only_what_is_new_also_after_a_restart(
-    make: Make, folder: Path
-) -> None:
+async def test_next_turn_reads_what_is_new_also_after_a_restart(make: Make, folder: Path) -> None:
     vision_backend = make(toy_projector.write(folder / "toy.gguf"))
     said = shown("What is this? " + "plum " * 80, png(255))
     first = await ask(vision_backend, asked(said))
@@ -89,9 +87,7 @@ async def test_next_turn_reads_only_what_is_new_also_after_a_restart(
     assert restarted.text == second.text
 
 
-async def test_answer_streams_and_ends_at_its_limit_a_stop_or_by_itself(
-    vision_backend: LlamaCpp,
-) -> None:
+async def test_answer_ends_at_its_limit_a_stop_or_by_itself(vision_backend: LlamaCpp) -> None:
     cut = await ask(vision_backend, asked(SEEN, max_output_tokens=5))
     stopped = await ask(vision_backend, asked(SEEN, stop=(cut.text.split()[-1],)))
     ended = await ask(
@@ -109,9 +105,7 @@ async def test_answer_streams_and_ends_at_its_limit_a_stop_or_by_itself(
     assert (ended.text, ended.finish.reason) == ("", FinishReason.STOP)
 
 
-async def test_turn_without_an_image_is_sent_as_ids_and_reuses_its_slot(
-    vision_backend: LlamaCpp,
-) -> None:
+async def test_turn_without_images_is_ids_and_reuses_its_slot(vision_backend: LlamaCpp) -> None:
     words = asked(Message("user", "<|im_end|> and so on"))
 
     first, second = await ask(vision_backend, words), await ask(vision_backend, words)

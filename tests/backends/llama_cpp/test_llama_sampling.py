@@ -78,9 +78,7 @@ async def test_bundled_model_repeats_less_unless_the_preset_says_otherwise(say: 
         {"top_n_sigma": 0.001},
     ],
 )
-async def test_one_candidate_token_makes_the_seed_irrelevant(
-    say: Say, narrow: dict[str, object]
-) -> None:
+async def test_one_candidate_makes_the_seed_irrelevant(say: Say, narrow: dict[str, object]) -> None:
     heated = {**GREEDY, "temperature": 2, "seed": 3, "top_k": 0, "top_p": 1, "min_p": 0}
 
     assert await say(**{**heated, **narrow}) == await say(**GREEDY)
@@ -191,9 +189,7 @@ async def test_reasoning_is_separated_from_the_answer(local: LlamaCpp) -> None:
     assert "".join(answer.reasoning) == "\nHm.\n"
 
 
-async def test_template_may_open_the_reasoning(
-    local: LlamaCpp,
-) -> None:
+async def test_template_may_open_the_reasoning(local: LlamaCpp) -> None:
     answer = await thinking(local, "\n<think>\n", "Hm.\n</think>\n\nHello.")
 
     assert answer.text == "Hello."

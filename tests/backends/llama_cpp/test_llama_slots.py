@@ -59,9 +59,7 @@ def words(*numbers: int) -> list[Message]:
     return [Message("user", f"{number} " + f"shelf number {number} " * 15) for number in numbers]
 
 
-async def test_each_turn_decodes_only_new_tokens_also_after_a_restart(
-    harness: BackendHarness,
-) -> None:
+async def test_each_turn_decodes_new_tokens_also_after_a_restart(harness: BackendHarness) -> None:
     for conversation in range(4):
         await harness.turn(str(conversation), *words(conversation))
     between = await harness.turn("0", *words(0, 10))
@@ -82,9 +80,7 @@ async def test_new_conversation_reuses_the_cached_system_prompt(harness: Backend
 
 
 @pytest.mark.parametrize("harness", ["xllamacpp"], indirect=True)
-async def test_tokens_are_shifted_when_the_oldest_turns_are_dropped(
-    harness: BackendHarness,
-) -> None:
+async def test_tokens_are_shifted_when_oldest_turns_are_dropped(harness: BackendHarness) -> None:
     await harness.turn("a", *words(1, 2, 3, 4))
 
     shorter = await harness.turn("a", *words(3, 4, 5))

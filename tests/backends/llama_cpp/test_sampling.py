@@ -1,10 +1,15 @@
 """Sampling parameters of presets are validated and translated for local engines."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from bot.backends.llama_cpp.sampling import find_problems, to_sampling
 from bot.errors import BackendUnavailable
 from tests.backends.asking import prompt
+
+CASES = json.loads(Path(__file__).with_name("parameters.json").read_text("utf-8"))
 
 
 def sampled(**parameters: object) -> dict[str, object]:
@@ -17,18 +22,7 @@ def test_aliases_are_translated_to_the_engine_s_names() -> None:
     assert sampled(**given) == {"temperature": 0.5, "repeat_penalty": 1.1, "seed": 7}
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("topP", "did you mean 'top_p'?"),
-        ("top-k", "did you mean 'top_k'?"),
-        ("temprature", "did you mean 'temperature'?"),
-        ("repetition_penality", "did you mean 'repetition_penalty'?"),
-        ("num_ctx", "set CONTEXT_TOKENS of the provider"),
-        ("tfs_z", "llama.cpp has removed this sampler"),
-        ("zzz", "local models have the parameters adaptive_decay"),
-    ],
-)
+@pytest.mark.parametrize(("name", "hint"), CASES["unknown"])
 def test_unknown_parameter_is_refused_by_name_with_the_nearest(name: str, hint: str) -> None:
     (problem,) = find_problems({name: 1})
 
@@ -38,25 +32,7 @@ def test_unknown_parameter_is_refused_by_name_with_the_nearest(name: str, hint: 
     assert "the bot's operator has to fix it" in refused.value.notice
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("temperature", "hot"),
-        ("temperature", True),
-        ("top_k", 1.5),
-        ("top_p", 2),
-        ("mirostat", 3),
-        ("grammar", {}),
-        ("json_schema", "x"),
-        ("response_format", {"type": "xml"}),
-        ("response_format", {"type": "json_schema"}),
-        ("logit_bias", {"4": "much"}),
-        ("logit_bias", [[4]]),
-        ("samplers", "kyp"),
-        ("ignore_eos", 1),
-        ("stop", 3),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), CASES["invalid"])
 def test_invalid_value_is_named(name: str, value: object) -> None:
     (problem,) = find_problems({name: value})
 

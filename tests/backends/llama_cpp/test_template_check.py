@@ -34,12 +34,11 @@ def test_template_that_was_not_pinned_is_refused(model: Path) -> None:
 
 @pytest.mark.parametrize(("pin", "warnings"), [(None, 1), (PIN, 0)])
 async def test_operator_is_warned_of_a_template_with_words_of_its_own(
-    model: Path, pin: str | None, warnings: int
+    renderer: Renderer, model: Path, pin: str | None, warnings: int
 ) -> None:
     settings = LlamaCppSettings(template_sha256=pin)
-    async with Renderer() as renderer:
-        with capture_logs() as logs:
-            await warn_of_added_text(model, ModelTemplate(HOSTILE), renderer, settings, "local")
+    with capture_logs() as logs:
+        await warn_of_added_text(model, ModelTemplate(HOSTILE), renderer, settings, "local")
     assert len(logs) == warnings
     for line in logs:
         assert line["event"] == "model_template_adds_text"

@@ -146,9 +146,7 @@ async def test_attacks_on_the_default_model_fail(smollm2: Model) -> None:
         assert await smollm2.markers(await smollm2.prompt(text)) == harmless, text
 
 
-async def test_default_model_s_template_matches_its_family(
-    smollm2: Model,
-) -> None:
+async def test_default_model_s_template_matches_its_family(smollm2: Model) -> None:
     own = {"bos_token": smollm2.tokens.bos_token, "eos_token": smollm2.tokens.eos_token}
     theirs = JinjaTemplate(smollm2.tokens.chat_template or "", **own)
     ours = get(detect_family(theirs.source) or "")(**own)

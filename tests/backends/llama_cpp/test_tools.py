@@ -94,9 +94,7 @@ def asked(template: TemplateChoice = QWEN, **parts: object) -> Prompt:
     return prompt("Roll two dice.", model="default", **given)
 
 
-async def test_call_comes_with_the_finish_and_its_result_is_read_next(
-    local: Callable[[], Local],
-) -> None:
+async def test_call_comes_with_the_finish_and_its_result_next(local: Callable[[], Local]) -> None:
     backend = local().backend
     answer = await ask(backend, asked())
     assert answer.text == "Let me see. "
@@ -120,9 +118,7 @@ async def test_only_the_model_that_comes_with_troupe_has_a_limit_of_its_own(
     assert [one.max_output_tokens for one in local().engine.requests] == [limit, 900]
 
 
-async def test_model_whose_template_has_no_form_is_offered_none(
-    local: Callable[[], Local],
-) -> None:
+async def test_model_whose_template_has_no_form_is_offered_none(local: Callable[[], Local]) -> None:
     backend = local().backend
     assert await backend.calls_tools("default", QWEN)
     assert not await backend.calls_tools("default", GEMMA)

@@ -14,6 +14,7 @@ from bot.backends.model_files import store as model_store
 from bot.errors import SettingsError
 
 GGUF = b"GGUF and the rest"
+NO_SOURCES = ("a", "a/b/c", "../b", "a/..", "-a/b", "a/b:../c", "a/b c", "/a/b")
 FILES = ("small-Q4_K_M.gguf", "small-Q8_0.gguf", "mmproj-small.gguf", "README")
 
 
@@ -61,22 +62,19 @@ async def pull(word: str, data_dir: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("word", "repository", "part"),
+    ("word", "found"),
     [
-        ("Qwen/Qwen2.5-0.5B-Instruct-GGUF", "Qwen/Qwen2.5-0.5B-Instruct-GGUF", ""),
-        ("a/b:Q4_K_M", "a/b", "Q4_K_M"),
-        ("a/b:sub/file.gguf", "a/b", "sub/file.gguf"),
+        ("Qwen/Qwen2.5-0.5B-Instruct-GGUF", ("Qwen/Qwen2.5-0.5B-Instruct-GGUF", "")),
+        ("a/b:Q4_K_M", ("a/b", "Q4_K_M")),
+        ("a/b:sub/file.gguf", ("a/b", "sub/file.gguf")),
+        *(
+            (word, None)
+            for word in ["a", "a/b/c", "../b", "a/..", "-a/b", "a/b:../c", "a/b c", "/a/b"]
+        ),
     ],
 )
-def test_parse_source_splits_repository_and_file(word: str, repository: str, part: str) -> None:
-    assert hub.parse_source(word) == (repository, part)
-
-
-@pytest.mark.parametrize(
-    "word", ["a", "a/b/c", "../b", "a/..", "-a/b", "a/b:../c", "a/b c", "/a/b"]
-)
-def test_parse_source_of_other_text_is_none(word: str) -> None:
-    assert hub.parse_source(word) is None
+def test_source_is_a_repository_and_a_file(word: str, found: tuple[str, str] | None) -> None:
+    assert hub.parse_source(word) == found
 
 
 @pytest.mark.parametrize("cut_at", [None, 6])

@@ -27,9 +27,7 @@ def test_missing_metadata_gets_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("heads", "kept"), [(4, 4 * 2 * 8 * 2), ([4, 0], 4 * 2 * 8 * 2), ([2, 4], 6 * 2 * 8 * 2)]
 )
-def test_cache_bytes_are_summed_over_layers(
-    tmp_path: Path, heads: int | list[int], kept: int
-) -> None:
+def test_cache_bytes_are_summed_by_layer(tmp_path: Path, heads: int | list[int], kept: int) -> None:
     model = tiny_gguf.write(
         tmp_path / "m.gguf",
         VOCABULARY,

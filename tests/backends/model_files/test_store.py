@@ -173,9 +173,7 @@ async def test_failed_download_is_reported_in_one_line(
     assert model_store.list_models(tmp_path) == []
 
 
-async def test_existing_model_is_not_downloaded_again(
-    tmp_path: Path, put: Callable[[str], Path]
-) -> None:
+async def test_model_is_not_downloaded_again(tmp_path: Path, put: Callable[[str], Path]) -> None:
     path = put(f"models/{model_store.DEFAULT_FILE}")
     told: list[str] = []
 

@@ -1,5 +1,6 @@
 """Azure OpenAI is reached at the addresses that people copy from its pages."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,26 +14,10 @@ from bot.settings import read_settings
 from tests.backends.asking import ask, prompt
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, event, said
 
-V1 = "/openai/v1/chat/completions"
-CLASSIC = "/openai/deployments/my-gpt/chat/completions?api-version="
+ADDRESSES = json.loads(Path(__file__).with_name("azure.json").read_text("utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("pasted", "version", "path", "models"),
-    [
-        ("", None, V1, "/openai/v1/models"),
-        ("/", None, V1, "/openai/v1/models"),
-        ("/openai", None, V1, "/openai/v1/models"),
-        ("/openai/v1/", None, V1, "/openai/v1/models"),
-        ("/openai/v1/chat/completions", None, V1, "/openai/v1/models"),
-        ("/openai/v1?api-version=preview", None, f"{V1}?api-version=preview", None),
-        ("", "2024-06-01", f"{CLASSIC}2024-06-01", "/openai/models?api-version=2024-06-01"),
-        ("/?api-version=2024-06-01", None, f"{CLASSIC}2024-06-01", None),
-        ("/openai/deployments/my-gpt", None, f"{CLASSIC}2024-10-21", None),
-        (f"{CLASSIC}2025-01-01-preview", None, f"{CLASSIC}2025-01-01-preview", None),
-        ("/gateway/openai/v1", None, f"/gateway{V1}", None),
-    ],
-)
+@pytest.mark.parametrize(("pasted", "version", "path", "models"), ADDRESSES["pasted"])
 async def test_pasted_addresses_reach_the_deployment(
     pasted: str, version: str | None, path: str, models: str | None
 ) -> None:
@@ -59,29 +44,7 @@ async def test_pasted_addresses_reach_the_deployment(
     assert checked.startswith("answers at ")
 
 
-@pytest.mark.parametrize(
-    ("provider", "address", "base_url"),
-    [
-        ("azure_openai", "https://me.openai.azure.com", "https://me.openai.azure.com/openai/v1"),
-        ("local", "https://me.openai.azure.com/", "https://me.openai.azure.com/openai/v1"),
-        (
-            "work",
-            "https://me.services.ai.azure.com/api/projects/p",
-            "https://me.services.ai.azure.com/openai/v1",
-        ),
-        (
-            "work",
-            "https://me.services.ai.azure.com/models/chat/completions?api-version=2024-05-01-preview",
-            "https://me.services.ai.azure.com/openai/v1",
-        ),
-        (
-            "local",
-            f"https://gateway.example/a{CLASSIC}2024-10-21",
-            "https://gateway.example/a/openai",
-        ),
-        ("groq", None, "https://api.groq.com/openai/v1"),
-    ],
-)
+@pytest.mark.parametrize(("provider", "address", "base_url"), ADDRESSES["hosts"])
 def test_hosts_of_azure_are_known(provider: str, address: str | None, base_url: str) -> None:
     given = OpenAISettings.model_validate({"base_url": address, "api_key": "k"})
     completed = given.completed(provider)

@@ -1,17 +1,20 @@
 """What is sent to a chat completions API and how its answer is read."""
 
 import asyncio
+import json
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from inline_snapshot import snapshot
 
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, chunk, said
+
+BODIES = json.loads(Path(__file__).with_name("bodies.json").read_text("utf-8"))
 
 
 async def test_answer_is_deltas_and_a_finish_with_usage(connect: Connect) -> None:
@@ -34,9 +37,7 @@ async def test_password_in_the_address_is_sent_as_basic_authentication(
     assert "p%40ss" not in await backend.check()
 
 
-async def test_request_body_holds_messages_and_parameters(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_body_holds_messages_and_parameters(connect: Connect, service: FakeOpenAI) -> None:
     question = Prompt(
         messages=(Message("system", "Be kind."), Message("user", "日本")),
         model="gpt-x",
@@ -56,26 +57,10 @@ async def test_request_body_holds_messages_and_parameters(
     await ask(connect(), question)
 
     assert service.log[0]["path"] == "/v1/chat/completions"
-    assert service.log[0]["body"] == snapshot(
-        {
-            "model": "gpt-x",
-            "messages": [
-                {"role": "system", "content": "Be kind."},
-                {"role": "user", "content": "日本"},
-            ],
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "temperature": 0.5,
-            "logit_bias": {"5": -100},
-            "stop": ["Ann:", "Bob:"],
-            "max_tokens": 300,
-        }
-    )
+    assert service.log[0]["body"] == BODIES["messages and parameters"]
 
 
-async def test_speaker_names_are_sent_if_enabled_and_valid(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_names_are_sent_if_enabled_and_valid(connect: Connect, service: FakeOpenAI) -> None:
     said = [
         ("Ann", "Ann:hi"),
         ("Bob Lee#a3f1", "Bob Lee#a3f1:ho"),
@@ -107,18 +92,7 @@ async def test_images_are_sent_between_their_texts(connect: Connect, service: Fa
 
     await ask(connect(), Prompt((seen,), "m", "chat"))
 
-    assert service.log[0]["body"]["messages"] == snapshot(
-        [
-            {
-                "role": "user",
-                "content": [
-                    {"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": "low"}},
-                    {"type": "text", "text": "What is it?"},
-                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
-                ],
-            }
-        ]
-    )
+    assert service.log[0]["body"]["messages"] == BODIES["images"]
 
 
 @pytest.mark.parametrize(
@@ -139,17 +113,13 @@ async def test_max_tokens_is_the_lower_of_parameter_and_limit(
 
 
 @pytest.mark.parametrize(("limit", "tokens"), [(None, 3000), (1000, 3000), (500, 3500)])
-async def test_context_of_the_service_bounds_the_prompt(
-    connect: Connect, limit: int | None, tokens: int
-) -> None:
+async def test_context_bounds_the_prompt(connect: Connect, limit: int | None, tokens: int) -> None:
     asked = prompt(max_output_tokens=limit)
     assert await connect(context_tokens=4000).max_prompt_tokens(asked) == tokens
     assert await connect().max_prompt_tokens(asked) is None
 
 
-async def test_null_parameter_removes_a_default_field(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_null_parameter_removes_a_default(connect: Connect, service: FakeOpenAI) -> None:
     await ask(connect(), prompt(parameters={"stream_options": None}))
 
     assert "stream_options" not in service.log[0]["body"]
@@ -162,9 +132,7 @@ async def test_parameter_n_above_one_is_rejected(connect: Connect, service: Fake
     assert service.log == []
 
 
-async def test_default_model_comes_from_the_provider_settings(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_default_model_comes_from_the_settings(connect: Connect, service: FakeOpenAI) -> None:
     await ask(connect(model="gpt-y"), prompt(model="default"))
 
     assert service.log[0]["body"]["model"] == "gpt-y"
@@ -198,9 +166,7 @@ async def test_finish_reason_is_translated(
     assert answer.finish == Finish(reason)
 
 
-async def test_request_is_retried_if_only_reasoning_came(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_request_is_retried_after_reasoning(connect: Connect, service: FakeOpenAI) -> None:
     service.plays([chunk(reasoning_content="Hm.")], [said("Hi.") + STOP + DONE])
 
     answer = await ask(connect())
@@ -208,9 +174,7 @@ async def test_request_is_retried_if_only_reasoning_came(
     assert (answer.text, answer.error) == ("Hi.", None)
 
 
-async def test_closing_the_generator_closes_the_connection(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_closed_generator_ends_the_connection(connect: Connect, service: FakeOpenAI) -> None:
     service.plays([said("x"), 0.1, *[said("b"), 0.01] * 1000])
 
     async with aclosing(connect().generate(prompt())) as pieces:
@@ -219,16 +183,20 @@ async def test_closing_the_generator_closes_the_connection(
     assert await service.ended() == "hung up"
 
 
-async def test_cancelling_before_the_first_token_closes_the_connection(
-    connect: Connect, service: FakeOpenAI
+@pytest.mark.parametrize(
+    ("steps", "seconds"), [([60], 0), ([said("x"), 0.005] * 2000, 0.5)], ids=["silent", "flowing"]
+)
+async def test_cancelled_request_closes_its_connection_at_once(
+    connect: Connect, service: FakeOpenAI, steps: list[object], seconds: float
 ) -> None:
-    service.plays([60])
+    service.plays(steps)
     task = asyncio.create_task(ask(connect()))
     await service.asked()
+    await asyncio.sleep(seconds)
 
     task.cancel()
 
-    assert await service.ended() == "hung up"
+    assert await service.ended() == "hung up", "it was read to its end"
     assert (await asyncio.wait({task}))[0]
 
 
@@ -263,20 +231,6 @@ async def test_flowing_stream_is_read_in_intervals(connect: Connect, service: Fa
     assert service.connections == 1
 
 
-async def test_flowing_stream_stops_at_once_when_cancelled(
-    connect: Connect, service: FakeOpenAI
-) -> None:
-    service.plays([said("x"), 0.005] * 2000)
-    task = asyncio.create_task(ask(connect()))
-    await service.asked()
-    await asyncio.sleep(0.5)
-
-    task.cancel()
-
-    assert await service.ended() == "hung up", "it was read to its end"
-    assert (await asyncio.wait({task}))[0]
-
-
 async def test_check_names_the_address(connect: Connect, service: FakeOpenAI) -> None:
     assert await connect().check() == f"answers at {service.base_url}"
 
@@ -293,9 +247,7 @@ async def test_check_names_the_problem(
         await connect().check()
 
 
-async def test_check_accepts_a_service_without_a_model_list(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_check_needs_no_list_of_models(connect: Connect, service: FakeOpenAI) -> None:
     service.models_status = 404
 
     assert "lists no models" in await connect().check()

@@ -56,9 +56,7 @@ async def test_list_of_models_that_is_cut_off_by_a_closing_connection_is_asked_f
         await connection.close()
 
 
-async def test_query_of_the_address_is_sent_with_each_request(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_query_of_the_address_is_always_sent(connect: Connect, service: FakeOpenAI) -> None:
     backend = connect(base_url=f"{service.base_url}?team=a%2Fb")
 
     await ask(backend)
@@ -83,9 +81,7 @@ async def test_requests_describe_neither_this_machine_nor_its_environment(
     assert sent["accept-encoding"] == "identity"
 
 
-async def test_endless_error_is_read_only_to_its_beginning(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_endless_error_is_not_read_to_its_end(connect: Connect, service: FakeOpenAI) -> None:
     endless = [b'{"error": {"message": "insufficient_quota"}}', *[b" " * 2**16] * 1000, 60]
     service.plays(Script(endless, status=429))
 

@@ -57,9 +57,7 @@ async def test_key_over_its_rate_is_left_out_as_long_as_the_service_says(
     assert keys_used(service)[-1] == "a"
 
 
-async def test_error_is_told_when_all_keys_are_refused(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_error_is_told_if_all_keys_are_refused(connect: Connect, service: FakeOpenAI) -> None:
     service.plays(*[refusal(401)] * 3)
     answer = await ask(connect(**KEYS))
     assert "rejected the API key (401)" in answer.error_texts
@@ -72,9 +70,7 @@ async def test_other_errors_are_no_fault_of_a_key(connect: Connect, service: Fak
     assert keys_used(service) == ["a"]
 
 
-def test_keys_come_from_a_file_and_are_secrets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_of_a_file_are_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "keys"
     file.write_text("sk-one\nsk-two\n", encoding="utf-8")
     monkeypatch.setenv("TROUPE_PROVIDERS__OPENAI__API_KEY_FILE", str(file))

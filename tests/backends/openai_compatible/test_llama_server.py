@@ -64,9 +64,7 @@ async def test_answer_is_streamed_with_its_usage(backend: OpenAICompatibleBacken
     assert again.usage.cached_tokens > finish.usage.prompt_tokens / 2
 
 
-async def test_idle_connection_that_the_server_closes_is_no_failure(
-    backend: OpenAICompatibleBackend,
-) -> None:
+async def test_closed_idle_connection_is_no_failure(backend: OpenAICompatibleBackend) -> None:
     for _ in range(3):
         await finished(backend)
         assert "answers at" in await backend.check()

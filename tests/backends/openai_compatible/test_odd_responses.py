@@ -170,9 +170,7 @@ async def test_wait_that_a_provider_asks_for_is_kept_and_announced(
 @pytest.mark.parametrize(
     ("wait", "told"), [("45", "in 45 s."), ("240", "in 4 min."), ("10800", "in 3 h.")]
 )
-async def test_long_wait_is_told(
-    connect: Connect, service: FakeOpenAI, wait: str, told: str
-) -> None:
+async def test_waits_are_told(connect: Connect, service: FakeOpenAI, wait: str, told: str) -> None:
     service.plays(Script([b"{}"], status=429, headers={"Retry-After": wait}))
     answer = await ask(connect())
     assert answer.error is not None

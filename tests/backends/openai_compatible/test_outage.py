@@ -11,9 +11,7 @@ TURNS = 200
 AWAY = Script([b'{"error": {"message": "overloaded"}}'], status=503)
 
 
-async def test_model_that_is_away_does_not_stop_another_one(
-    connect: Connect, service: FakeOpenAI
-) -> None:
+async def test_model_that_is_away_stops_no_other(connect: Connect, service: FakeOpenAI) -> None:
     backend = connect()
     service.plays(*[AWAY] * 60)
     for _ in range(25):
