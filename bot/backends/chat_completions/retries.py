@@ -16,6 +16,9 @@ MAX_BREAKER_WAIT_SECONDS = 8.0
 MAX_RETRY_AFTER = 86_400.0
 _FIRST_BACKOFF_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 8.0
+_MAX_BUDGET = 10.0  # retries
+_BREAKER_CALLS = 20
+_OPEN_SECONDS = 5.0
 _MIN_AWAY_CALLS = 3
 _MIN_AWAY_REQUESTS = 2
 _FIRST_UNIX_TIME = 10**9  # smaller numbers are seconds to wait
@@ -84,13 +87,11 @@ def _seconds_of(unit: str) -> float:
 class RetryBudget:
     """Limit retries to a tenth of all calls, so that they do not overload a struggling provider."""
 
-    def __init__(self, share: float = 0.1, initial: float = 3, maximum: float = 10) -> None:
-        self._share = share
-        self._tokens = initial
-        self._maximum = maximum
+    def __init__(self) -> None:
+        self._tokens = 3.0
 
     def record_call(self) -> None:
-        self._tokens = min(self._maximum, self._tokens + self._share)
+        self._tokens = min(_MAX_BUDGET, self._tokens + 0.1)
 
     def take(self) -> bool:
         # The sum of ten tenths is a little less than one.
@@ -103,21 +104,14 @@ class RetryBudget:
 class CircuitBreaker:
     """Block calls to a provider that mostly fails, and let single trial calls through.
 
-    It opens for `open_seconds` when `share` of the newest `calls` failed, and sooner for a provider
-    that is away: one that gives no answer at all to several requests in a row for `away_seconds`.
-    Every `now` is in monotonic seconds.
+    It opens for five seconds when `share` of the newest twenty calls failed, and sooner for a
+    provider that is away: one that gives no answer at all to several requests in a row for
+    `away_seconds`. Every `now` is in monotonic seconds.
     """
 
-    def __init__(
-        self,
-        calls: int = 20,
-        share: float = 0.5,
-        open_seconds: float = 5,
-        away_seconds: float = 1,
-    ) -> None:
-        self._outcomes: deque[bool] = deque(maxlen=calls)
+    def __init__(self, share: float = 0.5, away_seconds: float = 1) -> None:
+        self._outcomes: deque[bool] = deque(maxlen=_BREAKER_CALLS)
         self._share = share
-        self._open_seconds = open_seconds
         self._away_seconds = away_seconds
         self._away_since: float | None = None
         self._away_calls = 0
@@ -134,10 +128,10 @@ class CircuitBreaker:
         return tuple(self._outcomes)
 
     def allows(self, now: float) -> bool:
-        """Return whether a call may be made; while open, one each `open_seconds` may."""
+        """Return whether a call may be made; while open, one in five seconds may."""
         if self._opened_at is None:
             return True
-        if now - self._opened_at < self._open_seconds:
+        if now - self._opened_at < _OPEN_SECONDS:
             return False
         self._opened_at = now  # when the next trial is due should this one never be recorded
         return True

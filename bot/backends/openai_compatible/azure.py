@@ -21,10 +21,6 @@ def is_azure(provider: str, address: str) -> bool:
     return provider == PROVIDER or is_its_host or "/openai/deployments/" in parts.path
 
 
-def has_path_for_each_deployment(base_url: str) -> bool:
-    return base_url.endswith("/openai")
-
-
 def read_azure_address(address: str, api_version: str | None) -> tuple[str, str | None, str | None]:
     """Return the base URL, the api-version (the older form has one) and the deployment, if any."""
     parts = urlsplit(address)

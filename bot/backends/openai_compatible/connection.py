@@ -27,7 +27,6 @@ from bot.backends.chat_completions.request_runner import (
     request_again_if_idle,
 )
 from bot.backends.chat_completions.streaming import MAX_RESPONSE_BYTES
-from bot.backends.openai_compatible import azure
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.runtime.http_client import HttpClient, HttpResponse
 
@@ -143,7 +142,7 @@ def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI
     client = OneServerClient(HttpTransport(http))
     api_key = _NO_KEY if key is None else key.get_secret_value()
     base_url = str(url.copy_with(query=None))
-    if settings.is_azure and azure.has_path_for_each_deployment(base_url):
+    if settings.is_azure and base_url.endswith("/openai"):  # a path for each deployment
         return AsyncAzureOpenAI(
             api_key=api_key,
             base_url=base_url,
