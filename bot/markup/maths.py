@@ -95,8 +95,11 @@ class _Writer:
             above = self._argument(depth)
             return f"C({above}, {self._argument(depth)})"
         if name == "sqrt":
-            root = self._root(depth)
-            return f"{root}{_grouped(self._argument(depth))}"
+            degree = ""
+            if self._tokens[self._at : self._at + 1] == ["["]:
+                self._at += 1
+                degree = _raise(self.write_until("]", depth + 1), _SUPERSCRIPTS, "")
+            return f"{degree}√{_grouped(self._argument(depth))}"
         if name == "mathbb":
             letter = self._argument(depth)
             return _DOUBLE_STRUCK.get(letter, letter)
@@ -107,13 +110,6 @@ class _Writer:
         if name in _SYMBOLS:
             return _SYMBOLS[name]
         return name if name.isalpha() else {",": " ", ";": " ", ":": " ", "!": ""}.get(name, name)
-
-    def _root(self, depth: int) -> str:
-        if self._at < len(self._tokens) and self._tokens[self._at] == "[":
-            self._at += 1
-            degree = self.write_until("]", depth + 1)
-            return _raise(degree, _SUPERSCRIPTS, "") + "√"
-        return "√"
 
 
 def _raise(text: str, letters: Mapping[str, str], mark: str) -> str:

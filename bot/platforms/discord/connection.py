@@ -156,7 +156,7 @@ class ShardClient(DiscordClient):
             return {"guild_id": str(known.guild.id)}
         channel = decode_response(await self._rest.call(_CHANNEL, str(channel_id)), dict[str, Any])
         if "thread_metadata" in channel:
-            self.parse(RawEvent("THREAD_CREATE", channel), _ignore)
+            self.parse(RawEvent("THREAD_CREATE", channel), lambda *_: None)
         return {"guild_id": channel["guild_id"]} if "guild_id" in channel else {}
 
     async def until_answered(self, request: Callable[[], Awaitable[T]]) -> T:
@@ -186,7 +186,7 @@ class ShardClient(DiscordClient):
             return
         if self.get_guild(guild_id) is None:
             described = {**guild, "channels": channels, "threads": threads["threads"]}
-            self.parse(RawEvent("GUILD_CREATE", described), _ignore)
+            self.parse(RawEvent("GUILD_CREATE", described), lambda *_: None)
 
 
 def _guild_id(event: Any) -> int:
@@ -217,7 +217,3 @@ def _close_reason(code: int) -> errors.PlatformError:
             )
         case _:
             return errors.Unreachable(f"the Discord gateway closed the connection with {code}")
-
-
-def _ignore(_event: str, *_args: object) -> None:
-    pass

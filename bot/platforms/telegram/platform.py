@@ -4,7 +4,6 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from itertools import count
 from typing import Any, NoReturn, TypeVar
 
 import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
@@ -207,19 +206,19 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         """Store messages and presses that are not refused, then acknowledge the presses."""
         presses = [one for one in incomings if isinstance(one, Pressed)]
         refusals: dict[str, str | None] = {}
+
+        async def check(pressed: Pressed) -> None:
+            refusals[pressed.external_key] = await self._context.press_refusal(pressed)
+
         if presses:
             async with asyncio.TaskGroup() as group:  # each may have to wait for Telegram
                 for one in presses:
-                    group.create_task(self._check(one, refusals))
+                    group.create_task(check(one))
         kept = [one for one in incomings if refusals.get(one.external_key) is None]
         if kept or cursors:
             await store(kept, cursors)
         for key, words in refusals.items():
             self._acknowledge(key.removeprefix(PRESS_KEY_PREFIX), words)
-
-    async def _check(self, pressed: Pressed, refusals: dict[str, str | None]) -> None:
-        """Note the notice that refuses a press; None: it is stored."""
-        refusals[pressed.external_key] = await self._context.press_refusal(pressed)
 
     def _acknowledge(self, query_id: str, words: str | None = None) -> None:
         async def acknowledge() -> None:
@@ -262,15 +261,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def _store_messages(
         self, intake: Intake, incomings: Sequence[Incoming], cursors: Mapping[str, str]
     ) -> None:
-        for tries in count():
-            try:
-                await intake.receive(incomings, cursors)
-            except errors.StoreError as error:
-                self._set_connection_error(f"messages cannot be stored: {error}")
-                await self._clock.sleep(_pause_seconds(error, tries))
-            else:
-                self._set_connection_error(None)
-                return
+        await self._until_answered(lambda: intake.receive(incomings, cursors))
 
     async def _until_answered(self, call: Callable[[], Awaitable[Response]]) -> Response:
         tries = 0
@@ -286,6 +277,10 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 POLLING_CONFLICTS.inc(has_conflict)
                 self._set_connection_error(str(error), has_conflict=has_conflict)
                 self._is_catching_up = True
+                await self._clock.sleep(_pause_seconds(error, tries))
+                tries += 1
+            except errors.StoreError as error:
+                self._set_connection_error(f"messages cannot be stored: {error}")
                 await self._clock.sleep(_pause_seconds(error, tries))
                 tries += 1
             else:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
-from enum import Enum, auto
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from aiogram.enums import MessageEntityType
@@ -34,10 +33,7 @@ _MAX_GAP = 8  # so many missing ids mark the end of a group
 _MAX_SEARCHES = 1000  # whose progress is kept; only interrupted ones stay
 
 
-class _ProbeResult(Enum):
-    OURS = auto()
-    FOREIGN = auto()
-    NOTHING = auto()
+_ProbeResult: TypeAlias = Literal["ours", "foreign", "nothing"]
 
 
 class TelegramSurface(Surface, DraftingSurface):
@@ -160,13 +156,13 @@ class TelegramSurface(Surface, DraftingSurface):
                 continue
             probes += 1
             match await self._probe(message, chat, candidate):
-                case _ProbeResult.OURS:
+                case "ours":
                     self._searched.pop(search, None)
                     return candidate
-                case _ProbeResult.FOREIGN:
+                case "foreign":
                     gap = 0
                     self._searched[search] = candidate
-                case _ProbeResult.NOTHING:
+                case "nothing":
                     gap += 1
         self._searched.pop(search, None)
         return None
@@ -182,7 +178,7 @@ class TelegramSurface(Surface, DraftingSurface):
         if before == 0:  # older ones may be ours, but forgotten
             return None
         for candidate in range(sent - 1, max(before, sent - 1 - _MAX_PROBES_BEFORE), -1):
-            if await self._probe(message, chat, candidate) is _ProbeResult.OURS:
+            if await self._probe(message, chat, candidate) == "ours":
                 return candidate
         return None
 
@@ -195,12 +191,12 @@ class TelegramSurface(Surface, DraftingSurface):
                 caption = _render_caption(message.content)
                 await self._api.send("editMessageCaption", {**to, **caption})
         except NotModified:
-            return _ProbeResult.OURS
+            return "ours"
         except NotEditable:
-            return _ProbeResult.FOREIGN
+            return "foreign"
         except MessageNotFound:
-            return _ProbeResult.NOTHING
-        return _ProbeResult.OURS
+            return "nothing"
+        return "ours"
 
     async def _edit(self, chat: int, message_id: int, content: MessageContent) -> None:
         to = {"chat_id": chat, "message_id": message_id}
