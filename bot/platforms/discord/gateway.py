@@ -12,29 +12,13 @@ from discord.utils import MISSING, utcnow
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import Pressed, Said
 from bot.errors import OutcomeUnknown, PlatformError, Unreachable
-from bot.platforms.discord.commands import (
-    MAX_FORM_CHARS,
-    data_of,
-    form_data,
-    has_public_response,
-    is_form_of_menu,
-    message_command,
-    suggestions,
-)
+from bot.platforms.discord import commands, incoming
 from bot.platforms.discord.connection import ShardClient
 from bot.platforms.discord.events import (
     CommandReceived,
     GatewayEvent,
     SessionResumed,
     SessionStarted,
-)
-from bot.platforms.discord.incoming import (
-    command_to_incoming,
-    deletion_to_incoming,
-    edit_to_incoming,
-    guild_to_joined,
-    message_to_said,
-    press_to_incoming,
 )
 from bot.platforms.discord.internals import skip_unreadable
 from bot.platforms.discord.rest import AlreadyAcknowledged, RestClient, RestEndpoint
@@ -119,7 +103,9 @@ class Gateway(ShardClient):
     def read_message(self, message: discord.Message) -> Said | None:
         """Convert a new message, or one that was missed."""
         bot_id = self._context.bot_id
-        return skip_unreadable("MESSAGE", lambda: message_to_said(message, self._bot, bot_id))
+        return skip_unreadable(
+            "MESSAGE", lambda: incoming.message_to_said(message, self._bot, bot_id)
+        )
 
     def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
         message = change.message
@@ -133,7 +119,8 @@ class Gateway(ShardClient):
 
     def _put_edit(self, message: discord.Message, thread: discord.Thread | None = None) -> None:
         edited = skip_unreadable(
-            "EDIT", lambda: edit_to_incoming(message, self._bot, self._context.bot_id, thread)
+            "EDIT",
+            lambda: incoming.edit_to_incoming(message, self._bot, self._context.bot_id, thread),
         )
         self._put(edited)
 
@@ -151,10 +138,12 @@ class Gateway(ShardClient):
         for place in dict.fromkeys([channel_id, *threads]):
             channel = guild.get_channel_or_thread(place) if guild else None
             deleted = ids if place == channel_id else {place}
-            self._put(deletion_to_incoming(place, deleted, channel, guild, self._context.bot_id))
+            self._put(
+                incoming.deletion_to_incoming(place, deleted, channel, guild, self._context.bot_id)
+            )
 
     def on_guild_join(self, guild: discord.Guild) -> None:
-        self._put(guild_to_joined(guild, self._context.bot_id))
+        self._put(incoming.guild_to_joined(guild, self._context.bot_id))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
         """Queue the arrival in a server; after an outage Discord describes old ones as well."""
@@ -166,12 +155,12 @@ class Gateway(ShardClient):
     def _queue_command(self, interaction: discord.Interaction) -> asyncio.Future[bool] | None:
         """Queue a command; return the future of its acknowledgment, None if a form opens."""
         menu = self._context.message_commands
-        spec = message_command(interaction, menu)
+        spec = commands.message_command(interaction, menu)
         if (
             not _is_answerable(interaction)
             or interaction.type not in _COMMANDS
             or (spec is not None and spec.has_form)
-            or is_form_of_menu(interaction, menu)
+            or commands.is_form_of_menu(interaction, menu)
         ):
             return None
         deferred = asyncio.get_running_loop().create_future()
@@ -192,7 +181,7 @@ class Gateway(ShardClient):
         """Respond to an interaction; `deferred` is set to whether a command was acknowledged."""
         try:
             if deferred is not None:
-                is_public = has_public_response(interaction, self._context.commands)
+                is_public = commands.has_public_response(interaction, self._context.commands)
                 data = {} if is_public else {"flags": _EPHEMERAL}
                 kind = ResponseType.deferred_channel_message
                 deferred.set_result(await self._send(interaction, kind, data))
@@ -203,32 +192,32 @@ class Gateway(ShardClient):
 
     async def _take_interaction(self, interaction: discord.Interaction) -> None:
         context, menu = self._context, self._context.message_commands
-        is_form = is_form_of_menu(interaction, menu)
+        is_form = commands.is_form_of_menu(interaction, menu)
         if is_form or interaction.type is discord.InteractionType.component:
-            pressed = press_to_incoming(interaction, context.bot_id)
+            pressed = incoming.press_to_incoming(interaction, context.bot_id)
             opened = None if is_form else await context.press_form(pressed)
             if opened is None:
                 await self._take_press(interaction, pressed)
             else:
                 await self._open_form(interaction, pressed.data, opened)
         elif interaction.type is discord.InteractionType.autocomplete:
-            names = suggestions(interaction, context.complete_preset)
+            names = commands.suggestions(interaction, context.complete_preset)
             choices = [{"name": name, "value": name} for name in names]
             await self._send(interaction, ResponseType.autocomplete_result, {"choices": choices})
-        elif (spec := message_command(interaction, menu)) and spec.has_form:
-            called = command_to_incoming(interaction, context, deferred=False)
+        elif (spec := commands.message_command(interaction, menu)) and spec.has_form:
+            called = incoming.command_to_incoming(interaction, context, deferred=False)
             form = await context.text_to_edit(called)
-            target = data_of(interaction).get("target_id", "")
+            target = commands.data_of(interaction).get("target_id", "")
             await self._open_form(interaction, f"{spec.command}:{target}", form)
 
     async def _open_form(
         self, interaction: discord.Interaction, form_id: str, form: EditableText
     ) -> None:
-        refusal = form.too_long if len(form.text) > MAX_FORM_CHARS else form.refusal
+        refusal = form.too_long if len(form.text) > commands.MAX_FORM_CHARS else form.refusal
         if refusal:
             await self._respond_alone(interaction, refusal)
         else:
-            await self._send(interaction, ResponseType.modal, form_data(form_id, form))
+            await self._send(interaction, ResponseType.modal, commands.form_data(form_id, form))
 
     async def _take_press(self, interaction: discord.Interaction, pressed: Pressed) -> None:
         """Acknowledge a press; if it is refused, tell the person privately."""

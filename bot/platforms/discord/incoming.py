@@ -21,14 +21,7 @@ from bot.chat.incoming import (
     Said,
     WakeReason,
 )
-from bot.platforms.discord.commands import (
-    command_text,
-    data_of,
-    form_target,
-    form_value,
-    has_public_response,
-    manages_guild,
-)
+from bot.platforms.discord import commands
 from bot.platforms.spec import PlatformContext
 
 _REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
@@ -108,11 +101,11 @@ def deletion_to_incoming(
 
 def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pressed:
     """Convert a press, a choice from a menu, or the input of a button's form."""
-    data = data_of(interaction)
+    data = commands.data_of(interaction)
     message = interaction.message
     values = tuple(map(str, data.get("values", ())))
     if interaction.type is discord.InteractionType.modal_submit:
-        values = (form_value(interaction),)
+        values = (commands.form_value(interaction),)
     return Pressed(
         message_id=str(message.id) if message else None,
         shown_at=message.created_at if message else None,
@@ -128,7 +121,7 @@ def _origin(interaction: discord.Interaction, bot_id: str) -> dict[str, Any]:
     address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
     is_private = interaction.guild_id is None
     # A group direct message has no admins.
-    is_admin = interaction.context.dm_channel if is_private else manages_guild(interaction)
+    is_admin = interaction.context.dm_channel if is_private else commands.manages_guild(interaction)
     return {
         "address": address,
         "external_key": f"i{interaction.id}",
@@ -165,11 +158,11 @@ def command_to_incoming(
     """Convert a native command to the text that a person would type; on a message, to a reply."""
     return Said(
         message_id=None,
-        text=command_text(interaction, context.message_commands),
+        text=commands.command_text(interaction, context.message_commands),
         wake=WakeReason.COMMAND,
         quote=_target(interaction),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
-        has_public_response=has_public_response(interaction, context.commands),
+        has_public_response=commands.has_public_response(interaction, context.commands),
         **_origin(interaction, context.bot_id),
     )
 
@@ -177,9 +170,9 @@ def command_to_incoming(
 def _target(interaction: discord.Interaction) -> Quote | None:
     """Return the message that a command was called on, or that a form is about."""
     if interaction.type is discord.InteractionType.modal_submit:
-        _, message_id = form_target(interaction)
+        _, message_id = commands.form_target(interaction)
         return Quote(None, message_id, "")
-    data = data_of(interaction)
+    data = commands.data_of(interaction)
     resolved = data.get("resolved", {}).get("messages", {}).get(str(data.get("target_id")))
     if resolved is None:
         return None

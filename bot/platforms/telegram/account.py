@@ -16,13 +16,7 @@ from typing_extensions import override
 
 from bot.errors import PlatformError, PlatformFatal, Refused, SettingsError, Unreachable
 from bot.platforms.spec import AccountSetup, BotAccount, CodeRequest
-from bot.platforms.telegram.api import (
-    CALL_SECONDS,
-    BotApi,
-    PollingConflict,
-    decode_result,
-    token_refused,
-)
+from bot.platforms.telegram import api
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.runtime.clock import SystemClock
 from bot.texts.text import text_of, translatable
@@ -46,13 +40,13 @@ class TelegramAccount(AccountSetup):
 
     def __init__(self, settings: TelegramSettings) -> None:
         self._settings = settings
-        self._connected: BotApi | None = None
+        self._connected: api.BotApi | None = None
 
     @property
-    def _api(self) -> BotApi:
+    def _api(self) -> api.BotApi:
         if self._connected is None:
             try:
-                self._connected = BotApi(self._settings, SystemClock())
+                self._connected = api.BotApi(self._settings, SystemClock())
             except SettingsError as error:
                 raise PlatformFatal(text_of(error)) from None
         return self._connected
@@ -62,7 +56,7 @@ class TelegramAccount(AccountSetup):
         try:
             me = await self._api.call(GetMe())
         except Refused:
-            raise token_refused() from None
+            raise api.token_refused() from None
         notes = [_PRIVACY_OFF if me.can_read_all_group_messages else _PRIVACY_ON]
         if me.can_join_groups is False:
             notes.append(_NO_GROUPS)
@@ -113,15 +107,15 @@ class TelegramAccount(AccountSetup):
     async def _updates(self, **fields: object) -> list[dict[str, Any]]:
         given = {"timeout": _POLL_SECONDS, "allowed_updates": ["message"], **fields}
         try:
-            updates = await self._api.send("getUpdates", given, _POLL_SECONDS + CALL_SECONDS)
-        except PollingConflict:
+            updates = await self._api.send("getUpdates", given, _POLL_SECONDS + api.CALL_SECONDS)
+        except api.PollingConflict:
             raise Unreachable(
                 translatable(
                     "another process receives this bot's messages; stop it (is Troupe running?),"
                     " or delete the bot's webhook"
                 )
             ) from None
-        return decode_result(updates, list[dict[str, Any]])
+        return api.decode_result(updates, list[dict[str, Any]])
 
     async def _finish(self, update_id: int, updates: list[dict[str, Any]], chat: int) -> None:
         """Thank the person, and consume the code's update unless messages precede it."""

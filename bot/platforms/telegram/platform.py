@@ -22,15 +22,7 @@ from bot import errors
 from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
 from bot.platforms.receiving import mark_late, read_number
 from bot.platforms.spec import PlatformContext
-from bot.platforms.telegram.api import (
-    CALL_SECONDS,
-    BotApi,
-    NoSuchMember,
-    PollingConflict,
-    decode_lenient,
-    decode_result,
-    token_refused,
-)
+from bot.platforms.telegram import api
 from bot.platforms.telegram.command_menu import offer_commands
 from bot.platforms.telegram.incoming import (
     PRESS_KEY_PREFIX,
@@ -76,7 +68,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         Update.model_rebuild()  # takes a tenth of a second, for which no message should wait
         self._context = context
         self._clock = context.clock
-        self._api = BotApi(settings, context.clock)
+        self._api = api.BotApi(settings, context.clock)
         self._chats = MovedChats(context.cursors, context.bot_id)
         self.surface = TelegramSurface(self._api, self._chats, has_drafts=settings.drafts)
         self._settings = settings
@@ -95,7 +87,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         try:
             me = await self._api.call(GetMe())
         except errors.Refused:
-            raise token_refused() from None
+            raise api.token_refused() from None
         return f"@{me.username}, t.me/{me.username}"
 
     @override
@@ -183,7 +175,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     @override
     async def receive_call(self, body: bytes, intake: Intake) -> bool:
         try:
-            update = decode_lenient(_decode_update, body)
+            update = api.decode_lenient(_decode_update, body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
         if self._bot is None:  # a process on standby takes calls, too
@@ -241,11 +233,11 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         is_short = self.connection_error is not None and not self._has_conflict
         timeout = 0 if is_short else self._settings.poll_seconds
         fields = {"offset": offset, "timeout": timeout, "allowed_updates": UPDATE_TYPES}
-        seconds = self._settings.poll_seconds + CALL_SECONDS
+        seconds = self._settings.poll_seconds + api.CALL_SECONDS
         began = self._clock.monotonic()
         updates = await self._api.send("getUpdates", fields, seconds)
         self._is_early = self._clock.monotonic() - began < timeout / 2
-        decoded = decode_result(updates, list[dict[str, Any]])
+        decoded = api.decode_result(updates, list[dict[str, Any]])
         return [one for one in decoded if isinstance(one.get("update_id"), int)]
 
     def _to_incomings(self, updates: Sequence[Update], bot: User) -> list[Incoming]:
@@ -271,9 +263,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             except errors.TokenRejected as error:
                 await self._wait_for_token(error)
             except errors.Refused:
-                await self._wait_for_token(token_refused())
+                await self._wait_for_token(api.token_refused())
             except errors.PlatformError as error:
-                has_conflict = isinstance(error, PollingConflict)
+                has_conflict = isinstance(error, api.PollingConflict)
                 POLLING_CONFLICTS.inc(has_conflict)
                 self._set_connection_error(str(error), has_conflict=has_conflict)
                 self._is_catching_up = True
@@ -318,9 +310,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 incoming.address,
                 lambda chat: self._api.send("getChatMember", {"chat_id": chat.chat, **fields}),
             )
-        except NoSuchMember:
+        except api.NoSuchMember:
             return False
-        status = decode_result(member, dict[str, Any])["status"]
+        status = api.decode_result(member, dict[str, Any])["status"]
         return status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
 
 
@@ -332,6 +324,6 @@ def offset_cursor(bot_id: str) -> str:
 def _pause_seconds(error: errors.TroupeError, tries: int) -> float:
     if isinstance(error, errors.RateLimited):
         return error.retry_after_seconds
-    has_conflict = isinstance(error, PollingConflict)
+    has_conflict = isinstance(error, api.PollingConflict)
     longest = _MAX_CONFLICT_PAUSE_SECONDS if has_conflict else _MAX_PAUSE_SECONDS
     return float(min(_FIRST_PAUSE_SECONDS * 2 ** min(tries, 10), longest))
