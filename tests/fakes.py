@@ -138,12 +138,7 @@ class FakeSurface(Surface):
 
     @override
     async def edit(
-        self,
-        address: Address,
-        message_id: str,
-        content: MessageContent,
-        *,
-        interaction: str | None = None,
+        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
         text = content.text
         self.contents.append(content)

@@ -171,12 +171,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
 
     @override
     async def edit(
-        self,
-        address: Address,
-        message_id: str,
-        content: MessageContent,
-        *,
-        interaction: str | None = None,
+        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
         edit = partial(self.surface.edit, address, message_id, content)
         if interaction is not None and not self.limits(address).counts_responses:

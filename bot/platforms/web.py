@@ -182,12 +182,7 @@ class WebSurface(Surface):
 
     @override
     async def edit(
-        self,
-        address: Address,
-        message_id: str,
-        content: MessageContent,
-        *,
-        interaction: str | None = None,
+        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
         found = await self._channels.find(address.chat, message_id)
         if found is not None:

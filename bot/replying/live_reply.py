@@ -218,7 +218,9 @@ class LiveReply:
                     return
                 content = self._content(part, text)
                 with write_only_if(self.may_edit):
-                    await self.surface.edit(self.address, self._message_ids[part], content)
+                    await self.surface.edit(
+                        self.address, self._message_ids[part], content, interaction=None
+                    )
             self.shown_at.append(self.clock.now())
             self._buffer.restart_pause_if_over(self.clock.monotonic())
             self._shown[part] = text

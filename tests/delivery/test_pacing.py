@@ -97,12 +97,7 @@ class StrictPlatform(FakeSurface):
 
     @override
     async def edit(
-        self,
-        address: Address,
-        message_id: str,
-        content: MessageContent,
-        *,
-        interaction: str | None = None,
+        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
         self._judge(address)
 
@@ -162,7 +157,7 @@ class Simulation:
             await self.clock.sleep(pause)
             try:
                 await self._live.typing(address)
-                await self._live.edit(address, "1", MessageContent("text"))
+                await self._live.edit(address, "1", MessageContent("text"), interaction=None)
             except RateLimited as error:
                 await self.clock.sleep(max(0.01, error.retry_after_seconds))
         await self._deliver(address, is_edit=True)
@@ -177,7 +172,7 @@ class Simulation:
             while True:
                 try:
                     if is_edit:
-                        await self._outbox.edit(address, "1", content)
+                        await self._outbox.edit(address, "1", content, interaction=None)
                     else:
                         nonce = str(self.platform.count)
                         await self._outbox.send(OutgoingMessage(address, content, nonce))

@@ -34,7 +34,7 @@ class Setup:
         await self.outbox.send(OutgoingMessage(address, TEXT, "nonce"))
 
     async def edit_live(self, address: Address = CHAT) -> None:
-        await self.live.edit(address, "1", TEXT)
+        await self.live.edit(address, "1", TEXT, interaction=None)
 
 
 async def seconds_refused(call: Awaitable[object]) -> float:
@@ -62,7 +62,7 @@ async def test_kinds_of_calls_in_a_chat_are_counted_apart_and_live_edits_leave_s
     for _ in range(2):
         await setup.edit_live()
     assert await seconds_refused(setup.edit_live()) == 5
-    await setup.outbox.edit(CHAT, "1", TEXT)
+    await setup.outbox.edit(CHAT, "1", TEXT, interaction=None)
     await setup.send(replace(CHAT, chat="2"))
 
 
@@ -74,7 +74,7 @@ async def test_live_edits_of_one_answer_are_not_held_back_by_our_own_count(limit
         await setup.clock.advance(limits.seconds_between_edits)
         await setup.edit_live()
     before = setup.clock.now()
-    final = asyncio.create_task(setup.outbox.edit(CHAT, "1", TEXT))
+    final = asyncio.create_task(setup.outbox.edit(CHAT, "1", TEXT, interaction=None))
     await setup.clock.advance(1)
     await final
     assert setup.clock.now() - before <= 1, "the final text waits for its answer's live edits"

@@ -189,12 +189,7 @@ class RefusingEdits(FakeSurface):
 
     @override
     async def edit(
-        self,
-        address: Address,
-        message_id: str,
-        content: MessageContent,
-        *,
-        interaction: str | None = None,
+        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
         self.fail_next("send", *self._sends)
         self.responses_to_lose, self._lost, self._sends = self._lost, 0, ()

@@ -142,12 +142,7 @@ class SimulatedPlatform(Surface):
 
     @override
     async def edit(
-        self,
-        address: Address,
-        message_id: str,
-        content: MessageContent,
-        *,
-        interaction: str | None = None,
+        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
         def change() -> None:
             if int(message_id) not in self._posts:

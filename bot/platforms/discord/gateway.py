@@ -103,9 +103,7 @@ class Gateway(ShardClient):
     def read_message(self, message: discord.Message) -> Said | None:
         """Convert a new message, or one that was missed."""
         bot_id = self._context.bot_id
-        return skip_unreadable(
-            "MESSAGE", lambda: incoming.message_to_said(message, self._bot, bot_id)
-        )
+        return skip_unreadable("MESSAGE", incoming.message_to_said, message, self._bot, bot_id)
 
     def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
         message = change.message
@@ -118,11 +116,8 @@ class Gateway(ShardClient):
             self._put_edit(message, thread)
 
     def _put_edit(self, message: discord.Message, thread: discord.Thread | None = None) -> None:
-        edited = skip_unreadable(
-            "EDIT",
-            lambda: incoming.edit_to_incoming(message, self._bot, self._context.bot_id, thread),
-        )
-        self._put(edited)
+        given = message, self._bot, self._context.bot_id, thread
+        self._put(skip_unreadable("EDIT", incoming.edit_to_incoming, *given))
 
     def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
         self._put_deletion(deletion.channel_id, deletion.guild_id, {deletion.message_id})

@@ -18,7 +18,7 @@ tests/platforms/discord/test_internals.py checks each name, and finds those that
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import discord
 import msgspec
@@ -48,6 +48,7 @@ _KEPT = _ESSENTIAL | {"mentions", "mention_roles", "message_reference", "referen
 _log = structlog.get_logger(__name__)
 Payload = Any  # a JSON object of Discord's API
 Parsed = TypeVar("Parsed")
+Given = ParamSpec("Given")
 
 
 class RawEvent(msgspec.Struct):
@@ -95,7 +96,7 @@ class DiscordClient(discord.Client):
             parse = partial(parse_readable, parse)
         self._take = take
         try:
-            skip_unreadable(event.t, lambda: parse(event.d))
+            skip_unreadable(event.t, parse, event.d)
         finally:
             self._take = self.take_event
 
@@ -171,10 +172,12 @@ def _is_not_about_voice(record: logging.LogRecord) -> bool:
     return "voice" not in record.getMessage()
 
 
-def skip_unreadable(event: str, parse: Callable[[], Parsed]) -> Parsed | None:
+def skip_unreadable(
+    event: str, parse: Callable[Given, Parsed], *args: Given.args, **options: Given.kwargs
+) -> Parsed | None:
     """Return what `parse` returns; None, and a log line, if Discord's data is malformed."""
     try:
-        return parse()
+        return parse(*args, **options)
     except PARSE_ERRORS as error:
         log_skipped(event, error)
         return None

@@ -172,10 +172,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         message = self._parser.parse_message({**data, **guild})
         if message is None:
             return None
-        return skip_unreadable(
-            "MESSAGE",
-            lambda: message_to_said(message, bot, self._context.bot_id, by_anybody=by_anybody),
-        )
+        given = message, bot, self._context.bot_id
+        return skip_unreadable("MESSAGE", message_to_said, *given, by_anybody=by_anybody)
 
     async def _bot(self) -> discord.Object:
         return discord.Object((await self._rest.bot_user()).id)

@@ -166,12 +166,7 @@ class DiscordSurface(Surface, BucketSurface):
 
     @override
     async def edit(
-        self,
-        address: Address,
-        message_id: str,
-        content: MessageContent,
-        *,
-        interaction: str | None = None,
+        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
         if interaction is not None:
             await self._respond(interaction, content)

@@ -79,12 +79,7 @@ class TelegramSurface(Surface, DraftingSurface):
 
     @override
     async def edit(
-        self,
-        address: Address,
-        message_id: str,
-        content: MessageContent,
-        *,
-        interaction: str | None = None,
+        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
         with suppress(NotModified):
             await self._chats.in_chat(

@@ -92,12 +92,7 @@ class TerminalSurface(PrintingSurface):
 
     @override
     async def edit(
-        self,
-        address: Address,
-        message_id: str,
-        content: MessageContent,
-        *,
-        interaction: str | None = None,
+        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
         text = content.text
         shown = self._shown.get(message_id)

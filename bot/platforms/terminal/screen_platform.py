@@ -175,12 +175,7 @@ class ScreenSurface(PrintingSurface):
 
     @override
     async def edit(
-        self,
-        address: Address,
-        message_id: str,
-        content: MessageContent,
-        *,
-        interaction: str | None = None,
+        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
         if self._texts.get(message_id) != content.text:
             self._grow(message_id, content.text)

@@ -2,23 +2,23 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-
 import pytest
-
 from bot.chat.incoming import Address
-from bot.chat.outgoing import (
-    Button,
-    Face,
-    MessageContent,
-    MessageSearch,
-    MessageThread,
-    OutgoingMessage,
-)
-from bot.errors import OutcomeUnknown, Unreachable
-from bot.platforms.discord.channels import webhook_fields, webhook_name
+from bot.chat.outgoing import Button
+from bot.chat.outgoing import Face
+from bot.chat.outgoing import MessageContent
+from bot.chat.outgoing import MessageSearch
+from bot.chat.outgoing import MessageThread
+from bot.chat.outgoing import OutgoingMessage
+from bot.errors import OutcomeUnknown
+from bot.errors import Unreachable
+from bot.platforms.discord.channels import webhook_fields
+from bot.platforms.discord.channels import webhook_name
 from bot.ports import BucketSurface
-from tests.platforms.discord.conftest import Stage, platform_for
+from tests.platforms.discord.conftest import Stage
+from tests.platforms.discord.conftest import platform_for
 from tests.rigs.simwire import SimWire
+
 
 pytestmark = pytest.mark.service
 NORA = Face("Nora", "https://example.org/nora.png", is_one_of_several=True)
@@ -117,13 +117,13 @@ async def test_message_of_a_character_can_be_changed(stage: Faces, *, is_in_thre
         at = Address("discord", str(channel))
     sent = await stage.say("Goo", at=at)
     buttons = (Button("Stop", "stop"),)
-    await stage.surface.edit(at, sent, MessageContent("Good.", NORA, buttons))
+    await stage.surface.edit(at, sent, MessageContent("Good.", NORA, buttons), interaction=None)
     assert stage.said(channel) == [("Nora", "Good.")]
     [message] = stage.wire.messages(channel)
     assert [one["custom_id"] for one in stage.wire.buttons(message)] == ["stop"]
     assert await stage.surface.find(stage.message("Good.", at=at), MessageSearch(None, set()))
 
-    await stage.surface.edit(at, sent, MessageContent("Without a face."))
+    await stage.surface.edit(at, sent, MessageContent("Without a face."), interaction=None)
     assert stage.said(channel) == [("Nora", "Without a face.")]
     for _ in range(2):
         await stage.surface.delete(at, sent)
@@ -134,7 +134,7 @@ async def test_bot_speaks_itself_where_it_may_not_manage_webhooks(stage: Faces) 
     stage.take_right(manage_webhooks=False, manage_messages=False)
     bot = stage.wire.b.bot_user.name
     sent = await stage.say("Good")
-    await stage.surface.edit(stage.address, sent, MessageContent("Good.", NORA))
+    await stage.surface.edit(stage.address, sent, MessageContent("Good.", NORA), interaction=None)
     assert stage.said() == [(bot, "**Nora**\nGood.")]
     assert await stage.surface.find(stage.message("Good."), MessageSearch(None, set())) == sent
     await stage.surface.delete(stage.address, sent)

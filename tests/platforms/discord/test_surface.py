@@ -4,37 +4,38 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
-
 import discord
 import pytest
 from simcord.backend import serializers
-
-from bot.chat.incoming import Joined, Said, WakeReason
-from bot.chat.outgoing import Attachment, Button, ButtonStyle, MessageContent, OutgoingMessage
+from bot.chat.incoming import Joined
+from bot.chat.incoming import Said
+from bot.chat.incoming import WakeReason
+from bot.chat.outgoing import Attachment
+from bot.chat.outgoing import Button
+from bot.chat.outgoing import ButtonStyle
+from bot.chat.outgoing import MessageContent
+from bot.chat.outgoing import OutgoingMessage
 from bot.delivery.pacing import RateLimitedSurface
-from bot.errors import (
-    MessageNotFound,
-    OutcomeUnknown,
-    PlatformError,
-    RateLimited,
-    Refused,
-    WordsRefused,
-)
+from bot.errors import MessageNotFound
+from bot.errors import OutcomeUnknown
+from bot.errors import PlatformError
+from bot.errors import RateLimited
+from bot.errors import Refused
+from bot.errors import WordsRefused
 from bot.platforms.discord import rest
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from tests.attacks import with_ours
 from tests.fakes import FakeClock
-from tests.platforms.discord.conftest import (
-    Stage,
-    platform_for,
-    running,
-    wait_until,
-)
+from tests.platforms.discord.conftest import Stage
+from tests.platforms.discord.conftest import platform_for
+from tests.platforms.discord.conftest import running
+from tests.platforms.discord.conftest import wait_until
 from tests.rigs.simwire import SimWire
 from tests.support.intake import FakeIntake
 from tests.support.surfaces import find
+
 
 pytestmark = pytest.mark.service
 FILE = Attachment("prompt-1.txt", "You are Nora.")
@@ -74,7 +75,7 @@ async def chat(wire: SimWire) -> AsyncIterator[Chat]:
 async def test_request_bodies(chat: Chat) -> None:
     asked = chat.say("hello")
     sent = await chat.send("hi @everyone", reply_to=asked)
-    await chat.surface.edit(chat.address, sent, MessageContent("hi"))
+    await chat.surface.edit(chat.address, sent, MessageContent("hi"), interaction=None)
 
     post = chat.requests("POST")[0]["json"]
     assert post.pop("message_reference")["message_id"] == asked
@@ -92,7 +93,7 @@ async def test_buttons_stand_in_rows(chat: Chat) -> None:
     assert looks == [("Stop", "stop", 4), ("2/3", "next", 2)]
     assert len(message["components"]) == 2
 
-    await chat.surface.edit(chat.address, sent, MessageContent("hi"))
+    await chat.surface.edit(chat.address, sent, MessageContent("hi"), interaction=None)
     [message] = chat.wire.messages(chat.channel.id)
     assert chat.wire.buttons(message) == []
 
@@ -134,7 +135,9 @@ async def test_mentions_ping_nobody_in_any_request(chat: Chat, title: str, given
             )
         )
         if interaction is None:
-            await chat.surface.edit(chat.address, sent, MessageContent(f"{text} {nonce}"))
+            await chat.surface.edit(
+                chat.address, sent, MessageContent(f"{text} {nonce}"), interaction=None
+            )
 
     bodies = [one["json"] for one in chat.wire.log if "content" in (one["json"] or {})]
     assert len(bodies) == 8, "the last one is tried twice"
@@ -182,7 +185,7 @@ async def test_deleting_twice_is_the_same_as_once(chat: Chat) -> None:
         await chat.surface.delete(chat.address, sent)
     assert chat.texts == []
     with pytest.raises(MessageNotFound):
-        await chat.surface.edit(chat.address, sent, MessageContent("ho"))
+        await chat.surface.edit(chat.address, sent, MessageContent("ho"), interaction=None)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,18 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-
 import pytest
-
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Face, MessageContent, MessageSearch, MessageThread, OutgoingMessage
+from bot.chat.outgoing import Face
+from bot.chat.outgoing import MessageContent
+from bot.chat.outgoing import MessageSearch
+from bot.chat.outgoing import MessageThread
+from bot.chat.outgoing import OutgoingMessage
 from bot.errors import OutcomeUnknown
-from tests.platforms.discord.conftest import Stage, platform_for
+from tests.platforms.discord.conftest import Stage
+from tests.platforms.discord.conftest import platform_for
 from tests.rigs.simwire import SimWire
+
 
 pytestmark = pytest.mark.service
 _SAID = {0, 19}  # types of messages: plain, and replies
@@ -59,7 +63,9 @@ async def test_rest_of_an_answer_stands_in_a_thread(stage: LongAnswer, face: Fac
     opened = [one for one in stage.wire.log if one["path"].endswith("/threads")]
     assert [one["json"] for one in opened] == [{"name": "The rest"}]
 
-    await stage.surface.edit(stage.address, third, MessageContent("Changed.", face))
+    await stage.surface.edit(
+        stage.address, third, MessageContent("Changed.", face), interaction=None
+    )
     assert stage.in_thread() == ["Second.", "Changed."]
     await stage.surface.delete(stage.address, third)
     await stage.surface.delete(stage.address, third)

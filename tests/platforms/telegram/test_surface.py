@@ -2,34 +2,39 @@
 
 import re
 import traceback
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
+from collections.abc import Mapping
 from typing import Any
-
 import msgspec
 import pytest
 from aiogram.types import MessageEntity
 from inline_snapshot import snapshot
 from typing_extensions import override
-
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Button, MessageContent, MessageSearch, OutgoingMessage
-from bot.errors import (
-    MessageNotFound,
-    OutcomeUnknown,
-    PlatformError,
-    PlatformFatal,
-    RateLimited,
-    Refused,
-    Unreachable,
-)
-from bot.platforms.telegram.api import BotApi, NotEditable
+from bot.chat.outgoing import Attachment
+from bot.chat.outgoing import Button
+from bot.chat.outgoing import MessageContent
+from bot.chat.outgoing import MessageSearch
+from bot.chat.outgoing import OutgoingMessage
+from bot.errors import MessageNotFound
+from bot.errors import OutcomeUnknown
+from bot.errors import PlatformError
+from bot.errors import PlatformFatal
+from bot.errors import RateLimited
+from bot.errors import Refused
+from bot.errors import Unreachable
+from bot.platforms.telegram.api import BotApi
+from bot.platforms.telegram.api import NotEditable
 from bot.platforms.telegram.limits import plain_text
 from bot.platforms.telegram.surface import TelegramSurface
-from bot.ports import DraftingSurface, Surface
+from bot.ports import DraftingSurface
+from bot.ports import Surface
 from bot.replying.split import split
-from tests.attacks import attack_texts, with_ours
+from tests.attacks import attack_texts
+from tests.attacks import with_ours
 from tests.platforms.telegram.conftest import Rig
 from tests.support.surfaces import find
+
 
 pytestmark = pytest.mark.service
 
@@ -68,7 +73,7 @@ async def send(
 async def test_mentions_are_code(rig: Rig, surface: Surface, title: str, given: Any) -> None:
     text = given if isinstance(given, str) else f"No preset {given['name']!r}."
     sent = await send(surface, text, GROUP_CHAT, to="1")
-    await surface.edit(GROUP_CHAT, sent, MessageContent(f"{text}!"))
+    await surface.edit(GROUP_CHAT, sent, MessageContent(f"{text}!"), interaction=None)
 
     for call in [*rig.calls("sendMessage"), *rig.calls("editMessageText")]:
         text_sent, entities = str(call["text"]), call.get("entities", [])
@@ -112,7 +117,7 @@ async def test_buttons_stand_in_rows(rig: Rig, surface: Surface, file: Attachmen
     ]
     assert await surface.find(message, MessageSearch(None, set())) == sent
     if file is None:
-        await surface.edit(PRIVATE_CHAT, sent, MessageContent("hi"))
+        await surface.edit(PRIVATE_CHAT, sent, MessageContent("hi"), interaction=None)
         assert "reply_markup" not in rig.telegram.msgs[ALICE][int(sent)]
 
 
@@ -177,14 +182,14 @@ async def test_file_is_sent_with_a_caption_as_a_reply(rig: Rig, surface: Surface
 async def test_edit_and_delete_may_be_repeated(rig: Rig, surface: Surface) -> None:
     sent = await send(surface, "…")
     for _ in range(2):
-        await surface.edit(PRIVATE_CHAT, sent, MessageContent("done, @alice"))
+        await surface.edit(PRIVATE_CHAT, sent, MessageContent("done, @alice"), interaction=None)
     assert rig.telegram.texts(ALICE) == ["done, @alice"]
 
     for _ in range(2):
         await surface.delete(PRIVATE_CHAT, sent)
     assert rig.telegram.texts(ALICE) == []
     with pytest.raises(MessageNotFound):
-        await surface.edit(PRIVATE_CHAT, sent, MessageContent("text"))
+        await surface.edit(PRIVATE_CHAT, sent, MessageContent("text"), interaction=None)
 
 
 async def test_group_that_became_a_supergroup_is_followed(rig: Rig, surface: Surface) -> None:
@@ -194,13 +199,13 @@ async def test_group_that_became_a_supergroup_is_followed(rig: Rig, surface: Sur
     sent = await send(surface, "hi", GROUP_CHAT, to=before)  # to a message that stayed behind
     assert "reply_to_message" not in rig.telegram.msgs[-1000][asked["message_id"] + 1]
 
-    await surface.edit(GROUP_CHAT, sent, MessageContent("hi!"))
+    await surface.edit(GROUP_CHAT, sent, MessageContent("hi!"), interaction=None)
     later = await send(surface, "later", GROUP_CHAT, to=sent)
     assert rig.telegram.texts(-1000) == ["hi!", "later"]
     assert await find(surface, GROUP_CHAT, "later", after=sent, known={before}) == later
     await surface.delete(GROUP_CHAT, before)
     with pytest.raises(MessageNotFound):
-        await surface.edit(GROUP_CHAT, before, MessageContent("never"))
+        await surface.edit(GROUP_CHAT, before, MessageContent("never"), interaction=None)
     assert rig.telegram.texts(GROUP) == ["before"]
 
 

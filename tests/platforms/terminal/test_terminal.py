@@ -6,15 +6,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-
 import pytest
-
-from bot.chat.incoming import Address, WakeReason
-from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
+from bot.chat.incoming import Address
+from bot.chat.incoming import WakeReason
+from bot.chat.outgoing import Attachment
+from bot.chat.outgoing import MessageContent
+from bot.chat.outgoing import OutgoingMessage
 from bot.errors import Refused
-from bot.platforms.terminal.platform import TerminalPlatform, TerminalSurface, read_lines
+from bot.platforms.terminal.platform import TerminalPlatform
+from bot.platforms.terminal.platform import TerminalSurface
+from bot.platforms.terminal.platform import read_lines
 from tests.support.intake import FakeIntake
 from tests.waiting import PATIENCE_SECONDS
+
 
 CHANNEL = Address("terminal", "local")
 
@@ -114,13 +118,13 @@ async def test_edit_prints_what_it_adds_or_the_changed_message() -> None:
     first = await send(surface_, "Once", "n1")
     assert await send(surface_, "Once", "n1") == first, "the same nonce"
     for text in ("Once upon", "Once upon", "Once upon a time."):
-        await surface_.edit(CHANNEL, first, MessageContent(text))
+        await surface_.edit(CHANNEL, first, MessageContent(text), interaction=None)
     assert screen.getvalue() == "Once upon a time."
 
-    await surface_.edit(CHANNEL, first, MessageContent("Never"))
+    await surface_.edit(CHANNEL, first, MessageContent("Never"), interaction=None)
     await send(surface_, "Next", "n2")
-    await surface_.edit(CHANNEL, first, MessageContent("Never"))
-    await surface_.edit(CHANNEL, "of-an-earlier-run:1", MessageContent("Old"))
+    await surface_.edit(CHANNEL, first, MessageContent("Never"), interaction=None)
+    await surface_.edit(CHANNEL, "of-an-earlier-run:1", MessageContent("Old"), interaction=None)
     surface_.end_line()
     assert screen.getvalue() == "Once upon a time.\nNever\nNext\nOld\n"
 
