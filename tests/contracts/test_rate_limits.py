@@ -4,41 +4,30 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
 import pytest
 from redis.asyncio import Redis
 from typing_extensions import override
+
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Face
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutgoingMessage
+from bot.chat.outgoing import Face, MessageContent, OutgoingMessage
 from bot.chat.prompt import QueuePosition
-from bot.chat.rate import CallScope
-from bot.chat.rate import CallWindow
-from bot.chat.rate import Rate
-from bot.chat.rate import Waiter
+from bot.chat.rate import CallScope, CallWindow, Rate, Waiter
 from bot.delivery.pacing import RateLimitedSurface
 from bot.errors import RateLimited
-from bot.ports import BucketSurface
-from bot.ports import Clock
-from bot.ports import RateLimits
+from bot.ports import BucketSurface, Clock, RateLimits
 from bot.replying.generate import StopFlag
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.redis_rate_limits import open_rate_limits
-from bot.turn.limits.slots import ProviderSlots
-from bot.turn.limits.slots import Urgency
-from tests.fakes import LIMITS
-from tests.fakes import FakeClock
-from tests.fakes import FakeSurface
-from tests.valkey import frozen_valkey
-from tests.valkey import run_valkey
+from bot.turn.limits.slots import ProviderSlots, Urgency
+from tests.fakes import LIMITS, FakeClock, FakeSurface
+from tests.valkey import frozen_valkey, run_valkey
 from tests.waiting import wait_until
-
 
 # One event in a thousand seconds: the time that a test takes does not matter.
 SLOW = Rate("person:telegram:5", 3, 3000)

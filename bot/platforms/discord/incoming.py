@@ -67,7 +67,7 @@ def message_to_said(
 def edit_to_incoming(
     message: discord.Message, bot: Snowflake, bot_id: str = "", thread: discord.Thread | None = None
 ) -> Edited | None:
-    """Convert an edit, which is late in a thread that it began; None for a link preview."""
+    """Convert an edit, also for a thread that began with it; None for a link preview."""
     said = message_to_said(message, bot, bot_id)
     if said is None or message.edited_at is None:
         return None

@@ -94,7 +94,7 @@ class MessageReceiver:
     async def _store_events(
         self, events: Sequence[GatewayEvent], oldest_question: float = 0
     ) -> None:
-        """Store events with their cursors; what is older than `oldest_question` is too late."""
+        """Store events and cursors; before `oldest_question` (Unix seconds) they are too late."""
         incomings: list[Incoming] = []
         for event in events:
             match event:
@@ -125,8 +125,8 @@ class MessageReceiver:
         """Return the session if it is due; Discord repeats what comes after it, known by its id."""
         now = self._clock.monotonic()
         is_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SESSIONS
-        is_known = self._session in {None, self._stored_session}
-        if self._session is None or is_known or not (is_due and self._cursors.misses_nothing):
+        is_new = self._session != self._stored_session
+        if self._session is None or not (is_new and is_due and self._cursors.misses_nothing):
             return {}
         self._session_stored_at, self._stored_session = now, self._session
         return {self._cursors.session_name: self._session.to_stored()}

@@ -283,7 +283,7 @@ def scopes_of(address: Address) -> tuple[str, ...]:
 
 
 def _to_person(message: types.Message) -> Person | None:
-    """Return the author, of anonymous admins and channels the chat; None for a bot."""
+    """Return the author, or the chat that anonymous admins and channels write as; not a bot."""
     if message.sender_chat is not None:
         return _person(message.sender_chat)
     user = message.from_user

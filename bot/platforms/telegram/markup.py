@@ -38,7 +38,7 @@ _CHOSEN = "✓ "
 def render_markdown(
     source: str, max_entities: int = _MAX_ENTITIES, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity] | None]:
-    """Return a text and its entities, the most important ones; every `@name` is code."""
+    """Return a text and its most important entities; `@name` is code, which notifies nobody."""
     styled = style_markdown(source) if has_links else style_markdown(source, has_links=False)
     styled = _limited(_without_mentions(styled), max_entities)
     if not styled.spans:

@@ -2,23 +2,23 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-import pytest
-from bot.chat.incoming import Address
-from bot.chat.outgoing import Button
-from bot.chat.outgoing import Face
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import MessageSearch
-from bot.chat.outgoing import MessageThread
-from bot.chat.outgoing import OutgoingMessage
-from bot.errors import OutcomeUnknown
-from bot.errors import Unreachable
-from bot.platforms.discord.channels import webhook_fields
-from bot.platforms.discord.channels import webhook_name
-from bot.ports import BucketSurface
-from tests.platforms.discord.conftest import Stage
-from tests.platforms.discord.conftest import platform_for
-from tests.rigs.simwire import SimWire
 
+import pytest
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import (
+    Button,
+    Face,
+    MessageContent,
+    MessageSearch,
+    MessageThread,
+    OutgoingMessage,
+)
+from bot.errors import OutcomeUnknown, Unreachable
+from bot.platforms.discord.channels import webhook_fields, webhook_name
+from bot.ports import BucketSurface
+from tests.platforms.discord.conftest import Stage, platform_for
+from tests.rigs.simwire import SimWire
 
 pytestmark = pytest.mark.service
 NORA = Face("Nora", "https://example.org/nora.png", is_one_of_several=True)

@@ -4,38 +4,32 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
 import discord
 import pytest
 from simcord.backend import serializers
-from bot.chat.incoming import Joined
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
-from bot.chat.outgoing import Attachment
-from bot.chat.outgoing import Button
-from bot.chat.outgoing import ButtonStyle
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutgoingMessage
+
+from bot.chat.incoming import Joined, Said, WakeReason
+from bot.chat.outgoing import Attachment, Button, ButtonStyle, MessageContent, OutgoingMessage
 from bot.delivery.pacing import RateLimitedSurface
-from bot.errors import MessageNotFound
-from bot.errors import OutcomeUnknown
-from bot.errors import PlatformError
-from bot.errors import RateLimited
-from bot.errors import Refused
-from bot.errors import WordsRefused
+from bot.errors import (
+    MessageNotFound,
+    OutcomeUnknown,
+    PlatformError,
+    RateLimited,
+    Refused,
+    WordsRefused,
+)
 from bot.platforms.discord import rest
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from tests.attacks import with_ours
 from tests.fakes import FakeClock
-from tests.platforms.discord.conftest import Stage
-from tests.platforms.discord.conftest import platform_for
-from tests.platforms.discord.conftest import running
-from tests.platforms.discord.conftest import wait_until
+from tests.platforms.discord.conftest import Stage, platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
 from tests.support.intake import FakeIntake
 from tests.support.surfaces import find
-
 
 pytestmark = pytest.mark.service
 FILE = Attachment("prompt-1.txt", "You are Nora.")

@@ -2,18 +2,14 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-import pytest
-from bot.chat.incoming import Address
-from bot.chat.outgoing import Face
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import MessageSearch
-from bot.chat.outgoing import MessageThread
-from bot.chat.outgoing import OutgoingMessage
-from bot.errors import OutcomeUnknown
-from tests.platforms.discord.conftest import Stage
-from tests.platforms.discord.conftest import platform_for
-from tests.rigs.simwire import SimWire
 
+import pytest
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import Face, MessageContent, MessageSearch, MessageThread, OutgoingMessage
+from bot.errors import OutcomeUnknown
+from tests.platforms.discord.conftest import Stage, platform_for
+from tests.rigs.simwire import SimWire
 
 pytestmark = pytest.mark.service
 _SAID = {0, 19}  # types of messages: plain, and replies

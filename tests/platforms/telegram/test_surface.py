@@ -2,39 +2,34 @@
 
 import re
 import traceback
-from collections.abc import AsyncIterator
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
+
 import msgspec
 import pytest
 from aiogram.types import MessageEntity
 from inline_snapshot import snapshot
 from typing_extensions import override
+
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment
-from bot.chat.outgoing import Button
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import MessageSearch
-from bot.chat.outgoing import OutgoingMessage
-from bot.errors import MessageNotFound
-from bot.errors import OutcomeUnknown
-from bot.errors import PlatformError
-from bot.errors import PlatformFatal
-from bot.errors import RateLimited
-from bot.errors import Refused
-from bot.errors import Unreachable
-from bot.platforms.telegram.api import BotApi
-from bot.platforms.telegram.api import NotEditable
+from bot.chat.outgoing import Attachment, Button, MessageContent, MessageSearch, OutgoingMessage
+from bot.errors import (
+    MessageNotFound,
+    OutcomeUnknown,
+    PlatformError,
+    PlatformFatal,
+    RateLimited,
+    Refused,
+    Unreachable,
+)
+from bot.platforms.telegram.api import BotApi, NotEditable
 from bot.platforms.telegram.limits import plain_text
 from bot.platforms.telegram.surface import TelegramSurface
-from bot.ports import DraftingSurface
-from bot.ports import Surface
+from bot.ports import DraftingSurface, Surface
 from bot.replying.split import split
-from tests.attacks import attack_texts
-from tests.attacks import with_ours
+from tests.attacks import attack_texts, with_ours
 from tests.platforms.telegram.conftest import Rig
 from tests.support.surfaces import find
-
 
 pytestmark = pytest.mark.service
 

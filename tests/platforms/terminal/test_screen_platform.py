@@ -4,36 +4,31 @@ import asyncio
 import contextlib
 import os
 import stat
-from collections.abc import AsyncIterator
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+
 import pytest
 from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.output.vt100 import Vt100_Output
 from typing_extensions import override
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import Said
-from bot.chat.outgoing import Attachment
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutgoingMessage
+
+from bot.chat.incoming import Incoming, Said
+from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
 from bot.commands.handlers import COMMANDS
 from bot.platforms.spec import PlatformContext
-from bot.platforms.terminal.screen_platform import HISTORY_FILE
-from bot.platforms.terminal.screen_platform import ScreenPlatform
-from bot.platforms.terminal.screen_platform import make
-from tests.platforms.terminal.screen import ALT_ENTER
-from tests.platforms.terminal.screen import CTRL_C
-from tests.platforms.terminal.screen import CTRL_D
-from tests.platforms.terminal.screen import TAB
-from tests.platforms.terminal.screen import UP
-from tests.platforms.terminal.screen import Terminal
-from tests.platforms.terminal.screen import open_terminal
+from bot.platforms.terminal.screen_platform import HISTORY_FILE, ScreenPlatform, make
+from tests.platforms.terminal.screen import (
+    ALT_ENTER,
+    CTRL_C,
+    CTRL_D,
+    TAB,
+    UP,
+    Terminal,
+    open_terminal,
+)
 from tests.support.intake import FakeIntake
 from tests.waiting import wait_until
-
 
 STORY = "[Nora]\nOnce upon a time."
 

@@ -6,19 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
 import pytest
-from bot.chat.incoming import Address
-from bot.chat.incoming import WakeReason
-from bot.chat.outgoing import Attachment
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutgoingMessage
+
+from bot.chat.incoming import Address, WakeReason
+from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
 from bot.errors import Refused
-from bot.platforms.terminal.platform import TerminalPlatform
-from bot.platforms.terminal.platform import TerminalSurface
-from bot.platforms.terminal.platform import read_lines
+from bot.platforms.terminal.platform import TerminalPlatform, TerminalSurface, read_lines
 from tests.support.intake import FakeIntake
 from tests.waiting import PATIENCE_SECONDS
-
 
 CHANNEL = Address("terminal", "local")
 

@@ -6,35 +6,20 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
-import pytest
-from bot.chat.incoming import Deleted
-from bot.chat.incoming import Edited
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import MessageSearch
-from bot.chat.outgoing import OutgoingMessage
-from bot.chat.web_channel import WebChannel
-from bot.chat.web_channel import WebMessage
-from bot.chat.web_channel import web_person
-from bot.errors import MessageNotFound
-from bot.platforms.spec import PlatformContext
-from bot.platforms.spec import PlatformSpec
-from bot.platforms.terminal.platform import TerminalPlatform
-from bot.platforms.web import SPEC
-from bot.platforms.web import to_incoming
-from bot.ports import Platform
-from bot.service.run import Service
-from bot.service.run import running
-from tests.contracts.test_web_channels import ALICE
-from tests.contracts.test_web_channels import AT
-from tests.contracts.test_web_channels import CHANNEL
-from tests.contracts.test_web_channels import message
-from tests.platforms.web.channel import Channel
-from tests.platforms.web.channel import open_channel
-from tests.platforms.web.channel import serving
-from tests.platforms.web.channel import write_settings
 
+import pytest
+
+from bot.chat.incoming import Deleted, Edited, Said, WakeReason
+from bot.chat.outgoing import MessageContent, MessageSearch, OutgoingMessage
+from bot.chat.web_channel import WebChannel, WebMessage, web_person
+from bot.errors import MessageNotFound
+from bot.platforms.spec import PlatformContext, PlatformSpec
+from bot.platforms.terminal.platform import TerminalPlatform
+from bot.platforms.web import SPEC, to_incoming
+from bot.ports import Platform
+from bot.service.run import Service, running
+from tests.contracts.test_web_channels import ALICE, AT, CHANNEL, message
+from tests.platforms.web.channel import Channel, open_channel, serving, write_settings
 
 BOB = web_person("Bob")
 NORA: dict[str, object] = {"name": "nora", "role_name": "Nora", "system": "You are Nora."}
