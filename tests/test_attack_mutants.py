@@ -190,9 +190,7 @@ def test_mutant_is_storable_and_one_line_of_a_log(text: str) -> None:
     st.sampled_from(["", " ", "\n", ")", '"', "'}", ", thanks", " 字"]),
     mutants("store_injection"),
 )
-def test_secret_is_masked_whatever_stands_around_it(
-    text: str, before: str, after: str, noise: str
-) -> None:
+def test_secret_is_masked_anywhere(text: str, before: str, after: str, noise: str) -> None:
     masked = SecretMasker(()).mask(f"{noise}{' ' if before == '' else before}{text}{after}")
     assert secret_in(text) not in masked
 

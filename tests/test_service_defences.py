@@ -101,9 +101,7 @@ async def test_deleted_words_stay_in_the_file_without_secure_deletion(
             await privacy.forget_deletes_everything(setup, tmp_path)
 
 
-def test_picture_of_any_size_is_decoded_without_the_limit_of_pixels(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_pictures_are_decoded_without_the_limit_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = picture(8000, 7000, mode="1")
     assert len(bomb) < 100_000
     with pytest.raises(ValueError, match="8000 x 7000"):

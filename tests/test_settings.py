@@ -3,18 +3,20 @@
 import base64
 import os
 from pathlib import Path
-
 import pytest
 from pydantic import BaseModel
-
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.openai_compatible.services import WELL_KNOWN
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.registry import backend_specs
 from bot.errors import SettingsError
-from bot.settings import collect_secrets, describe_unknown_variables, read_settings, settings_model
+from bot.settings import collect_secrets
+from bot.settings import describe_unknown_variables
+from bot.settings import read_settings
+from bot.settings import settings_model
 from bot.telemetry.secret_masker import SecretMasker
 from tests.checkout import CHECKOUT
+
 
 CANARY = "canary-4f1d2c"
 _, *WRONG_SETTINGS = (CHECKOUT / "tests" / "wrong_settings.txt").read_text("utf-8").splitlines()
@@ -48,9 +50,7 @@ def test_defaults_run_everything_embedded() -> None:
     assert settings.configured_platforms == []
 
 
-def test_environment_overrides_env_file_and_toml(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_overrides_both_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "troupe.toml").write_text(
         'default_preset = "toml"\nlog_level = "debug"\n[console]\nport = 1\n', encoding="utf-8"
     )
@@ -67,9 +67,7 @@ def test_environment_overrides_env_file_and_toml(
 @pytest.mark.parametrize(
     "case", (CHECKOUT / "tests/wrong_settings.txt").read_text().splitlines()[1:]
 )
-def test_wrong_setting_is_one_line_that_names_it(
-    monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
+def test_wrong_setting_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     given, _, line = case.partition(" -> ")
     variable, _, value = f"TROUPE_{given}".partition("=")
     monkeypatch.setenv(variable, value)
@@ -139,9 +137,7 @@ def test_well_known_provider_needs_only_its_key(monkeypatch: pytest.MonkeyPatch,
     assert address_of(name) == WELL_KNOWN[name]
 
 
-def test_message_names_are_sent_to_openai_only_by_default(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_names_are_sent_to_openai_only_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI", "MISTRAL_AI", "GROQ"):
         monkeypatch.setenv(f"TROUPE_PROVIDERS__{name}__API_KEY", CANARY)
     monkeypatch.setenv("TROUPE_PROVIDERS__GROQ__MESSAGE_NAMES", "true")
@@ -159,9 +155,7 @@ def test_local_provider_stays_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None
     assert local == LlamaCppSettings(parallel=4)
 
 
-def test_secrets_are_hidden_and_collected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_secrets_are_hidden_and_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
         "TELEGRAM__TOKEN": f"1:{CANARY}",
         "DISCORD__TOKEN": f"2{CANARY}",

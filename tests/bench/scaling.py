@@ -21,10 +21,10 @@ from pathlib import Path
 import psutil
 
 from tests.postgres import create_postgres_database, running_postgres
-from tests.support.chats import LoopbackPlatforms, running_platforms
+from tests.support.chats import Platforms, running_platforms
 from tests.support.child_launcher import running_launcher
-from tests.support.model_server import ModelServer
-from tests.support.service_process import ServiceProcess, preset_json
+from tests.support.model_server import Model
+from tests.support.service_process import Service, preset_json
 from tests.support.shapes import Installer
 from tests.waiting import wait_until
 
@@ -40,9 +40,9 @@ def cpu_seconds(pids: Sequence[int]) -> float:
 
 
 async def measure_rate(
-    platforms: LoopbackPlatforms,
+    platforms: Platforms,
     processes: dict[str, list[int]],
-    workers: Sequence[ServiceProcess],
+    workers: Sequence[Service],
     at_once: int,
 ) -> float:
     """Let workers answer beside these processes; print the costs, return answers a second."""
@@ -82,7 +82,7 @@ async def measure(options: argparse.Namespace) -> None:
             url = await create_postgres_database(postgres)
             database = [int((Path(postgres) / "postmaster.pid").read_text().split()[0])]
         platforms = await stack.enter_async_context(running_platforms())
-        model = await stack.enter_async_context(ModelServer())
+        model = await stack.enter_async_context(Model())
         model.chunk_count, model.chunk_delays = 1, (options.seconds,)
         launcher = await stack.enter_async_context(running_launcher())
         installed = Installer(platforms, model, launcher, Path(folder)).processes(

@@ -21,7 +21,7 @@ from bot.errors import PlatformError, SettingsError, TroupeError, UserError
 from bot.settings import read_settings
 from tests.checkout import CHECKOUT
 from tests.rigs.fake_openai import FakeOpenAI
-from tests.support.chats import LoopbackPlatforms, running_platforms
+from tests.support.chats import Platforms, running_platforms
 from tests.waiting import wait_until
 
 OLD = "# my bot\nOTHER=1\nTROUPE_LOG_LEVEL=debug  # loud\nTROUPE_TELEGRAM__TOKEN=1:old\n\n# end\n"
@@ -36,7 +36,7 @@ QUESTIONS = (
 
 
 @pytest.fixture
-async def platforms(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LoopbackPlatforms]:
+async def platforms(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Platforms]:
     async with running_platforms() as platforms:
         monkeypatch.setenv("TROUPE_TELEGRAM__API_BASE", platforms.telegram.base)
         monkeypatch.setenv("TROUPE_DISCORD__API_BASE", f"{platforms.discord.base}/api/v10")
@@ -61,7 +61,7 @@ def problem(result: Result) -> TroupeError:
 
 
 async def test_flags_write_checked_tokens_and_keep_other_lines(
-    folder: Path, platforms: LoopbackPlatforms
+    folder: Path, platforms: Platforms
 ) -> None:
     (folder / ".env").write_text(OLD, "utf-8")
     tokens = (platforms.telegram.token, platforms.discord.token)
@@ -87,9 +87,7 @@ async def test_flags_write_checked_tokens_and_keep_other_lines(
 
 
 @pytest.mark.parametrize("flag", ["--telegram-token", "--discord-token"])
-async def test_wrong_token_writes_nothing(
-    folder: Path, platforms: LoopbackPlatforms, flag: str
-) -> None:
+async def test_wrong_token_writes_nothing(folder: Path, platforms: Platforms, flag: str) -> None:
     (folder / ".env").write_text(OLD, "utf-8")
     good = "--telegram-token" if flag == "--discord-token" else "--discord-token"
     right = platforms.telegram.token if good == "--telegram-token" else platforms.discord.token
@@ -183,7 +181,7 @@ async def test_nothing_given_writes_nothing(folder: Path) -> None:
 @pytest.mark.service
 @pytest.mark.parametrize("kind", ["telegram", "discord"])
 async def test_first_admin_is_who_sends_the_code(
-    folder: Path, platforms: LoopbackPlatforms, kind: str
+    folder: Path, platforms: Platforms, kind: str
 ) -> None:
     tokens = {"telegram": platforms.telegram.token, "discord": platforms.discord.token}
     with Terminal(folder, f"--{kind}-token", tokens[kind], "--yes", "--first-admin", kind) as here:
@@ -199,7 +197,7 @@ async def test_first_admin_is_who_sends_the_code(
 
 @pytest.mark.service
 async def test_questions_lead_to_a_file_with_both_bots_and_an_admin(
-    folder: Path, platforms: LoopbackPlatforms
+    folder: Path, platforms: Platforms
 ) -> None:
     with Terminal(folder) as here:
         await here.answer("Which one?", "1")  # the included model
@@ -267,7 +265,7 @@ async def test_address_of_a_deployment_at_azure_names_the_model(folder: Path) ->
 @pytest.mark.service
 @pytest.mark.parametrize("stop_at", range(len(QUESTIONS)))
 async def test_ctrl_c_at_any_question_leaves_the_file_as_it_was(
-    folder: Path, platforms: LoopbackPlatforms, stop_at: int
+    folder: Path, platforms: Platforms, stop_at: int
 ) -> None:
     (folder / ".env").write_text(OLD, "utf-8")
     answers = ("1", platforms.discord.token, platforms.telegram.token, "n", "n")
@@ -326,7 +324,7 @@ async def test_token_without_a_network_is_asked_for_again(
 
 @pytest.mark.service
 async def test_ctrl_c_while_waiting_for_the_code_writes_nothing(
-    folder: Path, platforms: LoopbackPlatforms
+    folder: Path, platforms: Platforms
 ) -> None:
     flags = ("--telegram-token", platforms.telegram.token, "--yes", "--first-admin", "telegram")
     with Terminal(folder, *flags) as here:
@@ -339,9 +337,7 @@ async def test_ctrl_c_while_waiting_for_the_code_writes_nothing(
 
 
 @pytest.mark.service
-async def test_waiting_for_the_code_is_skipped_by_enter(
-    folder: Path, platforms: LoopbackPlatforms
-) -> None:
+async def test_waiting_for_the_code_is_skipped_by_enter(folder: Path, platforms: Platforms) -> None:
     with Terminal(folder) as here:
         await here.answer("Which one?", "")
         await here.answer("Token for Discord", "")
@@ -432,7 +428,7 @@ class Terminal:
         return self.output[self._read_to :]
 
 
-async def send_code(platforms: LoopbackPlatforms, kind: str, code: str) -> str:
+async def send_code(platforms: Platforms, kind: str, code: str) -> str:
     """Write the code as a person once the bot listens; return the person's id."""
     if kind == "telegram":
         await platforms.telegram.wait(lambda: platforms.telegram.waiter, timeout=120)

@@ -3,28 +3,30 @@
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
-
 import aiohttp
 import pytest
 from dotenv import dotenv_values
-
 from bot.console.setup_page import SetupPage
 from bot.runtime.clock import SystemClock
 from bot.service.console import first_page
 from bot.settings import read_settings
 from bot.setup import SetupSteps
 from bot.storage.operation import AuditLog
-from tests.cli.test_init import OLD, send_code
+from tests.cli.test_init import OLD
+from tests.cli.test_init import send_code
 from tests.samples import mask_secret
-from tests.support.chats import LoopbackPlatforms, running_platforms
-from tests.support.console import ConsoleUnderTest, MakeParts
+from tests.support.chats import running_platforms
+from tests.support.console import ConsoleUnderTest
+from tests.support.console import MakeParts
 from tests.waiting import wait_until
+from tests.support.chats import Platforms
+
 
 CLOCK = SystemClock()
 
 
 @pytest.fixture
-async def platforms(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LoopbackPlatforms]:
+async def platforms(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Platforms]:
     async with running_platforms() as platforms:
         monkeypatch.setenv("TROUPE_TELEGRAM__API_BASE", platforms.telegram.base)
         monkeypatch.setenv("TROUPE_DISCORD__API_BASE", f"{platforms.discord.base}/api/v10")
@@ -33,7 +35,7 @@ async def platforms(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LoopbackPl
 
 @pytest.fixture
 async def steps(
-    platforms: LoopbackPlatforms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    platforms: Platforms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[SetupSteps]:
     monkeypatch.chdir(tmp_path)  # away from settings of the checkout
     steps = SetupSteps(read_settings(), tmp_path / ".env")
@@ -53,7 +55,7 @@ async def send(console: ConsoleUnderTest, path: str, **fields: str) -> aiohttp.C
 @pytest.mark.parametrize("kind", ["telegram", "discord"])
 async def test_set_up_leads_from_a_token_to_the_file(
     console: ConsoleUnderTest,
-    platforms: LoopbackPlatforms,
+    platforms: Platforms,
     steps: SetupSteps,
     tmp_path: Path,
     kind: str,
@@ -88,7 +90,7 @@ async def test_set_up_leads_from_a_token_to_the_file(
 
 
 async def test_second_bot_keeps_the_admin_of_the_first(
-    console: ConsoleUnderTest, platforms: LoopbackPlatforms, steps: SetupSteps, tmp_path: Path
+    console: ConsoleUnderTest, platforms: Platforms, steps: SetupSteps, tmp_path: Path
 ) -> None:
     await console.log_in()
     tokens = {"telegram": platforms.telegram.token, "discord": platforms.discord.token}
@@ -128,7 +130,7 @@ async def test_wrong_token_is_told_and_nothing_can_be_written(
 )
 async def test_steps_and_problems_are_told_in_chinese_and_a_bot_is_dropped_again(
     console: ConsoleUnderTest,
-    platforms: LoopbackPlatforms,
+    platforms: Platforms,
     steps: SetupSteps,
     kind: str,
     where_from: str,
@@ -155,7 +157,7 @@ async def test_steps_and_problems_are_told_in_chinese_and_a_bot_is_dropped_again
 
 
 async def test_log_in_leads_to_the_set_up_until_a_platform_is_set(
-    platforms: LoopbackPlatforms, steps: SetupSteps
+    platforms: Platforms, steps: SetupSteps
 ) -> None:
     settings = read_settings()
     assert first_page(settings) == "/setup"

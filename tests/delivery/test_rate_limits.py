@@ -3,19 +3,25 @@
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
-
 import pytest
-
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
-from bot.chat.rate import CallScope, CallWindow
+from bot.chat.outgoing import Limits
+from bot.chat.outgoing import MessageContent
+from bot.chat.outgoing import OutgoingMessage
+from bot.chat.rate import CallScope
+from bot.chat.rate import CallWindow
 from bot.delivery.pacing import RateLimitedSurface
-from bot.errors import RateLimited, RefusedScope
+from bot.errors import RateLimited
+from bot.errors import RefusedScope
 from bot.platforms.discord.surface import LIMITS as DISCORD
 from bot.platforms.telegram.limits import GROUP as TELEGRAM_GROUP
 from bot.platforms.telegram.limits import PRIVATE as TELEGRAM_PRIVATE
 from bot.runtime.in_process import InProcessRateLimits
-from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface
+from tests.fakes import CHAT
+from tests.fakes import LIMITS
+from tests.fakes import FakeClock
+from tests.fakes import FakeSurface
+
 
 GROUP = replace(LIMITS, chat_calls=(CallWindow(5, 60.0, reserved=2),))
 TEXT = MessageContent("text")
@@ -97,9 +103,7 @@ async def test_typing_counts_for_the_bot_where_the_platform_counts_it(counts_typ
 
 
 @pytest.mark.parametrize("counts_responses", [False, True])
-async def test_responses_wait_for_no_rate_where_they_are_not_counted(
-    counts_responses: bool,
-) -> None:
+async def test_responses_that_are_not_counted_wait_for_no_rate(counts_responses: bool) -> None:
     windows = (CallWindow(2, 5.0),)
     setup = Setup(
         FakeSurface(replace(LIMITS, bot_calls=windows, counts_responses=counts_responses))

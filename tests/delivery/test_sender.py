@@ -2,37 +2,36 @@
 
 import asyncio
 from dataclasses import replace
-
 import pytest
 from typing_extensions import override
-
 from bot.chat.incoming import Address
-from bot.chat.outgoing import (
-    NOTICE_PARTS,
-    Attachment,
-    Face,
-    Limits,
-    MessageContent,
-    OutboxState,
-    OutgoingMessage,
-)
+from bot.chat.outgoing import NOTICE_PARTS
+from bot.chat.outgoing import Attachment
+from bot.chat.outgoing import Face
+from bot.chat.outgoing import Limits
+from bot.chat.outgoing import MessageContent
+from bot.chat.outgoing import OutboxState
+from bot.chat.outgoing import OutgoingMessage
 from bot.delivery.sender import make_nonce
-from bot.errors import (
-    ContentRefused,
-    MessageNotFound,
-    OutcomeUnknown,
-    PlatformError,
-    PlatformFatal,
-    RateLimited,
-    Refused,
-    Unreachable,
-    WordsRefused,
-)
+from bot.errors import ContentRefused
+from bot.errors import MessageNotFound
+from bot.errors import OutcomeUnknown
+from bot.errors import PlatformError
+from bot.errors import PlatformFatal
+from bot.errors import RateLimited
+from bot.errors import Refused
+from bot.errors import Unreachable
+from bot.errors import WordsRefused
 from bot.storage.database import Database
-from tests.delivery.setup import LANE, WITHOUT_NONCES, Delivery, working
-from tests.fakes import LIMITS, FakeSurface
+from tests.delivery.setup import LANE
+from tests.delivery.setup import WITHOUT_NONCES
+from tests.delivery.setup import Delivery
+from tests.delivery.setup import working
+from tests.fakes import LIMITS
+from tests.fakes import FakeSurface
 from tests.samples import make_incoming
-from tests.waiting import advance_in_steps, wait_until
+from tests.waiting import advance_in_steps
+from tests.waiting import wait_until
 
 
 async def work_until_settled(delivery: Delivery) -> None:
@@ -91,9 +90,7 @@ async def test_words_that_a_moderator_forbids_are_sent_in_no_other_form(database
     ("error", "seconds"),
     [(RateLimited(60), 60), (PlatformFatal("who are you?"), 30)],
 )
-async def test_long_delay_reschedules(
-    database: Database, error: PlatformError, seconds: float
-) -> None:
+async def test_long_delay_is_kept(database: Database, error: PlatformError, seconds: float) -> None:
     delivery = Delivery(database)
     delivery.surface.fail_next("send", error)
     await delivery.queue("a")

@@ -9,10 +9,10 @@ import pytest
 import pytest_asyncio
 
 from tests.postgres import create_postgres_database
-from tests.support.chats import Conversation, LoopbackPlatforms, running_platforms
+from tests.support.chats import Chat, Platforms, running_platforms
 from tests.support.child_launcher import ChildLauncher, running_launcher
-from tests.support.model_server import ModelServer
-from tests.support.service_process import ServiceProcess
+from tests.support.model_server import Model
+from tests.support.service_process import Service
 from tests.support.shapes import Installer
 
 
@@ -32,26 +32,26 @@ async def launcher() -> AsyncIterator[ChildLauncher]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def platforms() -> AsyncIterator[LoopbackPlatforms]:
+async def platforms() -> AsyncIterator[Platforms]:
     async with running_platforms() as both:
         yield both
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def model() -> AsyncIterator[ModelServer]:
-    async with ModelServer() as answering:
+async def model() -> AsyncIterator[Model]:
+    async with Model() as answering:
         yield answering
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(
-    platforms: LoopbackPlatforms,
-    model: ModelServer,
+    platforms: Platforms,
+    model: Model,
     launcher: ChildLauncher,
     tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[ServiceProcess]:
+) -> AsyncIterator[Service]:
     """A service that is not started yet."""
-    installed = ServiceProcess(tmp_path_factory.mktemp("service"), platforms, model, launcher)
+    installed = Service(tmp_path_factory.mktemp("service"), platforms, model, launcher)
     yield installed
     await installed.kill()
 
@@ -59,10 +59,10 @@ async def service(
 @pytest_asyncio.fixture(loop_scope="session")
 async def running(
     request: pytest.FixtureRequest,
-    platforms: LoopbackPlatforms,
-    model: ModelServer,
-    service: ServiceProcess,
-) -> ServiceProcess:
+    platforms: Platforms,
+    model: Model,
+    service: Service,
+) -> Service:
     """The service, running with what the mark `runs_with` names: a preset, and settings."""
     platforms.end_faults()
     model.reset()
@@ -73,18 +73,18 @@ async def running(
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def installed(
-    platforms: LoopbackPlatforms,
-    model: ModelServer,
+    platforms: Platforms,
+    model: Model,
     launcher: ChildLauncher,
-    service: ServiceProcess,
+    service: Service,
     tmp_path: Path,
-) -> AsyncIterator[ServiceProcess]:
+) -> AsyncIterator[Service]:
     """A service of this test's own, not started; the one of the module is stopped."""
     await service.kill()
     platforms.end_faults()
     platforms.forget_sessions()
     model.reset()
-    new = ServiceProcess(tmp_path, platforms, model, launcher)
+    new = Service(tmp_path, platforms, model, launcher)
     yield new
     await new.kill()
 
@@ -97,22 +97,20 @@ async def database_url(postgres_folder: str) -> str:
 
 @pytest.fixture
 def installer(
-    platforms: LoopbackPlatforms, model: ModelServer, launcher: ChildLauncher, tmp_path: Path
+    platforms: Platforms, model: Model, launcher: ChildLauncher, tmp_path: Path
 ) -> Installer:
     """Installs several processes of this test's own."""
     return Installer(platforms, model, launcher, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def reads_all_messages(platforms: LoopbackPlatforms) -> None:
+def reads_all_messages(platforms: Platforms) -> None:
     """The bot receives all messages and edits of groups on Telegram: privacy mode is off."""
     platforms.telegram.me["can_read_all_group_messages"] = True
 
 
 @pytest.fixture
-def where(
-    request: pytest.FixtureRequest, running: ServiceProcess, platforms: LoopbackPlatforms
-) -> Conversation:
+def where(request: pytest.FixtureRequest, running: Service, platforms: Platforms) -> Chat:
     """A new conversation of a kind in which the running service answers."""
     return platforms.open(request.param)
 
@@ -123,7 +121,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        services = {one for one in item.funcargs.values() if isinstance(one, ServiceProcess)}
+        services = {one for one in item.funcargs.values() if isinstance(one, Service)}
         for one in services:
             report.sections.append((f"the end of {one.log}", one.log_tail()))
     return report

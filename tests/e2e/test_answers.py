@@ -4,14 +4,14 @@ import pytest
 
 from tests.support.chats import (
     DELETE,
-    Conversation,
+    Chat,
     DiscordChat,
-    LoopbackPlatforms,
+    Platforms,
     TelegramChat,
 )
 from tests.support.features import GROUPS, ON_THE_WIRES, PRIVATE, at
-from tests.support.model_server import ModelServer
-from tests.support.service_process import TESTER, ServiceProcess, preset_json
+from tests.support.model_server import Model
+from tests.support.service_process import TESTER, Service, preset_json
 from tests.waiting import wait_until
 
 pytestmark = ON_THE_WIRES
@@ -31,7 +31,7 @@ three_an_hour = pytest.mark.runs_with(
 
 
 @at(*PRIVATE)
-async def test_stop_keeps_what_was_shown(where: Conversation, model: ModelServer) -> None:
+async def test_stop_keeps_what_was_shown(where: Chat, model: Model) -> None:
     with model.held():
         async with model.reaching_half():
             question = where.ask()
@@ -54,7 +54,7 @@ async def test_stop_keeps_what_was_shown(where: Conversation, model: ModelServer
 
 @with_thoughts
 @at(*GROUPS)
-async def test_thoughts_are_folded_under_answers(where: Conversation, model: ModelServer) -> None:
+async def test_thoughts_are_folded_under_answers(where: Chat, model: Model) -> None:
     model.thoughts = ("They want ", "a ||list||, ", "says @alice.")
     model.grow_slowly()
     question = where.ask()
@@ -75,9 +75,6 @@ async def test_thoughts_are_folded_under_answers(where: Conversation, model: Mod
     # The sign is two units, and a space follows.
     size = (len(above), len(below) + 3)
     assert (quote["type"], quote["offset"], quote["length"]) == ("expandable_blockquote", *size)
-
-
-# --- messages during an answer -------------------------------------------------------------------
 
 
 # --- long answers --------------------------------------------------------------------------------
@@ -105,7 +102,7 @@ def in_thread(where: DiscordChat) -> list[str]:
 @at("channel")
 @pytest.mark.parametrize("fault", ["none", "opening lost", "message lost", "killed"])
 async def test_long_answer_goes_on_in_a_thread_once(
-    where: DiscordChat, running: ServiceProcess, fault: str
+    where: DiscordChat, running: Service, fault: str
 ) -> None:
     wire = where.platforms.discord
     if fault == "opening lost":
@@ -128,7 +125,7 @@ async def test_long_answer_goes_on_in_a_thread_once(
 
 @in_threads
 @at("channel")
-async def test_thread_goes_on_without_a_mention(where: DiscordChat, model: ModelServer) -> None:
+async def test_thread_goes_on_without_a_mention(where: DiscordChat, model: Model) -> None:
     long = where.ask(words=LONG)
     await where.wait_until(lambda: len(in_thread(where)) > 1)
     thread = thread_of(where)
@@ -141,9 +138,7 @@ async def test_thread_goes_on_without_a_mention(where: DiscordChat, model: Model
 @in_threads
 @at("channel", "discord_thread")
 @pytest.mark.parametrize("blocks", ["the message", "an edit"])
-async def test_asker_is_told_of_automod(
-    where: DiscordChat, model: ModelServer, blocks: str
-) -> None:
+async def test_automod_is_told_of(where: DiscordChat, model: Model, blocks: str) -> None:
     wire, path = where.platforms.discord, f"/channels/{where.chat}/messages"
     if blocks == "an edit":
         wire.fault("PATCH", f"{path}/*", status=400, code=200000)
@@ -164,7 +159,7 @@ async def test_asker_is_told_of_automod(
 
 @three_an_hour
 @at(*GROUPS)
-async def test_person_over_the_limit_is_told_once_others_are_answered(where: Conversation) -> None:
+async def test_person_over_the_limit_is_told_once_others_are_answered(where: Chat) -> None:
     notice = (
         "That is more than 3 messages in 3600 s. I have read yours, but will not answer it."
         " Please write again in "
@@ -178,7 +173,7 @@ async def test_person_over_the_limit_is_told_once_others_are_answered(where: Con
 
 @one_at_a_time
 async def test_what_asks_for_no_answer_waits_for_no_place_among_the_answers(
-    running: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
+    running: Service, platforms: Platforms, model: Model
 ) -> None:
     """Commands, and buttons that delete."""
     asked, waiting, told = map(platforms.open, ("telegram_group", "channel", "telegram_dm"))

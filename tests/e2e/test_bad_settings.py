@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.support.chats import LoopbackPlatforms
+from tests.support.chats import Platforms
 from tests.support.features import EVERYWHERE, ON_THE_WIRES
 from tests.support.kill_load import wait_until_settled
-from tests.support.model_server import ModelServer
-from tests.support.service_process import ServiceProcess
+from tests.support.model_server import Model
+from tests.support.service_process import Service
 from tests.support.transcripts import check_transcripts
 
 pytestmark = ON_THE_WIRES
@@ -22,18 +22,18 @@ pytestmark = ON_THE_WIRES
 _SMALL_DISK = ("sh", "-c", 'ulimit -f 24; PYTHONDONTWRITEBYTECODE=1 exec "$@"', "sh")
 
 
-def ask_everywhere(platforms: LoopbackPlatforms) -> None:
+def ask_everywhere(platforms: Platforms) -> None:
     for where in platforms.conversations.values():
         where.ask()
 
 
-async def start_error(service: ServiceProcess, **settings: str) -> str:
+async def start_error(service: Service, **settings: str) -> str:
     """Start it, and return the one line that it exits with."""
     await service.start(**settings)
     return await error_line(service)
 
 
-async def error_line(service: ServiceProcess) -> str:
+async def error_line(service: Service) -> str:
     assert await service.wait_for_exit() == 1
     assert "Traceback" not in service.output()
     [line] = re.findall(r"^troupe: (?!on |health at )(.+)$", service.output(), re.MULTILINE)
@@ -41,7 +41,7 @@ async def error_line(service: ServiceProcess) -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def installed(platforms: LoopbackPlatforms, service: ServiceProcess) -> ServiceProcess:
+async def installed(platforms: Platforms, service: Service) -> Service:
     """Return a service that has answered before, in a private chat and a group of each platform."""
     for kind in EVERYWHERE:
         platforms.open(kind)
@@ -53,7 +53,7 @@ async def installed(platforms: LoopbackPlatforms, service: ServiceProcess) -> Se
 
 
 @pytest.fixture(autouse=True)
-def questions_while_it_is_down(installed: ServiceProcess, platforms: LoopbackPlatforms) -> None:
+def questions_while_it_is_down(installed: Service, platforms: Platforms) -> None:
     ask_everywhere(platforms)
 
 
@@ -66,7 +66,7 @@ def questions_while_it_is_down(installed: ServiceProcess, platforms: LoopbackPla
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
 )
 async def test_wrong_setting_is_named(
-    installed: ServiceProcess, settings: dict[str, str], named: list[str]
+    installed: Service, settings: dict[str, str], named: list[str]
 ) -> None:
     line = await start_error(installed, **{f"TROUPE_{name}": one for name, one in settings.items()})
     assert [word for word in named if word not in line] == []
@@ -81,7 +81,7 @@ async def test_wrong_setting_is_named(
     ],
 )
 async def test_token_refused_at_the_start_is_named_and_stops_no_other_platform(
-    installed: ServiceProcess, name: str, token: str, source: str
+    installed: Service, name: str, token: str, source: str
 ) -> None:
     variable = f"TROUPE_{name.upper()}__TOKEN"
     await installed.start(**{variable: token})
@@ -98,7 +98,7 @@ async def test_token_refused_at_the_start_is_named_and_stops_no_other_platform(
     assert token not in installed.output()
 
 
-async def test_port_in_use_names_its_variable(installed: ServiceProcess) -> None:
+async def test_port_in_use_names_its_variable(installed: Service) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         line = await start_error(installed, TROUPE_CONSOLE__PORT=port)
@@ -106,21 +106,17 @@ async def test_port_in_use_names_its_variable(installed: ServiceProcess) -> None
     assert "TROUPE_CONSOLE__PORT" in line
 
 
-async def test_full_disk_at_the_start_names_the_database(
-    platforms: LoopbackPlatforms, model: ModelServer, tmp_path: Path
-) -> None:
-    fresh = ServiceProcess(tmp_path, platforms, model)
+async def test_start_names_a_full_disk(platforms: Platforms, model: Model, tmp_path: Path) -> None:
+    fresh = Service(tmp_path, platforms, model)
     await fresh.start(under=_SMALL_DISK)
     line = await error_line(fresh)
     assert "database" in line
     assert str(fresh.data) in line
 
 
-async def test_second_process_on_the_data_dir_exits(
-    installed: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
-) -> None:
+async def test_second_process_exits(installed: Service, platforms: Platforms, model: Model) -> None:
     await installed.start_and_wait()
-    other = ServiceProcess(installed.folder, platforms, model)
+    other = Service(installed.folder, platforms, model)
     other.log = installed.folder / "other.log"
     line = await start_error(other)
     assert f"process {installed.process.pid}" in line
@@ -129,9 +125,7 @@ async def test_second_process_on_the_data_dir_exits(
     assert await installed.stop() == 0
 
 
-async def test_full_disk_during_a_run_loses_nothing(
-    installed: ServiceProcess, platforms: LoopbackPlatforms
-) -> None:
+async def test_full_disk_later_loses_nothing(installed: Service, platforms: Platforms) -> None:
     await installed.start_and_wait()
     await wait_until_settled(platforms, 20)
     pid = installed.process.pid
@@ -144,9 +138,7 @@ async def test_full_disk_during_a_run_loses_nothing(
     assert await installed.stop() == 0
 
 
-async def test_every_question_asked_meanwhile_is_answered(
-    installed: ServiceProcess, platforms: LoopbackPlatforms
-) -> None:
+async def test_questions_meanwhile_are_answered(installed: Service, platforms: Platforms) -> None:
     await installed.start_and_wait()
     await wait_until_settled(platforms, 30)
     assert await installed.stop() == 0

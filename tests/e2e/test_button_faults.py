@@ -22,12 +22,12 @@ from tests.support.chats import (
     OLDER,
     RETRY,
     STOP,
-    Conversation,
-    LoopbackPlatforms,
+    Chat,
+    Platforms,
 )
 from tests.support.features import ON_THE_WIRES
-from tests.support.model_server import ModelServer
-from tests.support.service_process import ServiceProcess, preset_json
+from tests.support.model_server import Model
+from tests.support.service_process import Service, preset_json
 
 pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(preset_json("tester"))]
 
@@ -47,7 +47,7 @@ _DISCORD = (
 _names = (f"{number:04x}" for number in count(0xD000))
 
 
-class NewWordsModel(ModelServer):
+class NewWordsModel(Model):
     """Gives a new answer to every request, so that versions can be told apart."""
 
     @override
@@ -68,7 +68,7 @@ async def model() -> AsyncIterator[NewWordsModel]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def face(service: ServiceProcess) -> None:
+def face(service: Service) -> None:
     (service.presets / "nova.json").write_text(preset_json("nova", role_name="Nova"))
 
 
@@ -76,7 +76,7 @@ def face(service: ServiceProcess) -> None:
 class DisturbedChat:
     """A chat whose buttons are pressed while something goes wrong."""
 
-    where: Conversation
+    where: Chat
 
     async def answered(self) -> str:
         """Let a question be answered; returns the answer."""
@@ -170,7 +170,7 @@ class DisturbedChat:
             assert early == []
 
 
-async def open_chat(platforms: LoopbackPlatforms, kind: str) -> DisturbedChat:
+async def open_chat(platforms: Platforms, kind: str) -> DisturbedChat:
     if kind == "group":
         return DisturbedChat(platforms.telegram_group())
     where = platforms.channel()
@@ -183,7 +183,7 @@ async def open_chat(platforms: LoopbackPlatforms, kind: str) -> DisturbedChat:
 
 
 async def in_every_kind(
-    platforms: LoopbackPlatforms, follow: Callable[[DisturbedChat], Coroutine[None, None, None]]
+    platforms: Platforms, follow: Callable[[DisturbedChat], Coroutine[None, None, None]]
 ) -> None:
     """Do the same in a chat of every kind at once."""
     async with asyncio.TaskGroup() as chats:
@@ -195,7 +195,7 @@ async def in_every_kind(
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("label", [RETRY, OLDER, CONTINUE, DELETE])
 async def test_press_is_followed_once_when_the_platform_fails(
-    platforms: LoopbackPlatforms, model: NewWordsModel, fault: str, label: str
+    platforms: Platforms, model: NewWordsModel, fault: str, label: str
 ) -> None:
     async def press_and_check(chat: DisturbedChat) -> None:
         where, versions = chat.where, await chat.prepared(label)
@@ -225,7 +225,7 @@ async def test_press_is_followed_once_when_the_platform_fails(
 
 @pytest.mark.parametrize("fault", [*FAULTS, "kill"])
 async def test_stop_holds_when_the_platform_fails_or_the_service_is_killed(
-    running: ServiceProcess, platforms: LoopbackPlatforms, model: NewWordsModel, fault: str
+    running: Service, platforms: Platforms, model: NewWordsModel, fault: str
 ) -> None:
     chats = [await open_chat(platforms, kind) for kind in KINDS]
     with model.held():
@@ -258,7 +258,7 @@ async def test_stop_holds_when_the_platform_fails_or_the_service_is_killed(
 
 @pytest.mark.parametrize("kind", ["face", "group"])
 async def test_presses_are_followed_once_although_the_service_is_killed(
-    running: ServiceProcess, platforms: LoopbackPlatforms, kind: str
+    running: Service, platforms: Platforms, kind: str
 ) -> None:
     chat = await open_chat(platforms, kind)
     where = chat.where

@@ -12,14 +12,14 @@ from tests.support.chats import (
     DELETE,
     RETRY,
     TELEGRAM_PEOPLE,
-    Conversation,
+    Chat,
     DiscordChat,
-    LoopbackPlatforms,
+    Platforms,
     TelegramChat,
 )
 from tests.support.features import GROUPS, ON_THE_WIRES, at
-from tests.support.model_server import ModelServer
-from tests.support.service_process import TESTER, ServiceProcess
+from tests.support.model_server import Model
+from tests.support.service_process import TESTER, Service
 from tests.support.transcripts import expected_answer
 from tests.waiting import wait_until
 
@@ -38,9 +38,7 @@ ABOUT_ME, BY_NAME, PRESETS = "✏ About me", "✏ By name", "🎭 Who answers"
 
 
 @at(*GROUPS)
-async def test_buttons_work_after_a_restart_for_who_asked(
-    where: Conversation, running: ServiceProcess, model: ModelServer
-) -> None:
+async def test_buttons_work_after_a_restart(where: Chat, running: Service, model: Model) -> None:
     question = where.ask()
     await where.shows(question, labels=AT_ONCE)
     await running.restart()
@@ -60,9 +58,7 @@ async def test_buttons_work_after_a_restart_for_who_asked(
 
 
 @at("channel")
-async def test_commands_in_the_menu_of_a_message(
-    where: DiscordChat, running: ServiceProcess, model: ModelServer
-) -> None:
+async def test_message_menu_commands(where: DiscordChat, running: Service, model: Model) -> None:
     (alice, bob), admin, env = where.people, where.platforms.admin, where.platforms.discord.env
 
     async def call(who: Any, name: str, message: Any) -> str:
@@ -123,7 +119,7 @@ async def nova_is_chosen(where: DiscordChat, menu: Any) -> None:
 
 
 @at("channel")
-async def test_menus_on_discord_are_private(where: DiscordChat, running: ServiceProcess) -> None:
+async def test_menus_on_discord_are_private(where: DiscordChat, running: Service) -> None:
     menu = await open_menu(where, "settings menu")
     assert menu.ephemeral
     assert menu.response.content.startswith("Who answers here: tester (the default)")
@@ -137,7 +133,7 @@ async def test_menus_on_discord_are_private(where: DiscordChat, running: Service
 
 
 @at("telegram_group")
-async def test_menus_on_telegram_are_locked(where: TelegramChat, running: ServiceProcess) -> None:
+async def test_menus_on_telegram_are_locked(where: TelegramChat, running: Service) -> None:
     where.make_admins(*TELEGRAM_PEOPLE)
     where.say("/preset menu")
     await where.wait_until(lambda: any("nova" in labels for labels in where.buttons()))
@@ -153,7 +149,7 @@ async def test_menus_on_telegram_are_locked(where: TelegramChat, running: Servic
 
 
 @at("channel")
-async def test_values_are_entered_into_forms(where: DiscordChat, running: ServiceProcess) -> None:
+async def test_values_are_entered_into_forms(where: DiscordChat, running: Service) -> None:
     admin, menu = where.platforms.admin, await open_menu(where, "settings menu")
 
     async def open_form(label: str) -> Any:
@@ -238,7 +234,7 @@ async def test_native_command_is_answered_in_public_once(where: DiscordChat, fau
 @at("channel")
 @pytest.mark.parametrize("point", ["before_finish", "after_finish", "after_http"])
 async def test_choice_before_a_kill_is_shown_and_told_once(
-    where: DiscordChat, running: ServiceProcess, point: str
+    where: DiscordChat, running: Service, point: str
 ) -> None:
     menu = await open_menu(where, "preset menu")
     async with running.killed_at(point):
@@ -248,7 +244,7 @@ async def test_choice_before_a_kill_is_shown_and_told_once(
 
 @at("channel")
 async def test_album_is_answered_once_although_the_service_is_killed(
-    where: DiscordChat, running: ServiceProcess, model: ModelServer
+    where: DiscordChat, running: Service, model: Model
 ) -> None:
     files = [("a.png", picture(40, 20)), ("b.png", picture(20, 40)), ("c.txt", b"three")]
     async with running.killed_at("during_generation"):
@@ -260,7 +256,7 @@ async def test_album_is_answered_once_although_the_service_is_killed(
     assert "> three" in str(content)
 
 
-async def test_presses_of_this_module_are_acknowledged_once(platforms: LoopbackPlatforms) -> None:
+async def test_presses_of_this_module_are_acknowledged_once(platforms: Platforms) -> None:
     calls = platforms.telegram.log
     answered = [one for one in calls if one["method"] == "answerCallbackQuery"]
     ids = [one["params"]["callback_query_id"] for one in answered]

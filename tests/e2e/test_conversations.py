@@ -7,10 +7,10 @@ import pytest
 from simcord.backend import serializers
 from simcord.builders import UserHandle
 
-from tests.support.chats import Conversation, DiscordChat, LoopbackPlatforms, Question, TelegramChat
+from tests.support.chats import Chat, DiscordChat, Platforms, Question, TelegramChat
 from tests.support.features import GROUPS, ON_THE_WIRES, at
-from tests.support.model_server import ModelServer
-from tests.support.service_process import TESTER, ServiceProcess, preset_json
+from tests.support.model_server import Model
+from tests.support.service_process import TESTER, Service, preset_json
 from tests.support.transcripts import expected_answer
 from tests.waiting import wait_until
 
@@ -23,7 +23,7 @@ GREETING = "Well met, all."
 
 
 @at(*GROUPS)
-async def test_name_wakes_as_a_whole_word_and_never_what_is_for_others(where: Conversation) -> None:
+async def test_name_wakes_as_a_whole_word_and_never_what_is_for_others(where: Chat) -> None:
     where.say("the testers say Tab01:3")
     theirs = where.say("good morning", 1)
     where.say("ask the tester for Tab02:3", reply_to=where.id_of(theirs))
@@ -34,13 +34,13 @@ async def test_name_wakes_as_a_whole_word_and_never_what_is_for_others(where: Co
 
 
 @at(*GROUPS)
-async def test_mention_alone_is_answered(where: Conversation) -> None:
+async def test_mention_alone_is_answered(where: Chat) -> None:
     where.say(where.mention.strip())  # the model has nothing to answer, which is told
     await where.shows_new()
 
 
 @at("discord_thread")
-async def test_thread_needs_no_mention_after_the_first_answer(where: Conversation) -> None:
+async def test_thread_needs_no_mention_after_the_first_answer(where: Chat) -> None:
     where.say("among us Tbc01:3")
     first = where.ask()
     await where.shows(first)
@@ -51,19 +51,19 @@ async def test_thread_needs_no_mention_after_the_first_answer(where: Conversatio
 # --- who shares a history ------------------------------------------------------------------------
 
 
-async def set_scope(where: Conversation, scope: str, told: str) -> None:
+async def set_scope(where: Chat, scope: str, told: str) -> None:
     where.tell_as_admin(f"/settings scope {scope}")
     await where.shows_new(f"From the next message on, {told}")
 
 
-def read_before(model: ModelServer, question: Question, *others: Question) -> list[Question]:
+def read_before(model: Model, question: Question, *others: Question) -> list[Question]:
     """Return which of the others the model read when it was asked a question."""
     request = str(model.asked_about(question.token)[-1]["messages"])
     return [one for one in others if one.token in request]
 
 
 @at(*GROUPS)
-async def test_people_and_chains_have_histories(where: Conversation, model: ModelServer) -> None:
+async def test_people_and_chains_have_histories(where: Chat, model: Model) -> None:
     await set_scope(where, "user", "each person")
     with model.held():
         async with model.reaching_half(2):
@@ -89,7 +89,7 @@ async def test_people_and_chains_have_histories(where: Conversation, model: Mode
 
 
 @at(*GROUPS)
-async def test_two_characters_speak_as_themselves(where: Conversation) -> None:
+async def test_two_characters_speak_as_themselves(where: Chat) -> None:
     where.tell_as_admin("/preset add nova")
     added = await where.shows_new("nova was added")
     answer = where.ask(text="nova and tester,").answer
@@ -112,7 +112,7 @@ def reads(where: DiscordChat) -> int:
 
 
 async def test_what_people_said_is_background_also_after_a_restart(
-    platforms: LoopbackPlatforms, model: ModelServer, installed: ServiceProcess
+    platforms: Platforms, model: Model, installed: Service
 ) -> None:
     service = installed
     channel, other, group = platforms.channel(), platforms.channel(), platforms.telegram_group()
@@ -150,7 +150,7 @@ async def test_what_people_said_is_background_also_after_a_restart(
 @at("channel")
 @pytest.mark.parametrize("is_private", [False, True], ids=["in a channel", "in a DM"])
 async def test_person_stops_being_observed_by_a_native_command(
-    where: DiscordChat, model: ModelServer, *, is_private: bool
+    where: DiscordChat, model: Model, *, is_private: bool
 ) -> None:
     platforms, who = where.platforms, where.people[1]
     places = [where, where.another()]
@@ -179,9 +179,7 @@ async def test_person_stops_being_observed_by_a_native_command(
 
 
 @pytest.mark.runs_with(preset_json("tester", greeting=GREETING, role_name="Nora"))
-async def test_group_is_greeted_once_also_after_a_restart(
-    platforms: LoopbackPlatforms, running: ServiceProcess
-) -> None:
+async def test_each_group_is_greeted_once(platforms: Platforms, running: Service) -> None:
     group, later = platforms.telegram_group(), platforms.telegram_group()
     guild, later_guild = open_guild(platforms, "Friends"), open_guild(platforms, "Neighbours")
     in_system_channel = [("welcome", "Nora", GREETING)]
@@ -205,7 +203,7 @@ async def test_group_is_greeted_once_also_after_a_restart(
     assert greeted_in(platforms, guild) == greeted_in(platforms, later_guild) == in_system_channel
 
 
-def open_guild(platforms: LoopbackPlatforms, name: str) -> int:
+def open_guild(platforms: Platforms, name: str) -> int:
     """Create a Discord server with a system channel, of which the bot is told nothing yet."""
     wire = platforms.discord
     wire.b.subscribers.remove(wire._on_event)
@@ -218,7 +216,7 @@ def open_guild(platforms: LoopbackPlatforms, name: str) -> int:
     return int(guild.id)
 
 
-def send_guild(platforms: LoopbackPlatforms, guild: int, *, was_unavailable: bool) -> None:
+def send_guild(platforms: Platforms, guild: int, *, was_unavailable: bool) -> None:
     backend = platforms.discord.b
     whole: dict[str, Any] = dict(
         serializers.guild_create_payload(backend, backend.get_guild(guild))
@@ -228,7 +226,7 @@ def send_guild(platforms: LoopbackPlatforms, guild: int, *, was_unavailable: boo
     backend.emit("GUILD_CREATE", whole)
 
 
-def greeted_in(platforms: LoopbackPlatforms, guild: int) -> list[tuple[str, str, str]]:
+def greeted_in(platforms: Platforms, guild: int) -> list[tuple[str, str, str]]:
     """Return where webhooks have let speak in a server, whom, and what."""
     channels = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild]
     return [

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.chats import Conversation, LoopbackPlatforms
+from tests.support.chats import Chat, Platforms
 from tests.support.features import ON_THE_WIRES
-from tests.support.model_server import ModelServer
-from tests.support.service_process import ServiceProcess, preset_json
+from tests.support.model_server import Model
+from tests.support.service_process import Service, preset_json
 
 pytestmark = ON_THE_WIRES
 
@@ -48,7 +48,7 @@ async def dead() -> AsyncIterator[DeadProvider]:
     await provider.close()
 
 
-def providers(dead: DeadProvider, model: ModelServer) -> dict[str, str]:
+def providers(dead: DeadProvider, model: Model) -> dict[str, str]:
     """Return the settings of three providers, of which the first is dead."""
     addresses = {"ONE": dead.base, "TWO": model.base, "THREE": model.base}
     settings = {f"TROUPE_PROVIDERS__{name}__BASE_URL": base for name, base in addresses.items()}
@@ -60,9 +60,9 @@ def providers(dead: DeadProvider, model: ModelServer) -> dict[str, str]:
     [(4, 15), pytest.param(40, 25, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])],
 )
 async def test_all_messages_are_answered_while_one_of_three_providers_is_dead(
-    service: ServiceProcess,
-    platforms: LoopbackPlatforms,
-    model: ModelServer,
+    service: Service,
+    platforms: Platforms,
+    model: Model,
     dead: DeadProvider,
     conversations: int,
     messages_each: int,
@@ -73,10 +73,10 @@ async def test_all_messages_are_answered_while_one_of_three_providers_is_dead(
     make = (platforms.channel, platforms.telegram_dm, platforms.channel, platforms.telegram_group)
     channels = [make[number % len(make)]() for number in range(conversations)]
 
-    def answers(where: Conversation) -> list[str]:
+    def answers(where: Chat) -> list[str]:
         return [text for text in where.texts() if not text.startswith(NOTE)]
 
-    async def talk(where: Conversation) -> None:
+    async def talk(where: Chat) -> None:
         expected: list[str] = []
         for _ in range(messages_each):
             expected.append(where.ask(words=1).answer)

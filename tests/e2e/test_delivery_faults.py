@@ -13,11 +13,11 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from tests.attacks import skip_for, with_ours
-from tests.support.chats import Conversation, LoopbackPlatforms
+from tests.support.chats import Chat, Platforms
 from tests.support.features import ON_THE_WIRES
-from tests.support.model_server import ModelServer
+from tests.support.model_server import Model
 from tests.support.odd_messages import odd_messages, push_odd_message, refused_text
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import Service
 from tests.support.transcripts import CheckResult, check_transcripts
 from tests.valkey import find_valkey, run_valkey
 from tests.waiting import wait_until
@@ -29,11 +29,11 @@ pytestmark = ON_THE_WIRES
 class Deployment:
     """Both platforms and the service; every scenario must leave them working."""
 
-    platforms: LoopbackPlatforms
-    model: ModelServer
-    service: ServiceProcess
+    platforms: Platforms
+    model: Model
+    service: Service
 
-    def result(self, *conversations: Conversation) -> CheckResult:
+    def result(self, *conversations: Chat) -> CheckResult:
         names = {conversation.name for conversation in conversations}
         notices = ("⚠", "Deleted for good", "→ tester")
         return check_transcripts(
@@ -45,7 +45,7 @@ class Deployment:
     async def queues_empty(self) -> None:
         await wait_until(self.service.queues_are_empty)
 
-    async def answers_all(self, *conversations: Conversation) -> None:
+    async def answers_all(self, *conversations: Chat) -> None:
         """Wait until all questions are answered and the queues are empty; then check."""
         await wait_until(lambda: not self.result(*conversations).lost)
         await self.queues_empty()
@@ -53,10 +53,10 @@ class Deployment:
         assert result.is_clean, str(result)
         assert result.questions
 
-    def open_both(self) -> list[Conversation]:
+    def open_both(self) -> list[Chat]:
         return [self.platforms.channel(), self.platforms.telegram_group()]
 
-    async def ask_and_hold(self, *conversations: Conversation) -> None:
+    async def ask_and_hold(self, *conversations: Chat) -> None:
         """Ask, and hold the model in the middle of its answers."""
         self.model.gate.clear()
         async with self.model.reaching_half(len(conversations)):
@@ -68,9 +68,7 @@ Scenario = Callable[[Deployment], Awaitable[None]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
-async def valkey(
-    service: ServiceProcess, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[None]:
+async def valkey(service: Service, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[None]:
     async with run_valkey(tmp_path_factory.mktemp("valkey")) as url:
         service.settings["TROUPE_REDIS_URL"] = url  # the kill test runs without
         yield
@@ -78,9 +76,7 @@ async def valkey(
 
 
 @pytest.fixture
-def deployment(
-    platforms: LoopbackPlatforms, model: ModelServer, running: ServiceProcess
-) -> Deployment:
+def deployment(platforms: Platforms, model: Model, running: Service) -> Deployment:
     return Deployment(platforms, model, running)
 
 
@@ -485,9 +481,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("delivery", OURS))
-async def test_every_question_is_answered_once(
-    deployment: Deployment, title: str, given: Any
-) -> None:
+async def test_questions_are_answered_once(deployment: Deployment, title: str, given: Any) -> None:
     scenario = OURS.get(title) or SCENARIOS.get(title)
     if scenario is None:
         skip_for(ELSEWHERE[title])

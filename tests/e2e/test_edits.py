@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.support.chats import Conversation, DiscordChat, LoopbackPlatforms, TelegramChat
+from tests.support.chats import Chat, DiscordChat, TelegramChat
 from tests.support.features import EVERYWHERE, GROUPS, ON_THE_WIRES, at
-from tests.support.model_server import ModelServer
-from tests.support.service_process import ServiceProcess
+from tests.support.model_server import Model
+from tests.support.service_process import Service
 from tests.support.transcripts import expected_answer
 from tests.waiting import wait_until
 
@@ -13,7 +13,7 @@ pytestmark = [*ON_THE_WIRES, pytest.mark.usefixtures("reads_all_messages")]
 
 
 @at(*EVERYWHERE)
-async def test_edited_question_is_answered_anew(where: Conversation, model: ModelServer) -> None:
+async def test_edited_question_is_answered_anew(where: Chat, model: Model) -> None:
     asked = where.ask("aa01")
     await where.shows(asked)
     where.edit(asked.message, f"{where.mention}please Taa02:9")
@@ -32,7 +32,7 @@ async def test_edited_question_is_answered_anew(where: Conversation, model: Mode
 
 
 @at(*EVERYWHERE)
-async def test_edit_during_an_answer_supersedes_it(where: Conversation, model: ModelServer) -> None:
+async def test_edit_during_an_answer_supersedes_it(where: Chat, model: Model) -> None:
     with model.held():
         async with model.reaching_half():
             asked = where.ask(words=40)
@@ -42,24 +42,8 @@ async def test_edit_during_an_answer_supersedes_it(where: Conversation, model: M
     await where.shows(expected_answer("Tbb02:9"))
 
 
-async def test_newest_of_many_edits_supersedes_the_others(
-    running: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
-) -> None:
-    asked = {where: where.ask() for where in map(platforms.open, EVERYWHERE)}
-    for where, question in asked.items():
-        await where.shows(question)
-    before = len(model.requests)
-    for where, question in asked.items():
-        for number in range(100):
-            where.edit(question.message, f"{where.mention}please Tbd{number:02}:9")
-    await running.restart()
-    for where in asked:
-        await where.shows(expected_answer("Tbd99:9"))
-    assert len(model.requests) - before < 10 * len(asked)
-
-
 @at(*GROUPS)
-async def test_question_without_its_mention_ends(where: Conversation, model: ModelServer) -> None:
+async def test_question_without_its_mention_ends(where: Chat, model: Model) -> None:
     first = where.ask()
     await where.shows(first)
     where.edit(first.message, f"please {first.token}")  # it reads the same without the mention
@@ -74,7 +58,7 @@ async def test_question_without_its_mention_ends(where: Conversation, model: Mod
 
 
 @at("channel")
-async def test_deleted_messages_are_forgotten(where: DiscordChat, model: ModelServer) -> None:
+async def test_deleted_messages_are_forgotten(where: DiscordChat, model: Model) -> None:
     wire = where.platforms.discord
     first, second = where.ask("ee01"), where.ask("ee02")
     await where.shows(first, second)
@@ -90,7 +74,7 @@ async def test_deleted_messages_are_forgotten(where: DiscordChat, model: ModelSe
 
 @at("channel", "discord_dm")
 async def test_question_deleted_before_its_answer_is_complete_is_withdrawn(
-    where: DiscordChat, model: ModelServer, service: ServiceProcess
+    where: DiscordChat, model: Model, service: Service
 ) -> None:
     wire = where.platforms.discord
     with model.held():
@@ -109,7 +93,7 @@ async def test_question_deleted_before_its_answer_is_complete_is_withdrawn(
 
 @at("telegram_dm")
 async def test_forget_as_a_reply_deletes_a_message_on_telegram(
-    where: TelegramChat, model: ModelServer, service: ServiceProcess
+    where: TelegramChat, model: Model, service: Service
 ) -> None:
     asked = where.ask()
     await where.shows(asked)

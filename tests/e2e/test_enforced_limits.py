@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from bot.runtime.tasks import cancel_and_wait
 from tests.postgres import create_postgres_database
-from tests.support.chats import Conversation, LoopbackPlatforms, running_platforms
+from tests.support.chats import Chat, Platforms, running_platforms
 from tests.support.child_launcher import ChildLauncher
 from tests.support.enforced_limits import LimitedDiscord, LimitedTelegram, LimitEnforcer
 from tests.support.kill_load import LoadPlan, add_conversations, run_under_kills
@@ -40,10 +40,10 @@ _REFUSED = ("discord-route", "discord-bot", "telegram-chat")
 class Bursts:
     """People who write at once: in many private chats, in one group, in one channel."""
 
-    def __init__(self, platforms: LoopbackPlatforms) -> None:
+    def __init__(self, platforms: Platforms) -> None:
         self.questions = 0
         self._names = (f"b{number:05x}" for number in count())
-        self._groups_of_chats: list[Sequence[Conversation]] = [
+        self._groups_of_chats: list[Sequence[Chat]] = [
             [platforms.telegram_dm() for _ in range(40)],
             [platforms.discord_dm() for _ in range(60)],
             [platforms.telegram_group()] * 8,
@@ -57,7 +57,7 @@ class Bursts:
                     self._ask(where, rng)
                 await asyncio.sleep(rng.uniform(10, 20))
 
-    def _ask(self, where: Conversation, rng: random.Random) -> None:
+    def _ask(self, where: Chat, rng: random.Random) -> None:
         self.questions += 1
         where.ask(next(self._names), rng.randint(1, 40))
 
@@ -68,7 +68,7 @@ def enforcer() -> LimitEnforcer:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def platforms(enforcer: LimitEnforcer) -> AsyncIterator[LoopbackPlatforms]:
+async def platforms(enforcer: LimitEnforcer) -> AsyncIterator[Platforms]:
     def make_discord(port: int) -> LimitedDiscord:
         wire = LimitedDiscord(port=port)
         wire.enforcer = enforcer
@@ -85,7 +85,7 @@ async def platforms(enforcer: LimitEnforcer) -> AsyncIterator[LoopbackPlatforms]
 
 
 async def test_no_process_calls_more_than_platforms_allow(
-    platforms: LoopbackPlatforms,
+    platforms: Platforms,
     enforcer: LimitEnforcer,
     launcher: ChildLauncher,
     postgres_folder: str,

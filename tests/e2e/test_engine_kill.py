@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from tests.backends.local_model import lend_model
-from tests.support.chats import Conversation, LoopbackPlatforms
+from tests.support.chats import Chat, Platforms
 from tests.support.features import ON_THE_WIRES
-from tests.support.service_process import ServiceProcess, preset_json
+from tests.support.service_process import Service, preset_json
 from tests.waiting import wait_until
 
 pytestmark = ON_THE_WIRES
@@ -22,7 +22,7 @@ pytestmark = ON_THE_WIRES
 QUESTION = "Tell me a story of a keeper, a dog and a lamp, number {number}."
 
 
-def engine_of(service: ServiceProcess) -> psutil.Process | None:
+def engine_of(service: Service) -> psutil.Process | None:
     for child in psutil.Process(service.process.pid).children(recursive=True):
         try:
             if "bot.backends.llama_cpp.xllamacpp_child" in child.cmdline():
@@ -32,7 +32,7 @@ def engine_of(service: ServiceProcess) -> psutil.Process | None:
     return None
 
 
-async def start_with_local_model(service: ServiceProcess) -> None:
+async def start_with_local_model(service: Service) -> None:
     """Start the service with the real small model."""
     await lend_model(service.data)
     service.settings |= {
@@ -49,7 +49,7 @@ async def start_with_local_model(service: ServiceProcess) -> None:
 
 
 async def run_under_kills(
-    service: ServiceProcess, platforms: LoopbackPlatforms, seed: int, kills: int
+    service: Service, platforms: Platforms, seed: int, kills: int
 ) -> Counter[str]:
     """Ask in four chats and kill the engine at random moments; returns how the turns ended."""
     rng = random.Random(seed)
@@ -60,7 +60,7 @@ async def run_under_kills(
     def answered() -> bool:
         return all(len(chat.texts()) >= asked[chat.name] for chat in chats)
 
-    def ask(chat: Conversation) -> None:
+    def ask(chat: Chat) -> None:
         asked[chat.name] += 1
         chat.say(QUESTION.format(number=asked.total()))
 
@@ -77,7 +77,7 @@ async def run_under_kills(
 
 
 def count_outcomes(
-    platforms: LoopbackPlatforms, chats: Sequence[Conversation], asked: Counter[str]
+    platforms: Platforms, chats: Sequence[Chat], asked: Counter[str]
 ) -> Counter[str]:
     ends: Counter[str] = Counter()
     for chat in chats:
@@ -94,7 +94,7 @@ def count_outcomes(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.soak)])
 async def test_every_turn_ends_once_when_the_engine_is_killed(
-    service: ServiceProcess, platforms: LoopbackPlatforms, seed: int, kills: int
+    service: Service, platforms: Platforms, seed: int, kills: int
 ) -> None:
     ends = await run_under_kills(service, platforms, seed, kills)
     print(ends)  # noqa: T201 # for the record, with -rP

@@ -8,12 +8,12 @@ import pytest
 import pytest_asyncio
 
 from tests.postgres import create_postgres_database
-from tests.support.chats import LoopbackPlatforms, running_platforms
+from tests.support.chats import Platforms, running_platforms
 from tests.support.child_launcher import ChildLauncher
 from tests.support.crash_points import FATAL_WORD
 from tests.support.features import GROUPS, ON_THE_WIRES
-from tests.support.model_server import ModelServer
-from tests.support.service_process import ServiceProcess
+from tests.support.model_server import Model
+from tests.support.service_process import Service
 from tests.support.shapes import Installer
 from tests.support.transcripts import CheckResult, check_transcripts
 
@@ -25,14 +25,14 @@ _MAX_SHARED_DEATHS = 6
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def platforms() -> AsyncIterator[LoopbackPlatforms]:
+async def platforms() -> AsyncIterator[Platforms]:
     async with running_platforms() as both:
         yield both
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def model() -> AsyncIterator[ModelServer]:
-    async with ModelServer() as answering:
+async def model() -> AsyncIterator[Model]:
+    async with Model() as answering:
         answering.chunk_delays = (0.05, 0.1, 0.3)
         yield answering
 
@@ -42,11 +42,11 @@ async def model() -> AsyncIterator[ModelServer]:
 )
 async def services(
     request: pytest.FixtureRequest,
-    platforms: LoopbackPlatforms,
-    model: ModelServer,
+    platforms: Platforms,
+    model: Model,
     launcher: ChildLauncher,
     tmp_path: Path,
-) -> AsyncIterator[Sequence[ServiceProcess]]:
+) -> AsyncIterator[Sequence[Service]]:
     """One process with SQLite; or two with a PostgreSQL and a Valkey, one for each platform."""
     installer = Installer(platforms, model, launcher, tmp_path)
     if request.param == "embedded":
@@ -61,21 +61,21 @@ async def services(
         yield services
 
 
-def _notices(platforms: LoopbackPlatforms) -> list[str]:
+def _notices(platforms: Platforms) -> list[str]:
     return [post.conversation for post in platforms.messages() if _NOTICE in post.text]
 
 
-def _check(platforms: LoopbackPlatforms) -> CheckResult:
+def _check(platforms: Platforms) -> CheckResult:
     return check_transcripts(post for post in platforms.messages() if _NOTICE not in post.text)
 
 
-def _operator_lines(services: Sequence[ServiceProcess]) -> list[str]:
+def _operator_lines(services: Sequence[Service]) -> list[str]:
     lines = [line for one in services for line in one.log.read_text().splitlines()]
     return [line for line in lines if "set_aside" in line]
 
 
 async def test_fatal_message_is_set_aside_and_its_fifty_neighbours_are_answered(
-    services: Sequence[ServiceProcess], platforms: LoopbackPlatforms
+    services: Sequence[Service], platforms: Platforms
 ) -> None:
     fatal = platforms.telegram_dm()
     neighbours = [platforms.open(kind) for kind in GROUPS for _ in range(25)]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.chats import TelegramChat
 from tests.support.features import ON_THE_WIRES, at
-from tests.support.model_server import ModelServer
+from tests.support.model_server import Model
 from tests.support.service_process import preset_json
 from tests.support.transcripts import ANSWER_END
 from tests.waiting import wait_until
@@ -31,7 +31,7 @@ pytestmark = [
 
 @at("telegram_group")
 async def test_flood_in_a_group_gets_one_notice_a_minute_and_none_in_front_of_an_answer(
-    where: TelegramChat, model: ModelServer
+    where: TelegramChat, model: Model
 ) -> None:
     model.answers_all = True
     wire = where.platforms.telegram

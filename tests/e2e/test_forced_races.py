@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from tests.postgres import create_postgres_database
-from tests.support.chats import LoopbackPlatforms, running_platforms
+from tests.support.chats import Platforms, running_platforms
 from tests.support.child_launcher import ChildLauncher
 from tests.support.features import ON_THE_WIRES
 from tests.support.kill_load import wait_until_settled
-from tests.support.model_server import ModelServer
-from tests.support.service_process import ServiceProcess
+from tests.support.model_server import Model
+from tests.support.service_process import Service
 from tests.support.shapes import Installer
 from tests.support.transcripts import check_transcripts
 from tests.waiting import wait_until
@@ -33,9 +33,9 @@ _SETTLE_SECONDS = 25.0
 class Pair:
     """Two processes with the same platforms."""
 
-    platforms: LoopbackPlatforms
-    first: ServiceProcess
-    second: ServiceProcess
+    platforms: Platforms
+    first: Service
+    second: Service
 
     async def start_first(self, *arguments: str) -> None:
         """Start the process that will be stopped; it receives and claims everything."""
@@ -72,7 +72,7 @@ class Pair:
 
 @asynccontextmanager
 async def running_pair(postgres: str, launcher: ChildLauncher, folder: Path) -> AsyncIterator[Pair]:
-    async with running_platforms() as platforms, ModelServer() as model:
+    async with running_platforms() as platforms, Model() as model:
         url = await create_postgres_database(postgres)
         installer = Installer(platforms, model, launcher, folder)
         names = ("first", "second")

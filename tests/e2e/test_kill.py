@@ -15,11 +15,11 @@ import pytest
 import pytest_asyncio
 
 from tests.postgres import create_postgres_database
-from tests.support.chats import LoopbackPlatforms
+from tests.support.chats import Platforms
 from tests.support.child_launcher import ChildLauncher
 from tests.support.crash_points import CRASH_POINTS
 from tests.support.kill_load import LoadPlan, add_conversations, run_under_kills
-from tests.support.model_server import ModelServer
+from tests.support.model_server import Model
 from tests.support.shapes import (
     Installer,
     Shape,
@@ -34,13 +34,13 @@ pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="session")]
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def platforms() -> AsyncIterator[LoopbackPlatforms]:
+async def platforms() -> AsyncIterator[Platforms]:
     async with crowded_platforms() as both:
         yield both
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def model() -> AsyncIterator[ModelServer]:
+async def model() -> AsyncIterator[Model]:
     async with answering_model() as answering:
         yield answering
 
@@ -48,8 +48,8 @@ async def model() -> AsyncIterator[ModelServer]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def shape(
     request: pytest.FixtureRequest,
-    platforms: LoopbackPlatforms,
-    model: ModelServer,
+    platforms: Platforms,
+    model: Model,
     launcher: ChildLauncher,
     tmp_path: Path,
 ) -> AsyncIterator[Shape]:
@@ -76,9 +76,7 @@ both_shapes = pytest.mark.parametrize("shape", ["embedded", "distributed"], indi
 
 @embedded
 @pytest.mark.timeout(450)
-async def test_nothing_is_lost_or_repeated_after_kills(
-    shape: Shape, platforms: LoopbackPlatforms, seed: int
-) -> None:
+async def test_kills_lose_and_repeat_nothing(shape: Shape, platforms: Platforms, seed: int) -> None:
     plan = LoadPlan(seed, questions=200, questions_a_second=6, kills=16, pause_seconds=(1, 5))
     outcome = report(await run_under_kills(shape.services, platforms, plan))
     assert_all_answered(outcome, platforms)
@@ -86,9 +84,7 @@ async def test_nothing_is_lost_or_repeated_after_kills(
 
 @embedded
 @pytest.mark.timeout(450)
-async def test_edits_presses_and_messages_of_characters_hold_after_kills(
-    shape: Shape, platforms: LoopbackPlatforms, seed: int
-) -> None:
+async def test_edits_and_presses_hold(shape: Shape, platforms: Platforms, seed: int) -> None:
     write_tester(shape.services[0], role_name="Nora")  # on Discord, webhooks speak
     plan = LoadPlan(seed, 120, 6, kills=10, pause_seconds=(1, 5), edits=0.25, presses=0.6)
     outcome = report(await run_under_kills(shape.services, platforms, plan))
@@ -105,9 +101,7 @@ async def test_edits_presses_and_messages_of_characters_hold_after_kills(
 
 @distributed
 @pytest.mark.timeout(500)
-async def test_nothing_is_lost_or_repeated_after_kills_of_three_processes(
-    shape: Shape, platforms: LoopbackPlatforms, seed: int
-) -> None:
+async def test_kills_of_three_lose_nothing(shape: Shape, platforms: Platforms, seed: int) -> None:
     plan = LoadPlan(
         seed,
         questions=150,
@@ -127,7 +121,7 @@ async def test_nothing_is_lost_or_repeated_after_kills_of_three_processes(
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("changes", [0.0, 0.5], ids=["plain", "edits-presses-faces"])
 async def test_nothing_is_lost_or_repeated_after_300_kills(
-    shape: Shape, platforms: LoopbackPlatforms, seed: int, changes: float
+    shape: Shape, platforms: Platforms, seed: int, changes: float
 ) -> None:
     plan = LoadPlan(
         seed,
@@ -153,7 +147,7 @@ async def test_nothing_is_lost_or_repeated_after_300_kills(
 @distributed
 @pytest.mark.timeout(7200)
 async def test_nothing_is_lost_or_repeated_after_1000_kills_and_20000_messages(
-    shape: Shape, platforms: LoopbackPlatforms, seed: int
+    shape: Shape, platforms: Platforms, seed: int
 ) -> None:
     for _ in range(3):
         add_conversations(platforms)
@@ -177,9 +171,7 @@ async def test_nothing_is_lost_or_repeated_after_1000_kills_and_20000_messages(
 @pytest.mark.soak
 @both_shapes
 @pytest.mark.timeout(3600)
-async def test_rare_kills_delay_answers_by_a_lease_at_most(
-    shape: Shape, platforms: LoopbackPlatforms, seed: int
-) -> None:
+async def test_rare_kills_delay_by_a_lease(shape: Shape, platforms: Platforms, seed: int) -> None:
     """Print how long the answers took that were open at a kill."""
     uptime = (20.0 * len(shape.services), 30.0 * len(shape.services))
     plan = LoadPlan(
@@ -222,7 +214,7 @@ async def test_rare_kills_delay_answers_by_a_lease_at_most(
 )
 async def test_fault_of_a_build_is_found(
     shape: Shape,
-    platforms: LoopbackPlatforms,
+    platforms: Platforms,
     seed: int,
     build: str,
     found: dict[str, list[str]],

@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from tests.media.file_samples import pdf, picture
-from tests.support.chats import Conversation, DiscordChat, LoopbackPlatforms, TelegramChat
+from tests.support.chats import Chat, DiscordChat, Platforms, TelegramChat
 from tests.support.features import EVERYWHERE, ON_THE_WIRES, PRIVATE, at
-from tests.support.model_server import ModelServer
-from tests.support.service_process import TESTER, ServiceProcess
+from tests.support.model_server import Model
+from tests.support.service_process import TESTER, Service
 from tests.support.transcripts import expected_answer
 
 pytestmark = [
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 
-def send(where: Conversation, text: str, *files: tuple[str, bytes]) -> None:
+def send(where: Chat, text: str, *files: tuple[str, bytes]) -> None:
     """Send files with a text as the person of a private chat."""
     if isinstance(where, DiscordChat):
         where.platforms.discord.say(where.people[0], where.chat, text, files=list(files))
@@ -43,7 +43,7 @@ def sizes(content: Any) -> list[tuple[int, int]]:
 
 
 @at(*PRIVATE)
-async def test_picture_is_seen_once_then_named(where: Conversation, model: ModelServer) -> None:
+async def test_picture_is_seen_once_then_named(where: Chat, model: Model) -> None:
     send(where, "what is Ta1:3", ("cat.png", picture(3200, 1600)))
     await where.shows(expected_answer("Ta1:3"))
     assert sizes(model.newest_message("Ta1:")) == [(1568, 784)]
@@ -57,16 +57,14 @@ async def test_picture_is_seen_once_then_named(where: Conversation, model: Model
 @pytest.mark.parametrize(
     ("name", "data"), [("notes.txt", b"the key is under the mat"), ("a.pdf", pdf("the key is"))]
 )
-async def test_text_of_a_file_is_quoted(
-    where: Conversation, model: ModelServer, name: str, data: bytes
-) -> None:
+async def test_text_file_is_quoted(where: Chat, model: Model, name: str, data: bytes) -> None:
     send(where, "where is Tb1:3", (name, data))
     await where.shows(expected_answer("Tb1:3"))
     assert "> the key is" in model.newest_message("Tb1:")
 
 
 @at(*PRIVATE)
-async def test_file_that_cannot_be_read_gets_a_clear_word(where: Conversation) -> None:
+async def test_file_that_cannot_be_read_gets_a_clear_word(where: Chat) -> None:
     send(where, "", ("a.zip", b"PK\3\4\0\0"))
     why = "⚠ I could not read a.zip: I read pictures, text files and PDFs only."
     await where.shows(why)
@@ -76,9 +74,7 @@ async def test_file_that_cannot_be_read_gets_a_clear_word(where: Conversation) -
 
 
 @at("discord_dm")
-async def test_picture_that_waited_during_a_crash_is_seen(
-    where: Conversation, model: ModelServer, running: ServiceProcess
-) -> None:
+async def test_waiting_picture_is_seen(where: Chat, model: Model, running: Service) -> None:
     first = await where.ask_and_wait()
     await running.kill()
     send(where, "see Te2:3", ("cat.png", picture(40, 20)))
@@ -88,7 +84,7 @@ async def test_picture_that_waited_during_a_crash_is_seen(
 
 
 @at("telegram_dm", "telegram_group")
-async def test_album_is_one_question_here(where: TelegramChat, model: ModelServer) -> None:
+async def test_album_is_one_question_here(where: TelegramChat, model: Model) -> None:
     widths = (40, 50, 60, 70)
     for number, width in enumerate(widths):
         caption = f"{where.mention}compare Tf1:3" if number == 1 else None
@@ -106,7 +102,7 @@ async def test_album_is_one_question_here(where: TelegramChat, model: ModelServe
 
 
 @at(*EVERYWHERE)
-async def test_paste_in_pieces_is_one_question(where: Conversation, model: ModelServer) -> None:
+async def test_paste_in_pieces_is_one_question(where: Chat, model: Model) -> None:
     longest = 4096 if where.is_telegram else 2000
     whole = f"{where.mention}read this: " + "a long story goes on and on " * 300
     where.say(whole[:longest])
@@ -120,7 +116,7 @@ async def test_paste_in_pieces_is_one_question(where: Conversation, model: Model
 
 
 @at(*PRIVATE)
-async def test_voice_message_is_a_question(where: Conversation, model: ModelServer) -> None:
+async def test_voice_message_is_a_question(where: Chat, model: Model) -> None:
     audio = b"OggS" + where.kind.encode() * 100
     model.spoken = "I wonder about Ta81:3"
     if isinstance(where, DiscordChat):
@@ -136,9 +132,7 @@ async def test_voice_message_is_a_question(where: Conversation, model: ModelServ
 
 
 @pytest.mark.runs_with
-async def test_media_that_the_model_cannot_take_get_a_clear_word_in_private(
-    running: ServiceProcess, platforms: LoopbackPlatforms
-) -> None:
+async def test_media_get_a_clear_word(running: Service, platforms: Platforms) -> None:
     on_telegram, on_discord = platforms.telegram_dm(), platforms.discord_dm()
     wire, chat = platforms.telegram, on_telegram.chat
     wire.voice(chat)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from simcord.backend.errors import SetupError
 
-from tests.support.chats import Conversation, DiscordChat, LoopbackPlatforms, Question, TelegramChat
+from tests.support.chats import Chat, DiscordChat, Platforms, Question, TelegramChat
 from tests.support.features import EVERYWHERE, ON_THE_WIRES, at
-from tests.support.model_server import ModelServer
-from tests.support.service_process import ServiceProcess
+from tests.support.model_server import Model
+from tests.support.service_process import Service
 from tests.support.transcripts import check_transcripts
 from tests.waiting import wait_until
 
@@ -19,7 +19,7 @@ pytestmark = ON_THE_WIRES
 KINDS = (*EVERYWHERE, "discord_thread", "telegram_topic")
 
 
-async def answered(where: Conversation, question: Question) -> None:
+async def answered(where: Chat, question: Question) -> None:
     """Wait until this was answered, and check that it was answered once."""
     await where.wait_until(lambda: question.answer in where.texts())
     assert where.texts().count(question.answer) == 1
@@ -29,21 +29,19 @@ async def answered(where: Conversation, question: Question) -> None:
 
 
 @at(*KINDS)
-async def test_question_is_answered_in_its_conversation(where: Conversation) -> None:
+async def test_question_is_answered_in_its_conversation(where: Chat) -> None:
     await where.shows(where.ask())
 
 
 @at("channel", "telegram_group")
-async def test_reply_needs_no_mention(where: Conversation) -> None:
+async def test_reply_needs_no_mention(where: Chat) -> None:
     first = where.ask()
     await where.shows(first)
     where.reply("and Tab01:3")
     await where.shows(first, Question("ab01", 3, None))
 
 
-async def test_messages_for_others_and_of_bots_are_not_answered(
-    running: ServiceProcess, platforms: LoopbackPlatforms
-) -> None:
+async def test_messages_for_others_are_ignored(running: Service, platforms: Platforms) -> None:
     channel, group = platforms.channel(), platforms.telegram_group()
     other = platforms.discord.member(platforms.guild, "other", bot=True)
     platforms.discord.say(other, channel.chat, f"{channel.mention}hello")
@@ -55,7 +53,7 @@ async def test_messages_for_others_and_of_bots_are_not_answered(
 
 
 @at("channel", "telegram_dm")
-async def test_long_answer_is_split_in_order(where: Conversation, model: ModelServer) -> None:
+async def test_long_answer_is_split_in_order(where: Chat, model: Model) -> None:
     model.grow_slowly()
     question = where.ask(words=1300)
     await where.wait_until(lambda: " ".join(where.texts()) == question.answer)
@@ -68,7 +66,7 @@ async def test_long_answer_is_split_in_order(where: Conversation, model: ModelSe
 
 @at("telegram_dm")
 @pytest.mark.parametrize("method", ["sendMessage", "editMessageText"])
-async def test_telegram_429_is_obeyed(where: TelegramChat, model: ModelServer, method: str) -> None:
+async def test_telegram_429_is_obeyed(where: TelegramChat, model: Model, method: str) -> None:
     wire = where.platforms.telegram
     begun = len(wire.log)
     model.grow_slowly()
@@ -109,7 +107,7 @@ LOST_ON_TELEGRAM = [
 
 
 async def test_lost_responses_of_telegram_are_reconciled(
-    running: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
+    running: Service, platforms: Platforms, model: Model
 ) -> None:
     """All at once, in a group each: one is called less than 20 times a minute."""
     model.grow_slowly()
@@ -136,7 +134,7 @@ async def test_lost_response_of_discord_is_reconciled(
 
 
 @at("channel")
-async def test_cut_gateway_loses_nothing(where: DiscordChat, running: ServiceProcess) -> None:
+async def test_cut_gateway_loses_nothing(where: DiscordChat, running: Service) -> None:
     identified = where.platforms.identifies()
     await where.platforms.discord.cut()
     await where.shows(where.ask())
@@ -144,9 +142,7 @@ async def test_cut_gateway_loses_nothing(where: DiscordChat, running: ServicePro
     await running.wait_until_ready()
 
 
-async def test_new_gateway_session_fetches_missed_messages(
-    running: ServiceProcess, platforms: LoopbackPlatforms
-) -> None:
+async def test_new_session_fetches_missed_messages(running: Service, platforms: Platforms) -> None:
     private = platforms.discord_dm()
     # Discord names a bot's private chats nowhere: only one that was stored before can be read.
     await private.ask_and_wait()
@@ -158,9 +154,7 @@ async def test_new_gateway_session_fetches_missed_messages(
     await running.wait_until_ready()
 
 
-async def test_closed_client_is_replaced(
-    running: ServiceProcess, platforms: LoopbackPlatforms
-) -> None:
+async def test_closed_client_is_replaced(running: Service, platforms: Platforms) -> None:
     channel, private = platforms.channel(), platforms.telegram_dm()
     platforms.discord.gw_faults["accept"] = False
     await platforms.discord.cut(4010)  # discord.py does not reconnect after this code
@@ -176,7 +170,7 @@ async def test_closed_client_is_replaced(
 
 
 @at("channel")
-async def test_only_an_admin_changes_a_preset(where: DiscordChat, model: ModelServer) -> None:
+async def test_only_an_admin_changes_a_preset(where: DiscordChat, model: Model) -> None:
     platforms, member = where.platforms, where.people[0]
     with pytest.raises(SetupError, match="default-member-permissions"):
         await where.slash(member, "preset list")
@@ -241,9 +235,7 @@ async def test_only_the_admin_sees_the_prompt_on_discord(where: DiscordChat) -> 
 # --- kill and stop ------------------------------------------------------------------------------
 
 
-async def test_answer_is_generated_again_after_a_kill(
-    running: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
-) -> None:
+async def test_answer_follows_a_kill(running: Service, platforms: Platforms, model: Model) -> None:
     with model.held():
         asked = [(where, where.ask(words=40)) for where in map(platforms.open, EVERYWHERE)]
         for where, question in asked:
@@ -254,9 +246,7 @@ async def test_answer_is_generated_again_after_a_kill(
         await where.shows(question)
 
 
-async def test_stop_finishes_answers_in_progress(
-    running: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
-) -> None:
+async def test_stop_finishes_answers(running: Service, platforms: Platforms, model: Model) -> None:
     chats = (platforms.channel(), platforms.telegram_dm())
     with model.held():
         async with model.reaching_half(len(chats)):
@@ -268,9 +258,7 @@ async def test_stop_finishes_answers_in_progress(
         assert where.texts() == [question.answer]
 
 
-async def test_every_question_of_this_module_was_answered_once(
-    platforms: LoopbackPlatforms, service: ServiceProcess
-) -> None:
+async def test_each_question_was_answered_once(platforms: Platforms, service: Service) -> None:
     if service.is_running:
         assert await service.stop() == 0
     notices = ("⚠ Only an admin", "The exact prompt", "nova answers", "Changed by admin", "→ nova")

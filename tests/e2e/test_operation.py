@@ -8,11 +8,11 @@ from sqlalchemy import Connection
 
 from bot.storage.database import open_as_it_is
 from tests.postgres import create_postgres_database
-from tests.support.chats import LoopbackPlatforms
+from tests.support.chats import Platforms
 from tests.support.child_launcher import ChildLauncher
 from tests.support.features import ON_THE_WIRES
-from tests.support.model_server import ModelServer
-from tests.support.service_process import ServiceProcess
+from tests.support.model_server import Model
+from tests.support.service_process import Service
 from tests.support.shapes import Installer
 
 pytestmark = [pytest.mark.timeout(300), *ON_THE_WIRES]
@@ -21,11 +21,11 @@ pytestmark = [pytest.mark.timeout(300), *ON_THE_WIRES]
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=["one", "two"])
 async def processes(
     request: pytest.FixtureRequest,
-    platforms: LoopbackPlatforms,
-    model: ModelServer,
+    platforms: Platforms,
+    model: Model,
     launcher: ChildLauncher,
     tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[list[ServiceProcess]]:
+) -> AsyncIterator[list[Service]]:
     """One process on SQLite; or two on PostgreSQL, which hear of each other over Valkey."""
     installer = Installer(platforms, model, launcher, tmp_path_factory.mktemp(request.param))
     names, url = ["first"], None
@@ -40,7 +40,7 @@ async def processes(
 
 
 async def test_questions_during_a_pause_get_one_notice_and_later_ones_an_answer(
-    processes: list[ServiceProcess], platforms: LoopbackPlatforms
+    processes: list[Service], platforms: Platforms
 ) -> None:
     operator = processes[-1]
     group, other = platforms.telegram_group(), platforms.channel()
@@ -62,13 +62,11 @@ async def test_questions_during_a_pause_get_one_notice_and_later_ones_an_answer(
     await group.shows(first, notice, group.ask())
 
 
-def database_url(service: ServiceProcess) -> str:
+def database_url(service: Service) -> str:
     return service.settings.get("TROUPE_DATABASE_URL", f"sqlite:///{service.data / 'troupe.db'}")
 
 
-async def test_damaged_cursors_and_settings_stop_no_platform(
-    processes: list[ServiceProcess], platforms: LoopbackPlatforms
-) -> None:
+async def test_damaged_rows_stop_nothing(processes: list[Service], platforms: Platforms) -> None:
     group, channel = platforms.telegram_group(), platforms.channel()
     url = database_url(processes[0])
     is_sqlite = url.startswith("sqlite")
@@ -102,9 +100,7 @@ async def test_damaged_cursors_and_settings_stop_no_platform(
     assert any("not_decodable" in one.output() for one in processes)
 
 
-async def test_every_process_is_listed_and_none_that_ended(
-    processes: list[ServiceProcess], platforms: LoopbackPlatforms
-) -> None:
+async def test_running_processes_are_listed(processes: list[Service], platforms: Platforms) -> None:
     _, *lines = (await processes[0].run_command("nodes")).splitlines()
     assert len(lines) == len(processes)
     assert all("gateway,worker,sender,console" in line for line in lines)

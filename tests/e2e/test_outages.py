@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.chats import LoopbackPlatforms
+from tests.support.chats import Platforms
 from tests.support.kill_load import LoadPlan, percentile, run_under_kills, spread
-from tests.support.model_server import ModelServer
+from tests.support.model_server import Model
 from tests.support.shapes import (
     Installer,
     answering_model,
@@ -42,19 +42,19 @@ _FAILOVER_SECONDS = max(30.0, 120 * _SHARE)  # of writing before, and after
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def platforms() -> AsyncIterator[LoopbackPlatforms]:
+async def platforms() -> AsyncIterator[Platforms]:
     async with crowded_platforms() as both:
         yield both
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def model() -> AsyncIterator[ModelServer]:
+async def model() -> AsyncIterator[Model]:
     async with answering_model() as answering:
         yield answering
 
 
 async def test_processes_that_stood_still_write_nothing_stale(
-    installer: Installer, platforms: LoopbackPlatforms, database_url: str, seed: int
+    installer: Installer, platforms: Platforms, database_url: str, seed: int
 ) -> None:
     """Stop processes 200 times for 0.1 to 45 s; print which stale writes were refused."""
     installer.model.chunk_delays = (0.6,)  # so that most of them hold claims when they are stopped
@@ -77,7 +77,7 @@ async def test_processes_that_stood_still_write_nothing_stale(
 @pytest.mark.parametrize("processes", [[], roles()], ids=["alike", "roles"])
 async def test_frozen_redis_delays_answers_little(
     installer: Installer,
-    platforms: LoopbackPlatforms,
+    platforms: Platforms,
     database_url: str,
     seed: int,
     processes: list[str],
@@ -111,7 +111,7 @@ async def test_frozen_redis_delays_answers_little(
 
 
 async def test_failover_to_a_synchronous_standby_loses_nothing(
-    installer: Installer, platforms: LoopbackPlatforms, seed: int
+    installer: Installer, platforms: Platforms, seed: int
 ) -> None:
     """Stop the primary at once while people write; print how long the next answer took."""
     failed: list[float] = []

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.attacks import skip_for, with_ours
-from tests.support.chats import TELEGRAM_PEOPLE, Conversation, LoopbackPlatforms, TelegramChat
+from tests.support.chats import TELEGRAM_PEOPLE, Chat, Platforms, TelegramChat
 from tests.support.features import ON_THE_WIRES
-from tests.support.model_server import ModelServer
-from tests.support.service_process import TESTER, ServiceProcess
+from tests.support.model_server import Model
+from tests.support.service_process import TESTER, Service
 
 pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER, TROUPE_LOG_FORMAT="json")]
 
@@ -33,21 +33,21 @@ ANONYMOUS_ADMIN = 1087968824
 class Deployment:
     """Both platforms and the service on them; `state` is what an admin can change."""
 
-    platforms: LoopbackPlatforms
-    model: ModelServer
-    service: ServiceProcess
+    platforms: Platforms
+    model: Model
+    service: Service
 
     def state(self) -> tuple[list[tuple[str, str]], int]:
         """Return all settings of chats, and the number of stored turns."""
         choices = self.service.query("SELECT scope, value FROM choice ORDER BY scope")
         return choices, self.service.query("SELECT count(*) FROM turn")[0][0]
 
-    async def says(self, where: Conversation, beginning: str, count: int = 1) -> None:
+    async def says(self, where: Chat, beginning: str, count: int = 1) -> None:
         await where.wait_until(
             lambda: sum(text.startswith(beginning) for text in where.texts()) >= count
         )
 
-    async def ask(self, where: Conversation) -> None:
+    async def ask(self, where: Chat) -> None:
         """Ask, and wait for the answer: then everything before it was handled, too."""
         await where.ask_and_wait()
         assert self.model.requests[-1]["messages"][0]["content"] == "You are a tester."
@@ -56,7 +56,7 @@ class Deployment:
         lines = [line for line in self.service.output().splitlines() if "admin_asked_for" in line]
         return [json.loads(line)["allowed"] for line in lines]
 
-    async def refuses_all(self, where: Conversation, who: int = 0) -> None:
+    async def refuses_all(self, where: Chat, who: int = 0) -> None:
         """Send each command: each is refused, changes nothing and is logged."""
         await self.ask(where)
         before, decided = self.state(), len(self.decisions())
@@ -67,7 +67,7 @@ class Deployment:
         assert self.decisions()[decided:] == [False] * len(COMMANDS)
         await self.ask(where)
 
-    async def ignores(self, where: Conversation, act: Callable[[], Any]) -> None:
+    async def ignores(self, where: Chat, act: Callable[[], Any]) -> None:
         """Do something that is not a command to us: it changes nothing and is not answered."""
         await self.ask(where)
         before, said = self.state()[0], len(where.texts())
@@ -85,9 +85,7 @@ class Deployment:
 
 
 @pytest.fixture
-def deployment(
-    platforms: LoopbackPlatforms, model: ModelServer, running: ServiceProcess
-) -> Deployment:
+def deployment(platforms: Platforms, model: Model, running: Service) -> Deployment:
     return Deployment(platforms, model, running)
 
 

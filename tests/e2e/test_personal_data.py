@@ -8,10 +8,10 @@ import pytest
 import pytest_asyncio
 
 from tests.backends.local_model import lend_model
-from tests.support.chats import Conversation, DiscordChat, LoopbackPlatforms
+from tests.support.chats import Chat, DiscordChat, Platforms
 from tests.support.features import GROUPS, ON_THE_WIRES, at
-from tests.support.model_server import ModelServer
-from tests.support.service_process import TESTER, ServiceProcess
+from tests.support.model_server import Model
+from tests.support.service_process import TESTER, Service
 from tests.support.transcripts import expected_answer
 from tests.waiting import wait_until
 
@@ -42,26 +42,26 @@ LOCAL = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
-async def local_model(service: ServiceProcess) -> None:
+async def local_model(service: Service) -> None:
     await lend_model(service.data)
     (service.presets / "keeper.json").write_text(json.dumps(LOCAL))
 
 
-async def say(where: Conversation, text: str, who: int = 0) -> None:
+async def say(where: Chat, text: str, who: int = 0) -> None:
     """Say something to the bot, and wait for its answer."""
     before = len(where.texts())
     where.tell(text, who)
     await where.wait_until(lambda: where.texts()[before:] == [expected_answer(text)])
 
 
-async def ask_to_forget(where: Conversation) -> None:
+async def ask_to_forget(where: Chat) -> None:
     where.tell("/forget me")
     await where.shows_new(QUESTION)
 
 
 @at(*GROUPS)
 async def test_forget_me_asks_and_reaches_every_channel_also_after_a_kill(
-    where: Conversation, running: ServiceProcess, model: ModelServer
+    where: Chat, running: Service, model: Model
 ) -> None:
     elsewhere = where.another()
     mine, theirs = f"mine-of-{where.kind}", f"theirs-of-{where.kind}"
@@ -88,9 +88,7 @@ async def test_forget_me_asks_and_reaches_every_channel_also_after_a_kill(
         assert (theirs in request) == (channel is where)
 
 
-async def test_forget_me_reaches_summaries_and_saved_slots(
-    running: ServiceProcess, platforms: LoopbackPlatforms
-) -> None:
+async def test_forget_me_clears_summaries_and_slots(running: Service, platforms: Platforms) -> None:
     where, other = platforms.telegram_dm(), platforms.telegram_dm()
 
     def summaries() -> list[str]:
@@ -116,7 +114,7 @@ async def test_forget_me_reaches_summaries_and_saved_slots(
 
 
 @at(*GROUPS)
-async def test_forget_me_expires(where: Conversation, running: ServiceProcess) -> None:
+async def test_forget_me_expires(where: Chat, running: Service) -> None:
     mine = f"late-of-{where.kind}"
     await say(where, f"{mine} Td01:3")
     await ask_to_forget(where)
@@ -131,9 +129,7 @@ async def test_forget_me_expires(where: Conversation, running: ServiceProcess) -
     assert mine.encode() in running.stored()
 
 
-async def test_operator_deletes_a_channel_beside_the_running_service(
-    running: ServiceProcess, platforms: LoopbackPlatforms
-) -> None:
+async def test_operator_deletes_a_channel(running: Service, platforms: Platforms) -> None:
     gone, kept = platforms.channel(), platforms.telegram_group()
     await say(gone, "of-the-left-server Tc01:3")
     await say(kept, "of-another-group Tc02:3")
@@ -143,9 +139,7 @@ async def test_operator_deletes_a_channel_beside_the_running_service(
     assert b"of-another-group" in running.stored()
 
 
-async def test_export_on_telegram_comes_in_private_and_has_the_own_words_only(
-    running: ServiceProcess, platforms: LoopbackPlatforms
-) -> None:
+async def test_export_on_telegram_comes_in_private(running: Service, platforms: Platforms) -> None:
     wire, group, alone = platforms.telegram, platforms.telegram_group(), platforms.telegram_dm()
     group.people = [alone.chat, group.people[1]]
     await say(group, "in the group Tc01:3")

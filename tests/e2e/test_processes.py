@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from tests.support.chats import Conversation, LoopbackPlatforms, running_platforms
+from tests.support.chats import Chat, Platforms, running_platforms
 from tests.support.features import ON_THE_WIRES
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import Service
 from tests.support.shapes import Installer
 from tests.support.transcripts import check_transcripts
 from tests.waiting import wait_until
@@ -22,17 +22,17 @@ _SECOND_TOKEN = "987654321:AAH-" + "y" * 31
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def platforms() -> AsyncIterator[LoopbackPlatforms]:
+async def platforms() -> AsyncIterator[Platforms]:
     async with running_platforms() as both:
         yield both
 
 
-async def start_in_turn(services: list[ServiceProcess]) -> None:
+async def start_in_turn(services: list[Service]) -> None:
     for service in services:
         await service.start_and_wait()
 
 
-async def answer_in(*conversations: Conversation) -> None:
+async def answer_in(*conversations: Chat) -> None:
     """Ask three questions in each; wait until exactly these are answered there, in order."""
     before = {where: where.texts() for where in conversations}
     asked = {where: [where.ask().answer for _ in range(3)] for where in conversations}
@@ -40,7 +40,7 @@ async def answer_in(*conversations: Conversation) -> None:
         await where.shows(*before[where], *asked[where])
 
 
-def connected(platforms: LoopbackPlatforms) -> list[tuple[int, int]]:
+def connected(platforms: Platforms) -> list[tuple[int, int]]:
     """Return the shards that are connected to Discord."""
     return sorted(one.shard for one in platforms.discord.sessions.values() if one.ws is not None)
 
@@ -49,7 +49,7 @@ def connected(platforms: LoopbackPlatforms) -> list[tuple[int, int]]:
 
 
 async def test_one_process_receives_and_a_killed_one_is_replaced(
-    installer: Installer, platforms: LoopbackPlatforms, database_url: str
+    installer: Installer, platforms: Platforms, database_url: str
 ) -> None:
     def conflicts() -> int:
         return sum(call["status"] == 409 for call in platforms.telegram.log)
@@ -73,10 +73,10 @@ async def test_one_process_receives_and_a_killed_one_is_replaced(
         assert conflicts() == before
 
 
-def channels_of_both_shards(platforms: LoopbackPlatforms) -> list[Conversation]:
+def channels_of_both_shards(platforms: Platforms) -> list[Chat]:
     """Return a channel in a guild of each shard."""
     guild = platforms.guild
-    found: dict[int, Conversation] = {}
+    found: dict[int, Chat] = {}
     while len(found) < 2:
         shard = (guild.id >> 22) % 2
         if shard not in found:
@@ -89,7 +89,7 @@ def channels_of_both_shards(platforms: LoopbackPlatforms) -> list[Conversation]:
 
 
 async def test_shards_move_between_processes_without_an_identify_or_a_lost_message(
-    installer: Installer, platforms: LoopbackPlatforms, database_url: str
+    installer: Installer, platforms: Platforms, database_url: str
 ) -> None:
     both = channels_of_both_shards(platforms)
     async with installer.processes("first", "second", database_url=database_url) as services:
@@ -123,7 +123,7 @@ async def test_shards_move_between_processes_without_an_identify_or_a_lost_messa
 
 
 async def test_each_process_delivers_its_own_bot(
-    installer: Installer, platforms: LoopbackPlatforms, database_url: str
+    installer: Installer, platforms: Platforms, database_url: str
 ) -> None:
     """A Discord bot, and two Telegram bots in one group, with the same message ids."""
     names = ("telegram", "discord", "second")
@@ -152,7 +152,7 @@ _ADDRESS = re.compile(r"health at (http://\S+)/readyz")
 
 @pytest.mark.timeout(300)
 async def test_roles_answer_once_and_in_order_while_the_worker_is_killed(
-    installer: Installer, platforms: LoopbackPlatforms, database_url: str
+    installer: Installer, platforms: Platforms, database_url: str
 ) -> None:
     installer.model.answers_all = True
     installer.model.chunk_delays = (0.02, *[0.05] * 14, 0.35)  # the last one leads to live edits
@@ -188,7 +188,7 @@ async def test_roles_answer_once_and_in_order_while_the_worker_is_killed(
         assert asking == {**absent, "console": HTTPStatus.OK}
 
 
-async def _status_of_login(service: ServiceProcess) -> int:
+async def _status_of_login(service: Service) -> int:
     [address, *_] = _ADDRESS.findall(service.output())
     async with (
         aiohttp.ClientSession() as session,

@@ -17,11 +17,11 @@ import pytest
 import pytest_asyncio
 
 from tests.postgres import create_postgres_database, run_postgres_program
-from tests.support.chats import Conversation, LoopbackPlatforms
+from tests.support.chats import Chat, Platforms
 from tests.support.child_launcher import ChildLauncher
 from tests.support.features import ON_THE_WIRES
-from tests.support.model_server import ModelServer
-from tests.support.service_process import ServiceProcess
+from tests.support.model_server import Model
+from tests.support.service_process import Service
 from tests.support.transcripts import CheckResult, check_transcripts, expected_answer
 from tests.waiting import wait_until
 
@@ -34,7 +34,7 @@ _BEFORE, _SINCE = "CANARY-0f3a", "CANARY-9b7c"
 class Installation:
     """A service, and how its database is backed up, put back and read."""
 
-    service: ServiceProcess
+    service: Service
     back_up: Callable[[], Awaitable[None]]
     restore: Callable[[bool], Awaitable[None]]
     """Puts the backup back; False: without preparing it."""
@@ -44,14 +44,14 @@ class Installation:
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=["sqlite", "postgresql"])
 async def installation(
     request: pytest.FixtureRequest,
-    platforms: LoopbackPlatforms,
-    model: ModelServer,
+    platforms: Platforms,
+    model: Model,
     launcher: ChildLauncher,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Installation]:
     async with AsyncExitStack() as stack:
         folder = Path(tmp_path_factory.mktemp(request.param))
-        service = ServiceProcess(folder, platforms, model, launcher)
+        service = Service(folder, platforms, model, launcher)
         stack.push_async_callback(service.kill)
         if request.param == "sqlite":
             yield on_sqlite(service)
@@ -61,7 +61,7 @@ async def installation(
         yield on_postgres(service, postgres)
 
 
-def on_sqlite(service: ServiceProcess) -> Installation:
+def on_sqlite(service: Service) -> Installation:
     backup, database = service.folder / "backup.db", service.data / "troupe.db"
     logs = [Path(f"{database}{end}") for end in ("-wal", "-shm")]
 
@@ -84,7 +84,7 @@ def on_sqlite(service: ServiceProcess) -> Installation:
     return Installation(service, back_up, restore, content)
 
 
-def on_postgres(service: ServiceProcess, folder: str) -> Installation:
+def on_postgres(service: Service, folder: str) -> Installation:
     backup = service.folder / "backup.dump"
     connect = ("-h", folder, "-U", "postgres")
 
@@ -110,8 +110,8 @@ def on_postgres(service: ServiceProcess, folder: str) -> Installation:
 
 async def drill(
     installation: Installation,
-    platforms: LoopbackPlatforms,
-    model: ModelServer,
+    platforms: Platforms,
+    model: Model,
     names: str,
     *,
     is_prepared: bool,
@@ -167,26 +167,26 @@ async def drill(
     return result, stored
 
 
-async def ask_until_halfway(model: ModelServer, chats: list[Conversation], name: str) -> None:
+async def ask_until_halfway(model: Model, chats: list[Chat], name: str) -> None:
     async with model.reaching_half(len(chats)):
         for chat in chats:
             chat.ask(name)
 
 
-async def ask(chats: list[Conversation], name: str, words: str = "") -> None:
+async def ask(chats: list[Chat], name: str, words: str = "") -> None:
     for chat in chats:
         chat.ask(name, text=f"{words} please")
     await answered(chats, name)
 
 
-async def answered(chats: list[Conversation], name: str) -> None:
+async def answered(chats: list[Chat], name: str) -> None:
     expected = expected_answer(f"T{name}:12")
     for chat in chats:
         await chat.wait_until(lambda: expected in chat.texts())  # noqa: B023
 
 
 async def test_nothing_is_sent_twice_and_what_was_forgotten_stays_forgotten(
-    installation: Installation, platforms: LoopbackPlatforms, model: ModelServer
+    installation: Installation, platforms: Platforms, model: Model
 ) -> None:
     result, stored = await drill(installation, platforms, model, "7a", is_prepared=True)
     assert result.is_clean, str(result)
@@ -196,7 +196,7 @@ async def test_nothing_is_sent_twice_and_what_was_forgotten_stays_forgotten(
 
 
 async def test_drill_fails_where_the_backup_is_only_put_back(
-    installation: Installation, platforms: LoopbackPlatforms, model: ModelServer
+    installation: Installation, platforms: Platforms, model: Model
 ) -> None:
     result, stored = await drill(installation, platforms, model, "7b", is_prepared=False)
     assert any("7b3" in answer for answer in result.repeated), str(result)

@@ -13,10 +13,10 @@ import pytest_asyncio
 from bot.storage.database import NEWEST_REVISION, OLDEST_REVISION, read_revision
 from tests.checkout import CHECKOUT
 from tests.postgres import create_postgres_database
-from tests.support.chats import LoopbackPlatforms
+from tests.support.chats import Platforms
 from tests.support.kill_load import add_conversations, wait_until_settled
-from tests.support.model_server import ModelServer
-from tests.support.service_process import ServiceProcess
+from tests.support.model_server import Model
+from tests.support.service_process import Service
 from tests.support.transcripts import check_transcripts
 
 pytestmark = [
@@ -89,12 +89,12 @@ def replace(file: Path, old: str, new: str) -> None:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def services(
-    postgres_folder: str, platforms: LoopbackPlatforms, model: ModelServer, tmp_path: Path
-) -> AsyncIterator[list[ServiceProcess]]:
+    postgres_folder: str, platforms: Platforms, model: Model, tmp_path: Path
+) -> AsyncIterator[list[Service]]:
     url = await create_postgres_database(postgres_folder)
     model.answers_all = True
     async with AsyncExitStack() as stack:
-        services = [ServiceProcess(tmp_path / name, platforms, model) for name in ("one", "other")]
+        services = [Service(tmp_path / name, platforms, model) for name in ("one", "other")]
         for service in services:
             service.settings["TROUPE_DATABASE_URL"] = url
             stack.push_async_callback(service.kill)
@@ -103,7 +103,7 @@ async def services(
 
 
 async def roll_out(
-    services: list[ServiceProcess], versions: Versions, number: int, rng: random.Random
+    services: list[Service], versions: Versions, number: int, rng: random.Random
 ) -> None:
     """Replace each process by the next version; sometimes the older one is killed meanwhile."""
     for service in services:
@@ -119,7 +119,7 @@ async def roll_out(
 
 
 async def test_twenty_rolling_deploys_lose_and_repeat_nothing(
-    services: list[ServiceProcess], platforms: LoopbackPlatforms, tmp_path: Path, seed: int
+    services: list[Service], platforms: Platforms, tmp_path: Path, seed: int
 ) -> None:
     rng, asking = random.Random(seed), random.Random(seed + 1)
     versions = Versions(tmp_path)

@@ -22,10 +22,10 @@ from redis.asyncio import Redis
 from bot.backends.registry import backend_specs
 from bot.settings import settings_model
 from tests.postgres import create_postgres_database, run_postgres_program
-from tests.support.chats import LoopbackPlatforms
+from tests.support.chats import Platforms
 from tests.support.features import ON_THE_WIRES
-from tests.support.model_server import ModelServer
-from tests.support.service_process import ServiceProcess, preset_json
+from tests.support.model_server import Model
+from tests.support.service_process import Service, preset_json
 from tests.support.transcripts import expected_answer
 from tests.valkey import run_valkey
 from tests.waiting import wait_until
@@ -43,9 +43,7 @@ KEY = Fernet.generate_key().decode()
     preset_json("tester", busy="queue", system="The persona knows canarypersona."),
     TROUPE_LOG_FORMAT="json",
 )
-async def test_no_log_line_holds_the_words_of_people(
-    running: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
-) -> None:
+async def test_words_are_in_no_log(running: Service, platforms: Platforms, model: Model) -> None:
     """Messages, commands, names, failing models and refused messages: each word is marked."""
     wire = platforms.discord
     private, group, channel = map(platforms.open, ("telegram_dm", "telegram_group", "channel"))
@@ -181,7 +179,7 @@ def stored_bytes(folder: Path) -> bytes:
     return b"\n".join([*files, *(zlib.decompress(one) for one in packed if one)])
 
 
-async def pages(service: ServiceProcess) -> bytes:
+async def pages(service: Service) -> bytes:
     """Return what the port of the console shows to anybody."""
     address = re.findall(r"health at (http://\S+)/readyz", service.output())[-1]
     shown = []
@@ -193,8 +191,8 @@ async def pages(service: ServiceProcess) -> bytes:
 
 
 async def test_no_secret_leaves_by_an_error(
-    installed: ServiceProcess,
-    platforms: LoopbackPlatforms,
+    installed: Service,
+    platforms: Platforms,
     provider: tuple[RepeatingProvider, str],
 ) -> None:
     """The provider repeats what it was sent in each of its errors."""
@@ -241,7 +239,7 @@ async def test_no_secret_leaves_by_an_error(
 class Installation:
     """A service, and where its database keeps its files."""
 
-    service: ServiceProcess
+    service: Service
     files: Path
     is_postgres: bool
 
@@ -268,7 +266,7 @@ def _read(file: Path) -> bytes:
 
 @pytest_asyncio.fixture(loop_scope="session", params=["sqlite", "postgresql"])
 async def installation(
-    request: pytest.FixtureRequest, installed: ServiceProcess
+    request: pytest.FixtureRequest, installed: Service
 ) -> AsyncIterator[Installation]:
     installed.settings["TROUPE_ENCRYPTION_KEYS"] = KEY
     async with AsyncExitStack() as stack:
@@ -285,7 +283,7 @@ async def installation(
 
 @pytest.mark.parametrize("is_on", [True, False])
 async def test_words_of_a_conversation_are_in_no_file_of_the_database(
-    installation: Installation, platforms: LoopbackPlatforms, model: ModelServer, *, is_on: bool
+    installation: Installation, platforms: Platforms, model: Model, *, is_on: bool
 ) -> None:
     service, word = installation.service, f"canary{secrets.token_hex(8)}"
     service.settings["TROUPE_ENCRYPT_TEXTS"] = str(is_on).lower()
@@ -320,9 +318,7 @@ async def test_words_of_a_conversation_are_in_no_file_of_the_database(
     assert await service.stop() == 0
 
 
-async def test_wrong_key_is_named_at_start_and_loses_nothing(
-    installation: Installation, platforms: LoopbackPlatforms
-) -> None:
+async def test_wrong_key_loses_nothing(installation: Installation, platforms: Platforms) -> None:
     service = installation.service
     service.settings["TROUPE_ENCRYPT_TEXTS"] = "true"
     await service.start_and_wait()

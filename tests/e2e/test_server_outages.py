@@ -14,9 +14,9 @@ import pytest_asyncio
 
 from tests.gate import Gate
 from tests.postgres import create_postgres_database
-from tests.support.chats import LoopbackPlatforms
+from tests.support.chats import Platforms
 from tests.support.features import ON_THE_WIRES
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import Service
 from tests.valkey import run_valkey
 from tests.waiting import wait_until
 
@@ -26,7 +26,7 @@ NAMED_SECONDS = 3.0
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def gates(
-    service: ServiceProcess, postgres_folder: str, tmp_path: Path
+    service: Service, postgres_folder: str, tmp_path: Path
 ) -> AsyncIterator[dict[str, Gate]]:
     """The doors to the PostgreSQL and the Valkey of a service that logs JSON."""
     [socket] = [str(one) for one in Path(postgres_folder).glob(".s.PGSQL.*[0-9]")]  # noqa: ASYNC240
@@ -45,7 +45,7 @@ async def gates(
 
 
 async def test_outages_are_named_and_timed(
-    service: ServiceProcess, gates: dict[str, Gate], platforms: LoopbackPlatforms
+    service: Service, gates: dict[str, Gate], platforms: Platforms
 ) -> None:
     await service.start_and_wait()
 

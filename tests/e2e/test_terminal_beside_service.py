@@ -5,16 +5,16 @@ import os
 import sys
 
 from tests.checkout import CHECKOUT
-from tests.support.chats import Conversation
+from tests.support.chats import Chat
 from tests.support.features import ON_THE_WIRES, at
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import Service
 from tests.support.transcripts import expected_answer
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = ON_THE_WIRES
 
 
-async def chat(service: ServiceProcess, *words: str) -> tuple[str, str]:
+async def chat(service: Service, *words: str) -> tuple[str, str]:
     """Run `troupe chat` with these words on its input; return its output and its errors."""
     settings = {**service.settings, "TROUPE_CONSOLE__PORT": "1"}  # a port that cannot be had
     process = await asyncio.create_subprocess_exec(
@@ -31,7 +31,7 @@ async def chat(service: ServiceProcess, *words: str) -> tuple[str, str]:
 
 
 @at("telegram_dm")
-async def test_both_answer_their_own_chats(where: Conversation, running: ServiceProcess) -> None:
+async def test_both_answer_their_own_chats(where: Chat, running: Service) -> None:
     first = where.ask()
     output, errors = await chat(running, "please Tab01:5")
     assert (output, errors) == (f"{expected_answer('Tab01:5')}\n", "")

@@ -13,24 +13,24 @@ from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.spec import AccountSetup
 from bot.platforms.telegram.account import TelegramAccount
 from bot.platforms.telegram.settings import TelegramSettings
-from tests.support.chats import LoopbackPlatforms, running_platforms
+from tests.support.chats import Platforms, running_platforms
 from tests.waiting import wait_until
 
 
 @pytest.fixture
-async def platforms() -> AsyncIterator[LoopbackPlatforms]:
+async def platforms() -> AsyncIterator[Platforms]:
     async with running_platforms() as platforms:
         yield platforms
 
 
-def telegram(platforms: LoopbackPlatforms, token: str | None = None) -> TelegramAccount:
+def telegram(platforms: Platforms, token: str | None = None) -> TelegramAccount:
     token = token if token is not None else platforms.telegram.token
     return TelegramAccount(
         TelegramSettings(token=SecretStr(token), api_base=platforms.telegram.base)
     )
 
 
-def discord(platforms: LoopbackPlatforms, token: str | None = None) -> DiscordAccount:
+def discord(platforms: Platforms, token: str | None = None) -> DiscordAccount:
     return DiscordAccount(
         DiscordSettings(
             token=SecretStr(token if token is not None else platforms.discord.token),
@@ -39,7 +39,7 @@ def discord(platforms: LoopbackPlatforms, token: str | None = None) -> DiscordAc
     )
 
 
-async def test_telegram_bot_has_a_privacy_mode(platforms: LoopbackPlatforms) -> None:
+async def test_telegram_bot_has_a_privacy_mode(platforms: Platforms) -> None:
     account = telegram(platforms)
     found = await account.inspect()
     assert (found.name, found.link) == ("@sim_bot", "https://t.me/sim_bot")
@@ -49,7 +49,7 @@ async def test_telegram_bot_has_a_privacy_mode(platforms: LoopbackPlatforms) -> 
     await account.close()
 
 
-async def test_discord_bot_has_intents_and_an_invitation(platforms: LoopbackPlatforms) -> None:
+async def test_discord_bot_has_intents_and_an_invitation(platforms: Platforms) -> None:
     account = discord(platforms)
     found = await account.inspect()
     await account.close()
@@ -65,7 +65,7 @@ async def test_discord_bot_has_intents_and_an_invitation(platforms: LoopbackPlat
 
 
 @pytest.mark.parametrize("token", ["", "nonsense", "123456789:BBH-wrong", "a b", "x\ny"])
-async def test_wrong_token_names_its_variable(platforms: LoopbackPlatforms, token: str) -> None:
+async def test_wrong_token_names_its_variable(platforms: Platforms, token: str) -> None:
     accounts: list[tuple[AccountSetup, str]] = [
         (telegram(platforms, token), "TROUPE_TELEGRAM__TOKEN"),
         (discord(platforms, token), "TROUPE_DISCORD__TOKEN"),
@@ -91,7 +91,7 @@ async def test_platform_that_cannot_be_reached_is_said_without_the_token() -> No
         await account.close()
 
 
-async def test_code_on_telegram_is_taken_and_answered(platforms: LoopbackPlatforms) -> None:
+async def test_code_on_telegram_is_taken_and_answered(platforms: Platforms) -> None:
     account, wire = telegram(platforms), platforms.telegram
     waiting = asyncio.create_task(account.wait_for_code("482913"))
     await wire.wait(lambda: wire.waiter)
@@ -103,7 +103,7 @@ async def test_code_on_telegram_is_taken_and_answered(platforms: LoopbackPlatfor
     assert thanks in [message["text"] for message in wire.msgs[7].values()]
 
 
-async def test_earlier_messages_stay_for_the_service(platforms: LoopbackPlatforms) -> None:
+async def test_earlier_messages_stay_for_the_service(platforms: Platforms) -> None:
     account, wire = telegram(platforms), platforms.telegram
     wire.say(8, "hello", chat=8)
     waiting = asyncio.create_task(account.wait_for_code("482913"))
@@ -115,7 +115,7 @@ async def test_earlier_messages_stay_for_the_service(platforms: LoopbackPlatform
     assert texts == ["hello", "482913"]
 
 
-async def test_telegram_bot_with_a_webhook_says_so(platforms: LoopbackPlatforms) -> None:
+async def test_telegram_bot_with_a_webhook_says_so(platforms: Platforms) -> None:
     platforms.telegram.wh = {"url": "http://127.0.0.1:1", "secret": None}
     account = telegram(platforms)
     with pytest.raises(Unreachable, match="delete the bot's webhook"):
@@ -125,7 +125,7 @@ async def test_telegram_bot_with_a_webhook_says_so(platforms: LoopbackPlatforms)
 
 @pytest.mark.parametrize("is_private", [True, False])
 async def test_code_on_discord_comes_as_direct_message_or_mention(
-    platforms: LoopbackPlatforms, is_private: bool
+    platforms: Platforms, is_private: bool
 ) -> None:
     account, wire, [alice, bob] = discord(platforms), platforms.discord, platforms.people
     channel = platforms.guild.create_text_channel("plans")

@@ -248,9 +248,7 @@ async def test_header_with_a_line_break_is_refused() -> None:
         assert server.requests == []
 
 
-async def test_proxy_of_the_environment_gets_the_whole_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_proxy_gets_the_whole_address(monkeypatch: pytest.MonkeyPatch) -> None:
     async with byte_server([OK]) as proxy:
         monkeypatch.setenv("http_proxy", f"http://me:secret@127.0.0.1:{proxy.port}")
         monkeypatch.setenv("no_proxy", "other.example")
@@ -261,9 +259,7 @@ async def test_proxy_of_the_environment_gets_the_whole_address(
     assert b"\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n" in proxy.requests[0]
 
 
-async def test_no_proxy_names_servers_that_are_reached_directly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_no_proxy_names_servers_reached_directly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     async with byte_server([OK]) as server, client_of(server.base_url, uses_proxy=True) as client:

@@ -54,9 +54,7 @@ def printed(log: Path) -> bool:
     return log.exists() and "up" in log.read_text(encoding="utf-8")
 
 
-async def test_child_inherits_neither_settings_nor_secrets(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_child_inherits_no_secrets(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = ("TROUPE_TELEGRAM__TOKEN", "OPENAI_API_KEY", "HF_TOKEN", "PGPASSWORD", "DATABASE_URL")
     for name in secrets:
         monkeypatch.setenv(name, "CANARY")
@@ -117,9 +115,7 @@ EXITS = [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"]
         pytest.param(SLEEPER, "did not answer within 1 s: up", marks=pytest.mark.slow),
     ],
 )
-async def test_process_that_does_not_start_is_stopped(
-    log: Path, command: list[str], told: str
-) -> None:
+async def test_process_that_does_not_start_ends(log: Path, command: list[str], told: str) -> None:
     seconds = 30 if command is EXITS else 1
     with pytest.raises(ChildFailed, match=f"{told}|it printed nothing"):
         async with supervised("engine", command, ready=never, log_file=log, start_seconds=seconds):

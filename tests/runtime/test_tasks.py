@@ -19,9 +19,7 @@ async def _ignore_cancellation(times: int) -> None:
     await asyncio.Event().wait()
 
 
-async def test_swallowed_cancellation_is_repeated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_swallowed_cancellation_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bot.runtime.tasks, "_CANCEL_AGAIN_SECONDS", 0.01)
     stubborn, plain = (
         asyncio.create_task(_ignore_cancellation(2)),

@@ -58,9 +58,7 @@ def told(container: Container) -> list[Sequence[str]]:
     return names
 
 
-async def test_changed_files_answer_and_all_processes_are_told(
-    container: Container, settings: Settings
-) -> None:
+async def test_changed_files_are_announced(container: Container, settings: Settings) -> None:
     resolver, names = container.resolver, told(container)
     write(settings, "nora", system="New.")
     write(settings, "niko")
@@ -87,9 +85,7 @@ async def test_file_that_did_not_change_takes_nothing_back(container: Container)
     assert resolver.versions["nova"] == 2
 
 
-async def test_process_that_missed_the_signal_learns_it_from_a_row(
-    container: Container, settings: Settings
-) -> None:
+async def test_other_process_learns_it_by_a_row(container: Container, settings: Settings) -> None:
     """Without Redis there is no signal between processes at all."""
     async with open_resources(settings, (), pytest.fail, OPTIONS) as resources:
         other, resolver = (
@@ -141,9 +137,7 @@ async def test_mistake_in_a_file_keeps_its_preset_and_stops_no_other(
     assert resolver.default.system == "Right again."
 
 
-async def test_preset_is_disabled_until_its_file_is_right(
-    container: Container, settings: Settings
-) -> None:
+async def test_preset_is_disabled_by_a_bad_file(container: Container, settings: Settings) -> None:
     resolver = container.resolver
     write(settings, "niko", provider="gone")
     await container.published_presets.reload_files()

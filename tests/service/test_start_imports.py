@@ -30,18 +30,16 @@ _NEEDED_LATER = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("platform", "backend", "other_libraries"),
+    ("platform", "backend", "others"),
     [
         ("discord", "openai_compatible", {"aiogram"}),
         ("telegram", "openai_compatible", {"discord"}),
         ("terminal", "anthropic", {"aiogram", "discord", "markdown_it", "openai"}),
     ],
 )
-def test_start_imports_no_library_that_is_not_used(
-    platform: str, backend: str, other_libraries: set[str]
-) -> None:
+def test_start_imports_no_unused_library(platform: str, backend: str, others: set[str]) -> None:
     parts = f"bot.platforms.{platform}.platform, bot.backends.{backend}.backend"
     code = _FIRST_STEPS.format(parts=parts)
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert set(child.stdout.split()) & (_NEEDED_LATER | other_libraries) == set()
+    assert set(child.stdout.split()) & (_NEEDED_LATER | others) == set()

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.chats import DELETE, NEWER, OLDER, RETRY, Conversation, LoopbackPlatforms
+from tests.support.chats import DELETE, NEWER, OLDER, RETRY, Chat, Platforms
 from tests.support.transcripts import ANSWER_START, PeoplesChanges
 
 _WEIGHTS = {RETRY: 4, OLDER: 2, NEWER: 2, DELETE: 1}
@@ -22,7 +22,7 @@ class _Newest:
 class ChangedMinds:
     """Edits newest questions and presses buttons of newest answers; notes what may follow."""
 
-    platforms: LoopbackPlatforms
+    platforms: Platforms
     rng: random.Random
     changes: PeoplesChanges = field(default_factory=PeoplesChanges)
     counts: Counter[str] = field(default_factory=Counter)
@@ -30,12 +30,12 @@ class ChangedMinds:
     """Whether the bot is running, and hears of what is done from now on."""
     _newest: dict[str, _Newest] = field(default_factory=dict)
 
-    def ask(self, where: Conversation, name: str, words: int, who: int) -> None:
+    def ask(self, where: Chat, name: str, words: int, who: int) -> None:
         self._newest[where.name] = _Newest(where.ask(name, words, who).message, who, name)
         self.changes.gone.pop(where.name, None)
         self.changes.followed.discard(where.name)
 
-    def edit(self, where: Conversation) -> None:
+    def edit(self, where: Chat) -> None:
         """Change the newest question of a conversation into another one, if there is one."""
         if (newest := self._newest.get(where.name)) is None:
             return
@@ -57,7 +57,7 @@ class ChangedMinds:
             else:
                 await self.press(where, DELETE if number % 3 == 1 else RETRY)
 
-    async def press(self, where: Conversation, wanted: str | None = None) -> None:
+    async def press(self, where: Chat, wanted: str | None = None) -> None:
         messages, buttons = where.texts(), where.buttons()
         labels = [label for label in (buttons[-1] if buttons else ()) if label in _WEIGHTS]
         newest = self._newest.get(where.name)
@@ -73,7 +73,7 @@ class ChangedMinds:
         await where.press(label, newest.who)
 
     def _note_deletion(
-        self, where: Conversation, newest: _Newest, texts: list[str], buttons: list[list[str]]
+        self, where: Chat, newest: _Newest, texts: list[str], buttons: list[list[str]]
     ) -> None:
         """Note whose answer goes: the newest messages, of which only the last has buttons."""
         taken, *others = zip(reversed(texts), reversed(buttons), strict=True)
@@ -89,5 +89,5 @@ class ChangedMinds:
         if self._must_follow(where) and newest.name in names:
             self.changes.gone[where.name] = {newest.name}
 
-    def _must_follow(self, where: Conversation) -> bool:
+    def _must_follow(self, where: Chat) -> bool:
         return self.bot_stays_up or where.name.startswith("telegram")

@@ -54,13 +54,13 @@ class Question:
         return expected_answer(self.token)
 
 
-class Conversation(ABC):
+class Chat(ABC):
     def __init__(
-        self, platforms: "LoopbackPlatforms", kind: str, name: str, mention: str, people: Any
+        self, platforms: "Platforms", kind: str, name: str, mention: str, people: Any
     ) -> None:
         self.platforms = platforms
         self.kind = kind
-        """The method of `LoopbackPlatforms` that opened it."""
+        """The method of `Platforms` that opened it."""
         self.name = name
         """As in `PostedMessage.conversation`."""
         self.mention = mention
@@ -73,7 +73,7 @@ class Conversation(ABC):
     def is_telegram(self) -> bool:
         return self.name.startswith("telegram")
 
-    def another(self) -> "Conversation":
+    def another(self) -> "Chat":
         return self.platforms.open(self.kind)
 
     # --- what people do --------------------------------------------------------------------------
@@ -182,13 +182,13 @@ class Conversation(ABC):
             pytest.fail(f"{self.name} shows {self.texts()} with the buttons {self.buttons()}")
 
 
-C = TypeVar("C", bound=Conversation)
+C = TypeVar("C", bound=Chat)
 
 
-class TelegramChat(Conversation):
+class TelegramChat(Chat):
     def __init__(
         self,
-        platforms: "LoopbackPlatforms",
+        platforms: "Platforms",
         kind: str,
         chat: int,
         people: Sequence[int] = TELEGRAM_PEOPLE,
@@ -279,9 +279,9 @@ class TelegramChat(Conversation):
         ]
 
 
-class DiscordChat(Conversation):
+class DiscordChat(Chat):
     def __init__(
-        self, platforms: "LoopbackPlatforms", kind: str, channel: int, people: Sequence[Any] = ()
+        self, platforms: "Platforms", kind: str, channel: int, people: Sequence[Any] = ()
     ) -> None:
         self._wire = platforms.discord
         self._backend = self._wire.b
@@ -381,13 +381,13 @@ class DiscordChat(Conversation):
             yield len(shown)
 
 
-class LoopbackPlatforms:
+class Platforms:
     """Both servers, and the conversations opened on them."""
 
     def __init__(self, on_discord: SimWire, on_telegram: TgWire) -> None:
         self.discord = on_discord
         self.telegram = on_telegram
-        self.conversations: dict[str, Conversation] = {}
+        self.conversations: dict[str, Chat] = {}
         self._earlier: dict[tuple[str, int], list[str]] = {}
         self._read = [0, 0]  # how many calls of each platform
         self._unfinished: list[dict[str, Any]] = []
@@ -404,9 +404,9 @@ class LoopbackPlatforms:
 
     # --- conversations -----------------------------------------------------------------------
 
-    def open(self, kind: str) -> Conversation:
+    def open(self, kind: str) -> Chat:
         """Open a conversation of the kind that a method below opens."""
-        opened: Conversation = getattr(self, kind)()
+        opened: Chat = getattr(self, kind)()
         return opened
 
     def channel(self) -> DiscordChat:
@@ -452,7 +452,7 @@ class LoopbackPlatforms:
         self.conversations[conversation.name] = conversation
         return conversation
 
-    def note_edit(self, where: Conversation, message: int, text: str) -> None:
+    def note_edit(self, where: Chat, message: int, text: str) -> None:
         self._earlier.setdefault((where.name, message), []).append(text)
 
     # --- messages ----------------------------------------------------------------------------
@@ -553,14 +553,14 @@ async def running_platforms(
     telegram_token: str | None = None,
     make_discord: Callable[..., SimWire] = SimWire,
     make_telegram: Callable[..., TgWire] = TgWire,
-) -> AsyncIterator[LoopbackPlatforms]:
+) -> AsyncIterator[Platforms]:
     # It logs every response that is cut off on purpose.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     given = {"token": telegram_token} if telegram_token else {}
     telegram = await make_telegram(**given).start()
     async with make_discord(port=0) as wire:
         try:
-            yield LoopbackPlatforms(wire, telegram)
+            yield Platforms(wire, telegram)
         finally:
             if telegram.waiter:
                 telegram.waiter.set()  # a poll of a killed bot would delay the shutdown

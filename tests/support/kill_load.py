@@ -18,9 +18,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from tests.support.changed_minds import ChangedMinds
-from tests.support.chats import LoopbackPlatforms
+from tests.support.chats import Platforms
 from tests.support.crash_points import CRASH_POINTS
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import Service
 from tests.support.transcripts import ANSWER_END, CheckResult, PeoplesChanges, check_transcripts
 from tests.valkey import find_valkey, frozen_valkey
 
@@ -77,7 +77,7 @@ class AnswerTimes:
     answered: dict[str, float] = field(default_factory=dict)
     kills: list[float] = field(default_factory=list)
 
-    async def watch(self, platforms: LoopbackPlatforms) -> None:
+    async def watch(self, platforms: Platforms) -> None:
         """Look for answers in the calls of the bot, until cancelled."""
         to_monotonic = time.monotonic() - time.time()
         while True:
@@ -147,7 +147,7 @@ class LoadResult:
         )
 
 
-def add_conversations(platforms: LoopbackPlatforms) -> None:
+def add_conversations(platforms: Platforms) -> None:
     """Create 24 conversations, of every kind."""
     for _ in range(4):
         platforms.channel()
@@ -160,8 +160,8 @@ def add_conversations(platforms: LoopbackPlatforms) -> None:
 
 
 async def run_under_kills(
-    services: Sequence[ServiceProcess],
-    platforms: LoopbackPlatforms,
+    services: Sequence[Service],
+    platforms: Platforms,
     plan: LoadPlan,
     disturb: Disturbance | None = None,
     over: asyncio.Event | None = None,
@@ -200,9 +200,7 @@ async def run_under_kills(
     return outcome
 
 
-async def _ask_in_each(
-    services: Sequence[ServiceProcess], platforms: LoopbackPlatforms, plan: LoadPlan
-) -> None:
+async def _ask_in_each(services: Sequence[Service], platforms: Platforms, plan: LoadPlan) -> None:
     """Let the bot answer in every conversation once.
 
     Discord does not report messages of a new private chat to a bot that was down, and messages
@@ -216,13 +214,13 @@ async def _ask_in_each(
     await _stop_all(services)
 
 
-async def _stop_all(services: Sequence[ServiceProcess]) -> None:
+async def _stop_all(services: Sequence[Service]) -> None:
     for service in services:
         assert await service.stop() == 0, "the service did not stop cleanly"
 
 
 async def _send_questions(
-    platforms: LoopbackPlatforms,
+    platforms: Platforms,
     outcome: LoadResult,
     minds: ChangedMinds,
     rng: random.Random,
@@ -260,9 +258,7 @@ def _words(rng: random.Random) -> int:
     return rng.choice(_LONG_ANSWERS) if rng.random() < 0.08 else rng.randint(1, 40)
 
 
-async def _kill_until_enough(
-    service: ServiceProcess, outcome: LoadResult, rng: random.Random
-) -> None:
+async def _kill_until_enough(service: Service, outcome: LoadResult, rng: random.Random) -> None:
     """Start it until processes were killed as often as planned, at every point in turn."""
     plan = outcome.plan
     order: list[str] = []
@@ -285,7 +281,7 @@ async def _kill_until_enough(
         await _pause(service, plan, rng)
 
 
-async def _pause(service: ServiceProcess, plan: LoadPlan, rng: random.Random) -> None:
+async def _pause(service: Service, plan: LoadPlan, rng: random.Random) -> None:
     service.process.send_signal(signal.SIGSTOP)
     try:
         await asyncio.sleep(math.exp(rng.uniform(*map(math.log, plan.pause_seconds))))
@@ -293,9 +289,7 @@ async def _pause(service: ServiceProcess, plan: LoadPlan, rng: random.Random) ->
         service.process.send_signal(signal.SIGCONT)
 
 
-async def _wait_seconds(
-    service: ServiceProcess, point: str, plan: LoadPlan, rng: random.Random
-) -> float:
+async def _wait_seconds(service: Service, point: str, plan: LoadPlan, rng: random.Random) -> float:
     """Return for how long it may go on; before that, wait until it was paused, say."""
     if point == _STOPPED:
         return rng.uniform(0.2, 4)  # it may still be starting
@@ -309,7 +303,7 @@ async def _wait_seconds(
     return seconds
 
 
-async def _end(service: ServiceProcess, point: str) -> str:
+async def _end(service: Service, point: str) -> str:
     if point == _STOPPED:
         assert await service.stop() in {0, -signal.SIGTERM}
         return _STOPPED
@@ -328,7 +322,7 @@ def _count(point: str, plan: LoadPlan, rng: random.Random) -> int:
 
 
 async def wait_until_settled(
-    platforms: LoopbackPlatforms,
+    platforms: Platforms,
     seconds: float,
     changes: PeoplesChanges | None = None,
     *,

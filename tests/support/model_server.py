@@ -14,7 +14,7 @@ from tests.support.transcripts import ANSWER_END, QUESTION, expected_answer
 from tests.waiting import wait_until
 
 
-class ModelServer:
+class Model:
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         """While it is not set, every answer stops in its middle."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.support.chats import Conversation, LoopbackPlatforms
+from tests.support.chats import Chat, Platforms
 from tests.support.transcripts import expected_answer
 
 
@@ -19,7 +19,7 @@ def _corrupt(event: Any) -> Any:
 
 
 @contextmanager
-def odd_messages(platforms: LoopbackPlatforms) -> Iterator[None]:
+def odd_messages(platforms: Platforms) -> Iterator[None]:
     """Have Discord's server send what `push_odd_message` says as it is meant."""
     wire = platforms.discord
     write = wire._wire
@@ -30,7 +30,7 @@ def odd_messages(platforms: LoopbackPlatforms) -> Iterator[None]:
         wire._wire = write
 
 
-def push_odd_message(where: Conversation) -> None:
+def push_odd_message(where: Chat) -> None:
     if where.is_telegram:
         where.platforms.telegram.push({"message": {"message_id": "odd", "chat": 7}})
     else:
@@ -38,7 +38,7 @@ def push_odd_message(where: Conversation) -> None:
 
 
 @contextmanager
-def refused_text(platforms: LoopbackPlatforms, name: str) -> Iterator[None]:
+def refused_text(platforms: Platforms, name: str) -> Iterator[None]:
     """Refuse the answer to the question of this name on both platforms, however often it comes."""
     text, wire = expected_answer(f"T{name}:12"), platforms.discord
     platforms.telegram.fault("sendMessage", times=10**6, match={"text": text}, error_code=500)

@@ -17,9 +17,9 @@ import aiohttp
 import pytest
 
 from tests.checkout import CHECKOUT
-from tests.support.chats import LoopbackPlatforms
+from tests.support.chats import Platforms
 from tests.support.child_launcher import ChildLauncher, LaunchedChild
-from tests.support.model_server import ModelServer
+from tests.support.model_server import Model
 from tests.waiting import wait_until
 
 _FINISHED = re.compile(r"^troupe_finished_total\{.*\} (.+)$", re.MULTILINE)
@@ -44,14 +44,14 @@ def each_answered(name: str, system: str) -> str:
 TESTER = each_answered("tester", "You are a tester.")
 
 
-class ServiceProcess:
+class Service:
     """One installation of the bot; its data stay. A launcher makes starts ten times cheaper."""
 
     def __init__(
         self,
         folder: Path,
-        platforms: LoopbackPlatforms,
-        model: ModelServer,
+        platforms: Platforms,
+        model: Model,
         running_launcher: ChildLauncher | None = None,
     ) -> None:
         self.folder = folder

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.support.chats import LoopbackPlatforms, running_platforms
+from tests.support.chats import Platforms, running_platforms
 from tests.support.child_launcher import ChildLauncher
 from tests.support.kill_load import Disturbance, LoadResult, add_conversations, disturb_valkey
-from tests.support.model_server import ModelServer
-from tests.support.service_process import ServiceProcess, preset_json
+from tests.support.model_server import Model
+from tests.support.service_process import Service, preset_json
 from tests.valkey import run_valkey
 
 
@@ -18,21 +18,21 @@ from tests.valkey import run_valkey
 class Shape:
     """An installation, and what disturbs what its processes share."""
 
-    services: Sequence[ServiceProcess]
+    services: Sequence[Service]
     disturb: Disturbance | None = None
 
 
 @contextlib.asynccontextmanager
-async def crowded_platforms() -> AsyncIterator[LoopbackPlatforms]:
+async def crowded_platforms() -> AsyncIterator[Platforms]:
     async with running_platforms() as both:
         add_conversations(both)
         yield both
 
 
 @contextlib.asynccontextmanager
-async def answering_model() -> AsyncIterator[ModelServer]:
+async def answering_model() -> AsyncIterator[Model]:
     """Run a model server that answers every question in pieces."""
-    async with ModelServer() as model:
+    async with Model() as model:
         model.answers_all = True
         model.chunk_delays = (0.02, *[0.05] * 14, 0.35)  # the last one leads to live edits
         yield model
@@ -42,15 +42,15 @@ async def answering_model() -> AsyncIterator[ModelServer]:
 class Installer:
     """Installs processes that answer on the same platforms with the same model."""
 
-    platforms: LoopbackPlatforms
-    model: ModelServer
+    platforms: Platforms
+    model: Model
     launcher: ChildLauncher
     folder: Path
 
     @contextlib.asynccontextmanager
     async def processes(
         self, *names: str, database_url: str | None = None, with_valkey: bool = False
-    ) -> AsyncIterator[list[ServiceProcess]]:
+    ) -> AsyncIterator[list[Service]]:
         """Install a process for each name, and kill them at the end of the block."""
         async with contextlib.AsyncExitStack() as stack:
             shared = {}
@@ -61,7 +61,7 @@ class Installer:
                     run_valkey(self.folder)
                 )
             services = [
-                ServiceProcess(self.folder / name, self.platforms, self.model, self.launcher)
+                Service(self.folder / name, self.platforms, self.model, self.launcher)
                 for name in names
             ]
             for service in services:
@@ -90,7 +90,7 @@ def roles(workers: int = 2, senders: int = 1) -> list[str]:
     return ["gateway", *["worker"] * workers, *["sender"] * senders]
 
 
-def write_tester(service: ServiceProcess, **more: object) -> None:
+def write_tester(service: Service, **more: object) -> None:
     # The load's chatter in threads is to be observed, not answered.
     # Messages are gathered and answers interrupted; how many more wait is never told.
     rules = {"wake": {"sticky": False}, "busy": {"at_most": 100}, **more}
@@ -103,7 +103,7 @@ def report(outcome: LoadResult) -> LoadResult:
     return outcome
 
 
-def assert_all_answered(outcome: LoadResult, platforms: LoopbackPlatforms) -> None:
+def assert_all_answered(outcome: LoadResult, platforms: Platforms) -> None:
     """Every question was answered once and in order, and nothing else was said."""
     assert outcome.result.is_clean
     assert outcome.result.questions == outcome.questions + len(platforms.conversations)

@@ -30,9 +30,7 @@ def caller() -> Caller:
     return Caller()
 
 
-def test_channel_takes_five_messages_in_a_window_that_begins_with_the_first(
-    caller: Caller,
-) -> None:
+def test_channel_takes_five_messages_in_a_window(caller: Caller) -> None:
     assert [caller.post(1, at) for at in (0, 1, 2, 3, 4, 4.9, 5)] == [True] * 5 + [False, True]
     assert caller.post(2, 5)
 
