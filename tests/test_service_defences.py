@@ -42,37 +42,26 @@ def cases(category: str, scenario: excessive.Scenario) -> list[object]:
     return found
 
 
-async def test_floods_get_through_without_limits_on_answers(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("owner", "method", "result", "scenario"),
+    [
+        (AnswerLimits, "admit", (True, None), excessive.flood_is_slowed_down),
+        (AnswerLimits, "admit", (True, None), excessive.retry_button_is_limited),
+        (Budgets, "reserve", None, excessive.budget_is_not_renewed_by_a_time_zone),
+    ],
+)
+async def test_excess_gets_through_without_its_limit(
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    method: str,
+    result: object,
+    scenario: excessive.Scenario,
 ) -> None:
-    async def admit_everything(*_: object) -> tuple[bool, None]:
-        return True, None
+    async def limit_nothing(*_: object) -> object:
+        return result
 
-    monkeypatch.setattr(AnswerLimits, "admit", admit_everything)
-    scenario = excessive.flood_is_slowed_down
-    with pytest.raises(AssertionError):
-        await scenario(database, cases("abuse_limits", scenario)[0])
-
-
-async def test_retries_get_through_without_limits_on_answers(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def admit_everything(*_: object) -> tuple[bool, None]:
-        return True, None
-
-    monkeypatch.setattr(AnswerLimits, "admit", admit_everything)
-    with pytest.raises(AssertionError):
-        await excessive.retry_button_is_limited(database, {"clicks": 8})
-
-
-async def test_used_up_budget_gets_through_without_reservations(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def reserve_nothing(*_: object) -> None:
-        return None
-
-    monkeypatch.setattr(Budgets, "reserve", reserve_nothing)
-    scenario = excessive.budget_is_not_renewed_by_a_time_zone
+    monkeypatch.setattr(owner, method, limit_nothing)
     with pytest.raises((AssertionError, IndexError)):
         await scenario(database, cases("abuse_limits", scenario)[0])
 

@@ -32,10 +32,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def address_of(provider: str) -> object:
-    return read_settings().model_dump()["providers"][provider]["base_url"]
-
-
 def error_text(**given: object) -> str:
     with pytest.raises(SettingsError) as caught:
         read_settings(**given)
@@ -64,9 +60,7 @@ def test_environment_overrides_both_files(folder: Path, monkeypatch: pytest.Monk
     assert settings.log_level == "debug"
 
 
-@pytest.mark.parametrize(
-    "case", (CHECKOUT / "tests/wrong_settings.txt").read_text().splitlines()[1:]
-)
+@pytest.mark.parametrize("case", WRONG_SETTINGS)
 def test_wrong_setting_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     given, _, line = case.partition(" -> ")
     variable, _, value = f"TROUPE_{given}".partition("=")
@@ -134,7 +128,7 @@ def test_admin_must_be_the_id_of_a_person(monkeypatch: pytest.MonkeyPatch, admin
 @pytest.mark.parametrize("name", sorted(WELL_KNOWN))
 def test_well_known_provider_needs_only_its_key(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(f"TROUPE_PROVIDERS__{name.upper()}__API_KEY", CANARY)
-    assert address_of(name) == WELL_KNOWN[name]
+    assert read_settings().model_dump()["providers"][name]["base_url"] == WELL_KNOWN[name]
 
 
 def test_names_are_sent_to_openai_only_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

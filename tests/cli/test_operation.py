@@ -27,8 +27,7 @@ from bot.storage.rows import decode_event
 from bot.storage.tables import inbox, node
 from tests.cli.command import audited, troupe, use_database
 from tests.samples import ALICE, BOB, make_incoming
-from tests.support.answers import store_answer
-from tests.support.store import RECEIPT, Store, refuse_answer, set_aside
+from tests.support.store import RECEIPT, Store, refuse_answer, set_aside, store_answer
 
 LIST = ("dead-letters", "list")
 

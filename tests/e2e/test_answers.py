@@ -2,13 +2,7 @@
 
 import pytest
 
-from tests.support.chats import (
-    DELETE,
-    Chat,
-    DiscordChat,
-    Platforms,
-    TelegramChat,
-)
+from tests.support.chats import DELETE, Chat, DiscordChat, Platforms, TelegramChat
 from tests.support.features import GROUPS, ON_THE_WIRES, PRIVATE, at
 from tests.support.model_server import Model
 from tests.support.service_process import TESTER, Service, preset_json

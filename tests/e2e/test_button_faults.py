@@ -4,7 +4,7 @@ What is checked is what the platform has: the messages on the screen, and its lo
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import count
@@ -182,15 +182,6 @@ async def open_chat(platforms: Platforms, kind: str) -> DisturbedChat:
     return DisturbedChat(where)
 
 
-async def in_every_kind(
-    platforms: Platforms, follow: Callable[[DisturbedChat], Coroutine[None, None, None]]
-) -> None:
-    """Do the same in a chat of every kind at once."""
-    async with asyncio.TaskGroup() as chats:
-        for kind in KINDS:
-            chats.create_task(follow(await open_chat(platforms, kind)))
-
-
 @pytest.mark.usefixtures("running")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("label", [RETRY, OLDER, CONTINUE, DELETE])
@@ -220,7 +211,9 @@ async def test_press_is_followed_once_when_the_platform_fails(
         assert model.count_requests(versions[0]) == asked + is_asked
         await chat.nothing_follows()
 
-    await in_every_kind(platforms, press_and_check)
+    async with asyncio.TaskGroup() as chats:
+        for kind in KINDS:
+            chats.create_task(press_and_check(await open_chat(platforms, kind)))
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, "kill"])

@@ -23,10 +23,7 @@ from tests.support.service_process import TESTER, Service
 from tests.support.transcripts import expected_answer
 from tests.waiting import wait_until
 
-pytestmark = [
-    *ON_THE_WIRES,
-    pytest.mark.runs_with(TESTER, TROUPE_PROVIDERS__TEST__SEES="images"),
-]
+pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER, TROUPE_PROVIDERS__TEST__SEES="images")]
 
 NOT_YOURS = "Only the person who asked the question, or an admin, can use this button."
 CHOSEN = "Who answers here: nova (chosen for this channel)"

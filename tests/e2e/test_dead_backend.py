@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import pytest
 import pytest_asyncio
@@ -17,23 +18,14 @@ pytestmark = ON_THE_WIRES
 NOTE = "⚠ For the admins here: another model answers in place of tester's own"
 
 
+@dataclass
 class DeadProvider:
     """Accepts connections and ends them without an answer."""
 
-    def __init__(self) -> None:
-        self.requests = 0
+    base: str = ""
+    requests: int = 0
 
-    @property
-    def base(self) -> str:
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._refuse, "127.0.0.1", 0)
-
-    async def close(self) -> None:
-        self._server.close()
-
-    async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             await reader.readuntil(b"\r\n\r\n")
             self.requests += 1
@@ -43,9 +35,9 @@ class DeadProvider:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def dead() -> AsyncIterator[DeadProvider]:
     provider = DeadProvider()
-    await provider.start()
-    yield provider
-    await provider.close()
+    async with await asyncio.start_server(provider.refuse, "127.0.0.1", 0) as server:
+        provider.base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        yield provider
 
 
 def providers(dead: DeadProvider, model: Model) -> dict[str, str]:

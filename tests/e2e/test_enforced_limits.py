@@ -9,15 +9,12 @@ import os
 import random
 from collections.abc import AsyncIterator, Sequence
 from itertools import count
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from bot.runtime.tasks import cancel_and_wait
-from tests.postgres import create_postgres_database
 from tests.support.chats import Chat, Platforms, running_platforms
-from tests.support.child_launcher import ChildLauncher
 from tests.support.enforced_limits import LimitedDiscord, LimitedTelegram, LimitEnforcer
 from tests.support.kill_load import LoadPlan, add_conversations, run_under_kills
 from tests.support.shapes import Installer, answering_model, report, roles
@@ -62,6 +59,9 @@ class Bursts:
         where.ask(next(self._names), rng.randint(1, 40))
 
 
+model = answering_model
+
+
 @pytest.fixture
 def enforcer() -> LimitEnforcer:
     return LimitEnforcer()
@@ -86,10 +86,9 @@ async def platforms(enforcer: LimitEnforcer) -> AsyncIterator[Platforms]:
 
 async def test_no_process_calls_more_than_platforms_allow(
     platforms: Platforms,
+    installer: Installer,
     enforcer: LimitEnforcer,
-    launcher: ChildLauncher,
-    postgres_folder: str,
-    tmp_path: Path,
+    database_url: str,
     seed: int,
 ) -> None:
     """Write for ten minutes; now and then the platforms refuse a call that was not too many."""
@@ -113,13 +112,9 @@ async def test_no_process_calls_more_than_platforms_allow(
     plan = LoadPlan(
         seed, questions=0, questions_a_second=2, dropped_responses=0.0, give_up_seconds=120
     )
-    url = await create_postgres_database(postgres_folder)
     processes = roles(workers=4, senders=4)
-    async with (
-        answering_model() as model,
-        Installer(platforms, model, launcher, tmp_path).shape(url, *processes) as installed,
-    ):
-        model.chunk_delays = (0.02, 0.7, 0.7, 0.7)  # few pieces, and time for live edits
+    async with installer.shape(database_url, *processes) as installed:
+        installer.model.chunk_delays = (0.02, 0.7, 0.7, 0.7)  # few pieces, and time for live edits
         for service in installed.services:
             service.settings["TROUPE_DELIVERY__PACING"] = "strict"
         measuring = asyncio.create_task(enforcer.measure_delays())

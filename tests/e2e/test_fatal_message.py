@@ -2,14 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from tests.postgres import create_postgres_database
 from tests.support.chats import Platforms, running_platforms
-from tests.support.child_launcher import ChildLauncher
 from tests.support.crash_points import FATAL_WORD
 from tests.support.features import GROUPS, ON_THE_WIRES
 from tests.support.model_server import Model
@@ -41,14 +39,9 @@ async def model() -> AsyncIterator[Model]:
     loop_scope="session", params=["embedded", pytest.param("two", marks=pytest.mark.soak)]
 )
 async def services(
-    request: pytest.FixtureRequest,
-    platforms: Platforms,
-    model: Model,
-    launcher: ChildLauncher,
-    tmp_path: Path,
+    request: pytest.FixtureRequest, installer: Installer
 ) -> AsyncIterator[Sequence[Service]]:
     """One process with SQLite; or two with a PostgreSQL and a Valkey, one for each platform."""
-    installer = Installer(platforms, model, launcher, tmp_path)
     if request.param == "embedded":
         async with installer.processes("first") as services:
             yield services
@@ -67,11 +60,6 @@ def _notices(platforms: Platforms) -> list[str]:
 
 def _check(platforms: Platforms) -> CheckResult:
     return check_transcripts(post for post in platforms.messages() if _NOTICE not in post.text)
-
-
-def _operator_lines(services: Sequence[Service]) -> list[str]:
-    lines = [line for one in services for line in one.log.read_text().splitlines()]
-    return [line for line in lines if "set_aside" in line]
 
 
 async def test_fatal_message_is_set_aside_and_its_fifty_neighbours_are_answered(
@@ -97,6 +85,7 @@ async def test_fatal_message_is_set_aside_and_its_fifty_neighbours_are_answered(
     for service in services:
         assert await service.stop() == 0
     assert _notices(platforms) == [fatal.name]
-    assert len(_operator_lines(services)) == 1
+    lines = [line for one in services for line in one.log.read_text().splitlines()]
+    assert sum("set_aside" in line for line in lines) == 1
     assert _check(platforms).questions == len(neighbours) + deaths
     assert deaths >= _OWN_DEATHS

@@ -55,10 +55,7 @@ class Pair:
         await wait_until(lambda: not check_transcripts(self.platforms.messages()).lost)
 
     async def repeated(self, *, fault_is_expected: bool) -> bool:
-        """Wait until nothing changes any more; return whether an answer is there twice.
-
-        Nothing may be lost: a build that does not answer at all would show nothing.
-        """
+        """Wait until nothing changes any more; return whether an answer is there twice."""
         if fault_is_expected:  # as soon as it is seen
             await wait_until(lambda: check_transcripts(self.platforms.messages()).repeated)
         else:
@@ -68,6 +65,9 @@ class Pair:
         assert not result.lost
         assert result.is_clean or result.repeated
         return bool(result.repeated)
+
+
+Race = Callable[[Pair, str], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -80,23 +80,20 @@ async def running_pair(postgres: str, launcher: ChildLauncher, folder: Path) -> 
             yield Pair(platforms, *services)
 
 
-async def worker_stands_still(pair: Pair, build: str) -> None:
-    await pair.start_first("before_finish", build, "--signal", "SIGSTOP")
-    pair.platforms.telegram_dm().ask()
-    await pair.wait_until_first_is_stopped()
-    await pair.start_second(build)
-    await pair.wait_for_answer()
-    pair.first.process.send_signal(signal.SIGCONT)
+def stands_still(point: str, **fault: float) -> Race:
+    """Stop a process at a point until another one has answered."""
 
+    async def race(pair: Pair, build: str) -> None:
+        await pair.start_first(point, build, "--signal", "SIGSTOP")
+        if fault:
+            pair.platforms.telegram.fault("sendMessage", **fault)
+        pair.platforms.telegram_dm().ask()
+        await pair.wait_until_first_is_stopped()
+        await pair.start_second(build)
+        await pair.wait_for_answer()
+        pair.first.process.send_signal(signal.SIGCONT)
 
-async def sender_stands_still(pair: Pair, build: str) -> None:
-    await pair.start_first("before_again", build, "--signal", "SIGSTOP")
-    pair.platforms.telegram.fault("sendMessage", retry_after=1)
-    pair.platforms.telegram_dm().ask()
-    await pair.wait_until_first_is_stopped()
-    await pair.start_second(build)
-    await pair.wait_for_answer()
-    pair.first.process.send_signal(signal.SIGCONT)
+    return race
 
 
 async def clock_is_ahead_of_a_message_that_is_being_sent(pair: Pair, build: str) -> None:
@@ -110,10 +107,9 @@ async def clock_is_ahead_of_a_message_that_is_being_sent(pair: Pair, build: str)
     pair.second.process.send_signal(signal.SIGCONT)
 
 
-Race = Callable[[Pair, str], Awaitable[None]]
 RACES: dict[Race, str] = {
-    worker_stands_still: "no_fence",
-    sender_stands_still: "unfenced_again",
+    stands_still("before_finish"): "no_fence",  # a worker
+    stands_still("before_again", retry_after=1): "unfenced_again",  # a sender
     clock_is_ahead_of_a_message_that_is_being_sent: "clients_clocks",
 }
 """The build in which the protection against it is missing."""

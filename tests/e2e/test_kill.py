@@ -8,7 +8,6 @@ TROUPE_SEED=... repeats a run.
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +15,8 @@ import pytest_asyncio
 
 from tests.postgres import create_postgres_database
 from tests.support.chats import Platforms
-from tests.support.child_launcher import ChildLauncher
 from tests.support.crash_points import CRASH_POINTS
 from tests.support.kill_load import LoadPlan, add_conversations, run_under_kills
-from tests.support.model_server import Model
 from tests.support.shapes import (
     Installer,
     Shape,
@@ -33,31 +30,16 @@ from tests.support.shapes import (
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="session")]
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def platforms() -> AsyncIterator[Platforms]:
-    async with crowded_platforms() as both:
-        yield both
+platforms, model = crowded_platforms, answering_model
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def model() -> AsyncIterator[Model]:
-    async with answering_model() as answering:
-        yield answering
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def shape(
-    request: pytest.FixtureRequest,
-    platforms: Platforms,
-    model: Model,
-    launcher: ChildLauncher,
-    tmp_path: Path,
-) -> AsyncIterator[Shape]:
+async def shape(request: pytest.FixtureRequest, installer: Installer) -> AsyncIterator[Shape]:
     """One process with SQLite; or three with a PostgreSQL and a Valkey, two of them on Telegram."""
     url = None
     if request.param == "distributed":
         url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
-    async with Installer(platforms, model, launcher, tmp_path).shape(url) as installed:
+    async with installer.shape(url) as installed:
         yield installed
 
 

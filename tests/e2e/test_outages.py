@@ -9,14 +9,11 @@ import math
 import os
 import random
 import time
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from tests.support.chats import Platforms
 from tests.support.kill_load import LoadPlan, percentile, run_under_kills, spread
-from tests.support.model_server import Model
 from tests.support.shapes import (
     Installer,
     answering_model,
@@ -41,16 +38,7 @@ _BEFORE_SECONDS, _FROZEN_SECONDS = 120 * _SHARE, 300 * _SHARE
 _FAILOVER_SECONDS = max(30.0, 120 * _SHARE)  # of writing before, and after
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def platforms() -> AsyncIterator[Platforms]:
-    async with crowded_platforms() as both:
-        yield both
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def model() -> AsyncIterator[Model]:
-    async with answering_model() as answering:
-        yield answering
+platforms, model = crowded_platforms, answering_model
 
 
 async def test_processes_that_stood_still_write_nothing_stale(

@@ -84,6 +84,9 @@ class Deployment:
         return group
 
 
+Scenario = Callable[[Deployment], Awaitable[None]]
+
+
 @pytest.fixture
 def deployment(platforms: Platforms, model: Model, running: Service) -> Deployment:
     return Deployment(platforms, model, running)
@@ -107,10 +110,6 @@ async def member_uses_native_commands(deployment: Deployment) -> None:
     ):
         assert (await where.slash(member, words, **options)).content.startswith(ONLY_ADMINS)
     assert deployment.state() == before
-
-
-async def member_writes_commands(deployment: Deployment) -> None:
-    await deployment.refuses_all(deployment.platforms.channel())
 
 
 async def owner_of_another_server(deployment: Deployment) -> None:
@@ -165,11 +164,7 @@ async def private_chat_claims_admin(deployment: Deployment) -> None:
     await deployment.ask(where)
 
 
-async def member_of_a_group(deployment: Deployment) -> None:
-    await deployment.refuses_all(deployment.group_with_admin())
-
-
-def sender_chat(user: int, sender: int, **more: Any) -> Callable[[Deployment], Awaitable[None]]:
+def sender_chat(user: int, sender: int, **more: Any) -> Scenario:
     """Commands sent in the name of a chat, whose author is not known."""
 
     async def scenario(deployment: Deployment) -> None:
@@ -195,7 +190,7 @@ async def demoted_admin(deployment: Deployment) -> None:
     await deployment.refuses_all(group, 1)
 
 
-def admin_lookup_fails(**fault: Any) -> Callable[[Deployment], Awaitable[None]]:
+def admin_lookup_fails(**fault: Any) -> Scenario:
     async def scenario(deployment: Deployment) -> None:
         group = deployment.group_with_admin()
         deployment.platforms.telegram.fault("getChatMember", times=len(COMMANDS), **fault)
@@ -252,10 +247,10 @@ async def namesake_of_the_admin(deployment: Deployment) -> None:
     assert deployment.state() == before
 
 
-SCENARIOS: Mapping[str, Callable[[Deployment], Awaitable[None]]] = {
+SCENARIOS: Mapping[str, Scenario] = {
     "member runs admin slash command after default_member_permissions was widened in server "
     "settings": member_uses_native_commands,
-    "subcommand without decorator": member_writes_commands,
+    "subcommand without decorator": lambda one: one.refuses_all(one.platforms.channel()),
     "admin command in DM": private_chat_changes_only_itself,
     "user-installed app in foreign guild": owner_of_another_server,
     "Telegram user in private chat claims admin": private_chat_claims_admin,
@@ -269,8 +264,8 @@ SCENARIOS: Mapping[str, Callable[[Deployment], Awaitable[None]]] = {
     "group migrated to supergroup": group_that_moved,
     "guild owner transferred": former_owner_of_the_server,
 }
-OURS: Mapping[str, Callable[[Deployment], Awaitable[None]]] = {
-    "member of a group": member_of_a_group,
+OURS: Mapping[str, Scenario] = {
+    "member of a group": lambda one: one.refuses_all(one.group_with_admin()),
     "anonymous admin": sender_chat(ANONYMOUS_ADMIN, 0),
     "getChatMember is cut off": admin_lookup_fails(drop=True),
     "getChatMember is refused": admin_lookup_fails(error_code=400, description="Bad Request"),

@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-import os
 import sqlite3
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.checkout import CHECKOUT
+from tests.e2e.test_terminal_beside_service import start_chat
 from tests.rigs.fake_openai import FakeOpenAI
 from tests.waiting import PATIENCE_SECONDS
 
@@ -24,23 +22,11 @@ async def chat(folder: Path, model: FakeOpenAI) -> asyncio.subprocess.Process:
     preset = {"name": "haruhi", "provider": "acme", "model": "m", "character": "haruhi"}
     (folder / "presets").mkdir()
     (folder / "presets" / "haruhi.json").write_text(json.dumps(preset), encoding="utf-8")
-    outside = {k: v for k, v in os.environ.items() if not k.startswith("TROUPE_")}  # noqa: TID251
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "bot",
-        "chat",
-        cwd=folder,
-        env={
-            **outside,
-            "PYTHONPATH": str(CHECKOUT),
-            "TROUPE_DEFAULT_PRESET": "haruhi",
-            "TROUPE_CONSOLE__PORT": "0",
-            "TROUPE_PROVIDERS__ACME__BASE_URL": model.base_url,
-        },
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+    return await start_chat(
+        folder,
+        TROUPE_DEFAULT_PRESET="haruhi",
+        TROUPE_CONSOLE__PORT="0",
+        TROUPE_PROVIDERS__ACME__BASE_URL=model.base_url,
     )
 
 
@@ -66,13 +52,13 @@ async def test_retrieved_story_is_in_the_prompt(tmp_path: Path) -> None:
         try:
             await wait_until_indexed(tmp_path)
             async with asyncio.timeout(PATIENCE_SECONDS):
-                said, _ = await service.communicate("迟到了就要请客喝咖啡吗？\n".encode())
+                said, errors = await service.communicate("迟到了就要请客喝咖啡吗？\n".encode())
         finally:
             if service.returncode is None:
                 service.kill()
                 await service.wait()
 
-    assert service.returncode == 0, said.decode()
+    assert service.returncode == 0, (said + errors).decode()
     system, *_, newest = model.log[0]["body"]["messages"]
     assert newest["content"] == "迟到了就要请客喝咖啡吗？"
     plain = LATE.replace("「", "").replace("」", "")

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
 
 from tests.checkout import CHECKOUT
 from tests.support.chats import Chat
@@ -14,17 +15,22 @@ from tests.waiting import PATIENCE_SECONDS
 pytestmark = ON_THE_WIRES
 
 
-async def chat(service: Service, *words: str) -> tuple[str, str]:
-    """Run `troupe chat` with these words on its input; return its output and its errors."""
-    settings = {**service.settings, "TROUPE_CONSOLE__PORT": "1"}  # a port that cannot be had
-    process = await asyncio.create_subprocess_exec(
+async def start_chat(folder: Path, **settings: str) -> asyncio.subprocess.Process:
+    """Start `troupe chat` with pipes."""
+    return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bot", "chat"),
-        cwd=service.folder,
+        cwd=folder,
         env={"PATH": os.defpath, "PYTHONPATH": str(CHECKOUT), **settings},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
+
+
+async def chat(service: Service, *words: str) -> tuple[str, str]:
+    """Run `troupe chat` with these words on its input; return its output and its errors."""
+    settings = {**service.settings, "TROUPE_CONSOLE__PORT": "1"}  # a port that cannot be had
+    process = await start_chat(service.folder, **settings)
     async with asyncio.timeout(PATIENCE_SECONDS):
         output, errors = await process.communicate("\n".join(words).encode())
     return output.decode(), errors.decode()

@@ -208,9 +208,7 @@ async def test_connections_are_shared_out_evenly_and_each_has_one_holder(clock: 
     await cancel_and_wait([first.task, second.task])
 
 
-async def test_connections_of_an_ended_process_are_taken_in_two_seconds(
-    clock: FakeClock,
-) -> None:
+async def test_connections_of_an_ended_process_are_taken_in_two_seconds(clock: FakeClock) -> None:
     leases = Leases(clock)
     first, second = Sharing(leases, "first"), Sharing(leases, "second")
     await settle(clock, 20)

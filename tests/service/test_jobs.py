@@ -1,24 +1,31 @@
-"""Jobs of a process: gauges of its queues and its event loop, and notices about providers."""
+"""Jobs of a process: gauges, notices about providers, and what its worker is told to claim."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY
 from sqlalchemy import insert
 from typing_extensions import override
 
+from bot.backends.registry import EchoSettings
 from bot.chat.operation import ModelHealth
 from bot.ports import Backend
 from bot.prompting.presets.preset import Preset
 from bot.runtime.tasks import cancel_and_wait
+from bot.service.container import Container
 from bot.service.jobs import ProviderNotices, measure_loop_lag, measure_queues
-from bot.service.options import ALL_ROLES, Role
+from bot.service.options import ALL_ROLES, Role, RunOptions
+from bot.service.resources import Resources, open_resources
+from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.reports import ServiceState
 from bot.storage.tables import conversation, lane
 from bot.telemetry.metrics import QUEUE_AGE
-from tests.fakes import FakeClock, FakeRemoteBackend
+from bot.turn.signals import CONVERSATIONS
+from tests.fakes import FakeClock, FakeRemoteBackend, FakeSignals
 
 
 def age(queue: str) -> float | None:
@@ -119,3 +126,43 @@ def test_provider_with_one_model_that_answers_is_not_named() -> None:
     worker = notices({"cloud": watched(big=True, small=False), "local": watched()})
     assert worker.find() == []
     assert worker.worker_problem() is None
+
+
+KEY = "telegram:1"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(data_dir=tmp_path, providers={"test": EchoSettings()})
+
+
+@pytest.fixture
+async def resources(settings: Settings) -> AsyncIterator[Resources]:
+    options = RunOptions(has_port=False, answers_messages=False)
+    async with open_resources(settings, (), pytest.fail, options) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("roles", "claims_at_once"),
+    [
+        ({Role.WORKER}, True),
+        ({Role.WORKER, Role.SENDER, Role.CONSOLE}, True),
+        ({Role.GATEWAY, Role.WORKER}, False),
+        (ALL_ROLES, False),
+    ],
+    ids=["worker", "no-gateway", "gateway-and-worker", "all"],
+)
+async def test_worker_beside_a_gateway_leaves_what_others_received_to_them_for_a_moment(
+    settings: Settings, resources: Resources, roles: frozenset[Role], claims_at_once: bool
+) -> None:
+    clock, signals = FakeClock(), FakeSignals()
+    options = RunOptions(has_port=False, roles=frozenset(roles))
+    resources = replace(resources, signals=signals)
+    pool = Container(settings, resources, (), pytest.fail, options, clock).conversation_pool
+
+    signals.receive(CONVERSATIONS, [KEY])
+
+    assert pool.busy_count == int(claims_at_once)
+    await clock.advance(0.1)
+    assert pool.busy_count == 1

@@ -6,34 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import bot.delivery.sender
-import bot.turn.worker
-from bot.chat.outgoing import OutboxRow
 from bot.chat.session import Claim
 from bot.delivery.late_duplicates import LateDuplicates
-from bot.delivery.sender import Sender
 from bot.storage import finishing
 from bot.storage.conversations import Conversations
-from bot.storage.inbox import SqlInbox
-from bot.turn.claims import is_set_aside
+from tests.support.crash_points import acknowledge_first, blind_resend
 
 _numbers = itertools.count()
-
-
-def blame_no_message() -> None:
-    """Set no message aside: deaths come at random, and some message meets three of them."""
-    setattr(bot.turn.worker, is_set_aside.__name__, lambda _: False)
-
-
-def _blind_resend() -> None:
-    """A send of unknown outcome is repeated as a new message."""
-
-    async def resend(self: Sender, row: OutboxRow) -> OutboxRow | None:
-        await self.outbox.reschedule(row, 0)
-        return await self._take_again(row.address.lane, 0)
-
-    Sender._reconcile = resend  # type: ignore[method-assign] # on purpose
-    bot.delivery.sender.make_nonce = lambda turn, part: f"{turn}/{part}/{next(_numbers)}"
 
 
 def _no_fence() -> None:
@@ -60,17 +39,6 @@ def _no_fence() -> None:
     Conversations.renew = renew  # type: ignore[method-assign,assignment] # on purpose
 
 
-def _acknowledge_first() -> None:
-    """The cursor is stored before the messages that it counts."""
-    receive = SqlInbox.receive
-
-    async def cursor_first(self: SqlInbox, messages: Any, cursors: Any) -> None:
-        await receive(self, (), cursors)
-        await receive(self, messages, {})
-
-    SqlInbox.receive = cursor_first  # type: ignore[method-assign] # on purpose
-
-
 def _leave_duplicates() -> None:
     """Nobody looks for what was accepted after it had been sent again."""
 
@@ -82,9 +50,9 @@ def _leave_duplicates() -> None:
 
 BUILDS: dict[str, Callable[[], None]] = {
     "right": lambda: None,
-    "blind_resend": _blind_resend,
+    "blind_resend": blind_resend,
     "no_fence": _no_fence,
-    "acknowledge_first": _acknowledge_first,
+    "acknowledge_first": acknowledge_first,
     "clients_clocks": lambda: None,  # the server of the simulation trusts them
     "accepts_late": lambda: None,  # the right one, on platforms that do
     "leave_duplicates": _leave_duplicates,

@@ -19,7 +19,7 @@ from bot.storage.column_types import attach_codec
 from bot.storage.database import create_tables
 from bot.storage.sqlite import ConnectionPool, UnitOfWork, run_unit
 from bot.storage.statements import DialectName, Query, Rows, StartUnit, Unit
-from tests.simulation.event_loop import SimulatedLoop, current_process
+from tests.simulation.event_loop import SimulatedLoop, current_process, settle
 
 T = TypeVar("T")
 _EPOCH = 1_700_000_000.0
@@ -28,10 +28,7 @@ _EPOCH = 1_700_000_000.0
 class DatabaseServer:
     """Carries out units; some of its answers are late or lost.
 
-    Args:
-        loop: the time.
-        rng: decides how long everything takes.
-        trusts_clients: whether leases are judged by the clocks of the clients instead.
+    If it `trusts_clients`, leases are judged by their clocks instead.
     """
 
     def __init__(
@@ -77,14 +74,6 @@ class DatabaseServer:
         is_lost = not is_refused and fate < self.fault_share
         way_back = self._delay()
 
-        def answer(value: T | None, error: Exception | None) -> None:
-            if done.done():
-                return
-            if error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(value)
-
         def serve() -> None:
             value: T | None = None
             error: Exception | None = None
@@ -96,7 +85,7 @@ class DatabaseServer:
                 error = raised
             if is_lost:
                 error = sqlite3.OperationalError("the answer was lost")
-            self._loop.within(client, way_back, lambda: answer(value, error))
+            self._loop.within(client, way_back, lambda: settle(done, error, value))
 
         self._loop.outside(self._delay(), serve)
         result: T = await done

@@ -224,6 +224,16 @@ def current_process() -> LoopProcess | None:
     return _PROCESS.get()
 
 
+def settle(done: asyncio.Future[Any], error: Exception | None = None, value: object = None) -> None:
+    """End a wait with a value or an error, unless it has ended."""
+    if done.done():
+        return
+    if error is None:
+        done.set_result(value)
+    else:
+        done.set_exception(error)
+
+
 def _raise(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     error = context.get("exception")
     raise error if error is not None else RuntimeError(str(context.get("message")))

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from typing_extensions import override
 
-from tests.simulation.builds import BUILDS, LATE_BUILDS, blame_no_message
+from tests.simulation.builds import BUILDS, LATE_BUILDS
 from tests.simulation.database import DatabaseServer
 from tests.simulation.event_loop import SimulatedLoop
 from tests.simulation.platform import FaultShares, SimulatedPlatform
 from tests.simulation.process import SimulatedBus, SimulatedProcess
+from tests.support.crash_points import never_set_aside
 from tests.support.transcripts import CheckResult, PostedMessage, check_transcripts
 
 _PROCESSES = 3
@@ -52,14 +53,11 @@ class WorldResult:
 class World:
     """An installation and its surroundings, of which everything follows from the seed.
 
-    Args:
-        seed: decides everything.
-        steps: after so many, nobody asks any more and nothing goes wrong any more.
-        build: which protection is missing.
+    After so many steps nobody asks any more and nothing goes wrong any more.
     """
 
     def __init__(self, seed: int, steps: int, build: str = "right") -> None:
-        blame_no_message()
+        never_set_aside()
         BUILDS[build]()
         random.seed(seed)  # what the product rolls itself
         self.result = WorldResult(seed)

@@ -149,12 +149,7 @@ class Chat(ABC):
         self, *expected: str | Question | Sequence[Question], labels: Sequence[str] | None = None
     ) -> None:
         """Wait until the bot's messages are these, one list for several questions in one answer."""
-        texts = [
-            one
-            if isinstance(one, str)
-            else " ".join(each.answer for each in ([one] if isinstance(one, Question) else one))
-            for one in expected
-        ]
+        texts = [one if isinstance(one, str) else _answer_to(one) for one in expected]
         await self.wait_until(
             lambda: self.texts() == texts and (labels is None or self.buttons()[-1] == [*labels])
         )
@@ -527,6 +522,10 @@ class Platforms:
 
     def resumes(self) -> int:
         return sum(name == "<op6" for _, name, _ in self.discord.events)
+
+
+def _answer_to(asked: Question | Sequence[Question]) -> str:
+    return " ".join(one.answer for one in ([asked] if isinstance(asked, Question) else asked))
 
 
 def _telegram_name(chat: int, topic: int | None) -> str:

@@ -39,8 +39,7 @@ from bot.templates.renderer import Renderer
 from tests.fakes import FakeClock
 from tests.platforms.web.channel import Channel
 from tests.samples import mask_secret
-from tests.support.answers import store_answer
-from tests.support.store import RECEIPT
+from tests.support.store import RECEIPT, store_answer
 from tests.waiting import wait_until
 
 Client = TestClient[web.Request, web.Application]

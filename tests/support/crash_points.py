@@ -17,10 +17,10 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import bot.cli.app
 import bot.delivery.sender
@@ -51,9 +51,8 @@ from bot.turn.presses import Presses
 FATAL_WORD = "abracadabra"
 
 OnPass = Callable[[], None]
-Owner = TypeVar("Owner")
-Arguments = ParamSpec("Arguments")
-Returned = TypeVar("Returned")
+OnPoint = Callable[[OnPass], None]
+When = Callable[..., bool] | None
 
 
 class _CrashCounter:
@@ -75,50 +74,28 @@ class _CrashCounter:
             os.kill(os.getpid(), self._sends)
 
 
-def _always(*_: Any, **__: Any) -> bool:
-    return True
-
-
-def _before(
-    owner: type[Owner],
-    original: Callable[Concatenate[Owner, Arguments], Awaitable[Returned]],
-    passed: OnPass,
-    when: Callable[Arguments, bool] = _always,
+def _wrap(
+    owner: type, name: str, passed: OnPass, when: When = None, *, before: bool = False
 ) -> None:
-    """Call `passed` before each run of a method whose arguments `when` accepts."""
+    """Call `passed` after each run of a method, or before it, if `when` accepts its arguments.
+
+    The first argument of `when` is what the method has returned; None: it was not called yet.
+    """
+    original = getattr(owner, name)
 
     @functools.wraps(original)
-    async def wrapped(self: Owner, *args: Arguments.args, **more: Arguments.kwargs) -> Returned:
-        if when(*args, **more):
+    async def wrapped(self: object, *args: Any, **more: Any) -> Any:
+        if before and (when is None or when(None, *args, **more)):
             passed()
-        return await original(self, *args, **more)
-
-    setattr(owner, original.__name__, wrapped)
-
-
-def _after(
-    owner: type[Owner],
-    original: Callable[Concatenate[Owner, Arguments], Awaitable[Returned]],
-    passed: OnPass,
-    when: Callable[Concatenate[Returned, Arguments], bool] = _always,
-) -> None:
-    """Call `passed` after each run of a method whose result and arguments `when` accepts."""
-
-    @functools.wraps(original)
-    async def wrapped(self: Owner, *args: Arguments.args, **more: Arguments.kwargs) -> Returned:
         result = await original(self, *args, **more)
-        if when(result, *args, **more):
+        if not before and (when is None or when(result, *args, **more)):
             passed()
         return result
 
-    setattr(owner, original.__name__, wrapped)
+    setattr(owner, name, wrapped)
 
 
-def _has_messages(messages: Sequence[Incoming], cursors: Mapping[str, str]) -> bool:
-    return bool(messages)
-
-
-def _had_messages(_: None, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> bool:
+def _has_messages(_: None, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> bool:
     return bool(messages)
 
 
@@ -140,46 +117,41 @@ def _between_parts(passed: OnPass) -> None:
     in_parts: set[str] = set()
 
     def note(
-        _: FinishedTurn,
-        claim: Claim,
-        message: InboxMessage,
-        result: TurnResult,
-        *,
-        go_on: bool = True,
+        _: object, _claim: Claim, message: InboxMessage, result: TurnResult, **__: Any
     ) -> bool:
         if len(result.outgoing) > 1:
             in_parts.add(message.turn)
         return False
 
-    _after(Conversations, Conversations.finish, passed, note)
-    _after(
-        SqlOutbox,
-        SqlOutbox.mark_sent,
-        passed,
-        lambda _, row, external_id: row.part > 0 or row.turn in in_parts,
-    )
+    def is_part(_: object, row: OutboxRow, _external_id: str | None) -> bool:
+        return row.part > 0 or row.turn in in_parts
+
+    _wrap(Conversations, "finish", passed, note)
+    _wrap(SqlOutbox, "mark_sent", passed, is_part)
 
 
 def _during_reconcile(passed: OnPass) -> None:
-    _after(DiscordSurface, DiscordSurface.find, passed)
-    _after(TelegramSurface, TelegramSurface.find, passed)
+    for surface in (DiscordSurface, TelegramSurface):
+        _wrap(surface, "find", passed)
 
 
-CRASH_POINTS: dict[str, Callable[[OnPass], None]] = {
+def _point(owner: type, name: str, when: When = None, *, before: bool = False) -> OnPoint:
+    return lambda passed: _wrap(owner, name, passed, when, before=before)
+
+
+CRASH_POINTS: dict[str, OnPoint] = {
     "never": lambda _: None,
-    "after_received": lambda passed: _before(SqlInbox, SqlInbox.receive, passed, _has_messages),
-    "after_commit": lambda passed: _after(SqlInbox, SqlInbox.receive, passed, _had_messages),
-    "after_wake": lambda passed: _after(InboxIntake, InboxIntake.receive, passed, _had_messages),
-    "after_claim": lambda passed: _after(
-        Conversations, Conversations.begin, passed, lambda begun, *_: bool(begun)
-    ),
-    "after_open": lambda passed: _after(Conversations, Conversations.open, passed),
+    "after_received": _point(SqlInbox, "receive", _has_messages, before=True),
+    "after_commit": _point(SqlInbox, "receive", _has_messages),
+    "after_wake": _point(InboxIntake, "receive", _has_messages),
+    "after_claim": _point(Conversations, "begin", lambda begun, *_: bool(begun)),
+    "after_open": _point(Conversations, "open"),
     "during_generation": _during_generation,
-    "before_finish": lambda passed: _before(Conversations, Conversations.finish, passed),
-    "after_finish": lambda passed: _after(Conversations, Conversations.finish, passed),
-    "after_take": lambda passed: _before(Sender, Sender._carry_out, passed),
-    "after_http": lambda passed: _after(Sender, Sender._carry_out, passed),
-    "before_again": lambda passed: _before(SqlOutbox, SqlOutbox.reschedule, passed),
+    "before_finish": _point(Conversations, "finish", before=True),
+    "after_finish": _point(Conversations, "finish"),
+    "after_take": _point(Sender, "_carry_out", before=True),
+    "after_http": _point(Sender, "_carry_out"),
+    "before_again": _point(SqlOutbox, "reschedule", before=True),
     "between_parts": _between_parts,
     "during_reconcile": _during_reconcile,
 }
@@ -188,7 +160,7 @@ CRASH_POINTS: dict[str, Callable[[OnPass], None]] = {
 # --- faulty builds ------------------------------------------------------------------------------
 
 
-def _blind_resend() -> None:
+def blind_resend() -> None:
     """A send of unknown outcome is repeated as a new message."""
 
     async def resend(self: Sender, row: OutboxRow) -> OutboxRow | None:
@@ -199,7 +171,7 @@ def _blind_resend() -> None:
     bot.delivery.sender.make_nonce = lambda turn, part: secrets.token_hex(12)
 
 
-def _acknowledge_first() -> None:
+def acknowledge_first() -> None:
     """The cursor is stored before the messages that it counts."""
     receive = SqlInbox.receive
 
@@ -311,29 +283,16 @@ def _fatal_message() -> None:
     OpenAICompatibleBackend.generate = generate  # type: ignore[method-assign] # on purpose
 
 
-def _never_set_aside() -> None:
+def never_set_aside() -> None:
     """No message is blamed for the deaths: with a thousand kills, some meet one three times."""
     setattr(bot.turn.worker, is_set_aside.__name__, lambda _: False)
 
 
-BUILDS: dict[str, Callable[[], None]] = {
-    "right": lambda: None,
-    "never_set_aside": _never_set_aside,
-    "blind_resend": _blind_resend,
-    "acknowledge_first": _acknowledge_first,
-    "answer_edits_anew": _answer_edits_anew,
-    "ignore_changes": _ignore_changes,
-    "forget_gathered": _forget_gathered,
-    "no_fence": _no_fence,
-    "unfenced_again": _unfenced_again,
-    "clients_clocks": _clients_clocks,
-    "fatal_message": _fatal_message,
-}
-
-
-def _set_clock_ahead(seconds: float) -> None:
-    now = SystemClock.now
-    SystemClock.now = lambda self: now(self) + seconds  # type: ignore[method-assign] # on purpose
+_FAULTS = (
+    *(never_set_aside, blind_resend, acknowledge_first, _answer_edits_anew, _ignore_changes),
+    *(_forget_gathered, _no_fence, _unfenced_again, _clients_clocks, _fatal_message),
+)
+BUILDS = {"right": lambda: None, **{one.__name__.lstrip("_"): one for one in _FAULTS}}
 
 
 def _print_task_stacks(*_: object) -> None:
@@ -361,7 +320,8 @@ def main(arguments: Sequence[str]) -> None:
     sends = signal.Signals[given.signal]
     counter = _CrashCounter(given.count, sends, is_armed=not given.armed_later)
     CRASH_POINTS[given.point](counter)
-    _set_clock_ahead(given.clock_ahead)
+    now = SystemClock.now
+    SystemClock.now = lambda self: now(self) + given.clock_ahead  # type: ignore[method-assign]
     BUILDS[given.build]()  # after the points, so that a fault can be hit by a crash
     signal.signal(signal.SIGUSR1, _print_task_stacks)
     signal.signal(signal.SIGUSR2, counter.arm)

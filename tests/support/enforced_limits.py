@@ -174,7 +174,7 @@ class LimitEnforcer:
 
     def _injected(self, scopes: Mapping[str, Any], now: float) -> Refusal | None:
         for scope in scopes:
-            seconds = self._planned.pop(_kind(scope), None)
+            seconds = self._planned.pop(scope.partition(" ")[0], None)
             if seconds is not None:
                 return self._refuse(Refusal(scope, now, now + seconds, is_injected=True))
         return None
@@ -241,10 +241,6 @@ class LimitedTelegram(TgWire):  # type: ignore[misc] # rigs have no types
         return await super()._call(spec, p, up)
 
 
-def _kind(scope: str) -> str:
-    return scope.partition(" ")[0]
-
-
 def discord_scopes(method: str, path: str) -> dict[str, list[Window]]:
     """Return what a request counts for; responses to interactions count for nothing."""
     kind, *ids = path.strip("/").split("/")
@@ -252,16 +248,11 @@ def discord_scopes(method: str, path: str) -> dict[str, list[Window]]:
         return {}
     scopes: dict[str, list[Window]] = {"discord-bot": [FixedWindow(50, 1.0)]}
     if kind in _DISCORD_SECONDS and ids:
-        route = _discord_route(method, path)
+        # the kind of call and the channel or webhook, without the other ids
+        rest = [one for one in ids[1:] if one in {"messages", "typing", "webhooks", "threads"}]
+        route = f"discord-route {method} {'/'.join([kind, ids[0], *rest])}"
         return {route: [FixedWindow(5, _DISCORD_SECONDS[kind])], **scopes}
     return scopes
-
-
-def _discord_route(method: str, path: str) -> str:
-    """Name the kind of call and the channel or webhook, without the other ids."""
-    kind, *ids = path.strip("/").split("/")
-    rest = [one for one in ids[1:] if one in {"messages", "typing", "webhooks", "threads"}]
-    return f"discord-route {method} {'/'.join([kind, ids[0], *rest])}"
 
 
 def _route_headers(enforcer: LimitEnforcer, method: str, path: str) -> dict[str, str]:

@@ -29,12 +29,9 @@ Disturbance: TypeAlias = Callable[[random.Random], Coroutine[None, None, None]]
 _RANDOM = "random"  # killed from outside, at any moment
 _STOPPED = "stopped"  # stopped by a signal, at any moment
 _PAUSED = "paused"  # stands still for a while, goes on, and is killed
-_RARE = {
-    "after_open",
-    "before_again",
-    "between_parts",
-    "during_reconcile",
-}  # points that few messages pass
+_OTHER_ENDS = (_RANDOM, _STOPPED, _PAUSED)
+_RARE = {"after_open", "before_again", "between_parts", "during_reconcile"}
+"""Points that few messages pass."""
 # What a worker, a sender or a holder of a role logs when it does not write because it was too late.
 _STALE_WRITE = re.compile(r"\] (fenced|sender_fenced|sender_late|role_lost) ")
 _VALKEY_SECONDS = 5.0
@@ -54,12 +51,7 @@ class LoadPlan:
     edits: float = 0.0  # for each question
     presses: float = 0.0  # of buttons, for each question
     dropped_responses: float = 0.05  # the share of sends that is cut after the platform accepted
-    points: tuple[str, ...] = (
-        _RANDOM,
-        _STOPPED,
-        _PAUSED,
-        *(name for name in CRASH_POINTS if name != "never"),
-    )
+    points: tuple[str, ...] = (*_OTHER_ENDS, *(one for one in CRASH_POINTS if one != "never"))
     build: str = "right"
     uptime_seconds: tuple[float, float] = (0.2, 2.5)  # of a process that is killed at random
     pause_seconds: tuple[float, float] = (1.0, 25.0)  # short ones are more frequent
@@ -134,12 +126,10 @@ class LoadResult:
     interruptions: list[str] = field(default_factory=list)  # from the logs of the services
 
     def report(self) -> str:
-        kills_by_point = ", ".join(
-            f"{point} {times}" for point, times in self.kills_by_point.most_common()
-        )
+        kills = ", ".join(f"{point} {times}" for point, times in self.kills_by_point.most_common())
         return (
             f"seed {self.plan.seed}, build {self.plan.build}: {self.kills_by_point.total()} kills"
-            f" ({kills_by_point}), {self.pauses} pauses, {self.dropped_responses} responses of the"
+            f" ({kills}), {self.pauses} pauses, {self.dropped_responses} responses of the"
             f" platforms dropped, {self.seconds:.0f} s; {dict(self.changed)}"
             f"\n{self.times.report()}\n{self.result}"
             f"\nrefused or given up as stale: {dict(self.refused)}"
@@ -201,11 +191,7 @@ async def run_under_kills(
 
 
 async def _ask_in_each(services: Sequence[Service], platforms: Platforms, plan: LoadPlan) -> None:
-    """Let the bot answer in every conversation once.
-
-    Discord does not report messages of a new private chat to a bot that was down, and messages
-    before the first start are not answered.
-    """
+    """Let the bot answer in each once: new private chats on Discord are reported while it is up."""
     for service in services:
         await service.start_and_wait()
     for number, conversation in enumerate(platforms.conversations.values()):
@@ -237,7 +223,8 @@ async def _send_questions(
         conversation = rng.choice(conversations)
         outcome.questions += 1
         outcome.times.asked[f"{number:04x}"] = time.monotonic()
-        minds.ask(conversation, f"{number:04x}", _words(rng), rng.randrange(2))
+        words = rng.choice(_LONG_ANSWERS) if rng.random() < 0.08 else rng.randint(1, 40)
+        minds.ask(conversation, f"{number:04x}", words, rng.randrange(2))
         if conversation.mention and rng.random() < 0.2:
             conversation.say("not meant for you", rng.randrange(2))
         if rng.random() < 0.15:  # somebody goes on in the same conversation
@@ -254,10 +241,6 @@ async def _send_questions(
             await asyncio.sleep(rng.expovariate(plan.questions_a_second * 0.7))
 
 
-def _words(rng: random.Random) -> int:
-    return rng.choice(_LONG_ANSWERS) if rng.random() < 0.08 else rng.randint(1, 40)
-
-
 async def _kill_until_enough(service: Service, outcome: LoadResult, rng: random.Random) -> None:
     """Start it until processes were killed as often as planned, at every point in turn."""
     plan = outcome.plan
@@ -266,7 +249,7 @@ async def _kill_until_enough(service: Service, outcome: LoadResult, rng: random.
         order = order or rng.sample(plan.points, len(plan.points))
         point = order.pop()
         crash = point if point in CRASH_POINTS else "never"
-        count = _count(point, plan, rng)
+        count = 1 if point in _RARE else rng.randint(1, plan.max_passes)
         await service.start_with_crash_point(crash, count, plan.build, *_clock(plan, rng))
         if not await service.exits_within(await _wait_seconds(service, point, plan, rng)):
             point = await _end(service, point)
@@ -274,7 +257,7 @@ async def _kill_until_enough(service: Service, outcome: LoadResult, rng: random.
         outcome.kills_by_point[point] += 1
     await service.start_with_crash_point("never", 1, plan.build, *_clock(plan, rng))
     # Before it is ready, SIGTERM would end it as a failure.
-    await service.wait_until_ready_or_ended(_START_SECONDS)
+    await service.wait_until_ready(_START_SECONDS, may_end=True)
     while outcome.pauses < plan.pauses:
         outcome.pauses += 1
         await asyncio.sleep(rng.uniform(*plan.uptime_seconds))
@@ -293,7 +276,7 @@ async def _wait_seconds(service: Service, point: str, plan: LoadPlan, rng: rando
     """Return for how long it may go on; before that, wait until it was paused, say."""
     if point == _STOPPED:
         return rng.uniform(0.2, 4)  # it may still be starting
-    await service.wait_until_ready_or_ended(_START_SECONDS)
+    await service.wait_until_ready(_START_SECONDS, may_end=True)
     if point in CRASH_POINTS:
         return plan.reach_seconds
     seconds = rng.uniform(*plan.uptime_seconds)
@@ -314,11 +297,6 @@ async def _end(service: Service, point: str) -> str:
 def _clock(plan: LoadPlan, rng: random.Random) -> Sequence[str]:
     most = plan.clock_seconds
     return [f"--clock-ahead={rng.uniform(-most, most):.1f}"] if most else []
-
-
-def _count(point: str, plan: LoadPlan, rng: random.Random) -> int:
-    """Return at which pass of a point the bot is killed."""
-    return 1 if point in _RARE else rng.randint(1, plan.max_passes)
 
 
 async def wait_until_settled(
@@ -350,16 +328,12 @@ async def disturb_valkey(url: str, rng: random.Random) -> None:
             continue  # it is being started
         chance = rng.random()
         if chance < 0.2:
-            await _wipe(url)
+            with contextlib.suppress(RedisError, OSError, TimeoutError):  # it is being started
+                async with asyncio.timeout(_VALKEY_SECONDS), Redis.from_url(url) as valkey:
+                    await valkey.flushall()
             continue
         if chance < 0.6:
             server.send_signal(signal.SIGKILL)
             continue
         with frozen_valkey():
             await asyncio.sleep(rng.uniform(1, 6))
-
-
-async def _wipe(url: str) -> None:
-    with contextlib.suppress(RedisError, OSError, TimeoutError):  # it is being started
-        async with asyncio.timeout(_VALKEY_SECONDS), Redis.from_url(url) as valkey:
-            await valkey.flushall()

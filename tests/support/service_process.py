@@ -9,7 +9,6 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -39,6 +38,12 @@ def preset_json(name: str, **more: object) -> str:
 def each_answered(name: str, system: str) -> str:
     """Return a preset file that answers each message by itself."""
     return preset_json(name, system=system, busy="queue")
+
+
+def _inherited() -> dict[str, str]:
+    """Return what is passed on of this environment: none of our own settings."""
+    kept = {name: value for name, value in os.environ.items() if name in _INHERITED}  # noqa: TID251
+    return {**kept, "PYTHONPATH": str(CHECKOUT)}
 
 
 TESTER = each_answered("tester", "You are a tester.")
@@ -123,13 +128,11 @@ class Service:
             await self.start_with_crash_point("never", 1, **settings)
             return
         self._remember_log_length()
-        # none of our own settings is passed on
-        inherited = {name: value for name, value in os.environ.items() if name in _INHERITED}  # noqa: TID251
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *(*under, sys.executable, "-m", "bot", "run", *self.options),
                 cwd=self.folder,
-                env={**inherited, "PYTHONPATH": str(CHECKOUT), **self._environment(settings)},
+                env={**_inherited(), **self._environment(settings)},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -158,9 +161,7 @@ class Service:
 
     @asynccontextmanager
     async def killed_at(self, point: str, count: int = 1) -> AsyncIterator[None]:
-        """Run it within the block so that what is done there kills it; then start it again.
-
-        It is killed when it has passed the point so many times.
+        """Have what is done in the block kill it at so many passes of a point; start it again.
 
         What it does by itself when it starts does not kill it: Discord replays what came after
         the session that was stored last.
@@ -183,28 +184,25 @@ class Service:
         await self.start()
         await self.wait_until_ready()
 
-    async def wait_until_ready(self, seconds: float = _PATIENCE_SECONDS, status: int = 200) -> None:
-        """Wait for this status of /readyz; fail when the process ends before."""
+    async def wait_until_ready(
+        self, seconds: float = _PATIENCE_SECONDS, status: int = 200, *, may_end: bool = False
+    ) -> None:
+        """Wait for this status of /readyz; the process fails if it ends before, or it `may_end`."""
         async with asyncio.timeout(seconds):
             while await self.readiness() != status:
-                assert self.is_running, f"the service exited with {self.process.returncode}"
-                await asyncio.sleep(0.05)
-
-    async def wait_until_ready_or_ended(self, seconds: float) -> None:
-        async with asyncio.timeout(seconds):
-            while self.is_running:
-                if await self.readiness() == HTTPStatus.OK:
+                if may_end and not self.is_running:
                     return
+                assert self.is_running, f"the service exited with {self.process.returncode}"
                 await asyncio.sleep(0.05)
 
     async def readiness(self) -> int | None:
         """Return the status of /readyz; None while there is no answer."""
-        answer = await self._read("readyz")
+        answer = await self.read("readyz")
         return answer[0] if answer else None
 
     async def parts(self) -> tuple[int, dict[str, str]]:
         """Return the status of /readyz, and what it says of each part."""
-        status, text = await self._read("readyz") or (0, '{"parts": {}}')
+        status, text = await self.read("readyz") or (0, '{"parts": {}}')
         return status, json.loads(text)["parts"]
 
     async def wait_until_finished(self, messages: int, seconds: float = _PATIENCE_SECONDS) -> None:
@@ -214,11 +212,11 @@ class Service:
                 await asyncio.sleep(0.05)
 
     async def _finished_messages(self) -> int:
-        _, text = await self._read("metrics") or (0, "")
+        _, text = await self.read("metrics") or (0, "")
         return sum(int(float(one)) for one in _FINISHED.findall(text))
 
-    async def _read(self, page: str) -> tuple[int, str] | None:
-        """Return status and text of a page for monitoring; None while there is no answer."""
+    async def read(self, page: str) -> tuple[int, str] | None:
+        """Return status and text of a page for everybody; None while there is no answer."""
         found = _ADDRESS.findall(self.output())
         if not found:
             return None
@@ -266,11 +264,10 @@ class Service:
 
     async def run_command(self, *words: str) -> str:
         """Run another command of `troupe` with its settings; return what it prints."""
-        inherited = {name: value for name, value in os.environ.items() if name in _INHERITED}  # noqa: TID251
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bot", *words),
             cwd=self.folder,
-            env={**inherited, "PYTHONPATH": str(CHECKOUT), **self._environment({})},
+            env={**_inherited(), **self._environment({})},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import pytest_asyncio
+
 from tests.support.chats import Platforms, running_platforms
 from tests.support.child_launcher import ChildLauncher
 from tests.support.kill_load import Disturbance, LoadResult, add_conversations, disturb_valkey
@@ -22,14 +24,14 @@ class Shape:
     disturb: Disturbance | None = None
 
 
-@contextlib.asynccontextmanager
+@pytest_asyncio.fixture(loop_scope="session")
 async def crowded_platforms() -> AsyncIterator[Platforms]:
     async with running_platforms() as both:
         add_conversations(both)
         yield both
 
 
-@contextlib.asynccontextmanager
+@pytest_asyncio.fixture(loop_scope="session")
 async def answering_model() -> AsyncIterator[Model]:
     """Run a model server that answers every question in pieces."""
     async with Model() as model:

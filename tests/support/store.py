@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import update
 
+from bot.chat.incoming import Said
 from bot.chat.outgoing import MessageContent, OutboxOperation, OutboxRow, OutgoingPart
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, TemplateChoice, Usage
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt, Timings
@@ -223,3 +224,17 @@ async def answer_in(database: Database, number: int) -> None:
     outbox = SqlOutbox(database, clock, sender)
     assert await outbox.mark_sent(finished.row, "90") is None
     assert await outbox.sent_ids([finished.row.id]) == {finished.row.id: "90"}
+
+
+async def store_answer(
+    database: Database,
+    *receipts: Receipt,
+    incoming: Said | None = None,
+    turns: Sequence[Turn] = (),
+) -> None:
+    clock, incoming = SystemClock(), incoming or make_incoming()
+    conversations = Conversations(database, clock, SenderIdentity("me", 10))
+    await SqlInbox(database, clock).receive([incoming], {})
+    claim, message = await begin(conversations, incoming.address.conversation)
+    await conversations.finish(claim, message, TurnResult(turns, receipts=receipts))
+    await conversations.release(claim)

@@ -45,10 +45,5 @@ def make_setup(
         InProcessRateLimits(clock),
         BudgetRules(budgets or {}, cheaper, max_output_tokens=400),
     )
-    return Setup(
-        database,
-        backend=backend or FakeBackend(*scripts),
-        clock=clock,
-        spending=spending,
-        **options,
-    )
+    backend = backend or FakeBackend(*scripts)
+    return Setup(database, backend=backend, clock=clock, spending=spending, **options)

@@ -155,10 +155,7 @@ async def test_button_of_another_chat_is_not_known_in_ones_own(database: Databas
     for action in ButtonAction:
         press = pressed(action, FIRST, by=BOB, number=1, key=action)
         press = replace(press, address=own, scopes=(own.lane,), author_is_admin=True)
-        assert await setup.buttons.refusal(press) in {
-            gone,
-            "No answer is being written here.",
-        }
+        assert await setup.buttons.refusal(press) in {gone, "No answer is being written here."}
         await elsewhere(setup, press)
     assert await setup.history() == [("user", SECRET), ("assistant", "Hello.")]
     assert await settings(database) == before

@@ -116,10 +116,7 @@ async def test_regex_scripts_change_answer_and_history(database: Database) -> No
 
 @pytest.mark.parametrize(
     ("pieces", "preset", "shown"),
-    [
-        (["one\0", "\0two"], {}, "onetwo"),
-        (["Hi <", "eot>"], {"filter_chars": ["<eot>"]}, "Hi"),
-    ],
+    [(["one\0", "\0two"], {}, "onetwo"), (["Hi <", "eot>"], {"filter_chars": ["<eot>"]}, "Hi")],
 )
 async def test_removed_characters_are_in_neither_answer_nor_history(
     database: Database, pieces: list[str], preset: dict[str, object], shown: str

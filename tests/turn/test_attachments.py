@@ -36,6 +36,7 @@ from tests.turn.setup import CHAT, FILES, SeeingFakeBackend, Setup, download, pr
 
 PICTURE = MediaItem(MediaKind.IMAGE, "cat.png", None, "cat")
 NOTES = MediaItem(MediaKind.FILE, "notes.txt", None, "notes")
+BLIND = "I cannot look at pictures here. Please tell me in words what it is about."
 
 
 def newest(prompt: Prompt) -> str:
@@ -65,8 +66,7 @@ async def test_model_that_does_not_see_gets_the_description(database: Database) 
         "You cannot see or read: [picture cat.png]\n\n"
         "what is it?\n[picture cat.png]\n[file notes.txt]"
     )
-    blind = "I cannot look at pictures here. Please tell me in words what it is about."
-    assert setup.texts == [f"Hm.\n\n{blind}"]
+    assert setup.texts == [f"Hm.\n\n{BLIND}"]
 
 
 async def test_what_cannot_be_read_is_told_once_despite_an_edit(database: Database) -> None:
@@ -76,15 +76,13 @@ async def test_what_cannot_be_read_is_told_once_despite_an_edit(database: Databa
     edited = Edited("5:1:e1", replace(asked, text="who is it?"), asked.at)
     await setup.inbox.receive([edited], {})
     await setup.work()
-    blind = "I cannot look at pictures here. Please tell me in words what it is about."
-    assert setup.texts == [f"Oh.\n\n{blind}"]
+    assert setup.texts == [f"Oh.\n\n{BLIND}"]
 
 
 async def test_picture_alone_for_a_model_that_does_not_see_gets_a_word(database: Database) -> None:
     setup = Setup(database, ["Hm."], download=download)
     await setup.say(replace(make_incoming(""), attachments=(PICTURE,)))
-    blind = "I cannot look at pictures here. Please tell me in words what it is about."
-    assert (setup.texts, setup.backend.prompts) == ([blind], [])
+    assert (setup.texts, setup.backend.prompts) == ([BLIND], [])
 
 
 async def test_file_is_cut_to_half_of_the_budget(database: Database) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -97,12 +98,10 @@ async def test_new_channel_is_read_once_before_the_first_answer(database: Databa
 )
 async def test_channel_is_new_until_it_is_asked(database: Database, commands: list[str]) -> None:
     channel = Channel("old news")
+    tester = {"name": "tester", "greeting": "tester says hi"}
+    others: dict[str, Any] = {"others": [{"name": "nova", "greeting": "nova says hi"}]}
     setup = Setup(
-        database,
-        ["Hm.", "Ho."],
-        preset={"name": "tester", "greeting": "tester says hi"},
-        others=[{"name": "nova", "greeting": "nova says hi"}],
-        read_before=channel.read_before,
+        database, ["Hm.", "Ho."], preset=tester, read_before=channel.read_before, **others
     )
     for number, command in enumerate(commands):
         await setup.say(make_incoming(command, key=f"6:{number}", admin=True))
@@ -190,13 +189,8 @@ async def test_old_message_that_a_thread_was_opened_about_is_not_read_again(
         start = make_incoming("my fern is dying", author=BOB, wake=None)
         return replace(start, message_id="5", at=said.at - timedelta(days=31))
 
-    setup = Setup(
-        database,
-        ["Hm."],
-        clock=FakeClock(QUESTION.at.timestamp()),
-        read_start=read_start,
-        settings={"history_days": days},
-    )
+    clock, settings = FakeClock(QUESTION.at.timestamp()), {"history_days": days}
+    setup = Setup(database, ["Hm."], clock=clock, read_start=read_start, settings=settings)
     await setup.say(replace(QUESTION, in_thread=True))
     assert ("my fern is dying" in str(setup.backend.prompts)) == is_read
     assert (("user", "my fern is dying") in await setup.history()) == is_read

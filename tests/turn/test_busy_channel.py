@@ -14,14 +14,7 @@ from bot.storage.database import Database
 from bot.storage.tables import conversation, inbox, outbox
 from tests.fakes import FakeBackend
 from tests.samples import BOB
-from tests.turn.busy_channel import (
-    LIMITS_OF_CHATS,
-    MENTION,
-    answer_all,
-    asked,
-    contents,
-    end,
-)
+from tests.turn.busy_channel import LIMITS_OF_CHATS, MENTION, answer_all, asked, contents, end
 from tests.turn.setup import (
     CHAT,
     Setup,
@@ -204,10 +197,7 @@ async def test_stop_prevails_over_an_interruption(database: Database) -> None:
 
 @pytest.mark.parametrize(
     "again",
-    [
-        asked(3, wake=WakeReason.COMMAND, text="/retry"),
-        pressed(ButtonAction.RETRY),
-    ],
+    [asked(3, wake=WakeReason.COMMAND, text="/retry"), pressed(ButtonAction.RETRY)],
     ids=["command", "button"],
 )
 async def test_failed_answer_to_several_is_retried(database: Database, again: Incoming) -> None:

@@ -1,17 +1,31 @@
-"""Test commands in a conversation: what they say, and what they leave of the history."""
+"""Test commands in a conversation: what they say, and what they do to answers and the history."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from bot.chat.incoming import WakeReason
+import pytest
+
+from bot.chat.command import ButtonAction
+from bot.chat.incoming import Person, Pressed, Said, WakeReason
 from bot.chat.session import MessageNote
-from bot.errors import Refused
+from bot.errors import BackendUnavailable, RateLimited, Refused
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
-from tests.fakes import LIMITS
-from tests.samples import BOB, make_incoming
-from tests.turn.setup import Setup
-from tests.waiting import advance_in_steps
+from tests.fakes import LIMITS, FakeBackend, run_ready_tasks
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.setup import (
+    WITHOUT_NONCES,
+    Setup,
+    answering,
+    pass_time_until,
+    pressed,
+    running_worker,
+    stop_while_answering,
+    working,
+)
+from tests.waiting import advance_in_steps, wait_until
 
 
 async def test_context_names_the_file_to_admins_and_masks_secrets(database: Database) -> None:
@@ -74,3 +88,201 @@ async def test_settings_why_names_what_the_platform_refused(database: Database) 
         f"⚠ Not delivered here: “{no_right}”",
         f"⚠ Not delivered here: “{closed}”",
     ]
+
+
+CAROL = Person("telegram:3", "Carol")
+STOP_OF_OTHERS = "⚠ Only the person who asked the question, or an admin, can stop the answer."
+
+
+def said(text: str, author: Person = ALICE, key: str = "5:90") -> Said:
+    wake = WakeReason.COMMAND if text.startswith("/") else WakeReason.DM
+    return make_incoming(text, key=key, author=author, wake=wake)
+
+
+def asked(setup: Setup) -> Sequence[str]:
+    return [message.content for message in setup.backend.prompts[-1].messages]
+
+
+@pytest.mark.parametrize("stops", [1, 2])
+async def test_stop_after_a_restart_keeps_the_message(database: Database, stops: int) -> None:
+    waiting, again = asyncio.Event(), "In a land far away there was a queen"
+    backend = FakeBackend(["Once upon a time", waiting], [waiting], [waiting, again, waiting])
+    setup = Setup(database, backend=backend)
+    async with working(setup, "a story"):  # the process ends while it writes
+        await wait_until(lambda: len(backend.prompts) == 1)
+        await pass_time_until(setup, lambda: setup.texts)
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(backend.prompts) == 2)
+        for number in range(stops):  # the platform sends a press again
+            await setup.receive(said("/stop", key=f"5:9{number}"))
+            await wait_until(lambda: len(backend.prompts) == 3)
+        waiting.set()
+        waiting.clear()
+        await worker
+    assert setup.texts[0] == f"{again}\n\n⚠ (stopped)"
+    assert next(iter(setup.surface.messages)) == "1"
+    assert "delete" not in [call for call, _ in setup.surface.calls]
+    assert await setup.history() == [("user", "a story"), ("assistant", again)]
+
+
+async def test_no_message_of_several_vanishes_by_a_stop_after_a_restart(database: Database) -> None:
+    long, waiting = " ".join(map(str, range(900))), asyncio.Event()
+    backend = FakeBackend([long, waiting], [waiting], [long])
+    setup = Setup(database, backend=backend)
+    async with answering(setup, "count"):
+        await pass_time_until(setup, lambda: len(setup.texts) >= 2)
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(backend.prompts) == 2)
+        await setup.receive(said("/stop"))
+        await worker
+    *answer, _ = setup.texts
+    assert " ".join(answer).split() == long.split()
+    assert "delete" not in [call for call, _ in setup.surface.calls]
+
+
+async def test_stop_behind_its_question_counts_before_the_answer_begins(database: Database) -> None:
+    setup = Setup(database, ["Two."])
+    await setup.say(said("first", key="5:1"), said("/stop", key="5:2"), said("second", key="5:3"))
+    await setup.say(said("/stop", key="5:4"), said("third", key="5:5"))
+    assert setup.texts == [
+        *("Stopped. /retry answers again.", "Two."),
+        *("⚠ No answer is being written here.", "Two."),
+    ]
+    assert [text for _, text in await setup.history()] == [
+        "first",
+        "second",
+        "Two.",
+        "third",
+        "Two.",
+    ]
+
+
+async def test_late_signal_of_a_stop_leaves_the_next_answer_alone(database: Database) -> None:
+    go_on = asyncio.Event()
+    setup = Setup(database, ["Once", go_on, " upon."])
+    await setup.say(stop := said("/stop"))
+    async with answering(setup, said("a story", key="5:91")) as worker:
+        setup.stops.announce([stop])
+        go_on.set()
+        await worker
+    assert setup.texts[-1] == "Once upon."
+
+
+@pytest.mark.parametrize("is_button", [False, True])
+async def test_stop_counts_that_waits_at_a_start(database: Database, is_button: bool) -> None:
+    backend = FakeBackend([asyncio.Event()])
+    setup = Setup(database, backend=backend, limits=WITHOUT_NONCES)
+    async with answering(setup, "a story"):
+        pass  # the process ends
+    stop = pressed(ButtonAction.STOP) if is_button else said("/stop")
+    await elsewhere(setup).say(stop)
+    assert len(backend.prompts) == 1
+    assert await setup.history() == [("user", "a story")]
+
+
+async def test_no_character_speaks_after_a_stop(database: Database) -> None:
+    setup = Setup(database, ["I think", asyncio.Event()], ["Me too."], others=[{"name": "luna"}])
+    await setup.say("/preset add luna")
+    await stop_while_answering(setup, "nora and luna, hello", said("/stop"))
+    assert len(setup.backend.prompts) == 1
+    assert [role for role, _ in await setup.history()] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("author", "error", "notice"),
+    [
+        (BOB, None, STOP_OF_OTHERS),
+        (
+            CAROL,
+            RateLimited(9),
+            "⚠ Only an admin can stop the answer to somebody else's question, and Telegram could"
+            " not be asked whether you are one. Please try again in a minute.",
+        ),
+    ],
+    ids=["no admin", "unknown"],
+)
+async def test_others_cannot_stop_an_answer_and_are_told_so(
+    database: Database, author: Person, error: RateLimited | None, notice: str
+) -> None:
+    go_on = asyncio.Event()
+    setup = Setup(database, ["Once", go_on, " upon."])
+    setup.platform_error = error
+    async with answering(setup, "a story") as worker:
+        await setup.receive(said("/stop", author))
+        await run_ready_tasks()
+        go_on.set()
+        await worker
+    assert setup.texts == ["Once upon.", notice]
+
+
+async def test_retry_replaces_the_newest_answer(database: Database) -> None:
+    setup = Setup(database, ["one"], ["two"], ["better"])
+    await setup.say("a", "b", "/retry")
+    assert setup.texts == ["one", "two", "better"]
+    assert asked(setup) == ["a", "one", "b"]
+    assert await setup.history() == [
+        *(("user", "a"), ("assistant", "one")),
+        *(("user", "b"), ("assistant", "better")),
+    ]
+
+
+@pytest.mark.parametrize("again", ["/retry", pressed(ButtonAction.RETRY)], ids=["typed", "pressed"])
+async def test_retry_is_not_the_same_again(database: Database, again: str | Pressed) -> None:
+    preset = {"parameters": {"temperature": 0, "top_p": 1}}
+    setup = Setup(database, preset=preset)
+    await setup.say("a", again, "b")
+    temperatures = [one.parameters["temperature"] for one in setup.backend.prompts]
+    assert temperatures == [0, 0.5, 0]
+
+
+def elsewhere(setup: Setup, **parts: Any) -> Setup:
+    """Return a worker that knows of a conversation only what is stored."""
+    return Setup(setup.database, backend=setup.backend, surface=setup.surface, **parts)
+
+
+async def test_newest_question_may_have_failed_in_another_process(database: Database) -> None:
+    away = BackendUnavailable("refused", notice="The model is away.")
+    backend = FakeBackend(["one"], [away], [away], ["two"], [away])
+    setup = Setup(database, backend=backend)
+    await setup.say("a", "b", make_incoming("by the way", key="5:70", author=BOB, wake=None))
+    await setup.say("/settings menu")  # a menu is kept like a question that failed
+    await elsewhere(setup).say(said("/retry", key="5:91"))
+    await elsewhere(setup).say(said("/retry", key="5:92"))
+    answered = [("user", "a"), ("assistant", "one"), ("user", "b"), ("assistant", "two")]
+    assert [one for one in await setup.history() if one[1] != "by the way"] == answered
+    await elsewhere(setup).say(said("c", key="5:93"))
+    for number, removed in enumerate(["c”.", "b” and its answer.", "a” and its answer."]):
+        await elsewhere(setup).say(said("/undo", key=f"5:10{number}"))
+        assert setup.texts[-1] == f"Removed from the conversation: “{removed}"
+    await elsewhere(setup).say(said("/undo", key="5:110"))
+    assert setup.texts[-1] == "⚠ There is no question in this conversation yet."
+
+
+async def test_retry_that_failed_is_tried_again_without_asking_twice(database: Database) -> None:
+    away = BackendUnavailable("refused", notice="The model is away.")
+    setup = Setup(database, ["one"], [away], ["two"])
+    await setup.say("a", "/retry", "/retry")
+    assert await setup.history() == [("user", "a"), ("assistant", "two")]
+
+
+async def test_retry_answers_a_question_that_was_stopped(database: Database) -> None:
+    setup = Setup(database, [asyncio.Event()], ["Here it is."])
+    await stop_while_answering(setup, "a story", said("/stop"), said("/retry", key="5:91"))
+    assert setup.texts[-1] == "Here it is."
+    assert await setup.history() == [("user", "a story"), ("assistant", "Here it is.")]
+
+
+async def test_undo_removes_the_newest_question_and_its_answer(database: Database) -> None:
+    setup = Setup(database, ["one"], ["two"], ["three"])
+    await setup.say("a", "b", "/undo")
+    assert setup.texts[-1] == "Removed from the conversation: “b” and its answer."
+    assert await setup.history() == [("user", "a"), ("assistant", "one")]
+    await setup.say("c")
+    assert asked(setup) == ["a", "one", "c"]
+
+
+async def test_undo_leaves_observed_lines(database: Database) -> None:
+    setup = Setup(database, ["one"], preset={"context": "all"})
+    await setup.say("a", make_incoming("by the way", key="5:70", author=BOB, wake=None))
+    await setup.say(said("/undo"))
+    assert await setup.history() == [("user", "by the way")]

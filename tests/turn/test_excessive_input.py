@@ -98,7 +98,8 @@ class LimitersClock(FakeClock):
 
 async def flood_is_slowed_down(database: Database, given: Any) -> None:
     """Let people write more than they may: all are answered, evenly, and told of it once."""
-    senders = [Person(f"telegram:{number}", f"P{number}") for number in range(_senders(given))]
+    count = given.get("users") or given["accounts"]
+    senders = [Person(f"telegram:{number}", f"P{number}") for number in range(count)]
     burst = 15 if len(senders) == 1 else 30
     clock = FakeClock()
     limiters_clock = LimitersClock(clock)
@@ -106,13 +107,8 @@ async def flood_is_slowed_down(database: Database, given: Any) -> None:
         InProcessRateLimits(clock), limiters_clock, per_person=15, per_channel=30, seconds=30
     )
     backend = TimingBackend(clock)
-    setup = Setup(
-        database,
-        backend=backend,
-        clock=clock,
-        preset={"busy": "queue"},
-        answer_limits=limits,
-    )
+    parts: dict[str, Any] = {"clock": clock, "answer_limits": limits}
+    setup = Setup(database, backend=backend, preset={"busy": "queue"}, **parts)
     flood = [
         make_incoming("x", key=f"5:{number}", author=senders[number % len(senders)])
         for number in range(60)
@@ -166,16 +162,8 @@ async def retry_button_is_limited(database: Database, given: Any) -> None:
     assert len(setup.texts) == 2, "the answer, and one notice"
 
 
-def _senders(given: Any) -> int:
-    return int(given.get("users") or given["accounts"])
-
-
 def find_scenario(given: Any) -> Scenario:
-    """Return what an input of attacks.json is tried with, by its form.
-
-    Raises:
-        LookupError: it has a form of its own, which needs a scenario.
-    """
+    """Return what an input of attacks.json is tried with, by its form; raises `LookupError`."""
     match given:
         case str() | {"gen": _}:
             return paste_is_refused

@@ -45,25 +45,13 @@ class RecordingRateLimits(InProcessRateLimits):
 
 
 def make_setup(
-    database: Database,
-    *,
-    seconds: float = 20,
-    per_person: int = 2,
-    per_channel: int = 0,
-    scripts: int = 8,
+    database: Database, *, seconds: float = 20, per_person: int = 2
 ) -> tuple[Setup, RecordingRateLimits]:
     clock = FakeClock()
     rates = RecordingRateLimits(clock)
-    limits = AnswerLimits(
-        rates,
-        clock,
-        per_person=per_person,
-        per_channel=per_channel,
-        seconds=seconds,
-    )
-    backend = FakeBackend(*([f"answer {number}"] for number in range(1, scripts + 1)))
-    setup = Setup(database, backend=backend, clock=clock, answer_limits=limits)
-    return setup, rates
+    limits = AnswerLimits(rates, clock, per_person=per_person, per_channel=0, seconds=seconds)
+    backend = FakeBackend(*([f"answer {number}"] for number in range(1, 9)))
+    return Setup(database, backend=backend, clock=clock, answer_limits=limits), rates
 
 
 async def until_waiting(rates: RecordingRateLimits, taken: int) -> None:
@@ -136,22 +124,13 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture
-def slots(clock: FakeClock) -> ProviderSlots:
-    return ProviderSlots(InProcessRateLimits(clock), clock, {"p": 1}, lease_seconds=240)
-
-
 async def test_fallback_answers_without_a_free_slot(database: Database, clock: FakeClock) -> None:
     rates = InProcessRateLimits(clock)
     assert await rates.acquire("p", 1, "another process", 600)
     fallback = FakeBackend(["Hi."])
-    setup = Setup(
-        database,
-        fallback=fallback,
-        preset={"fallbacks": [{"provider": "q"}]},
-        clock=clock,
-        provider_slots=ProviderSlots(rates, clock, {"p": 1}, lease_seconds=240),
-    )
+    slots = ProviderSlots(rates, clock, {"p": 1}, lease_seconds=240)
+    preset = {"fallbacks": [{"provider": "q"}]}
+    setup = Setup(database, fallback=fallback, preset=preset, clock=clock, provider_slots=slots)
     async with working(setup, "a") as worker:
         await run_ready_tasks()
         while not fallback.prompts:

@@ -2,12 +2,12 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import Said
-from bot.chat.outgoing import Limits
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
@@ -19,9 +19,8 @@ LONG = f"{'x' * 30}\n\n{'y' * 40}"
 BEGINNING, NOTE = "x" * 30, "📄 This file has the whole answer."
 
 
-def make_setup(database: Database, *scripts: list[str | asyncio.Event]) -> Setup:
-    preset = {"long_answer": "file"}
-    return Setup(database, *scripts, limits=SHORT, preset=preset)
+def make_setup(database: Database, *scripts: list[str | asyncio.Event], **more: Any) -> Setup:
+    return Setup(database, *scripts, limits=SHORT, preset={"long_answer": "file"}, **more)
 
 
 def files(setup: Setup) -> list[str]:
@@ -56,14 +55,7 @@ async def test_answer_after_a_crash_has_the_file_once(database: Database) -> Non
     first = make_setup(database, [LONG, asyncio.Event()])
     async with working(first, "hello"):
         await pass_time_until(first, lambda: first.texts)
-    second = Setup(
-        database,
-        [LONG],
-        limits=SHORT,
-        preset={"long_answer": "file"},
-        surface=first.surface,
-        clock=first.clock,
-    )
+    second = make_setup(database, [LONG], surface=first.surface, clock=first.clock)
     await second.work()
     assert (second.texts, files(second)) == ([BEGINNING, NOTE], [LONG])
 
@@ -87,11 +79,9 @@ VERY_LONG = f"{LONG}\n\n{'z' * 40}"
 REST = ["y" * 40, "z" * 40]
 
 
-def with_threads(
-    database: Database, *scripts: list[str | asyncio.Event], limits: Limits = WITH_THREADS
-) -> Setup:
+def with_threads(database: Database, *scripts: list[str | asyncio.Event], **more: Any) -> Setup:
     preset = {"long_answer": "thread", "buttons": True}
-    return Setup(database, *scripts, limits=limits, preset=preset)
+    return Setup(database, *scripts, preset=preset, **{"limits": WITH_THREADS, **more})
 
 
 def placed(setup: Setup) -> list[tuple[str, str | None]]:
@@ -150,14 +140,7 @@ async def test_answer_after_a_crash_replaces_its_thread(database: Database, text
     first = with_threads(database, [LONG, asyncio.Event()])
     async with working(first, "hello"):
         await show(first, 2)
-    second = Setup(
-        database,
-        [text],
-        limits=WITH_THREADS,
-        preset={"long_answer": "thread"},
-        surface=first.surface,
-        clock=first.clock,
-    )
+    second = with_threads(database, [text], surface=first.surface, clock=first.clock)
     await second.work()
     rest = [] if text == "short" else ["w" * 40, "z" * 40]
     beginning = text if text == "short" else BEGINNING
@@ -191,14 +174,10 @@ async def test_retry_replaces_what_stands_in_the_thread(database: Database) -> N
 
 
 async def test_two_characters_have_a_thread_each(database: Database) -> None:
-    other: dict[str, object] = {"name": "luna", "long_answer": "thread"}
-    setup = Setup(
-        database,
-        [VERY_LONG],
-        [LONG.replace("y", "w")],
-        limits=replace(WITH_THREADS, shows_faces=True),
-        preset={"long_answer": "thread"},
-        others=[other],
+    others = [{"name": "luna", "long_answer": "thread"}]
+    limits = replace(WITH_THREADS, shows_faces=True)
+    setup = with_threads(
+        database, [VERY_LONG], [LONG.replace("y", "w")], limits=limits, others=others
     )
     await setup.say("/preset add luna", "nora and luna, who are you?")
     first, second = (id_ for id_, text in setup.surface.messages.items() if text == BEGINNING)

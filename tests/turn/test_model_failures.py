@@ -11,19 +11,23 @@ import pytest
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Finish, FinishReason, ReasoningDelta
-from bot.errors import BackendInterrupted, BackendUnavailable
+from bot.errors import BackendInterrupted, BackendUnavailable, Refused
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
+from bot.turn.limits.rate_limits import RareNotices
+from bot.turn.limits.refusals import OperatorNotes
 from tests.checkout import CHECKOUT
-from tests.fakes import FakeBackend, FakeClock, ScriptStep
+from tests.fakes import FakeBackend, FakeClock, FakePrivateChats, FakeSurface, ScriptStep
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, event, said, thinking
 from tests.turn.setup import CHAT, Setup
+
+FALLBACK = {"fallbacks": [{"provider": "q", "model": "small"}]}
 
 
 async def test_fallback_answers_when_the_first_model_fails(database: Database) -> None:
     away, other = FakeBackend([BackendUnavailable("refused")]), FakeBackend(["Hi."])
-    preset = {"fallbacks": [{"provider": "q", "model": "small"}]}
-    setup = Setup(database, backend=away, fallback=other, preset=preset)
+    setup = Setup(database, backend=away, fallback=other, preset=FALLBACK)
     await setup.say("hello")
     (_, receipt), *_ = await Receipts(database).newest(CHAT)
     assert setup.texts[0] == "Hi."
@@ -34,13 +38,8 @@ async def test_fallback_answers_when_the_first_model_fails(database: Database) -
 async def test_channel_is_told_of_a_fallback_once_in_six_hours(database: Database) -> None:
     away = FakeBackend([BackendUnavailable("p: SECRET", notice="The key is wrong.")])
     clock = FakeClock()
-    setup = Setup(
-        database,
-        backend=away,
-        fallback=FakeBackend(["Hi."]),
-        preset={"fallbacks": [{"provider": "q", "model": "small"}]},
-        clock=clock,
-    )
+    other = FakeBackend(["Hi."])
+    setup = Setup(database, backend=away, fallback=other, preset=FALLBACK, clock=clock)
     await setup.say("hello", "hello again")
     note = (
         "⚠ For the admins here: another model answers in place of nora's own, which failed:"
@@ -54,8 +53,7 @@ async def test_channel_is_told_of_a_fallback_once_in_six_hours(database: Databas
 
 async def test_admins_are_told_which_model_answered_in_place_of_another(database: Database) -> None:
     away, other = FakeBackend([BackendUnavailable("refused")]), FakeBackend(["Hi."])
-    preset = {"fallbacks": [{"provider": "q", "model": "small"}]}
-    setup = Setup(database, backend=away, fallback=other, preset=preset)
+    setup = Setup(database, backend=away, fallback=other, preset=FALLBACK)
     await setup.say("hello", "/settings why")
     assert setup.texts[-1].splitlines()[-1] == "nora: q/small answered in place of p/m"
 
@@ -63,8 +61,7 @@ async def test_admins_are_told_which_model_answered_in_place_of_another(database
 async def test_fallback_is_not_used_for_an_interrupted_answer(database: Database) -> None:
     first = FakeBackend(["Once upon ", BackendInterrupted("reset")])
     other = FakeBackend(["Hi."])
-    preset = {"fallbacks": [{"provider": "q"}]}
-    setup = Setup(database, backend=first, fallback=other, preset=preset)
+    setup = Setup(database, backend=first, fallback=other, preset=FALLBACK)
     await setup.say("a story")
     assert setup.texts == ["Once upon\n\n⚠ (interrupted)"]
     assert other.prompts == []
@@ -206,3 +203,47 @@ def test_shipped_presets_set_no_limit() -> None:
         preset = json.loads(path.read_text(encoding="utf-8"))
         assert not preset.keys() & {"max_output_tokens", "max_tokens"}, path
         assert not preset["parameters"].keys() & {"max_tokens", "max_completion_tokens"}, path
+
+
+AWAY = BackendUnavailable("away", notice="The key is wrong.")
+
+
+def operator_notes(clock: FakeClock, surface: FakeSurface) -> OperatorNotes:
+    """Return notes to an operator on a surface."""
+    notices = RareNotices(InProcessRateLimits(clock))
+    chats = {"telegram": FakePrivateChats()}
+    return OperatorNotes(notices, ["telegram:7", "discord:8"], {"telegram": surface}, chats)
+
+
+def make_setup(database: Database, clock: FakeClock, surface: FakeSurface) -> Setup:
+    """Return a worker with a model that is away while another one answers."""
+    return Setup(
+        database,
+        backend=FakeBackend(*[[AWAY]] * 4),
+        fallback=FakeBackend(*[["Hi."]] * 4),
+        preset=FALLBACK,
+        clock=clock,
+        operator_notes=operator_notes(clock, surface),
+    )
+
+
+async def test_operators_are_told_in_private_once_in_six_hours(database: Database) -> None:
+    clock, surface = FakeClock(), FakeSurface()
+    setup = make_setup(database, clock, surface)
+    for _ in range(3):
+        await setup.say("hello")
+    assert setup.texts == ["Hi.", "Hi.", "Hi."], "nobody else is told"
+    [note] = surface.messages.values()
+    assert note.startswith("telegram:5: ")
+    assert "The key is wrong." in note
+    await clock.advance(7 * 3600.0)
+    await setup.say("hello")
+    assert len(surface.messages) == 2
+
+
+async def test_channel_is_told_where_the_operator_has_blocked_the_bot(database: Database) -> None:
+    surface = FakeSurface()
+    surface.fail_next("send", Refused("bot was blocked by the user"))
+    setup = make_setup(database, FakeClock(), surface)
+    await setup.say("hello")
+    assert len(setup.texts) == 2

@@ -3,12 +3,13 @@
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from bot.chat.command import MAX_DATA_BYTES, ButtonAction, ButtonData, read_button
 from bot.chat.incoming import Address, Person, Pressed
-from bot.chat.outgoing import Limits, Menu, MessageContent
+from bot.chat.outgoing import Menu, MessageContent
 from bot.chat.prompt import Finish, FinishReason
 from bot.errors import BackendUnavailable
 from bot.intake import with_storable_text
@@ -204,13 +205,8 @@ async def test_answer_of_two_characters_is_retried_as_one(database: Database) ->
 
 
 async def test_version_keeps_the_face_of_its_character(database: Database) -> None:
-    setup = Setup(
-        database,
-        ["one"],
-        ["two"],
-        limits=replace(LIMITS, shows_faces=True),
-        preset={"role_name": "Nora"},
-    )
+    limits = replace(LIMITS, shows_faces=True)
+    setup = Setup(database, ["one"], ["two"], limits=limits, preset={"role_name": "Nora"})
     await setup.say("a")
     await setup.clock.advance(1)
     await setup.say(pressed(ButtonAction.RETRY))
@@ -224,12 +220,12 @@ WITH_BUTTONS = replace(LIMITS, has_buttons=True)
 GROUP = Address("telegram", "5")
 
 
-def make_setup(database: Database, *, limits: Limits = WITH_BUTTONS, presets: int = 1) -> Setup:
+def make_setup(database: Database, *, presets: int = 1, **more: Any) -> Setup:
     names = ["luna", *(f"extra-{number:02}" for number in range(presets - 1))]
     others: list[dict[str, object]] = [
         {"name": name, "description": f"About {name}.", "greeting": "Hail."} for name in names
     ]
-    return Setup(database, limits=limits, others=others)
+    return Setup(database, others=others, **{"limits": WITH_BUTTONS, **more})
 
 
 def shown_menu(setup: Setup) -> MessageContent:
@@ -247,17 +243,7 @@ def labels(setup: Setup) -> list[str]:
 
 
 def menu_press(data: str, *values: str, by: Person = ALICE, key: str = "1") -> Pressed:
-    return Pressed(
-        address=GROUP,
-        external_key=f"cb{key}",
-        message_id="900",
-        author=by,
-        data=data,
-        at=datetime(2026, 11, 22, 12, 0, tzinfo=UTC),
-        scopes=(GROUP.lane,),
-        values=values,
-        interaction="77",
-    )
+    return replace(pressed(ButtonAction.USE, by=by, key=key), data=data, values=values)
 
 
 def chosen(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> Pressed:
@@ -283,22 +269,13 @@ async def test_menu_of_presets_shows_who_answers_and_where_that_was_set(database
         ("luna", "About luna.", False),
         ("nora", "", True),
     ]
-    assert labels(setup) == [
-        *("👥 Add or remove", "✏ By name"),
-        *("↩ Inherited", "⚙ Settings"),
-    ]
+    assert labels(setup) == [*("👥 Add or remove", "✏ By name"), *("↩ Inherited", "⚙ Settings")]
 
 
 async def test_choice_does_what_the_command_does_and_everybody_is_told(database: Database) -> None:
     setup = make_setup(database)
     await setup.say("/preset menu", "hello")
-    restarted = Setup(
-        database,
-        backend=setup.backend,
-        limits=WITH_BUTTONS,
-        others=[{"name": "luna", "greeting": "Hail."}],
-        surface=setup.surface,
-    )
+    restarted = make_setup(database, surface=setup.surface)
     await restarted.say(chosen(setup, "luna"))
     shown, _, told, greeting = restarted.texts
     assert shown.startswith("Who answers here: luna (chosen for this channel)")

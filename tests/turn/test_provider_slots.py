@@ -6,13 +6,13 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, quantiles
+from typing import Any
 
 import pytest
 from typing_extensions import override
 
 from bot.backends.chat_shares import ChatShares
 from bot.chat.prompt import QueuePosition
-from bot.chat.rate import Waiter
 from bot.errors import BackendUnavailable
 from bot.replying.generate import StopFlag
 from bot.runtime.in_process import InProcessRateLimits, InProcessSignals
@@ -67,15 +67,8 @@ class LateAnswers(InProcessRateLimits):
         self._late = clock
 
     @override
-    async def acquire(
-        self,
-        key: str,
-        limit: int,
-        holder: str,
-        lease_seconds: float,
-        waiter: Waiter | None = None,
-    ) -> int:
-        held = await super().acquire(key, limit, holder, lease_seconds, waiter)
+    async def acquire(self, *args: Any, **more: Any) -> int:
+        held = await super().acquire(*args, **more)
         await self._late.sleep(1)
         return held
 
@@ -93,14 +86,10 @@ async def requests_of_processes(
     """Requests of several processes, which list who has begun together."""
     clock, signals, begun = FakeClock(), InProcessSignals(), list[str]()
     rates = InProcessRateLimits(clock)
-    made = [
-        Requests(
-            clock,
-            ProviderSlots(rates, clock, {"p": limit}, 240, max_waiting, signals),
-            begun,
-        )
-        for _ in range(count)
-    ]
+    slots = (
+        ProviderSlots(rates, clock, {"p": limit}, 240, max_waiting, signals) for _ in range(count)
+    )
+    made = [Requests(clock, each, begun) for each in slots]
     yield made
     for each in made:
         await cancel_and_wait(each.tasks)

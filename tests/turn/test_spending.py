@@ -91,13 +91,8 @@ async def test_request_that_failed_costs_nothing(database: Database) -> None:
 async def test_cheaper_model_answers_first_and_is_told_of_once(database: Database) -> None:
     cheaper = Preset.model_validate({"name": "small", "provider": "q", "model": "tiny"})
     small = FakeBackend(["Lo."], ["Li."])
-    setup = make_setup(
-        database,
-        ["Hi.", DONE],
-        budgets={PERSON_A_DAY: 4_100},
-        cheaper=cheaper,
-        fallback=small,
-    )
+    budgets = {PERSON_A_DAY: 4_100}
+    setup = make_setup(database, ["Hi.", DONE], budgets=budgets, cheaper=cheaper, fallback=small)
     await setup.say("hello", "again", "and again")
     notice = "⚠ A budget is used up, so a cheaper model answers for the time being."
     assert setup.texts == ["Hi.", "Lo.", notice, "Li."]
@@ -138,11 +133,8 @@ async def test_continuation_of_a_cut_answer_is_reserved_like_another_answer(
     database: Database, limit: int, text: str, requests: int
 ) -> None:
     cut: list[Any] = ["Once upon ", BackendInterrupted("reset", can_continue=True)]
-    setup = make_setup(
-        database,
-        backend=FakeRemoteBackend(cut, ["a time.", DONE]),
-        budgets={PERSON_A_DAY: limit},
-    )
+    backend = FakeRemoteBackend(cut, ["a time.", DONE])
+    setup = make_setup(database, backend=backend, budgets={PERSON_A_DAY: limit})
     await setup.say("a story")
     assert setup.texts == [text]
     assert len(setup.backend.prompts) == requests
@@ -203,15 +195,9 @@ async def test_who_asks_too_much_delays_nobody_elses_answer(database: Database) 
     clock = FakeClock()
     rates = InProcessRateLimits(clock)
     limits = AnswerLimits(rates, clock, per_person=1, per_channel=0, seconds=3600)
-    setup = Setup(
-        database,
-        ["For Bob."],
-        ["Both of you."],
-        limits=LIMITS_OF_CHATS,
-        clock=clock,
-        preset={"context": "all"},
-        answer_limits=limits,
-    )
+    scripts = ["For Bob."], ["Both of you."]
+    group: dict[str, Any] = {"limits": LIMITS_OF_CHATS, "preset": {"context": "all"}}
+    setup = Setup(database, *scripts, clock=clock, answer_limits=limits, **group)
     await setup.say(asked(1, BOB))
     await answer_all(setup, asked(2, ALICE), asked(3, BOB))
     assert setup.texts == ["For Bob.", "Both of you."]
