@@ -1,19 +1,33 @@
 """A message that is accepted later than the settle time appears once in the end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-
-from bot.chat.outgoing import Face, Limits, OutboxState
-from bot.errors import OutcomeUnknown, RateLimited, Refused, Unreachable
+from bot.chat.outgoing import Face
+from bot.chat.outgoing import Limits
+from bot.chat.outgoing import OutboxState
+from bot.errors import OutcomeUnknown
+from bot.errors import RateLimited
+from bot.errors import Refused
+from bot.errors import Unreachable
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from tests.delivery.setup import LANE, WITHOUT_NONCES, Delivery, working
-from tests.fakes import LIMITS, FakeSurface
-from tests.samples import begin, make_incoming
-from tests.waiting import advance_in_steps, wait_until
+from tests.delivery.setup import LANE
+from tests.delivery.setup import WITHOUT_NONCES
+from tests.delivery.setup import Delivery
+from tests.delivery.setup import working
+from tests.fakes import LIMITS
+from tests.fakes import FakeSurface
+from tests.samples import begin
+from tests.samples import make_incoming
+from tests.waiting import advance_in_steps
+from tests.waiting import wait_until
+from typing import Any
+from typing import Self
+
 
 _LATE_SECONDS = 60.0
 _LOST = OutcomeUnknown("timeout")
@@ -45,20 +59,20 @@ class Chat:
     async def pass_seconds(self, seconds: float) -> None:
         await advance_in_steps(self.delivery.clock, seconds)
 
-    async def send_twice(self, *texts: str, face: Face | None = None) -> None:
+    async def send_twice(self, *texts: str, **more: Any) -> None:
         """Send an answer whose first part has no response and is sent again."""
         self.surface.fail_next("send", _LOST)
-        await self.delivery.queue(*texts, face=face)
+        await self.delivery.queue(*texts, **more)
         await self.delivery.work()
         await self.delivery.clock.advance(10)
         await self.delivery.work()
         assert self.texts == list(texts)
 
     @asynccontextmanager
-    async def searching(self) -> AsyncIterator[None]:
+    async def searching(self) -> AsyncIterator[Self]:
         task = asyncio.create_task(self.delivery.sender.late_duplicates.run(self.wake))
         try:
-            yield
+            yield self
         finally:
             task.cancel()
             await asyncio.wait([task])
@@ -79,8 +93,7 @@ class Chat:
 
 
 async def test_copy_that_is_accepted_late_is_deleted_within_75_seconds(database: Database) -> None:
-    chat = Chat(database)
-    async with chat.searching():
+    async with Chat(database).searching() as chat:
         began = chat.delivery.clock.now()
         await chat.send_twice("a", "b")
         await chat.pass_seconds(30)
@@ -94,14 +107,8 @@ async def test_copy_that_is_accepted_late_is_deleted_within_75_seconds(database:
 
 
 async def test_copy_with_the_first_words_of_a_growing_answer_is_deleted(database: Database) -> None:
-    chat = Chat(database)
-    chat.surface.fail_next("send", _LOST)
-    await chat.delivery.queue("first words and all the others", opening="first words")
-    async with chat.searching():
-        await chat.delivery.work()
-        await chat.delivery.clock.advance(10)
-        await chat.delivery.work()
-        assert chat.texts == ["first words and all the others"]
+    async with Chat(database).searching() as chat:
+        await chat.send_twice("first words and all the others", opening="first words")
         chat.surface.accept("first words")
         await chat.search()
     assert chat.texts == ["first words and all the others"]
@@ -123,8 +130,7 @@ async def test_two_copies_are_deleted_where_two_sends_are_accepted_late(database
 
 
 async def test_nothing_is_deleted_where_nothing_was_accepted_late(database: Database) -> None:
-    chat = Chat(database)
-    async with chat.searching():
+    async with Chat(database).searching() as chat:
         await chat.send_twice("a", "b")
         chat.surface.accept("of somebody else")
         await chat.search()
@@ -133,8 +139,7 @@ async def test_nothing_is_deleted_where_nothing_was_accepted_late(database: Data
 
 
 async def test_same_words_of_another_answer_are_no_copy(database: Database) -> None:
-    chat = Chat(database)
-    async with chat.searching():
+    async with Chat(database).searching() as chat:
         await chat.send_twice("Yes.")
         await chat.delivery.queue("Yes.", said=make_incoming(key="5:9"))
         await chat.delivery.work()
@@ -143,8 +148,7 @@ async def test_same_words_of_another_answer_are_no_copy(database: Database) -> N
 
 
 async def test_message_that_is_being_sent_holds_back_the_search(database: Database) -> None:
-    chat = Chat(database)
-    async with chat.searching():
+    async with Chat(database).searching() as chat:
         await chat.send_twice("a")
         await chat.delivery.queue("a", said=make_incoming(key="5:9"))
         sending = await chat.delivery.sender.take([LANE])
@@ -173,8 +177,7 @@ async def test_rows_that_were_queued_meanwhile_are_due_after_the_search(database
 
 
 async def test_search_goes_on_after_it_was_limited_or_failed(database: Database) -> None:
-    chat = Chat(database)
-    async with chat.searching():
+    async with Chat(database).searching() as chat:
         await chat.send_twice("a")
         chat.surface.accept("a")
         chat.surface.fail_next("find", RateLimited(7), Unreachable("down"))
@@ -186,8 +189,7 @@ async def test_search_goes_on_after_it_was_limited_or_failed(database: Database)
 
 
 async def test_search_that_goes_on_failing_is_made_ever_less_often(database: Database) -> None:
-    chat = Chat(database)
-    async with chat.searching():
+    async with Chat(database).searching() as chat:
         await chat.send_twice("a")
         chat.surface.fail_next("find", *(OutcomeUnknown("too many messages") for _ in range(100)))
         await chat.pass_seconds(_LATE_SECONDS + 300)
@@ -195,8 +197,7 @@ async def test_search_that_goes_on_failing_is_made_ever_less_often(database: Dat
 
 
 async def test_copy_that_may_not_be_deleted_is_left(database: Database) -> None:
-    chat = Chat(database)
-    async with chat.searching():
+    async with Chat(database).searching() as chat:
         await chat.send_twice("a")
         chat.surface.accept("a")
         chat.surface.fail_next("delete", Refused("no"))
@@ -207,8 +208,7 @@ async def test_copy_that_may_not_be_deleted_is_left(database: Database) -> None:
 
 
 async def test_copy_is_deleted_although_its_conversation_was_forgotten(database: Database) -> None:
-    chat = Chat(database)
-    async with chat.searching():
+    async with Chat(database).searching() as chat:
         await chat.send_twice("a")
         chat.surface.accept("a")
         conversations = Conversations(database, chat.delivery.clock)
@@ -235,8 +235,7 @@ async def test_row_that_is_given_up_is_not_searched_for(database: Database) -> N
 
 
 async def test_platform_that_knows_repetitions_is_not_searched(database: Database) -> None:
-    chat = Chat(database, LIMITS)
-    async with chat.searching():
+    async with Chat(database, LIMITS).searching() as chat:
         chat.surface.fail_next("send", _LOST)
         await chat.delivery.queue("a")
         async with working(chat.delivery):
@@ -247,8 +246,7 @@ async def test_platform_that_knows_repetitions_is_not_searched(database: Databas
 
 
 async def test_face_without_a_nonce_is_searched_for(database: Database) -> None:
-    chat = Chat(database, replace(LIMITS, repeats_faces=False))
-    async with chat.searching():
+    async with Chat(database, replace(LIMITS, repeats_faces=False)).searching() as chat:
         await chat.send_twice("a", face=Face("Nora"))
         chat.surface.accept("a")
         await chat.search()

@@ -43,15 +43,21 @@ async def model() -> AsyncIterator[Model]:
         yield answering
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def service(
+@pytest.fixture(scope="module")
+def module_installer(
     platforms: Platforms,
     model: Model,
     launcher: ChildLauncher,
     tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[Service]:
+) -> Installer:
+    """Installs processes of a module."""
+    return Installer(platforms, model, launcher, tmp_path_factory.mktemp("module"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def service(module_installer: Installer) -> AsyncIterator[Service]:
     """A service that is not started yet."""
-    installed = Service(tmp_path_factory.mktemp("service"), platforms, model, launcher)
+    installed = module_installer.install("service")
     yield installed
     await installed.kill()
 
@@ -72,19 +78,13 @@ async def running(
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def installed(
-    platforms: Platforms,
-    model: Model,
-    launcher: ChildLauncher,
-    service: Service,
-    tmp_path: Path,
-) -> AsyncIterator[Service]:
+async def installed(installer: Installer, service: Service) -> AsyncIterator[Service]:
     """A service of this test's own, not started; the one of the module is stopped."""
     await service.kill()
-    platforms.end_faults()
-    platforms.forget_sessions()
-    model.reset()
-    new = Service(tmp_path, platforms, model, launcher)
+    installer.platforms.end_faults()
+    installer.platforms.forget_sessions()
+    installer.model.reset()
+    new = installer.install()
     yield new
     await new.kill()
 

@@ -9,9 +9,7 @@ from sqlalchemy import Connection
 from bot.storage.database import open_as_it_is
 from tests.postgres import create_postgres_database
 from tests.support.chats import Platforms
-from tests.support.child_launcher import ChildLauncher
 from tests.support.features import ON_THE_WIRES
-from tests.support.model_server import Model
 from tests.support.service_process import Service
 from tests.support.shapes import Installer
 
@@ -20,19 +18,14 @@ pytestmark = [pytest.mark.timeout(300), *ON_THE_WIRES]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=["one", "two"])
 async def processes(
-    request: pytest.FixtureRequest,
-    platforms: Platforms,
-    model: Model,
-    launcher: ChildLauncher,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, module_installer: Installer
 ) -> AsyncIterator[list[Service]]:
     """One process on SQLite; or two on PostgreSQL, which hear of each other over Valkey."""
-    installer = Installer(platforms, model, launcher, tmp_path_factory.mktemp(request.param))
-    names, url = ["first"], None
+    names, url = ["alone"], None
     if request.param == "two":
-        names.append("second")
+        names = ["first", "second"]
         url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
-    installed = installer.processes(*names, database_url=url, with_valkey=url is not None)
+    installed = module_installer.processes(*names, database_url=url, with_valkey=url is not None)
     async with installed as services:
         for service in services:
             await service.start_and_wait()

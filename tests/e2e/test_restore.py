@@ -18,10 +18,10 @@ import pytest_asyncio
 
 from tests.postgres import create_postgres_database, run_postgres_program
 from tests.support.chats import Chat, Platforms
-from tests.support.child_launcher import ChildLauncher
 from tests.support.features import ON_THE_WIRES
 from tests.support.model_server import Model
 from tests.support.service_process import Service
+from tests.support.shapes import Installer
 from tests.support.transcripts import CheckResult, check_transcripts, expected_answer
 from tests.waiting import wait_until
 
@@ -43,15 +43,10 @@ class Installation:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=["sqlite", "postgresql"])
 async def installation(
-    request: pytest.FixtureRequest,
-    platforms: Platforms,
-    model: Model,
-    launcher: ChildLauncher,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, module_installer: Installer
 ) -> AsyncIterator[Installation]:
     async with AsyncExitStack() as stack:
-        folder = Path(tmp_path_factory.mktemp(request.param))
-        service = Service(folder, platforms, model, launcher)
+        service = module_installer.install(request.param)
         stack.push_async_callback(service.kill)
         if request.param == "sqlite":
             yield on_sqlite(service)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Self
 
 import pytest
 
@@ -16,7 +17,12 @@ class PoolHarness:
     """A pool whose work a test can block; `ready` is what the database would return."""
 
     def __init__(
-        self, *, max_concurrent: int = 10, wakes_keys: bool = False, urgent_beside: int = 0
+        self,
+        max_concurrent: int = 10,
+        *,
+        is_blocked: bool = False,
+        wakes_keys: bool = False,
+        urgent_beside: int = 0,
     ) -> None:
         self.clock = FakeClock()
         self.signals = FakeSignals()
@@ -26,7 +32,8 @@ class PoolHarness:
         self.started: list[str] = []
         self.ended: list[str] = []
         self.unblock = asyncio.Event()
-        self.unblock.set()
+        if not is_blocked:
+            self.unblock.set()
         self.unblock_claims = asyncio.Event()
         self.unblock_claims.set()
         self.failure: Exception | None = None
@@ -67,11 +74,11 @@ class PoolHarness:
             self.ready.remove(key)
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
+    async def open(self) -> AsyncIterator[Self]:
         task = asyncio.create_task(self.pool.run())
         await run_ready_tasks()
         try:
-            yield
+            yield self
             assert not task.done(), task.exception()
         finally:
             await self.pool.drain(0)
@@ -80,8 +87,7 @@ class PoolHarness:
 
 
 async def test_many_woken_keys_are_claimed_in_portions() -> None:
-    harness = PoolHarness(max_concurrent=1000)
-    async with harness.open():
+    async with PoolHarness(max_concurrent=1000).open() as harness:
         keys = [str(number) for number in range(100)]
         harness.pool.wake(keys)
         await wait_until(lambda: harness.ended == keys)
@@ -89,8 +95,7 @@ async def test_many_woken_keys_are_claimed_in_portions() -> None:
 
 
 async def test_woken_keys_are_claimed_together_and_processed() -> None:
-    harness = PoolHarness()
-    async with harness.open():
+    async with PoolHarness().open() as harness:
         harness.pool.wake(["a"])
         harness.pool.wake(["b", "a"])
         assert harness.pool.busy_count == 2
@@ -101,8 +106,7 @@ async def test_woken_keys_are_claimed_together_and_processed() -> None:
 
 
 async def test_what_another_process_has_woken_is_left_to_it_for_a_moment() -> None:
-    harness = PoolHarness(wakes_keys=True)
-    async with harness.open():
+    async with PoolHarness(wakes_keys=True).open() as harness:
         harness.signals.receive("q", ["a"])
         harness.signals.receive("q", ["b"])
         harness.pool.wake(["own"])
@@ -115,9 +119,7 @@ async def test_what_another_process_has_woken_is_left_to_it_for_a_moment() -> No
 
 @pytest.mark.parametrize("is_claimed", [True, False])
 async def test_key_that_is_in_progress_is_processed_again_afterwards(is_claimed: bool) -> None:
-    harness = PoolHarness()
-    harness.unblock.clear()
-    async with harness.open():
+    async with PoolHarness(is_blocked=True).open() as harness:
         harness.pool.wake(["a"])
         await wait_until(lambda: harness.started == ["a"])
         if is_claimed:
@@ -132,9 +134,7 @@ async def test_key_that_is_in_progress_is_processed_again_afterwards(is_claimed:
 
 
 async def test_no_more_than_max_concurrent_keys_are_claimed() -> None:
-    harness = PoolHarness(max_concurrent=2)
-    harness.unblock.clear()
-    async with harness.open():
+    async with PoolHarness(max_concurrent=2, is_blocked=True).open() as harness:
         harness.pool.wake(["a", "b", "c"])
         await wait_until(lambda: len(harness.started) == 2)
         await run_ready_tasks()
@@ -144,9 +144,7 @@ async def test_no_more_than_max_concurrent_keys_are_claimed() -> None:
 
 
 async def test_urgent_keys_go_first_and_some_of_them_beside_the_others() -> None:
-    harness = PoolHarness(max_concurrent=2, urgent_beside=2)
-    harness.unblock.clear()
-    async with harness.open():
+    async with PoolHarness(max_concurrent=2, urgent_beside=2, is_blocked=True).open() as harness:
         harness.pool.wake(["a", "b", "c"])
         await wait_until(lambda: len(harness.started) == 2)
         harness.signals.publish(urgent_topic("q"), ["d", "e", "f"])
@@ -161,9 +159,7 @@ async def test_urgent_keys_go_first_and_some_of_them_beside_the_others() -> None
 
 
 async def test_key_is_urgent_once() -> None:
-    harness = PoolHarness(max_concurrent=1, urgent_beside=1)
-    harness.unblock.clear()
-    async with harness.open():
+    async with PoolHarness(max_concurrent=1, urgent_beside=1, is_blocked=True).open() as harness:
         harness.pool.wake(["a"])
         await wait_until(lambda: harness.started == ["a"])
         harness.signals.publish(urgent_topic("q"), ["a"])
@@ -223,9 +219,7 @@ async def test_exception_for_one_key_does_not_stop_the_others() -> None:
 
 
 async def test_drain_finishes_keys_in_progress_and_claims_no_more() -> None:
-    harness = PoolHarness()
-    harness.unblock.clear()
-    async with harness.open():
+    async with PoolHarness(is_blocked=True).open() as harness:
         harness.pool.wake(["a"])
         await wait_until(lambda: harness.started == ["a"])
         draining = asyncio.create_task(harness.pool.drain(10))
@@ -268,9 +262,7 @@ async def test_nothing_is_started_after_drain() -> None:
 
 
 async def test_drain_cancels_keys_after_its_timeout() -> None:
-    harness = PoolHarness()
-    harness.unblock.clear()
-    async with harness.open():
+    async with PoolHarness(is_blocked=True).open() as harness:
         harness.pool.wake(["a"])
         await wait_until(lambda: harness.started == ["a"])
         await harness.pool.drain(0.01)

@@ -119,13 +119,11 @@ class Chat(ABC):
     def bot_messages(self) -> list[Any]:
         """The messages of the bot and its webhooks that everybody sees, oldest first."""
 
-    @staticmethod
     @abstractmethod
-    def text_of(message: Any) -> str: ...
+    def text_of(self, message: Any) -> str: ...
 
-    @staticmethod
     @abstractmethod
-    def id_of(message: Any) -> int: ...
+    def id_of(self, message: Any) -> int: ...
 
     @abstractmethod
     def buttons_of(self, message: Any) -> list[tuple[str, str]]:
@@ -236,13 +234,11 @@ class TelegramChat(Chat):
         return [one for one in self._wire.msgs.get(self.chat, {}).values() if "document" in one]
 
     @override
-    @staticmethod
-    def text_of(message: Any) -> str:
+    def text_of(self, message: Any) -> str:
         return str(message["text"])
 
     @override
-    @staticmethod
-    def id_of(message: Any) -> int:
+    def id_of(self, message: Any) -> int:
         return int(message["message_id"])
 
     @override
@@ -338,13 +334,11 @@ class DiscordChat(Chat):
         ]
 
     @override
-    @staticmethod
-    def text_of(message: Any) -> str:
+    def text_of(self, message: Any) -> str:
         return str(message.content)
 
     @override
-    @staticmethod
-    def id_of(message: Any) -> int:
+    def id_of(self, message: Any) -> int:
         return int(message.id)
 
     @override

@@ -49,6 +49,10 @@ class Installer:
     launcher: ChildLauncher
     folder: Path
 
+    def install(self, name: str = "") -> Service:
+        """Install one process, which its caller has to kill."""
+        return Service(self.folder / name, self.platforms, self.model, self.launcher)
+
     @contextlib.asynccontextmanager
     async def processes(
         self, *names: str, database_url: str | None = None, with_valkey: bool = False
@@ -62,10 +66,7 @@ class Installer:
                 shared["TROUPE_REDIS_URL"] = await stack.enter_async_context(
                     run_valkey(self.folder)
                 )
-            services = [
-                Service(self.folder / name, self.platforms, self.model, self.launcher)
-                for name in names
-            ]
+            services = [self.install(name) for name in names]
             for service in services:
                 service.settings |= shared
                 stack.push_async_callback(service.kill)
