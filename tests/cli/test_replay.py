@@ -3,24 +3,21 @@
 import json
 import re
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
+
 import pytest
+
 from bot.chat.drafts import PresetDraft
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
 from bot.cli.render import merge_texts
-from bot.errors import SettingsError
-from bot.errors import UserError
+from bot.errors import SettingsError, UserError
 from bot.storage.database import Database
 from bot.storage.presets import PresetDrafts
-from tests.cli.command import troupe
-from tests.cli.command import use_database
+from tests.cli.command import troupe, use_database
 from tests.commands.test_reports import RECEIPT
-from tests.samples import ALICE
-from tests.samples import make_incoming
+from tests.samples import ALICE, make_incoming
 from tests.support.store import store_answer
-
 
 SECRET = "sk-thesecretofanoperator"
 

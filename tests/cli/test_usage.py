@@ -3,20 +3,16 @@
 import csv
 import io
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
+
 import pytest
+
 from bot.chat.prompt import Usage
-from bot.chat.usage import AnswerCharge
-from bot.chat.usage import UsageRow
-from bot.chat.usage import UsageTotal
-from bot.chat.usage import format_usage_table
+from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal, format_usage_table
 from bot.errors import UserError
-from tests.cli.command import troupe
-from tests.cli.command import use_database
+from tests.cli.command import troupe, use_database
 from tests.commands.test_reports import RECEIPT
 from tests.support.store import store_answer
-
 
 HEAD = (
     "day,person,channel,server,preset,provider,model,answers,prompt_tokens,cached_tokens,"

@@ -1,33 +1,20 @@
 """A message that is accepted later than the settle time appears once in the end."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from bot.chat.outgoing import Face
-from bot.chat.outgoing import Limits
-from bot.chat.outgoing import OutboxState
-from bot.errors import OutcomeUnknown
-from bot.errors import RateLimited
-from bot.errors import Refused
-from bot.errors import Unreachable
+from typing import Any, Self
+
+from bot.chat.outgoing import Face, Limits, OutboxState
+from bot.errors import OutcomeUnknown, RateLimited, Refused, Unreachable
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from tests.delivery.setup import LANE
-from tests.delivery.setup import WITHOUT_NONCES
-from tests.delivery.setup import Delivery
-from tests.delivery.setup import working
-from tests.fakes import LIMITS
-from tests.fakes import FakeSurface
-from tests.samples import begin
-from tests.samples import make_incoming
-from tests.waiting import advance_in_steps
-from tests.waiting import wait_until
-from typing import Any
-from typing import Self
-
+from tests.delivery.setup import LANE, WITHOUT_NONCES, Delivery, working
+from tests.fakes import LIMITS, FakeSurface
+from tests.samples import begin, make_incoming
+from tests.waiting import advance_in_steps, wait_until
 
 _LATE_SECONDS = 60.0
 _LOST = OutcomeUnknown("timeout")
