@@ -51,6 +51,8 @@ EDITED_AND_PRESSED = {
     "presses": 0.3,
 }
 
+DISTRIBUTED: dict[str, Any] = {"reach_seconds": 8, "max_passes": 3, "clock_seconds": 30}
+
 embedded = pytest.mark.parametrize("shape", ["embedded"], indirect=True)
 distributed = pytest.mark.parametrize("shape", ["distributed"], indirect=True)
 both_shapes = pytest.mark.parametrize("shape", ["embedded", "distributed"], indirect=True)
@@ -89,10 +91,8 @@ async def test_kills_of_three_lose_nothing(shape: Shape, platforms: Platforms, s
         questions=150,
         questions_a_second=4,
         kills=24,
-        reach_seconds=8,
-        max_passes=3,
-        clock_seconds=30,
         give_up_seconds=90,
+        **DISTRIBUTED,
     )
     outcome = report(await run_under_kills(shape.services, platforms, plan, shape.disturb))
     assert_all_answered(outcome, platforms)
@@ -118,7 +118,7 @@ async def test_nothing_is_lost_or_repeated_after_300_kills(
         for service in shape.services:
             write_tester(service, role_name="Nora")
     if shape.disturb is not None:
-        plan = replace(plan, reach_seconds=8, max_passes=3, clock_seconds=30)
+        plan = replace(plan, **DISTRIBUTED)
     outcome = report(await run_under_kills(shape.services, platforms, plan, shape.disturb))
     assert_all_answered(outcome, platforms)
     assert set(CRASH_POINTS) - {"never", "before_again"} <= set(outcome.kills_by_point)
@@ -138,11 +138,9 @@ async def test_nothing_is_lost_or_repeated_after_1000_kills_and_20000_messages(
         questions=17_600,  # some are followed by another one
         questions_a_second=8,
         kills=1000,
-        reach_seconds=8,
-        max_passes=3,
-        clock_seconds=30,
         give_up_seconds=120,
         build="never_set_aside",
+        **DISTRIBUTED,
     )
     outcome = report(await run_under_kills(shape.services, platforms, plan, shape.disturb))
     assert_all_answered(outcome, platforms)
