@@ -26,7 +26,7 @@ ARGUMENTS = DATA["arguments"]
 WHO_MAY_USE: dict[str, str] = {
     use: who for who, uses in DATA["who_may_use"].items() for use in uses
 }
-"""Whose answer /stop ends is asked before: tests/turn/test_stop_retry_undo.py."""
+"""Whose answer /stop ends is asked before: tests/turn/test_commands.py."""
 HERE = replace(make_incoming(), scopes=("telegram:5:7", "telegram:5", "discord:guild:1"))
 BY = HERE.author.id
 CHANNEL, SERVER = HERE.scopes[0], HERE.scopes[-1]
