@@ -3,20 +3,18 @@
 import base64
 import os
 from pathlib import Path
+
 import pytest
 from pydantic import BaseModel
+
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.openai_compatible.services import WELL_KNOWN
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.registry import backend_specs
 from bot.errors import SettingsError
-from bot.settings import collect_secrets
-from bot.settings import describe_unknown_variables
-from bot.settings import read_settings
-from bot.settings import settings_model
+from bot.settings import collect_secrets, describe_unknown_variables, read_settings, settings_model
 from bot.telemetry.secret_masker import SecretMasker
 from tests.checkout import CHECKOUT
-
 
 CANARY = "canary-4f1d2c"
 _, *WRONG_SETTINGS = (CHECKOUT / "tests" / "wrong_settings.txt").read_text("utf-8").splitlines()

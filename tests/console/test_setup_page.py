@@ -3,24 +3,22 @@
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
+
 import aiohttp
 import pytest
 from dotenv import dotenv_values
+
 from bot.console.setup_page import SetupPage
 from bot.runtime.clock import SystemClock
 from bot.service.console import first_page
 from bot.settings import read_settings
 from bot.setup import SetupSteps
 from bot.storage.operation import AuditLog
-from tests.cli.test_init import OLD
-from tests.cli.test_init import send_code
+from tests.cli.test_init import OLD, send_code
 from tests.samples import mask_secret
-from tests.support.chats import running_platforms
-from tests.support.console import ConsoleUnderTest
-from tests.support.console import MakeParts
+from tests.support.chats import Platforms, running_platforms
+from tests.support.console import ConsoleUnderTest, MakeParts
 from tests.waiting import wait_until
-from tests.support.chats import Platforms
-
 
 CLOCK = SystemClock()
 

@@ -3,30 +3,23 @@
 import json
 import subprocess
 import sys
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+
 import pytest
 from pydantic import SecretStr
 from typing_extensions import override
-from bot.chat.incoming import Address
-from bot.chat.incoming import Person
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
+
+from bot.chat.incoming import Address, Person, Said, WakeReason
 from bot.cli.check import check_everything
 from bot.errors import SettingsError
 from bot.platforms import registry
 from bot.platforms.local_platform import LocalPlatform
-from bot.platforms.spec import PlatformContext
-from bot.platforms.spec import PlatformSettings
-from bot.platforms.spec import PlatformSpec
+from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
 from bot.ports import Intake
 from bot.service.run import running
-from bot.settings import collect_secrets
-from bot.settings import describe_unknown_variables
-from bot.settings import read_settings
+from bot.settings import collect_secrets, describe_unknown_variables, read_settings
 from tests.fakes import FakeSurface
-
 
 CHANNEL = Address("toy", "1")
 SURFACE = FakeSurface()

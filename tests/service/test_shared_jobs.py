@@ -3,27 +3,25 @@
 import asyncio
 from pathlib import Path
 from urllib.parse import urlsplit
+
 import pytest
 from sqlalchemy import select
 from typing_extensions import override
+
 from bot.console.server import serve_http
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import PresetResolver
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.options import Role
-from bot.service.options import RunOptions
+from bot.service.options import Role, RunOptions
 from bot.service.resources import Resources
 from bot.service.stores import StorageContainer
-from bot.settings import ConsoleSettings
-from bot.settings import Settings
+from bot.settings import ConsoleSettings, Settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
 from bot.storage.tables import role_lease
 from tests.fakes import FakeClock
-from tests.waiting import PATIENCE_SECONDS
-from tests.waiting import advance_in_steps
-
+from tests.waiting import PATIENCE_SECONDS, advance_in_steps
 
 NORA = Preset.model_validate({"name": "nora", "provider": "test", "model": "m"})
 
