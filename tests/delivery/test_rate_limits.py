@@ -3,25 +3,19 @@
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
+
 import pytest
+
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutgoingMessage
-from bot.chat.rate import CallScope
-from bot.chat.rate import CallWindow
+from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.chat.rate import CallScope, CallWindow
 from bot.delivery.pacing import RateLimitedSurface
-from bot.errors import RateLimited
-from bot.errors import RefusedScope
+from bot.errors import RateLimited, RefusedScope
 from bot.platforms.discord.surface import LIMITS as DISCORD
 from bot.platforms.telegram.limits import GROUP as TELEGRAM_GROUP
 from bot.platforms.telegram.limits import PRIVATE as TELEGRAM_PRIVATE
 from bot.runtime.in_process import InProcessRateLimits
-from tests.fakes import CHAT
-from tests.fakes import LIMITS
-from tests.fakes import FakeClock
-from tests.fakes import FakeSurface
-
+from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface
 
 GROUP = replace(LIMITS, chat_calls=(CallWindow(5, 60.0, reserved=2),))
 TEXT = MessageContent("text")

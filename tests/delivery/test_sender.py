@@ -2,36 +2,37 @@
 
 import asyncio
 from dataclasses import replace
+
 import pytest
 from typing_extensions import override
+
 from bot.chat.incoming import Address
-from bot.chat.outgoing import NOTICE_PARTS
-from bot.chat.outgoing import Attachment
-from bot.chat.outgoing import Face
-from bot.chat.outgoing import Limits
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutboxState
-from bot.chat.outgoing import OutgoingMessage
+from bot.chat.outgoing import (
+    NOTICE_PARTS,
+    Attachment,
+    Face,
+    Limits,
+    MessageContent,
+    OutboxState,
+    OutgoingMessage,
+)
 from bot.delivery.sender import make_nonce
-from bot.errors import ContentRefused
-from bot.errors import MessageNotFound
-from bot.errors import OutcomeUnknown
-from bot.errors import PlatformError
-from bot.errors import PlatformFatal
-from bot.errors import RateLimited
-from bot.errors import Refused
-from bot.errors import Unreachable
-from bot.errors import WordsRefused
+from bot.errors import (
+    ContentRefused,
+    MessageNotFound,
+    OutcomeUnknown,
+    PlatformError,
+    PlatformFatal,
+    RateLimited,
+    Refused,
+    Unreachable,
+    WordsRefused,
+)
 from bot.storage.database import Database
-from tests.delivery.setup import LANE
-from tests.delivery.setup import WITHOUT_NONCES
-from tests.delivery.setup import Delivery
-from tests.delivery.setup import working
-from tests.fakes import LIMITS
-from tests.fakes import FakeSurface
+from tests.delivery.setup import LANE, WITHOUT_NONCES, Delivery, working
+from tests.fakes import LIMITS, FakeSurface
 from tests.samples import make_incoming
-from tests.waiting import advance_in_steps
-from tests.waiting import wait_until
+from tests.waiting import advance_in_steps, wait_until
 
 
 async def work_until_settled(delivery: Delivery) -> None:
