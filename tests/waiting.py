@@ -1,7 +1,7 @@
 """Wait for other tasks, processes and the database, which take real time."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from tests.fakes import FakeClock
@@ -23,6 +23,15 @@ async def wait_until(condition: Callable[[], T | None], seconds: float = PATIENC
             await asyncio.sleep(interval)
             interval = min(0.02, 1.2 * interval)  # another process may make it so
     return found
+
+
+async def wait_until_async(
+    condition: Callable[[], Awaitable[object]], seconds: float = PATIENCE_SECONDS
+) -> None:
+    """Wait until what `condition()` gives is true; it asks another process or a server."""
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def advance_in_steps(clock: FakeClock, seconds: float) -> None:

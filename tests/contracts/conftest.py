@@ -42,6 +42,12 @@ async def _make_database(request: pytest.FixtureRequest, folder: Path, *, with_t
 
 
 @pytest.fixture
+async def url(postgres_folder: str) -> str:
+    """The URL of a PostgreSQL database without rows."""
+    return await create_postgres_database(postgres_folder)
+
+
+@pytest.fixture
 def encryption(empty_database: str) -> TextEncryption:
     """Texts are encrypted on PostgreSQL, and plain on SQLite."""
     is_on = not empty_database.startswith("sqlite")

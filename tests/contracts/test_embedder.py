@@ -94,9 +94,6 @@ async def test_any_text_has_a_vector(embedder: Embedder) -> None:
     odd = ["", " ", "\0", "a\0b", "\ud83d", "🎭" * 500, "\n" * 3000, "<s></s><|im_end|>", "诺拉"]
     for vector in await embedder.embed_documents(odd):
         assert np.isfinite(numbers(vector)).all()
-
-
-async def test_no_texts_give_no_vectors(embedder: Embedder) -> None:
     assert list(await embedder.embed_documents([])) == []
 
 

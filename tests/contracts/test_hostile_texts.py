@@ -22,19 +22,8 @@ from tests.samples import begin, make_incoming, read_session
 from tests.support.store import Store
 from tests.waiting import wait_until
 
-TEXTS = with_ours(
-    "store_injection",
-    {
-        "SQL in a comment": "x' OR '1'='1'; DELETE FROM turn; -- \\",
-        "SQL wildcards and parameters": "100%_ :held ?1 $1 %(x)s",
-        "protocol of Redis": "*1\r\n$8\r\nFLUSHALL\r\n",
-        "half a pair and nothing": "a\ud83c\0\udf0db",
-        "a message that looks packed": "\x81\xa4text\xc0",
-        "line and paragraph separators": "a\u2028b\u2029c\x85d\x0be",
-        "YAML anchors": "&a [*a, *a]\n--- !!python/name:os.system",
-    },
-)
-LEASE = 60.0
+OURS = json.loads(Path(__file__).with_name("hostile_texts.json").read_text("utf-8"))
+TEXTS = with_ours("store_injection", OURS)
 
 
 def _wake_nobody(_keys: Sequence[str]) -> None:

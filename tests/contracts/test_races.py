@@ -29,7 +29,6 @@ from bot.storage.tables import lane
 from bot.storage.tables import outbox as outbox_table
 from tests.checkout import CHECKOUT
 from tests.fakes import FakeClock
-from tests.postgres import create_postgres_database
 from tests.samples import make_incoming
 from tests.support.store import Store, present
 from tests.waiting import PATIENCE_SECONDS
@@ -57,11 +56,6 @@ class WrongClock(SystemClock):
 
 AHEAD, BEHIND = WrongClock(60), WrongClock(-60)
 ANSWER = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
-
-
-@pytest.fixture
-async def postgres_url(postgres_folder: str) -> str:
-    return await create_postgres_database(postgres_folder)
 
 
 @asynccontextmanager
@@ -107,8 +101,8 @@ async def claim(conversations: Conversations, owner: str) -> ClaimedMessage | No
 
 
 @pytest.mark.service
-async def test_clock_that_is_ahead_takes_no_live_lease(postgres_url: str) -> None:
-    async with open_database(postgres_url) as database:
+async def test_clock_that_is_ahead_takes_no_live_lease(url: str) -> None:
+    async with open_database(url) as database:
         here = Conversations(database, SystemClock())
         ahead = Conversations(database, AHEAD)
         await SqlInbox(database, AHEAD).receive([make_incoming()], {})
@@ -124,8 +118,8 @@ async def test_clock_that_is_ahead_takes_no_live_lease(postgres_url: str) -> Non
 
 
 @pytest.mark.service
-async def test_clock_that_is_behind_lets_an_unknown_outcome_settle(postgres_url: str) -> None:
-    async with open_database(postgres_url) as database:
+async def test_clock_that_is_behind_lets_an_unknown_outcome_settle(url: str) -> None:
+    async with open_database(url) as database:
         await answer(database)
         outbox = SqlOutbox(database, BEHIND, SenderIdentity("behind", 10))
         [row] = await outbox.take([LANE])
@@ -135,9 +129,9 @@ async def test_clock_that_is_behind_lets_an_unknown_outcome_settle(postgres_url:
 
 
 @pytest.mark.service
-async def test_clock_that_is_wrong_by_years_deletes_and_releases_nothing(postgres_url: str) -> None:
+async def test_clock_that_is_wrong_by_years_deletes_and_releases_nothing(url: str) -> None:
     years = FakeClock(SystemClock().now() + 2 * 365 * 86_400)
-    async with open_database(postgres_url) as database:
+    async with open_database(url) as database:
         conversations = Conversations(database, SystemClock())
         await SqlInbox(database, SystemClock()).receive(
             [make_incoming(), make_incoming(key="2")], {}
@@ -169,8 +163,8 @@ ENDS: Mapping[str, Callable[[SqlOutbox, OutboxRow], Awaitable[object]]] = {
 
 @pytest.mark.service
 @pytest.mark.parametrize("end", ENDS)
-async def test_lane_is_locked_before_its_rows(postgres_url: str, end: str) -> None:
-    async with open_database(postgres_url) as database:
+async def test_lane_is_locked_before_its_rows(url: str, end: str) -> None:
+    async with open_database(url) as database:
         await answer(database)
         outbox = SqlOutbox(database, SystemClock(), SenderIdentity("here", 0))
         [row] = await outbox.take([LANE])
@@ -180,7 +174,7 @@ async def test_lane_is_locked_before_its_rows(postgres_url: str, end: str) -> No
         async def run() -> None:
             await ENDS[end](outbox, row)
 
-        engine = create_async_engine(postgres_url)
+        engine = create_async_engine(url)
         async with engine.connect() as other, asyncio.TaskGroup() as group:
             await other.execute(select(lane).with_for_update())
             group.create_task(run())
@@ -194,11 +188,11 @@ async def test_lane_is_locked_before_its_rows(postgres_url: str, end: str) -> No
 
 
 @pytest.mark.service
-async def test_stopped_transaction_does_not_block_others_for_ever(postgres_url: str) -> None:
-    async with open_database(postgres_url) as database:
+async def test_stopped_transaction_does_not_block_others_for_ever(url: str) -> None:
+    async with open_database(url) as database:
         conversations = Conversations(database, SystemClock())
         await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
-        async with stopped_process("transaction", postgres_url) as process:
+        async with stopped_process("transaction", url) as process:
             begun = None
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while begun is None:

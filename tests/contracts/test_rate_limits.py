@@ -27,7 +27,7 @@ from bot.storage.redis_rate_limits import open_rate_limits
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from tests.fakes import LIMITS, FakeClock, FakeSurface
 from tests.valkey import frozen_valkey, run_valkey
-from tests.waiting import wait_until
+from tests.waiting import wait_until, wait_until_async
 
 # One event in a thousand seconds: the time that a test takes does not matter.
 SLOW = Rate("person:telegram:5", 3, 3000)
@@ -216,16 +216,12 @@ async def test_waiter_that_tries_no_more_is_passed_over(peers: Peers) -> None:
     assert not await peers.here.acquire("p", 1, "b", 600, Waiter("here", Urgency.QUESTION, 0.05))
     await peers.here.release("p", "a")
     waiter = Waiter("there", Urgency.BACKGROUND, 600)
-    async with asyncio.timeout(TIMEOUT_SECONDS):
-        while not await peers.there.acquire("p", 1, "c", 600, waiter):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await wait_until_async(lambda: peers.there.acquire("p", 1, "c", 600, waiter), TIMEOUT_SECONDS)
 
 
 async def test_place_of_a_dead_process_becomes_free(peers: Peers) -> None:
     assert await peers.here.acquire("p", 1, "dead", 0.05)
-    async with asyncio.timeout(TIMEOUT_SECONDS):
-        while not await peers.there.acquire("p", 1, "alive", 600):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await wait_until_async(lambda: peers.there.acquire("p", 1, "alive", 600), TIMEOUT_SECONDS)
 
 
 GROUP = CallScope("telegram:-7", (CallWindow(5, 1000),))

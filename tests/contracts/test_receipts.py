@@ -47,14 +47,6 @@ async def test_receipts_are_deleted_after_some_days(store: Store) -> None:
     assert await store.scalar(count) == 1
 
 
-async def test_receipts_are_deleted_with_their_conversation(store: Store) -> None:
-    claim, _ = await finish(store, receipts=[RECEIPT])
-
-    await store.conversations.forget(claim)
-
-    assert await Receipts(store.database).newest("telegram:5") == []
-
-
 PLAIN = replace(RECEIPT, dropped=())
 
 

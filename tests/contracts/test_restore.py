@@ -30,9 +30,8 @@ from bot.storage.restoring import (
 from bot.storage.tables import choice, conversation, cursor, inbox, turn
 from bot.turn.limits.refusals import RestoredMessages
 from tests.samples import ALICE, BOB, begin, make_incoming
-from tests.support.store import Store, answer, finish, present, texts_of
+from tests.support.store import LANE, Store, answer, finish, present, texts_of
 
-LANE = "telegram:5"
 NOW = SystemClock().now()
 LATER = NOW + 86_400  # s; later than any test that runs after the import of this module
 

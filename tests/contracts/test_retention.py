@@ -44,9 +44,7 @@ async def count_rows(store: Store) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("days", "left"), [(6.9, (1, 2)), (7.1, (1, 0)), (13.9, (1, 0)), (14.1, (0, 0))]
 )
-async def test_answered_messages_and_sent_rows_are_deleted(
-    store: Store, days: float, left: tuple[int, int]
-) -> None:
+async def test_finished_rows_are_deleted(store: Store, days: float, left: tuple[int, int]) -> None:
     await answer(store, "a", "b")
     await send_rows(store, 2)
     await make_older(store, days)

@@ -1,10 +1,9 @@
 """Turns that are kept in memory are what a fresh read gives, whoever had the conversation since."""
 
-import asyncio
 import random
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,13 +22,14 @@ from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.fernets import FernetCodec
 from bot.storage.redis_windows import open_windows
-from bot.storage.statements import StartUnit, Unit
+from bot.storage.statements import Query, StartUnit
 from bot.storage.windows import SessionWindow, SharedWindows, window_of
 from tests.fakes import FakeClock
 from tests.samples import ALICE, make_incoming, read_session
 from tests.support.store import Store
+from tests.support.units import through
 from tests.valkey import frozen_valkey, run_redis, run_valkey
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import wait_until_async
 
 T = TypeVar("T")
 LANE = "telegram:5"
@@ -49,21 +49,15 @@ class ObservedDatabase(Database):
 
     @override
     async def run(self, start: StartUnit[T]) -> T:
-        value = await self._database.run(lambda: self._observed(start()))
+        value = await self._database.run(lambda: through(self._count, start()))
         if self.loses_answers:
             raise StoreError("the database failed: TimeoutError")
         return value
 
-    def _observed(self, unit: Unit[T]) -> Unit[T]:
-        query = next(unit)
-        try:
-            while True:
-                sql = query.statement.compiled("sqlite").text
-                self.reads += _READS_HISTORY.match(sql) is not None
-                query = unit.send((yield query))
-        except StopIteration as ended:
-            value: T = ended.value
-            return value
+    def _count(self, query: Query) -> Query:
+        sql = query.statement.compiled("sqlite").text
+        self.reads += _READS_HISTORY.match(sql) is not None
+        return query
 
     @override
     async def truncate_log(self) -> None:
@@ -194,9 +188,7 @@ def sharing(store: Store) -> tuple[Process, Process, FakeSharedWindows]:
     return Process(store, "one", shared), Process(store, "other", shared), shared
 
 
-async def test_other_process_answers_without_a_read_where_windows_are_shared(
-    sharing: tuple[Process, Process, FakeSharedWindows],
-) -> None:
+async def test_shared_window_is_kept(sharing: tuple[Process, Process, FakeSharedWindows]) -> None:
     one, other, _ = sharing
     reads = [
         await process.answer(f"5:{n}", f"said {n}", "answered\0")
@@ -205,9 +197,7 @@ async def test_other_process_answers_without_a_read_where_windows_are_shared(
     assert reads == [1, 0, 0, 0, 0, 0]
 
 
-async def test_window_that_was_lost_is_read(
-    sharing: tuple[Process, Process, FakeSharedWindows],
-) -> None:
+async def test_lost_window_is_read(sharing: tuple[Process, Process, FakeSharedWindows]) -> None:
     one, other, shared = sharing
     await one.answer("5:1", "a")
     stale = dict(shared.kept)
@@ -218,9 +208,7 @@ async def test_window_that_was_lost_is_read(
     assert await one.answer("5:4", "d") == 1
 
 
-async def test_forgotten_history_is_not_shared(
-    sharing: tuple[Process, Process, FakeSharedWindows],
-) -> None:
+async def test_forgotten_is_not_shared(sharing: tuple[Process, Process, FakeSharedWindows]) -> None:
     one, other, shared = sharing
     await one.answer("5:1", "CANARY")
     begun = await other.claim("5:2")
@@ -228,12 +216,6 @@ async def test_forgotten_history_is_not_shared(
     assert shared.kept == {}
     await other.finish(begun, "new")
     await one.answer("5:3", "x")
-
-
-async def wait_until(condition: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not await condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture(params=[run_valkey, run_redis])
@@ -263,7 +245,7 @@ async def test_window_moves_over_a_server_that_may_lose_it(store: Store, server:
             async def is_shared() -> bool:
                 return bool(await client.get(key) != before)
 
-            await wait_until(is_shared)
+            await wait_until_async(is_shared)
             return reads
 
         one, other = await process("one"), await process("other")
@@ -295,7 +277,7 @@ async def test_window_is_found_by_the_next_claim_of_this_installation_only(serve
         kept = some_window()
         here.keep(Claim("telegram:5", 7, "here"), kept)
 
-        await wait_until(lambda: client.exists("one:window:telegram:5"))
+        await wait_until_async(lambda: client.exists("one:window:telegram:5"))
         value = await client.get("one:window:telegram:5")
         assert isinstance(value, bytes)
         assert b"CANARY" not in value
@@ -306,7 +288,7 @@ async def test_window_is_found_by_the_next_claim_of_this_installation_only(serve
         here.keep(Claim("telegram:5", 8, "here"), kept)
         await here.drop(Claim("telegram:5", 9, "here"))  # also what is still to be kept
         here.keep(Claim("telegram:6", 1, "here"), kept)
-        await wait_until(lambda: client.exists("one:window:telegram:6"))
+        await wait_until_async(lambda: client.exists("one:window:telegram:6"))
         assert not await client.exists("one:window:telegram:5")
 
 
@@ -319,12 +301,12 @@ async def test_frozen_server_is_asked_once_and_again_after_a_pause(tmp_path: Pat
     ):
         next_claim = Claim("telegram:5", 8, "here")
         windows.keep(Claim("telegram:5", 7, "here"), some_window())
-        await wait_until(lambda: windows.find(next_claim))
+        await wait_until_async(lambda: windows.find(next_claim))
         with frozen_valkey():
             assert await windows.find(next_claim) is None
         assert await windows.find(next_claim) is None, "nobody is asked"
         await clock.advance(20)
-        await wait_until(lambda: windows.find(next_claim))
+        await wait_until_async(lambda: windows.find(next_claim))
 
 
 async def test_server_that_is_not_there_is_no_error(tmp_path: Path) -> None:

@@ -64,12 +64,6 @@ async def test_replace_returns_stories_without_a_vector_of_the_model(stories: St
     assert await stories.replace_stories("nora", [A, B, C], "other") == [A, B, C]
 
 
-async def test_story_without_a_vector_is_not_found(stories: Stories) -> None:
-    await stories.replace_stories("nora", [A, B], "m")
-    await stories.save_vectors("nora", "m", [StoryVector(B, vector(1, 0))])
-    assert await nearest_texts(stories, vector(1, 0)) == [B]
-
-
 async def test_removed_or_changed_story_is_not_found(stories: Stories) -> None:
     await store_vectors(stories, {A: vector(1, 0), B: vector(0, 1)})
     assert await nearest_texts(stories, vector(1, 0)) == [A, B]

@@ -53,13 +53,9 @@ async def test_summary_is_invalidated_by_edit_of_covered_turn_only(store: Store)
 
 
 async def test_summary_is_deleted_with_its_conversation(store: Store) -> None:
-    await save_summary(store)
+    summaries, _ = await save_summary(store)
     claim, _ = await take_message(store, "5:2")
     await store.conversations.forget(claim)
     assert await store.scalars(select(summary.c.text)) == []
-
-
-async def test_unknown_conversation_has_no_summary(store: Store) -> None:
-    summaries = SqlSummaries(store.database)
     assert await summaries.current(LANE) is None
     assert (await summaries.load_turns(LANE)).turns == ()

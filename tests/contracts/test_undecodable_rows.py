@@ -1,7 +1,9 @@
 """Contract of rows that cannot be read, on both databases: their neighbors are, and none raises."""
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,6 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.presets import HistoryScopes, PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
-from bot.storage.dead_letters import DeadLetters
 from bot.storage.forgetting import PersonalData
 from bot.storage.receipts import Receipts
 from bot.storage.reports import AnswerLog
@@ -37,6 +38,8 @@ BAD_EVENTS: Mapping[str, tuple[str, bytes | None]] = {
     "nothing": ("pressed", None),
 }
 
+BAD_ROWS = tomllib.loads(Path(__file__).with_name("undecodable_rows.toml").read_text("utf-8"))
+
 
 async def put(store: Store, table: Table, **values: Any) -> None:
     await store.write(insert(table).values(**values))
@@ -48,10 +51,6 @@ async def put_event(store: Store, kind: str, payload: bytes | None, key: str = "
     await store.write(bad)
 
 
-def letters(store: Store) -> DeadLetters:
-    return DeadLetters(store.database, SystemClock())
-
-
 @pytest.mark.parametrize("name", BAD_EVENTS)
 async def test_event_is_set_aside_and_the_next_one_is_begun(store: Store, name: str) -> None:
     await put_event(store, *BAD_EVENTS[name])
@@ -61,13 +60,13 @@ async def test_event_is_set_aside_and_the_next_one_is_begun(store: Store, name: 
     claim, message = await begin(store.conversations)
     assert message.incoming == waiting == make_incoming("next", key="5:2")
 
-    [letter] = await letters(store).all()
+    [letter] = await store.letters.all()
     assert letter.reason.startswith("cannot be read: ")
     assert "poison" not in letter.reason
-    assert await letters(store).text(letter.name) == letter.reason
+    assert await store.letters.text(letter.name) == letter.reason
     with pytest.raises(StoreError):
-        await letters(store).retry(letter.name)
-    assert [one.name for one in await letters(store).all()] == [letter.name]
+        await store.letters.retry(letter.name)
+    assert [one.name for one in await store.letters.all()] == [letter.name]
     await store.conversations.finish(claim, message, TurnResult())
     assert await store.conversations.ready(9, ["telegram"]) == []
 
@@ -96,9 +95,9 @@ async def test_event_that_a_later_version_can_read_is_retried(store: Store) -> N
     await put_event(store, "voted", GOOD)
     assert await store.conversations.begin([LANE], "me", 60) == []
     await store.write(update(inbox).values(kind="said"))
-    [letter] = await letters(store).all()
+    [letter] = await store.letters.all()
     assert letter.reason == "could not be read by an earlier version; retry it"
-    assert await letters(store).retry(letter.name) == LANE
+    assert await store.letters.retry(letter.name) == LANE
     _, message = await begin(store.conversations)
     assert message.incoming.author == ALICE  # type: ignore[union-attr]
 
@@ -107,27 +106,12 @@ async def test_person_who_wants_to_be_forgotten_is_found_in_such_an_event(store:
     await put_event(store, "voted", GOOD)
     await store.conversations.begin([LANE], "me", 60)
     await PersonalData(store.database, SystemClock()).forget_outside_histories("telegram:99")
-    assert len(await letters(store).all()) == 1
+    assert len(await store.letters.all()) == 1
     await PersonalData(store.database, SystemClock()).forget_outside_histories(ALICE.id)
-    assert await letters(store).all() == []
+    assert await store.letters.all() == []
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"op": "pin"},
-        {"state": "odd"},
-        {"face": "{"},
-        {"face": "[1, 2, 3]"},
-        {"buttons": "{}x"},
-        {"buttons": '{"buttons": [["label"]]}'},
-        {"buttons": '{"buttons": [[1, 2, "plain", 0]]}'},
-        {"buttons": '{"buttons": [["a", "b", "glowing", 0]]}'},
-        {"buttons": '{"buttons": 5, "menus": []}'},
-        {"buttons": '{"buttons": [], "menus": [], "thread": [1, 2]}'},
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("bad", BAD_ROWS["to_send"], ids=repr)
 async def test_lane_goes_on_after_an_unreadable_row(store: Store, bad: Mapping[str, str]) -> None:
     await answer(store, "part 0", "part 1")
     await store.write(update(outbox).where(outbox.c.part == 0).values(**bad))
@@ -135,7 +119,7 @@ async def test_lane_goes_on_after_an_unreadable_row(store: Store, bad: Mapping[s
     assert row.problem
     following = present(await store.outbox.set_aside(row, row.problem, "a part is missing"))
     assert following.text == "part 1"
-    [letter] = await letters(store).all()
+    [letter] = await store.letters.all()
     assert (letter.name, letter.reason) == (f"out-{row.id}", row.problem)
 
 

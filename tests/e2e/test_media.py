@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.media.file_samples import pdf, picture
+from tests.media.file_samples import LETTER, picture
 from tests.support.chats import Chat, DiscordChat, Platforms, TelegramChat
 from tests.support.features import EVERYWHERE, ON_THE_WIRES, PRIVATE, at
 from tests.support.model_server import Model
@@ -55,7 +55,7 @@ async def test_picture_is_seen_once_then_named(where: Chat, model: Model) -> Non
 
 @at(*PRIVATE)
 @pytest.mark.parametrize(
-    ("name", "data"), [("notes.txt", b"the key is under the mat"), ("a.pdf", pdf("the key is"))]
+    ("name", "data"), [("notes.txt", b"the key is under the mat"), ("a.pdf", LETTER)]
 )
 async def test_text_file_is_quoted(where: Chat, model: Model, name: str, data: bytes) -> None:
     send(where, "where is Tb1:3", (name, data))

@@ -124,9 +124,7 @@ async def test_telegram_bot_with_a_webhook_says_so(platforms: Platforms) -> None
 
 
 @pytest.mark.parametrize("is_private", [True, False])
-async def test_code_on_discord_comes_as_direct_message_or_mention(
-    platforms: Platforms, is_private: bool
-) -> None:
+async def test_code_on_discord_is_taken(platforms: Platforms, is_private: bool) -> None:
     account, wire, [alice, bob] = discord(platforms), platforms.discord, platforms.people
     channel = platforms.guild.create_text_channel("plans")
     waiting = asyncio.create_task(account.wait_for_code("482913"))

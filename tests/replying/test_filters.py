@@ -111,7 +111,7 @@ def feed(text: str, piece: int) -> RepetitionDetector:
     lines=st.lists(LINES, min_size=1, max_size=40, unique=True),
     piece=PIECES,
 )
-def test_ordinary_texts_are_never_cut(
+def test_no_plain_text_is_cut(
     form: Callable[[list[str]], str], lines: list[str], piece: int
 ) -> None:
     text = form(lines)

@@ -12,29 +12,12 @@ from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.tools import Tool, Toolbox
 from tests.fakes import FakeBackend, FakeClock, FakeRemoteBackend, ScriptStep
 
-PROMPT = Prompt((Message("user", "hello"),), "m", "channel")
 COUNTERS = ("prompt", "cached_prompt", "answer")
 
 
 def counted() -> list[float]:
     names = (f"troupe_{counter}_tokens_total" for counter in COUNTERS)
     return [REGISTRY.get_sample_value(name) or 0.0 for name in names]
-
-
-async def test_prompt_cached_and_answer_tokens_are_counted() -> None:
-    before = counted()
-
-    for usage in (Usage(100, 0, 7), Usage(120, 105, 3)):
-        await generate_answer(
-            FakeBackend(["yes", Finish(FinishReason.STOP, usage)]),
-            PROMPT,
-            lambda _: None,
-            lambda _: None,
-            FakeClock(),
-        )
-
-    after = counted()
-    assert [now - then for now, then in zip(after, before, strict=True)] == [220, 105, 10]
 
 
 STORY = Prompt((Message("user", "a story"),), "m", "channel")
@@ -56,6 +39,16 @@ async def generate(backend: FakeBackend, **options: object) -> tuple[GeneratedAn
         **options,  # type: ignore[arg-type]
     )
     return answer, "".join(shown)
+
+
+async def test_prompt_cached_and_answer_tokens_are_counted() -> None:
+    before = counted()
+
+    for usage in (Usage(100, 0, 7), Usage(120, 105, 3)):
+        await generate(FakeBackend(["yes", Finish(FinishReason.STOP, usage)]))
+
+    after = counted()
+    assert [now - then for now, then in zip(after, before, strict=True)] == [220, 105, 10]
 
 
 @pytest.mark.parametrize(

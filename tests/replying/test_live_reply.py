@@ -86,6 +86,11 @@ class Setup:
             yield live
 
 
+@pytest.fixture
+def setup() -> Setup:
+    return Setup()
+
+
 # --- the stream buffer -------------------------------------------------------------------------
 
 
@@ -134,9 +139,7 @@ def test_retry_after_is_waited_for_in_full() -> None:
 # --- the live reply --------------------------------------------------------------------------
 
 
-async def test_answer_is_edited_at_the_pace_of_the_platform() -> None:
-    setup = Setup()
-
+async def test_answer_is_edited_at_the_pace_of_the_platform(setup: Setup) -> None:
     async with setup.live() as live:
         for _ in range(200):
             live.feed("word ")
@@ -148,8 +151,7 @@ async def test_answer_is_edited_at_the_pace_of_the_platform() -> None:
         assert live.opened == [0]
 
 
-async def test_message_that_was_opened_late_is_edited_a_whole_pause_later() -> None:
-    setup = Setup()
+async def test_message_that_was_opened_late_is_edited_a_whole_pause_later(setup: Setup) -> None:
     setup.outbox.seconds_to_send = 3.0
     async with setup.live() as live:
         live.feed(ENOUGH)
@@ -161,8 +163,7 @@ async def test_message_that_was_opened_late_is_edited_a_whole_pause_later() -> N
         assert setup.edits() == 1
 
 
-async def test_edit_that_took_long_is_followed_by_a_whole_pause() -> None:
-    setup = Setup()
+async def test_edit_that_took_long_is_followed_by_a_whole_pause(setup: Setup) -> None:
     async with setup.live() as live:
         live.feed(ENOUGH)
         await setup.clock.advance(1)
@@ -179,9 +180,7 @@ async def test_edit_that_took_long_is_followed_by_a_whole_pause() -> None:
         assert setup.edits() == 2
 
 
-async def test_answer_that_is_complete_at_once_is_not_shown_live() -> None:
-    setup = Setup()
-
+async def test_answer_that_is_complete_at_once_is_not_shown_live(setup: Setup) -> None:
     async with setup.live() as live:
         for _ in range(20):
             live.feed("word ")
@@ -192,9 +191,7 @@ async def test_answer_that_is_complete_at_once_is_not_shown_live() -> None:
     assert live.opened == []
 
 
-async def test_short_first_text_waits_for_a_second() -> None:
-    setup = Setup()
-
+async def test_short_first_text_waits_for_a_second(setup: Setup) -> None:
     async with setup.live() as live:
         live.feed("Hi")
         await setup.clock.advance(0.9)
@@ -218,9 +215,7 @@ async def test_message_is_opened_with_the_first_words_where_no_send_can_be_repea
 TELEGRAM_100 = replace(TELEGRAM, max_units=100)
 
 
-async def test_unchanged_text_causes_no_edits() -> None:
-    setup = Setup()
-
+async def test_unchanged_text_causes_no_edits(setup: Setup) -> None:
     async with setup.live() as live:
         live.feed(ENOUGH)
         await setup.clock.advance(60)
@@ -245,9 +240,7 @@ async def test_part_that_is_full_is_not_edited_while_the_next_one_grows() -> Non
     assert len(edited) > 4
 
 
-async def test_answer_that_may_be_another_workers_by_now_is_not_edited() -> None:
-    setup = Setup()
-
+async def test_answer_that_may_be_another_workers_by_now_is_not_edited(setup: Setup) -> None:
     async with setup.live() as live:
         live.feed(ENOUGH)
         await setup.clock.advance(2)
@@ -262,8 +255,7 @@ async def test_answer_that_may_be_another_workers_by_now_is_not_edited() -> None
     assert setup.texts == [f"{ENOUGH} More words. The rest."]
 
 
-async def test_edit_that_waited_until_the_answer_may_be_another_workers_does_not_leave() -> None:
-    setup = Setup()
+async def test_edit_that_waited_for_too_long_does_not_leave(setup: Setup) -> None:
     written = 0
 
     class WaitingSurface(FakeSurface):
@@ -289,8 +281,7 @@ async def test_edit_that_waited_until_the_answer_may_be_another_workers_does_not
     assert written == 0
 
 
-async def test_block_ends_after_the_request_in_flight() -> None:
-    setup = Setup()
+async def test_block_ends_after_the_request_in_flight(setup: Setup) -> None:
     async with setup.live() as live:
         live.feed(ENOUGH)
         await setup.clock.advance(2)
@@ -307,8 +298,7 @@ async def test_block_ends_after_the_request_in_flight() -> None:
     assert setup.texts == [ENOUGH + "And more."]
 
 
-async def test_block_does_not_wait_for_a_message_that_is_not_sent() -> None:
-    setup = Setup()
+async def test_block_does_not_wait_for_a_message_that_is_not_sent(setup: Setup) -> None:
     setup.surface.gate = asyncio.Event()
 
     async with setup.live() as live:
@@ -327,29 +317,25 @@ async def feed_for_a_while(setup: Setup) -> LiveReply:
         return live
 
 
-async def test_rate_limit_slows_edits_down_without_stopping_them() -> None:
-    setup = Setup()
+async def test_rate_limit_slows_edits_down_without_stopping_them(setup: Setup) -> None:
     setup.surface.fail_next("edit", *[RateLimited(5)] * 4)
     await feed_for_a_while(setup)
     assert len(setup.texts[0]) > 400
     assert setup.edits() < 25
 
 
-async def test_three_failures_in_a_row_end_live_updates_only() -> None:
-    setup = Setup()
+async def test_three_failures_in_a_row_end_live_updates_only(setup: Setup) -> None:
     setup.surface.fail_next("edit", Unreachable("no"), Refused("no"), Unreachable("no"))
     await feed_for_a_while(setup)
     assert setup.edits() == 3
 
 
-async def test_store_error_ends_live_updates_only() -> None:
-    setup = Setup()
+async def test_store_error_ends_live_updates_only(setup: Setup) -> None:
     setup.outbox.error = StoreError("the disk is full")
     assert (await feed_for_a_while(setup)).opened == []
 
 
-async def test_feed_raises_fenced() -> None:
-    setup = Setup()
+async def test_feed_raises_fenced(setup: Setup) -> None:
     setup.outbox.error = Fenced("another worker has it")
 
     async def answer() -> None:
@@ -420,8 +406,7 @@ def test_final_parts_are_numbered() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.1, 5])
-async def test_answer_of_the_speaker_before_is_whole_before_the_next_begins(seconds: float) -> None:
-    setup = Setup()
+async def test_answer_before_is_whole_when_the_next_begins(setup: Setup, seconds: float) -> None:
     async with setup.live() as first:
         first.feed("Nora begins")
         await setup.clock.advance(seconds)
@@ -455,8 +440,7 @@ class DraftedSurface(FakeSurface, DraftingSurface):
         self.drafts.append((draft_id, content.text))
 
 
-async def test_growing_answer_is_a_draft_where_there_are_drafts() -> None:
-    setup = Setup()
+async def test_growing_answer_is_a_draft_where_there_are_drafts(setup: Setup) -> None:
     setup.surface = surface = DraftedSurface()
     async with setup.live() as live:
         for more in (ENOUGH, "", " It goes on", " for quite a while."):
@@ -469,8 +453,7 @@ async def test_growing_answer_is_a_draft_where_there_are_drafts() -> None:
     assert len(parts) == 2
 
 
-async def test_draft_that_is_refused_is_shown_later() -> None:
-    setup = Setup()
+async def test_draft_that_is_refused_is_shown_later(setup: Setup) -> None:
     setup.surface = surface = DraftedSurface()
     surface.fail_next("draft", RateLimited(5))
     async with setup.live() as live:

@@ -7,7 +7,7 @@ judged by the server's clock, as on PostgreSQL.
 import asyncio
 import random
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -18,8 +18,9 @@ from bot.storage.codec import TextCodec
 from bot.storage.column_types import attach_codec
 from bot.storage.database import create_tables
 from bot.storage.sqlite import ConnectionPool, UnitOfWork, run_unit
-from bot.storage.statements import DialectName, Query, Rows, StartUnit, Unit
+from bot.storage.statements import DialectName, Query, StartUnit
 from tests.simulation.event_loop import SimulatedLoop, current_process, settle
+from tests.support.units import through
 
 T = TypeVar("T")
 _EPOCH = 1_700_000_000.0
@@ -60,7 +61,9 @@ class DatabaseServer:
 
     async def run(self, start: StartUnit[T]) -> T:
         return await self._ask(
-            lambda: run_unit(self._connection, lambda: self._timed(start()), TextCodec())
+            lambda: run_unit(
+                self._connection, lambda: through(self._by_own_clock, start()), TextCodec()
+            )
         )
 
     async def commit(self, unit: UnitOfWork[T]) -> T:
@@ -110,18 +113,8 @@ class DatabaseServer:
         with self._engine.connect() as connection:
             return unit(connection)
 
-    def _timed(self, unit: Unit[T]) -> Generator[Query, Rows, T]:
-        """Run a unit whose `now` is the server's."""
-        try:
-            query = next(unit)
-            while True:
-                rows = yield self._by_own_clock(query)
-                query = unit.send(rows)
-        except StopIteration as ended:
-            value: T = ended.value
-            return value
-
     def _by_own_clock(self, query: Query) -> Query:
+        """Give a query the server's `now`."""
         if self._trusts_clients:
             return query
         many = tuple(

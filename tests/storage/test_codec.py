@@ -39,11 +39,6 @@ def test_nothing_stays_nothing(nothing: str | None) -> None:
     assert one.encode(b"") == b""
 
 
-def test_unencrypted_text_is_stored_as_it_is_and_read_in_any_case() -> None:
-    assert TextCodec().encode("Hello") == "Hello"
-    assert codec().decode("Hello") == "Hello"
-
-
 def test_equal_texts_are_stored_differently() -> None:
     one = codec()
     stored = {one.encode("Hello") for _ in range(20)}
@@ -65,11 +60,6 @@ def test_changed_text_is_refused() -> None:
         changed = stored[:at] + ("A" if stored[at] != "A" else "B") + stored[at + 1 :]
         with pytest.raises(StoreError, match="damaged"):
             codec().decode(changed)
-
-
-def test_text_without_its_key_is_refused_and_not_shown() -> None:
-    with pytest.raises(UnknownEncryptionKey, match="TROUPE_ENCRYPTION_KEYS"):
-        codec(FIRST).decode(codec(SECOND, FIRST).encode("Hello"))
 
 
 def test_newer_key_is_found_in_the_file(tmp_path: Path) -> None:

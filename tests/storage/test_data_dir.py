@@ -19,14 +19,9 @@ def modes_in(folder: Path) -> set[int]:
     return {mode_of(file) for file in folder.iterdir()}
 
 
-def test_new_directory_is_closed_to_others(tmp_path: Path) -> None:
-    assert mode_of(create_data_dir(tmp_path / "data")) == 0o700
-
-
-def test_existing_directory_is_closed_to_others(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir(mode=0o755)
-    assert mode_of(create_data_dir(folder)) == 0o700
+def test_new_or_existing_directory_is_closed_to_others(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir(mode=0o755)
+    assert {mode_of(create_data_dir(tmp_path / name)) for name in ("new", "old")} == {0o700}
 
 
 async def test_database_and_its_log_are_closed_to_others(tmp_path: Path) -> None:

@@ -55,9 +55,7 @@ async def connect(url: str) -> None:
         ("localhost:*:*:*:no\n127.0.0.1:1:*:*:no\n127.0.0.1:{port}:*:*:a:b", "a:b"),
     ],
 )
-async def test_first_fitting_line_is_sent(
-    tmp_path: Path, lines: str, password: str, mode: int
-) -> None:
+async def test_first_line_that_fits(tmp_path: Path, lines: str, password: str, mode: int) -> None:
     file, sent = tmp_path / "pass", list[str]()
     async with asking_server(None, sent) as port:
         file.write_text(lines.replace("{port}", str(port)))

@@ -5,17 +5,19 @@ That holds for the path of a message, and for what runs beside it: polls, probes
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import pytest
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, event
 from typing_extensions import override
 
 from bot.storage.codec import TextCodec
 from bot.storage.database import Database
 from bot.storage.sqlite import UnitOfWork
-from bot.storage.statements import Query, StartUnit, Unit
+from bot.storage.statements import Query, StartUnit
 from tests.support.chat_steps import OVER_ALL_ROWS, STEPS, Chat
+from tests.support.units import through
 from tests.turn.whole_chat import use_whole_chat
 
 T = TypeVar("T")
@@ -31,24 +33,7 @@ _MAY_SCAN = re.compile(
 )
 _MAX_INSTRUCTIONS = 20_000
 """Of SQLite's virtual machine: going over all rows of others takes several times as many."""
-_FILL = """
-WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10000)
-INSERT INTO {} SELECT {} FROM numbers
-"""
-_OF_OTHERS = {
-    "turn (conversation, session, role, text, at, message_id)": (
-        "'telegram:' || (1000 + n % 1000), 1, 'user', 'What do you think of it?', n, n"
-    ),
-    "inbox (platform, external_key, conversation, payload, received_at)": (
-        "'telegram', 'open:' || n, 'telegram:' || (1000 + n % 1000), X'7b7d', n"
-    ),
-    "conversation (key, platform, ready_since)": "'telegram:' || (1000 + n), 'telegram', n",
-    "outbox (turn, part, op, platform, chat, lane, text)": (
-        "'open:' || n, 0, 'send', 'telegram', 1000 + n, 'telegram:' || (1000 + n), 'It is fine.'"
-    ),
-    "lane (key, platform, due_at)": "'telegram:' || (1000 + n), 'telegram', n",
-}
-"""Rows of other chats, by the columns that are filled."""
+_OF_OTHERS = Path(__file__).with_name("rows_of_others.sql").read_text("utf-8")
 
 
 class RecordingDatabase(Database):
@@ -61,7 +46,7 @@ class RecordingDatabase(Database):
 
     @override
     async def run(self, start: StartUnit[T]) -> T:
-        return await self._database.run(lambda: self._recorded(start()))
+        return await self._database.run(lambda: through(self._record, start()))
 
     @override
     async def run_reading(self, start: StartUnit[T]) -> T:
@@ -75,16 +60,9 @@ class RecordingDatabase(Database):
     async def write(self, unit: UnitOfWork[T]) -> T:
         return await self._database.write(lambda connection: unit(self._listened(connection)))
 
-    def _recorded(self, unit: Unit[T]) -> Unit[T]:
-        rows = None
-        while True:
-            try:
-                query = unit.send(rows) if rows is not None else next(unit)
-            except StopIteration as ended:
-                value: T = ended.value
-                return value
-            self.statements.append(_sql_of(query))
-            rows = yield query
+    def _record(self, query: Query) -> Query:
+        self.statements.append(_sql_of(query))
+        return query
 
     def _listened(self, connection: Connection) -> Connection:
         def note(
@@ -120,8 +98,8 @@ async def test_nothing_that_is_done_to_a_chat_scans_a_table(database: Database) 
 @pytest.mark.parametrize("step", sorted(STEPS.keys() - OVER_ALL_ROWS))
 async def test_no_step_goes_over_the_rows_of_others(step: str, database: Database) -> None:
     def fill(connection: Connection) -> None:
-        for into, columns in _OF_OTHERS.items():
-            connection.execute(text(_FILL.format(into, columns)))
+        for statement in _OF_OTHERS.split(";\n"):
+            connection.exec_driver_sql(statement)
 
     await database.write(fill)
     recording = await statements_of(step, database)

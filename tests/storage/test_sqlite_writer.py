@@ -75,9 +75,7 @@ async def test_statement_runs_once_for_each_row(writer: SqliteWriter) -> None:
     assert await writer.run(read) == ["a", "done"]
 
 
-async def test_units_that_arrive_together_share_a_commit(
-    writer: SqliteWriter, connections: Connections
-) -> None:
+async def test_units_at_once_share_a_commit(writer: SqliteWriter, connections: Connections) -> None:
     await writer.run(read)  # the thread is up
     before = connections.commits
     async with asyncio.TaskGroup() as group:

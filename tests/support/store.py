@@ -18,6 +18,7 @@ from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.codec import TextEncryption
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database
+from bot.storage.dead_letters import DeadLetters
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.presets import PresetVersions
@@ -76,6 +77,7 @@ class Store:
     chat_settings: SqlChatSettings
     preset_versions: PresetVersions
     stories: SqlStories
+    letters: DeadLetters
 
     async def rows(self, statement: Any) -> list[Any]:
         return await self.database.read(lambda c: list(c.execute(statement).all()))
@@ -106,6 +108,7 @@ async def open_store(url: str, encryption: TextEncryption) -> AsyncIterator[Stor
             SqlChatSettings(database, clock),
             PresetVersions(database, clock),
             SqlStories(database),
+            DeadLetters(database, clock),
         )
 
 

@@ -26,10 +26,11 @@ from bot.service.resources import Models, Resources, make_chat_settings
 from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
-from bot.storage.statements import StartUnit, Unit
+from bot.storage.statements import Query, StartUnit
 from bot.templates.renderer import Renderer
 from tests.fakes import FakeBackend, FakeClock, FakePlatform, FakeSurface, run_ready_tasks
 from tests.samples import ALICE, make_incoming
+from tests.support.units import through
 from tests.waiting import wait_until
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ class CountingPool(ConnectionPool):
     @override
     async def run(self, start: StartUnit[T]) -> T:
         self._counts["units"] += 1
-        return await self._pool.run(lambda: self._counted(start()))
+        return await self._pool.run(lambda: through(self._count, start()))
 
     @override
     async def run_reading(self, start: StartUnit[T]) -> T:
@@ -69,16 +70,9 @@ class CountingPool(ConnectionPool):
     async def close(self) -> None:
         await self._pool.close()
 
-    def _counted(self, unit: Unit[T]) -> Unit[T]:
-        rows = None
-        while True:
-            try:
-                query = unit.send(rows) if rows is not None else next(unit)
-            except StopIteration as ended:
-                value: T = ended.value
-                return value
-            self._counts["statements"] += 1
-            rows = yield query
+    def _count(self, query: Query) -> Query:
+        self._counts["statements"] += 1
+        return query
 
 
 class CountingDatabase(Database):

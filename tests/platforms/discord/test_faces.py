@@ -17,7 +17,7 @@ from bot.chat.outgoing import (
 from bot.errors import OutcomeUnknown, Unreachable
 from bot.platforms.discord.channels import webhook_fields, webhook_name
 from bot.ports import BucketSurface
-from tests.platforms.discord.conftest import Stage, platform_for
+from tests.platforms.discord.conftest import Stage, closed_at_the_end, platform_for
 from tests.rigs.simwire import SimWire
 
 pytestmark = pytest.mark.service
@@ -43,9 +43,8 @@ class Faces(Stage):
 
 @pytest.fixture
 async def stage(wire: SimWire) -> AsyncIterator[Faces]:
-    platform = platform_for(wire)
-    yield Faces(wire, platform)
-    await platform.close()
+    async with closed_at_the_end(platform_for(wire)) as platform:
+        yield Faces(wire, platform)
 
 
 async def test_characters_of_a_channel_share_one_webhook(stage: Faces) -> None:

@@ -26,7 +26,7 @@ BOT, ROLE, ALICE, BOB, GUILD, CHANNEL, THREAD, MESSAGE = 1, 2, 10, 11, 20, 30, 3
 
 
 DATA = json.loads(Path(__file__).with_name("objects.json").read_text("utf-8"))
-"""Discord's objects: a guild with a channel and a thread, people, messages, and commands."""
+"""Discord's objects: a guild with a channel and a thread, people, messages, commands, sessions."""
 PEOPLE = {int(one["id"]): one for one in DATA["people"]}
 
 
@@ -120,17 +120,7 @@ async def test_message_of_an_unknown_guild_is_not_a_direct_message(cache: Cached
     assert (incoming.wake, incoming.author_is_admin) == (None, None)
 
 
-_IN_A_GUILD = {
-    "guild_id": str(GUILD),
-    "channel": {"id": str(CHANNEL), "type": 0, "name": "general", "position": 0},
-    "context": 0,
-}
-_IN_A_FOREIGN_GUILD = {
-    **_IN_A_GUILD,
-    "guild_id": "99",
-    "authorizing_integration_owners": {"1": "10"},
-}
-_AMONG_FRIENDS = {"channel": {"id": "40", "type": 3, "recipients": []}, "context": 2}
+_IN_A_GUILD, _IN_A_FOREIGN_GUILD = DATA["in a guild"], DATA["in a foreign guild"]
 _MANAGE_GUILD, _MANAGE_MESSAGES = str(1 << 5), str(1 << 13)
 
 
@@ -138,7 +128,7 @@ _MANAGE_GUILD, _MANAGE_MESSAGES = str(1 << 5), str(1 << 13)
     ("given", "is_admin"),
     [
         ({"context": 1}, True),
-        (_AMONG_FRIENDS, False),
+        (DATA["among friends"], False),
         ({"context": 7}, False),  # a context that is not known
         ({}, False),
         ({**_IN_A_GUILD, "permissions": "0"}, False),
@@ -211,12 +201,8 @@ async def test_thread_has_its_title_unless_the_bot_has_opened_it(cache: CachedGu
         ),
         ("<@&2> hi", {"mentions": (ROLE,)}, WakeReason.MENTION, "hi"),
         ("<@1>", {"mentions": (BOT,)}, WakeReason.MENTION, "@Nova"),
-        (
-            "hi <@1>, ask <@11> in <#30>",
-            {"mentions": (BOT, BOB)},
-            WakeReason.MENTION,
-            "hi @Nova, ask @鲍勃 in #general",
-        ),
+        ("<@1> ask <@11>", {"mentions": (BOT, BOB)}, WakeReason.MENTION, "ask @鲍勃"),
+        ("<#30> <@1>", {"mentions": (BOT,)}, WakeReason.MENTION, "#general @Nova"),
         ("ask <@77> in <#78> or <@&79>", {}, None, "ask <@77> in <#78> or <@&79>"),
         ("`<@1>` calls it", {}, None, "`<@1>` calls it"),  # Discord lists nobody
         ("@everyone hello", {"mention_everyone": True}, None, "@everyone hello"),

@@ -38,13 +38,7 @@ _CALLS: Mapping[str, tuple[tuple[object, ...], dict[str, object]]] = {
     "DiscordWebSocket.poll_event": (("self",), {}),
     "DiscordWebSocket.close": (("self", 4000), {}),
 }
-_READY = {
-    "user": {"id": "1", "username": "nova", "discriminator": "0", "avatar": None},
-    "guilds": [],
-    "application": {"id": "2", "flags": 0},
-    "session_id": "given",
-    "resume_gateway_url": "ws://resume",
-}
+_READY = json.loads(Path(__file__).with_name("objects.json").read_text("utf-8"))["ready"]
 
 
 class FakeSocket:

@@ -57,9 +57,7 @@ def intake() -> FakeIntake:
     return FakeIntake()
 
 
-async def test_restart_resumes_the_session_and_misses_nothing(
-    wire: SimWire, guilds: Guilds, intake: FakeIntake
-) -> None:
+async def test_restart_misses_nothing(wire: SimWire, guilds: Guilds, intake: FakeIntake) -> None:
     async with running(platform_for(wire), intake):
         guilds.say(0, "before")
         await wait_until(lambda: intake.received)
@@ -83,9 +81,7 @@ async def test_restart_resumes_the_session_and_misses_nothing(
     assert not [one for one in wire.log if "/messages" in one["path"]]
 
 
-async def test_session_is_stored_soon_though_nothing_more_happens(
-    wire: SimWire, guilds: Guilds, intake: FakeIntake
-) -> None:
+async def test_session_is_stored_soon(wire: SimWire, guilds: Guilds, intake: FakeIntake) -> None:
     async with running(platform_for(wire), intake):
         guilds.say(0, "first")
         await wait_until(lambda: intake.received)
@@ -94,9 +90,7 @@ async def test_session_is_stored_soon_though_nothing_more_happens(
         await wait_until(lambda: f'"sequence":{session.seq}' in str(intake.stored))
 
 
-async def test_replayed_interaction_is_acknowledged_once(
-    wire: SimWire, guilds: Guilds, intake: FakeIntake
-) -> None:
+async def test_replay_is_answered_once(wire: SimWire, guilds: Guilds, intake: FakeIntake) -> None:
     alice, channel = guilds.people[0], guilds.channels[0]
     button = {"type": 2, "style": 2, "label": "Retry", "custom_id": "retry:1"}
     shown = wire.b.create_message(
@@ -129,9 +123,7 @@ async def test_token_refused_at_resume_uses_no_identify(wire: SimWire, intake: F
     assert (count(wire, "<op2"), count(wire, "<op6")) == (1, 1)
 
 
-async def test_interrupted_catch_up_is_not_skipped_by_a_resume(
-    wire: SimWire, guilds: Guilds, intake: FakeIntake
-) -> None:
+async def test_resume_skips_no_catch_up(wire: SimWire, guilds: Guilds, intake: FakeIntake) -> None:
     async with running(platform_for(wire), intake):
         guilds.say(0, "before")
         await wait_until(lambda: any(" session" in name for name in intake.stored))
@@ -159,9 +151,7 @@ async def test_each_shard_keeps_the_pace(wire: SimWire, intake: FakeIntake) -> N
     assert count(wire, "<op2 too early") == 0
 
 
-async def test_a_shard_fetches_messages_of_its_own_channels_only(
-    wire: SimWire, guilds: Guilds, intake: FakeIntake
-) -> None:
+async def test_shard_reads_its_channels(wire: SimWire, guilds: Guilds, intake: FakeIntake) -> None:
     async with running(platform_for(wire, shards=2), intake):
         guilds.say(0, "before in the first")
         guilds.say(1, "before in the second")

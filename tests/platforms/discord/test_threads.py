@@ -8,7 +8,7 @@ import pytest
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Face, MessageContent, MessageSearch, MessageThread, OutgoingMessage
 from bot.errors import OutcomeUnknown
-from tests.platforms.discord.conftest import Stage, platform_for
+from tests.platforms.discord.conftest import Stage, closed_at_the_end, platform_for
 from tests.rigs.simwire import SimWire
 
 pytestmark = pytest.mark.service
@@ -44,9 +44,8 @@ class LongAnswer(Stage):
 
 @pytest.fixture
 async def stage(wire: SimWire) -> AsyncIterator[LongAnswer]:
-    platform = platform_for(wire)
-    yield LongAnswer(wire, platform)
-    await platform.close()
+    async with closed_at_the_end(platform_for(wire)) as platform:
+        yield LongAnswer(wire, platform)
 
 
 @FACES

@@ -14,7 +14,7 @@ GROUP = {"id": -100, "type": "supergroup", "title": "Round table"}
 PRIVATE = {"id": 5, "type": "private", "first_name": "Alice"}
 NOON = 1_760_000_000
 WIRE_FORMS = json.loads(Path(__file__).with_name("wire_forms.json").read_text("utf-8"))
-"""A poll, messages with attachments, and parts of messages that no library knows yet."""
+"""An update, a poll, messages with attachments, and parts of messages that no library knows yet."""
 
 
 def utf16_units(text: str) -> int:

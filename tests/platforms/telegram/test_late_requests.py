@@ -112,9 +112,7 @@ async def test_send_that_stood_still_while_it_waited_for_its_rate_appears_once(
 
 
 @pytest.mark.parametrize("file", [None, Attachment("notes.txt", "words")])
-async def test_message_that_may_not_leave_any_more_was_not_sent(
-    rig: Rig, surface: Surface, file: Attachment | None
-) -> None:
+async def test_late_message_is_unsent(rig: Rig, surface: Surface, file: Attachment | None) -> None:
     rig.telegram.say(ALICE, "question")
     message = OutgoingMessage(
         Address("telegram", str(ALICE)), MessageContent("answer"), "nonce", file=file

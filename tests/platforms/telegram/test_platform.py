@@ -373,9 +373,7 @@ async def asked(rig: Rig) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
         yield lambda: bot.is_admin(rig.intake.received[0])
 
 
-async def test_is_admin_asks_telegram_each_time(
-    rig: Rig, asked: Callable[[], Awaitable[bool]]
-) -> None:
+async def test_is_admin_asks_each_time(rig: Rig, asked: Callable[[], Awaitable[bool]]) -> None:
     rig.telegram.chats[GROUP]["_admins"] = {ALICE}
     assert await asked()
     rig.telegram.fault("getChatMember", retry_after=9)

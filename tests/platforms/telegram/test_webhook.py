@@ -22,22 +22,16 @@ from bot.platforms.telegram.settings import TelegramSettings
 from bot.settings import ConsoleSettings
 from tests.attacks import expanded, with_ours
 from tests.platforms.telegram.conftest import Rig
+from tests.platforms.telegram.messages import WIRE_FORMS
 from tests.waiting import wait_until
 
 PATH = "/telegram"
 SECRET = "a-secret-of-telegram_1"
 HEADER = "X-Telegram-Bot-Api-Secret-Token"
 BODY_SECONDS = 0.3
-GOOD = {
-    "update_id": 7,
-    "message": {
-        "message_id": 1,
-        "date": 1_700_000_000,
-        "chat": {"id": 5, "type": "private"},
-        "from": {"id": 5, "is_bot": False, "first_name": "Alice"},
-        "text": "hello",
-    },
-}
+GOOD = WIRE_FORMS["update"]
+ADDRESS = f"http://127.0.0.1:1{PATH}"
+WEBHOOK = {"mode": "webhook", "webhook_url": ADDRESS, "webhook_secret": SecretStr(SECRET)}
 
 
 @asynccontextmanager
@@ -45,11 +39,7 @@ async def called(
     rig: Rig, *, is_standby: bool = False, store_seconds: float = 10
 ) -> AsyncIterator[str]:
     """Serve the webhook of a bot, which Telegram is told of unless it stands by."""
-    bot = rig.bot(
-        mode="webhook",
-        webhook_url=f"http://127.0.0.1:1{PATH}",
-        webhook_secret=SecretStr(SECRET),
-    )
+    bot = rig.bot(**WEBHOOK)
     routes = webhook_routes(
         [bot], rig.intake, body_seconds=BODY_SECONDS, store_seconds=store_seconds
     )
@@ -224,11 +214,7 @@ async def test_call_with_an_unreadable_packed_body_is_refused(rig: Rig, packed: 
 @pytest.mark.parametrize("secret", [b"\xff\xe9", b"\xc3\xa9", b"", SECRET.encode()[:-1] + b"\xff"])
 def test_secret_of_any_bytes_is_compared_and_raises_nothing(rig: Rig, secret: bytes) -> None:
     """Bytes of a header that are no UTF-8 are read as surrogates."""
-    bot = rig.bot(
-        mode="webhook",
-        webhook_url=f"http://127.0.0.1:1{PATH}",
-        webhook_secret=SecretStr(SECRET),
-    )
+    bot = rig.bot(**WEBHOOK)
 
     assert not bot.admits_call({HEADER: secret.decode(errors="surrogateescape")})
     assert not bot.admits_call({})

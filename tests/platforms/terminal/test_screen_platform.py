@@ -199,9 +199,7 @@ async def test_stop_does_not_wait_in_the_queue(service: FakeService, terminal: T
 
 
 @pytest.mark.parametrize("end", ["/quit\r", CTRL_D])
-async def test_chat_ends_after_what_was_entered_is_answered(
-    service: FakeService, terminal: Terminal, end: str
-) -> None:
+async def test_chat_ends_after_answers(service: FakeService, terminal: Terminal, end: str) -> None:
     async with chatting(service, terminal) as task:
         terminal.press(f"one\rtwo\r{end}")
         await wait_until(task.done)
@@ -210,9 +208,7 @@ async def test_chat_ends_after_what_was_entered_is_answered(
 
 
 @pytest.mark.parametrize("growing", ["", "[Nora]\nOnce upon"])
-async def test_chat_ends_when_the_terminal_is_closed(
-    service: FakeService, terminal: Terminal, growing: str
-) -> None:
+async def test_closing_ends_a_chat(service: FakeService, terminal: Terminal, growing: str) -> None:
     service.growing = growing
     with contextlib.suppress(OSError):  # of the test's own files, which cannot be flushed
         async with chatting(service, terminal) as task:
@@ -253,9 +249,7 @@ async def test_commands_and_presets_are_completed(service: FakeService, terminal
         await terminal.shows_text("end this chat")
 
 
-async def test_history_is_kept_for_its_owner_and_forgotten(
-    service: FakeService, terminal: Terminal, tmp_path: Path
-) -> None:
+async def test_history_is_private(service: FakeService, terminal: Terminal, tmp_path: Path) -> None:
     file = tmp_path / HISTORY_FILE
     async with chatting(service, terminal, tmp_path):
         terminal.enter("story")

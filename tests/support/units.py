@@ -1,0 +1,19 @@
+"""Units of work whose queries a test looks at or changes."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from bot.storage.statements import Query, Unit
+
+T = TypeVar("T")
+
+
+def through(change: Callable[[Query], Query], unit: Unit[T]) -> Unit[T]:
+    """Run a unit of which each query passes through a function before it runs."""
+    try:
+        query = next(unit)
+        while True:
+            query = unit.send((yield change(query)))
+    except StopIteration as ended:
+        value: T = ended.value
+        return value
