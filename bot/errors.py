@@ -71,7 +71,7 @@ class TroupeError(Exception):
         return cls(translatable(pattern, **values))
 
     def within(self, place: object) -> Self:
-        """Return the error with the file or key that it is about in front."""
+        """Return the error prefixed with the file or key it is about."""
         return self.translatable("{file}: {problem}", file=place, problem=text_of(self))
 
 

@@ -64,10 +64,10 @@ class DraftingSurface(Protocol):
 
 @runtime_checkable
 class BucketSurface(Protocol):
-    """A surface on which calls for several chats may count in one bucket of the platform.
+    """A surface on which several chats may share one of the platform's rate-limit buckets.
 
-    Each method returns the key of the bucket that a call counts in: the chat's lane, or what chats
-    share. It may ask the platform, and raise any `PlatformError`.
+    Each method returns the key of the bucket a call counts against: the chat's lane, or a key that
+    several chats share. It may query the platform and raise any `PlatformError`.
     """
 
     async def send_bucket(self, message: OutgoingMessage) -> str: ...

@@ -634,7 +634,7 @@ def has_settings() -> bool:
 
 
 def set_in_environment(names: Iterable[str]) -> list[str]:
-    """Return those of the variables that the environment sets, where they win over .env."""
+    """Return which of these variables are set in the environment, which overrides .env."""
     given = {name.upper() for name in EnvSettingsSource(settings_model()).env_vars}
     return [name for name in names if name in given]
 

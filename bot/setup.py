@@ -72,7 +72,7 @@ def _change(file: Path, changes: Mapping[str, str | None]) -> None:
             set_key(file, name, value, "never" if _PLAIN.fullmatch(value) else "always")
 
 
-def read_names(file: Path) -> Collection[str]:
+def read_variable_names(file: Path) -> Collection[str]:
     """Return the variables that a file sets, in capitals; none if there is no such file."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return {name.upper() for name in dotenv_values(file, interpolate=False)}

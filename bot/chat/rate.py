@@ -61,7 +61,7 @@ class CallScope:
     """Whether every process makes calls in it, as for a bot; a chat has one or two processes."""
 
     def share_of(self, processes: int) -> "CallScope":
-        """Return the share of one process while the processes cannot count together."""
+        """Return one process's share of the limit, for when processes cannot share a count."""
         if not self.is_of_all or processes <= 1:
             return self
         windows = (

@@ -49,7 +49,7 @@ class TurnRange:
     count: int
 
     def removed_from(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        """Return the newest turns of the session without these."""
+        """Return `turns`, the newest of the session, without those in this range."""
         end = max(len(turns) - self.newer, 0)
         return (*turns[: max(end - self.count, 0)], *turns[end:])
 
@@ -223,7 +223,7 @@ class OpenedPart:
     row_id: int
     row: OutboxRow | None
 
-    def sends(self, content: MessageContent) -> bool:
+    def opens_with(self, content: MessageContent) -> bool:
         """Return whether the message is certainly opened with this text.
 
         A process that died may have opened it with other words.

@@ -40,7 +40,7 @@ from bot.setup import (
     make_code,
     open_account,
     platforms_with_tokens,
-    read_names,
+    read_variable_names,
     try_model,
     where_from,
     write_variables,
@@ -136,7 +136,7 @@ def _choose_model(
 
 
 def _write(wanted: Mapping[str, str | None], env_file: Path, *, yes: bool) -> None:
-    present = read_names(env_file)
+    present = read_variable_names(env_file)
     variables = {n: value for n, value in wanted.items() if value is not None or n in present}
     if not variables:
         print_line("Nothing was chosen, so nothing is written. `troupe chat` talks here.")

@@ -180,9 +180,10 @@ def _node_row(node: Node) -> Sequence[str]:
 
 @app.command("jobs")
 def show_jobs() -> None:
-    """Show what is done and what waits.
+    """Show the exclusive roles and the background work.
 
-    Which process does what only one may do, and since when; how much work waits, and how old it is.
+    For each role that only one process may hold: who holds it and for how long. For each kind of
+    work: how many items are waiting and how old the oldest is.
     """
 
     async def read(database: Database) -> tuple[Sequence[HeldJob], Sequence[BackgroundWork]]:

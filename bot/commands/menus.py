@@ -126,12 +126,13 @@ class SettingMenus:
         said = request.incoming
         found = await self.personas.find(said.author.id, said.scopes)
         if found is None:
-            return translatable("How you describe yourself: not at all")
+            return translatable("Your description: none")
         text, scope = found
-        where = translatable("for all channels") if scope is None else origin(scope, said.scopes)
+        everywhere = translatable("set for all channels")
+        where = everywhere if scope is None else origin(scope, said.scopes)
         if not said.is_private:
-            return translatable("How you describe yourself: {origin}", origin=where)
-        return translatable("How you describe yourself: {text} ({origin})", text=text, origin=where)
+            return translatable("Your description: {origin}", origin=where)
+        return translatable("Your description: {text} ({origin})", text=text, origin=where)
 
     async def _observing(self, request: CommandRequest) -> tuple[list[Text], Menu]:
         scopes = request.incoming.scopes

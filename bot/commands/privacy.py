@@ -38,7 +38,7 @@ from bot.value_class import value_class
 async def export_words(
     data: PersonalData, person: str, at: datetime
 ) -> tuple[Attachment, int, int]:
-    """Return a file with what a person has said, and the numbers of messages and descriptions."""
+    """Return a file of what a person has said, and how many messages and descriptions it has."""
     lines, descriptions = await data.lines(person), await data.descriptions(person)
     content = {
         "person": person,

@@ -200,9 +200,9 @@ def _timings(receipt: Receipt) -> Text:
 
 _TITLES = {
     BudgetKind.PERSON: translatable("your budget"),
-    BudgetKind.CHANNEL: translatable("the budget of this channel"),
-    BudgetKind.SERVER: translatable("the budget of this server"),
-    BudgetKind.PRESET: translatable("the budget of this preset"),
+    BudgetKind.CHANNEL: translatable("this channel's budget"),
+    BudgetKind.SERVER: translatable("this server's budget"),
+    BudgetKind.PRESET: translatable("this preset's budget"),
 }
 _PERIODS = {Period.DAY: translatable("Today"), Period.MONTH: translatable("This month")}
 
@@ -222,7 +222,7 @@ class UsageView:
         if not said.is_for_author_alone:
             raise UserError(
                 translatable(
-                    "Others here would see your usage. Please write /settings usage to me in"
+                    "Others here would see your usage. Please send me /settings usage in"
                     " a private chat."
                 )
             )
@@ -254,8 +254,8 @@ def _cost(total: UsageTotal) -> Text:
     if total.unpriced == total.answers:
         return translatable("cost not known")
     return translatable_count(
-        "cost {amount}, and 1 answer whose cost is not known",
-        "cost {amount}, and {count} answers whose cost is not known",
+        "cost {amount}, plus 1 answer of unknown cost",
+        "cost {amount}, plus {count} answers of unknown cost",
         total.unpriced,
         amount=format_cost(total.cost),
     )

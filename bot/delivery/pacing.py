@@ -83,7 +83,7 @@ class WaitingCalls:
         """Return whether no other call in this process has waited longer."""
         return min(self._waiting[source], key=self._since) == lane
 
-    def end(self, lane: str) -> None:
+    def leave_queue(self, lane: str) -> None:
         """Give up a lane's place in the queue."""
         self._places.pop(lane, None)
 
@@ -279,7 +279,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         if self._waiting.are_waiting(source) or await self._ask(source, scopes) > 0:
             while (wait := await self._wait_in_place(source, lane, scopes, of_all, latest)) > 0:
                 await self._sleep(wait, latest)
-        self._waiting.end(lane)
+        self._waiting.leave_queue(lane)
 
     async def _wait_in_place(
         self,

@@ -178,7 +178,7 @@ class Sender:
         return {row.address.lane: row for row in rows}
 
     async def work(self, row: OutboxRow) -> None:
-        """Deliver a row, then those of its lane that are due within seconds."""
+        """Deliver a row, then the next ones in its lane that are due in a few seconds."""
         following: OutboxRow | None = row
         try:
             while following is not None:
@@ -405,7 +405,7 @@ class Sender:
         return self.settle_seconds
 
     def _is_harmless_to_repeat(self, row: OutboxRow) -> bool:
-        """Return whether the platform answers a repeated send with the first message."""
+        """Return whether repeating a send returns the original message, not a duplicate."""
         limits = self._limits(row)
         has_nonce = row.content.face is None or limits.repeats_faces
         return limits.can_repeat_sends and has_nonce

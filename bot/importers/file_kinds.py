@@ -145,7 +145,7 @@ TEMPLATE_FILES: Final = frozenset({
 
 
 def check_file_kind(data: bytes, file: Path, accepted: Collection[FileKind]) -> FileKind:
-    """Return what a file is; an unknown one is left to the importer; raises `UserError`."""
+    """Return the kind of a file; raise `UserError` if it is recognized but not accepted."""
     kind = detect_file_kind(data)
     if kind is not FileKind.UNKNOWN and kind not in accepted:
         raise UserError(kind.describe(file))

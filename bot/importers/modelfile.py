@@ -229,9 +229,9 @@ def modelfile_from_preset(preset: Preset) -> str:
     """Convert a preset to a Modelfile; raises `PresetError` for what that cannot express."""
     if preset.template is not None and preset.template != "model":
         raise PresetError.translatable(
-            "preset {preset}: its template is not made of string templates, so it"
-            " cannot become a Modelfile's TEMPLATE; remove `template` to export"
-            " the rest",
+            "preset {preset}: its template is not built from string templates, so it"
+            " cannot be exported as a Modelfile's TEMPLATE; remove `template` to export"
+            " everything else",
             preset=repr(preset.name),
         )
     if preset.model == DEFAULT_MODEL:

@@ -241,7 +241,7 @@ class LiveReply:
         self.shown_at.append(self.clock.now())
         self._buffer.restart_pause(self.clock.monotonic())
         self._shown.append(text)
-        if opened.sends(opening.content):
+        if opened.opens_with(opening.content):
             self._known[part] = opening.content
 
 

@@ -23,7 +23,7 @@ _MARKUP = "*_~` :"
 _LINK = re.compile(r"https?://[!-~]+")  # Chinese goes on behind one without a space
 _SHORTEST_QUOTE_CHARS = 8
 _WORD = StoredPattern(marked("wakes at {word}"))
-DREW_BELOW = StoredPattern(marked("chance: drew {drawn}, below {limit}"))
+DREW_BELOW = StoredPattern(marked("chance: rolled {drawn}, less than {limit}"))
 
 
 _MAX_PATTERN_SECONDS = 0.05  # of CPU time: a message must not keep the others waiting
@@ -127,7 +127,7 @@ def _normalized(text: str) -> str:
 
 MAX_ANSWERS_IN_A_ROW = 3
 _COOLING_DOWN = StoredPattern(marked("is on cooldown for {seconds} s more"))
-_DREW_NOT_BELOW = StoredPattern(marked("chance: drew {drawn}, not below {limit}"))
+_DREW_NOT_BELOW = StoredPattern(marked("chance: rolled {drawn}, needed less than {limit}"))
 _AT_MOST = StoredPattern(marked("at most {number} characters answer in a row"))
 """Characters stop answering each other after this many answers, until a human writes again."""
 

@@ -139,7 +139,7 @@ def tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
 
 
 def used_models(preset: Preset) -> list[tuple[str, str]]:
-    """Return the provider and the model of a preset, of its fallbacks and of its summaries."""
+    """Return a (provider, model) pair for a preset, each of its fallbacks, and its summaries."""
     models = [(one.provider, one.model) for one in preset.with_fallbacks]
     summary = preset.summary
     if summary and (summary.provider or summary.model):

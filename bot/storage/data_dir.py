@@ -53,9 +53,9 @@ def close_to_others(path: Path, mode: int) -> None:
 def lock_data_dir(
     data_dir: Path, use: DataDirUse = DataDirUse.SERVICE, *, is_shared: bool = False
 ) -> Iterator[None]:
-    """Create the directory and lock out every other process of this use until the block ends.
+    """Create the data directory and hold its lock for this use until the block ends.
 
-    With `is_shared`, processes that share it as well are not locked out.
+    With `is_shared`, other processes that also take a shared lock are let in.
 
     Raises:
         SettingsError: The directory cannot be created, or another process has locked it.

@@ -136,7 +136,7 @@ class SqlOutbox:
         at = moment_of(self._clock)
         key = yield from self._give_up(row, reason)
         if row.part < _NOTICE_PART:
-            yield SQL["queue_once"].query(_notice(row, notice))
+            yield SQL["queue_once"].query(_notice_values(row, notice))
         return (yield from _take_next(key, self._sender, at))
 
     @transaction
@@ -313,7 +313,7 @@ def given_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
     return None if columns[0] is None else _to_row(tuple(columns), at)[0]
 
 
-def _notice(row: OutboxRow, text: str) -> dict[str, object]:
+def _notice_values(row: OutboxRow, text: str) -> dict[str, object]:
     named = {"turn": row.turn, "part": _NOTICE_PART + row.part, "op": OutboxOperation.SEND}
     content = {**NO_MESSAGE, **encode_content(MessageContent(text)), "reply_to": row.reply_to}
     return {**named, **address_columns(row.address), **content}

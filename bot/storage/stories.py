@@ -105,7 +105,7 @@ class SqlStories(Stories):
     def _read_vectors(
         self, character: str, model_id: str, known: _CachedVectors | None
     ) -> Unit[tuple[int, Rows | None]]:
-        """Return the revision and the vectors; None: those that are known are of this revision."""
+        """Return the revision and its vectors, or None for the vectors if `known` is up to date."""
         found = yield SQL["story_revision"].query({"of": character})
         revision = found[0][0] if found else 0
         if known and (known.revision, known.model_id) == (revision, model_id):

@@ -116,7 +116,7 @@ def escape_to_one_line(text: str) -> str:
 
 @lru_cache(maxsize=256)  # every message asks several times; what clients send is not all known
 def language_of(locale: str | None) -> str:
-    """Return the language for a locale such as "zh-CN" or "zh_CN.UTF-8"; English for most."""
+    """Return the language for a locale such as "zh-CN" or "zh_CN.UTF-8"; English if unsupported."""
     language = _LANGUAGE_END.split(locale or "", maxsplit=1)[0].lower()
     return language if language in LANGUAGES else LANGUAGES[0]
 

@@ -89,7 +89,7 @@ class ModelRequests:
         """By provider and name, learned from their answers: the preset's limit is not sent."""
 
     async def generate(self, request: AnswerRequest) -> Receipt:
-        """Ask the preset's model, or a cheaper one where a budget is used up for it.
+        """Ask the preset's model, or its cheaper substitute if a budget is used up.
 
         The answer in the receipt is empty if it was stopped before its first word. Raises
         `BackendError` if the model and its fallbacks failed, `UserError` if the author can fix it

@@ -75,9 +75,9 @@ class Presses:
                 return await self._retry(group, pressed, exchange, active)
             case ButtonAction.FORGET:
                 await self.stages.forgetting.request_person(pressed)
-                return self._replaced(pressed, exchange, _FORGOTTEN)
+                return self._replace_with_notice(pressed, exchange, _FORGOTTEN)
             case ButtonAction.KEEP:
-                return self._replaced(pressed, exchange, _KEPT)
+                return self._replace_with_notice(pressed, exchange, _KEPT)
             case ButtonAction.NAME | ButtonAction.ABOUT if not pressed.values:
                 raise UserError(HOW_TO_TYPE[data.action])
             case _:
@@ -131,7 +131,7 @@ class Presses:
             group, asked, pressed.at, exchange, active, speakers, {}
         )
 
-    def _replaced(self, pressed: Pressed, exchange: Exchange, text: Text) -> TurnResult:
+    def _replace_with_notice(self, pressed: Pressed, exchange: Exchange, text: Text) -> TurnResult:
         first, *others = self.stages.replies.notice_parts(pressed.address, text, pressed.locale)
         outgoing = (replace(first, is_response=True), *others)
         return TurnResult(outgoing=outgoing, in_place_of=exchange.parts)

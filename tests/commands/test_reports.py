@@ -165,9 +165,9 @@ async def test_usage_and_budgets_of_the_asker() -> None:
     assert (await make_view(PERSON, CHANNEL).show(request_of(make_incoming()))).text == (
         "Today: 1 answer, 1000 tokens read (80% from a cache), 50 written, cost $0.0021\n"
         "This month: 12 answers, 30000 tokens read (0% from a cache), 900 written,"
-        " cost $0.0450, and 2 answers whose cost is not known\n"
+        " cost $0.0450, plus 2 answers of unknown cost\n"
         "Today, your budget: $0.1234 of $0.50 used\n"
-        "This month, the budget of this channel: $0.00 of $20.00 used"
+        "This month, this channel's budget: $0.00 of $20.00 used"
     )
 
 

@@ -379,7 +379,7 @@ async def test_replay_that_is_refused_says_why(database: Database) -> None:
         await made.replay(changed, ReplayChanges(draft="nora"))
     with pytest.raises(UserError, match="There is no such preset"):
         await made.replay(answer, ReplayChanges("nobody"))
-    with pytest.raises(UserError, match="The budget of this channel"):
+    with pytest.raises(UserError, match="This channel's budget"):
         await make_replay(setup, database, model, channel_limit=10).replay(answer, ReplayChanges())
     replay = replace(made, requests=replace(made.requests, backends={}))
     with pytest.raises(BackendUnavailable, match="'p' is not set up any more"):

@@ -162,7 +162,7 @@ async def test_values_are_entered_into_forms(where: DiscordChat, running: Servic
     assert "How you describe yourself here" in str(form.modal)
     await running.restart()
     await admin.submit_modal(form, {"text": "I am a tall knight"})
-    described = "How you describe yourself: chosen for this channel"
+    described = "Your description: chosen for this channel"
     await wait_until(lambda: described in menu.response.content)
     assert "I am a tall knight" in str((await open_form(ABOUT_ME)).modal)
 

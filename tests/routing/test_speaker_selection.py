@@ -104,11 +104,11 @@ def test_candidates_carry_scores_and_reasons() -> None:
                 10.5,
                 (
                     "spoke last",
-                    "chance: drew 0.70, not below 0.50",
+                    "chance: rolled 0.70, needed less than 0.50",
                     "had the highest score, and one character must answer",
                 ),
             ),
-            ("marlowe", 0.5, ("chance: drew 0.70, not below 0.50",)),
+            ("marlowe", 0.5, ("chance: rolled 0.70, needed less than 0.50",)),
             ("兰亭", 0.0, ("was not addressed",)),
         ]
     )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import SettingsError
-from bot.setup import read_names, write_variables
+from bot.setup import read_variable_names, write_variables
 
 VALUES = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl"]))
 
@@ -70,5 +70,5 @@ def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_names_are_read_in_capitals(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("# A=1\nexport b=2\nC=\n", "utf-8")
-    assert read_names(tmp_path / ".env") == {"B", "C"}
-    assert list(read_names(tmp_path / "none")) == []
+    assert read_variable_names(tmp_path / ".env") == {"B", "C"}
+    assert list(read_variable_names(tmp_path / "none")) == []

@@ -13,7 +13,7 @@ CHINESE = {
     "key 'a' with and any of its secondary keys": "关键词 'a'，并满足次要关键词（and any）",
     "The lamp: it is constant": "The lamp：它始终生效",
     "Inn: north: key 'inn' in “bob: inn?”": "Inn：north：关键词 'inn'，见“bob: inn?”",
-    "chance: drew 0.40, not below 0.20": "随机：抽到 0.40，不低于 0.20",
+    "chance: rolled 0.40, needed less than 0.20": "随机：抽到 0.40，不低于 0.20",
     "is on cooldown for 12 s more": "还要冷却 12 秒",
     "over the budget of 64 tokens": "超出 64 个词元的预算",
 }

@@ -66,8 +66,8 @@ async def test_budget_of_a_group_counts_in_its_topics_and_outside(database: Data
         await setup.receive(said)
         await setup.work(said.address.conversation)
     assert len(setup.backend.prompts) == 1
-    assert "The budget of this server" in setup.texts[1]
-    assert "The budget of this server" in setup.texts[2]
+    assert "This server's budget" in setup.texts[1]
+    assert "This server's budget" in setup.texts[2]
     [(_, receipt)] = await Receipts(database).newest("telegram:-100")
     assert receipt.charge.server == "telegram:-100"
 

@@ -383,13 +383,13 @@ async def test_single_characters_are_added_and_removed_by_choices(database: Data
 async def test_description_is_set_by_a_form_and_shows_its_source(database: Database) -> None:
     setup = make_setup(database)
     await setup.say("/me everywhere I am tall", "/settings menu")
-    assert "How you describe yourself: for all channels" in setup.texts[-1]
+    assert "Your description: set for all channels" in setup.texts[-1]
     assert "tall" not in setup.texts[-1], "others read the menu in a group"
     form = button(setup, "✏ About me")
     await setup.say(replace(form, values=("I am a knight",)))
-    assert "How you describe yourself: chosen for this channel" in setup.texts[-1]
+    assert "Your description: chosen for this channel" in setup.texts[-1]
     await setup.say(replace(form, values=("",), external_key="cb2", is_private=True))
-    assert "How you describe yourself: I am tall (for all channels)" in setup.texts[-1]
+    assert "Your description: I am tall (set for all channels)" in setup.texts[-1]
 
 
 async def test_key_in_a_form_is_removed_and_its_author_told(database: Database) -> None:

@@ -75,7 +75,7 @@ async def test_preset_may_have_a_budget_of_its_own(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DONE], preset={"budget": {"month": 0.0041}})
     await setup.say("hello", "again")
     assert setup.texts[1] == (
-        "⚠ The budget of this preset of $0.0041 is used up this month. It is renewed at 2023-12-01"
+        "⚠ This preset's budget of $0.0041 is used up this month. It is renewed at 2023-12-01"
         " 00:00 UTC."
     )
 

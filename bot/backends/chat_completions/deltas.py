@@ -226,11 +226,11 @@ def _strings(items: object, names: Sequence[str]) -> Iterator[str]:
 
 
 @lru_cache(256)
-def _is_attached(name: str) -> bool:
+def _must_be_returned(name: str) -> bool:
     return _ATTACHED.search(name) is not None
 
 
-class AttachedFields:
+class ReturnedFields:
     """Collects what must go back to a provider with its calls, such as its reasoning."""
 
     def __init__(self) -> None:
@@ -240,7 +240,7 @@ class AttachedFields:
 
     def feed(self, delta: JsonObject) -> None:
         for name, value in delta.items():
-            if value is None or not _is_attached(name):
+            if value is None or not _must_be_returned(name):
                 continue
             if isinstance(value, str):
                 self._texts.setdefault(name, []).append(value)

@@ -130,7 +130,7 @@ class ReasoningParser:
         return self._take()
 
     def note_separate_reasoning(self) -> None:
-        """Take note that the provider has separated reasoning itself: the text has none."""
+        """Record that the provider sends reasoning separately, so the text contains none."""
         self._has_reasoned = True
         if self._is_assumed and not any(self._tentative or ()):
             self._closing, self._tentative, self._is_assumed = None, None, False

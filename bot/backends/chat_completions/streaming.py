@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from bot.backends.chat_completions import errors
-from bot.backends.chat_completions.deltas import AttachedFields, ToolCallParser
+from bot.backends.chat_completions.deltas import ReturnedFields, ToolCallParser
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.reasoning import (
     ANY_FORMAT,
@@ -113,7 +113,7 @@ class StreamParser(ABC):
         self._stop_filter = StopStringFilter(context.stop)
         self._sse = SseParser()
         self._tool_calls = ToolCallParser()
-        self._attached = AttachedFields()
+        self._returned = ReturnedFields()
         self._text_joiner = SurrogateJoiner()
         self._reasoning_joiner = SurrogateJoiner()
         self._object: list[bytes] | None = None if context.is_streamed else []
@@ -173,7 +173,7 @@ class StreamParser(ABC):
     @property
     def finish(self) -> Finish:
         calls = self._tool_calls.calls
-        attached = self._attached.fields if calls else {}
+        attached = self._returned.fields if calls else {}
         return Finish(self.reason or FinishReason.STOP, self.usage, calls, attached)
 
     @property

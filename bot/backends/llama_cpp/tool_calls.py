@@ -15,14 +15,7 @@ import structlog
 
 from bot.backends.chat_completions.deltas import MAX_ARGUMENT_CHARS, MAX_CALLS, MAX_NAME_CHARS
 from bot.backends.chat_completions.stop_strings import overlap
-from bot.chat.prompt import (
-    Delta,
-    Finish,
-    FinishReason,
-    GenerationEvent,
-    Prompt,
-    ToolCall,
-)
+from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt, ToolCall
 from bot.templates.renderer import ToolUse
 from bot.templates.tool_forms import ToolForm
 
@@ -91,7 +84,7 @@ _log = structlog.get_logger(__name__)
 def read_calls(
     form: ToolForm, written: str, offered: Mapping[str, Parameters], *, is_cut: bool
 ) -> list[tuple[str, str]]:
-    """Return names and JSON arguments; the last call of an answer that `is_cut` is incomplete."""
+    """Return each call's name and JSON arguments; with `is_cut`, the last may be incomplete."""
     match form:
         case ToolForm.TAGGED:
             return _read_tagged(written, offered, is_cut=is_cut)

@@ -109,21 +109,21 @@ class _GgufParser:
         if self._data[: len(_MAGIC)] != _MAGIC:
             raise ValueError("it does not begin with GGUF")
         self._offset = len(_MAGIC)
-        version = self._number("I")
+        version = self._read_number("I")
         if not isinstance(version, int) or version < _MIN_VERSION:
             raise ValueError(f"version {version} is too old")
-        _, count = self._number("Q"), self._number("Q")  # of tensors, and of keys
+        _, count = self._read_number("Q"), self._read_number("Q")  # of tensors, and of keys
         found = {}
         for _ in range(count):
             key = self._text()
-            value = self._value(self._number("I"), keep=key not in _SKIPPED_KEYS)
+            value = self._value(self._read_number("I"), keep=key not in _SKIPPED_KEYS)
             if value is not None:
                 found[key] = value
         return found
 
     def _value(self, kind: int, *, keep: bool) -> Any:
         if kind in _NUMBER_FORMATS:
-            return self._number(_NUMBER_FORMATS[kind])
+            return self._read_number(_NUMBER_FORMATS[kind])
         if kind == _TEXT:
             return self._text()
         if kind == _ARRAY:
@@ -131,7 +131,7 @@ class _GgufParser:
         raise ValueError(f"a value of the unknown kind {kind}")
 
     def _array(self, *, keep: bool) -> Any:
-        kind, count = self._number("I"), self._number("Q")
+        kind, count = self._read_number("I"), self._read_number("Q")
         if kind in _NUMBER_FORMATS:
             form = f"<{count}{_NUMBER_FORMATS[kind]}"
             begin, self._offset = self._offset, self._offset + struct.calcsize(form)
@@ -143,14 +143,14 @@ class _GgufParser:
             pass
         return None
 
-    def _number(self, form: str) -> Any:
+    def _read_number(self, form: str) -> Any:
         (value,) = struct.unpack_from(f"<{form}", self._data, self._offset)
         self._offset += struct.calcsize(f"<{form}")
         return value
 
     def _text(self) -> str:
         begin = self._offset + 8
-        self._offset = begin + self._number("Q")
+        self._offset = begin + self._read_number("Q")
         if self._offset > len(self._data):
             raise ValueError("it ends in the middle of a text")
         return self._data[begin : self._offset].decode(errors="replace")
@@ -184,7 +184,7 @@ def read_metadata(path: Path) -> ModelMetadata:
         architecture=architecture,
         license=_text(values, "general.license"),
         template=_template(values.get("tokenizer.chat_template")),
-        context_tokens=_number(values, f"{architecture}.context_length"),
+        context_tokens=_int_of(values, f"{architecture}.context_length"),
         weight_bytes=path.stat().st_size,
         bytes_per_token=_cache_bytes_per_token(values, architecture),
         is_projector=architecture == "clip",
@@ -200,7 +200,7 @@ def _template(source: object) -> str:
 
 def _cache_bytes_per_token(values: Mapping[str, Any], architecture: str) -> int:
     def of(key: str) -> int:
-        return _number(values, f"{architecture}.{key}")
+        return _int_of(values, f"{architecture}.{key}")
 
     layers, heads = of("block_count"), of("attention.head_count")
     width = of("embedding_length") // heads if heads else 0
@@ -214,7 +214,7 @@ def _cache_bytes_per_token(values: Mapping[str, Any], architecture: str) -> int:
     return kept * (key + value) * _BYTES_PER_CACHE_VALUE
 
 
-def _number(values: Mapping[str, Any], key: str) -> int:
+def _int_of(values: Mapping[str, Any], key: str) -> int:
     value = values.get(key)
     if isinstance(value, list | tuple):  # one for each layer
         value = max((each for each in value if isinstance(each, int)), default=0)

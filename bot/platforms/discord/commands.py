@@ -72,7 +72,7 @@ def is_form_of_menu(interaction: discord.Interaction, specs: Sequence[MessageCom
 
 
 def form_data(form_id: str, form: EditableText) -> dict[str, Any]:
-    """Return the payload of a form; its id comes back with the input."""
+    """Return the payload of a form; Discord sends `form_id` back when the form is submitted."""
     field = {
         "type": _TEXT_FIELD,
         "custom_id": "text",

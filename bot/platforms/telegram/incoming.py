@@ -121,7 +121,7 @@ def _value_at(raw: dict[str, Any], path: Iterable[str | int]) -> Any:
 
 
 def _fill_in(raw: dict[str, Any], error: ErrorDetails) -> bool:
-    """Add a field that only newer servers send; return False if that is not the problem."""
+    """Add the missing field if only newer servers send it; return whether it was added."""
     name = error["loc"][-1]
     if error["type"] != "missing" or name not in _ADDED_FIELDS:
         return False

@@ -100,7 +100,7 @@ def _lorebook_problem(lorebook: str | dict[str, object]) -> Text | None:
     return None
 
 
-def _word_problem(word: str) -> Text | None:
+def _wake_word_problem(word: str) -> Text | None:
     return pattern_problem(word) if is_regex(word) else None
 
 
@@ -112,7 +112,7 @@ class WakeRules(StrictModel):
     names: StrictBool = True
     """Whether the character's names call it, as whole words anywhere in a message."""
     words: Annotated[
-        tuple[Annotated[NonEmptyText, _check(_word_problem)], ...],
+        tuple[Annotated[NonEmptyText, _check(_wake_word_problem)], ...],
         Field(max_length=MAX_LIST_ITEMS),
     ] = ()
     """Whole words or phrases that may stand anywhere in a message, in any case; `/pattern/i` is a

@@ -58,12 +58,12 @@ def check_preset(text: str) -> CheckedPreset:
 
 
 def preset_problems(error: ValidationError, document: JsonDocument) -> Sequence[PresetProblem]:
-    """Describe the first mistakes of a document, in the order of their lines."""
+    """Describe the first problems of a document, in the order of their lines."""
     found = [(document.line_of(_path_of(one)), one) for one in error.errors()]
     found.sort(key=lambda one: one[0])
     problems = [PresetProblem(line, _describe(one)) for line, one in found[:MAX_PROBLEMS]]
     if more := found[MAX_PROBLEMS:]:
-        told = translatable_count("1 more mistake", "{count} more mistakes", len(more))
+        told = translatable_count("1 more problem", "{count} more problems", len(more))
         problems.append(PresetProblem(more[0][0], told))
     return problems
 

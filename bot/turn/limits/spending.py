@@ -41,9 +41,9 @@ _OF_MODEL = (
 _SECONDS_BETWEEN_NOTICES = 6 * 3600.0
 _WHOSE = {
     BudgetKind.PERSON: translatable("Your budget"),
-    BudgetKind.CHANNEL: translatable("The budget of this channel"),
-    BudgetKind.SERVER: translatable("The budget of this server"),
-    BudgetKind.PRESET: translatable("The budget of this preset"),
+    BudgetKind.CHANNEL: translatable("This channel's budget"),
+    BudgetKind.SERVER: translatable("This server's budget"),
+    BudgetKind.PRESET: translatable("This preset's budget"),
 }
 _WHEN = {Period.DAY: translatable("today"), Period.MONTH: translatable("this month")}
 

@@ -331,7 +331,7 @@ async def test_only_the_first_mistakes_are_described(console: Playground) -> Non
 
     problems = answer["problems"]
     assert [one["line"] for one in problems] == list(range(5, 5 + MAX_PROBLEMS + 1))
-    assert problems[-1]["text"] == "900 more mistakes"
+    assert problems[-1]["text"] == "900 more problems"
 
 
 async def test_long_text_is_checked_in_a_thread(console: Playground) -> None:
