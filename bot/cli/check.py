@@ -349,7 +349,7 @@ _C = TypeVar("_C", bound=_Closable)
 
 @contextlib.asynccontextmanager
 async def _closing(tested: _C) -> AsyncIterator[_C]:
-    """Close what is tested at the end of the block; if that hangs, the process's end closes it."""
+    """Close the tested object after the block; if that hangs, the process's exit closes it."""
     try:
         yield tested
     finally:

@@ -46,7 +46,7 @@ def url() -> None:
 def revoke() -> None:
     """End all sessions of the console.
 
-    Links that were not used yet do not work any more, either.
+    Unused login links stop working, too.
     """
     ended = _change(lambda tokens: tokens.end_all_sessions(), "end sessions", "all")
     print_line(f"ended {ended} session{'' if ended == 1 else 's'}")

@@ -75,7 +75,7 @@ def show_revision() -> None:
 def copy_database(
     to: Annotated[str, typer.Option(help="The address of the other database, as in settings.")],
 ) -> None:
-    """Copy all rows into another database and compare them; a copy that broke off goes on.
+    """Copy all rows into another database and compare them; an interrupted copy resumes.
 
     Stop the service first. Then set TROUPE_DATABASE_URL to the other database.
     """
@@ -107,8 +107,8 @@ def back_up_database(
 def encrypt_database() -> None:
     """Encrypt all texts with the first of TROUPE_ENCRYPTION_KEYS.
 
-    That is what was stored before TROUPE_ENCRYPT_TEXTS was set, or with another key. The service
-    may run meanwhile. A run that was interrupted goes on.
+    These are the texts stored before TROUPE_ENCRYPT_TEXTS was set, or with another key. The service
+    may run meanwhile. An interrupted run resumes.
     """
     settings = read_settings()
     require_database(settings)
@@ -121,7 +121,7 @@ def encrypt_database() -> None:
 def decrypt_database() -> None:
     """Decrypt all texts, after TROUPE_ENCRYPT_TEXTS was unset.
 
-    Stop the service first. A run that was interrupted goes on; after it, no key is needed any more.
+    Stop the service first. An interrupted run resumes. Afterwards, no key is needed.
     """
     settings = read_settings()
     require_database(settings)
@@ -136,11 +136,11 @@ def restore_database(
     file: Annotated[Path, typer.Argument(help="What `troupe db backup` has written.")],
     forgotten: _Forgotten = None,
 ) -> None:
-    """Put a backup in the place of the SQLite database; stop the service first.
+    """Replace the SQLite database with a backup; stop the service first.
 
-    What people wrote until then is not answered again, messages that may have been sent are looked
-    for on the platforms, and what was forgotten is forgotten again. The old database is kept as
-    troupe.db.replaced, or under a further number.
+    What people wrote until now is not answered again, messages that may have been sent are looked
+    for on the platforms, and forgotten texts are deleted again. The old database is kept as
+    troupe.db.replaced, or with a number after that name.
     """
     settings = read_settings()
     database = sqlite_file(settings.sqlalchemy_url)
@@ -226,7 +226,7 @@ def _convert(action: str) -> int:
 
 
 async def _upgrade(settings: Settings) -> str | None:
-    """Return the revision of the tables then: of a newer version, if that has upgraded them."""
+    """Return the tables' revision afterwards: a newer version's, if that upgraded them."""
     create_data_dir(settings.data_dir)
     await upgrade_tables(settings.sqlalchemy_url)
     return await read_revision(settings.sqlalchemy_url)
@@ -264,7 +264,7 @@ def _read_all(settings: Settings, others: Sequence[Path] | None) -> list[Tombsto
 
 
 def _delete_slots(settings: Settings) -> None:
-    """Delete what models keep of conversations: it may be of what was forgotten."""
+    """Delete the models' saved slots: they may hold forgotten conversations."""
     shutil.rmtree(settings.data_dir / _SLOTS, ignore_errors=True)
 
 

@@ -173,7 +173,7 @@ def _ask(question: str, *, is_secret: bool = False) -> str:
 def _choose(
     question: str, options: Mapping[str, T], find: Callable[[str], T | None] = lambda _: None
 ) -> T | None:
-    """Return the value of a numbered option, or what `find` makes of words; None for Enter."""
+    """Return the value of a numbered option, or what `find` returns for text; None for Enter."""
     for number, option in enumerate(options, 1):
         print_line(f"  {number}) {option}")
     while True:
@@ -216,7 +216,7 @@ def _given_model(
 
 
 def _ask_for_model(settings: Settings) -> ModelChoice | None:
-    """Ask which model answers until one does; None: what is set stays."""
+    """Ask for a model until one answers; None: the settings stay as they are."""
     print_line("\nWhich model answers?")
     options: dict[str, Callable[[], ModelChoice | None]] = {
         "the small model that comes with Troupe (94 MB; English only, often wrong)": ModelChoice,

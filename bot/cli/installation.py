@@ -63,7 +63,7 @@ app.add_typer(dead_letters_app, name="dead-letters")
 
 
 def require_database(settings: Settings) -> None:
-    """Raise `SettingsError` that names the settings which lead to the database if there is none."""
+    """Raise `SettingsError` if there is no database; it names the settings for its location."""
     if not database_exists(settings.sqlalchemy_url):
         raise SettingsError(
             f"there is no database in {settings.data_dir} yet: start the service first, or set"
@@ -72,7 +72,7 @@ def require_database(settings: Settings) -> None:
 
 
 def use_installation(action: Callable[[Database], Awaitable[T]], *, must_exist: bool = True) -> T:
-    """Return what `action` does with the database, which may be created unless it `must_exist`."""
+    """Run `action` on the database, which is created if needed unless it `must_exist`."""
     settings = read_settings()
     if must_exist:
         require_database(settings)
@@ -95,7 +95,7 @@ def change_installation(
     topic: str | None = None,
     must_exist: bool = True,
 ) -> T:
-    """Return what `change` does; unless that is false, record it and tell the other processes.
+    """Run `change` and return its result; unless it is false, record it and tell processes.
 
     `action`, `subject` and the new value, `after`, are for the audit log; the signal of `topic` has
     the subject.
@@ -159,7 +159,7 @@ def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def show_nodes() -> None:
     """Show the processes of the installation.
 
-    With their roles, version, last report, and what only one of them holds.
+    With their roles, version, last report, and exclusive roles.
 
     A process reports every 10 seconds. One that ended by itself is not listed; one that died is,
     as "silent", for a week.
@@ -227,7 +227,7 @@ def _letter_row(letter: DeadLetter) -> Sequence[str]:
 
 @dead_letters_app.command("show")
 def show_dead_letter(name: _Name) -> None:
-    """Print what one of them says."""
+    """Print the text of one item that was set aside."""
     text = use_installation(lambda database: _dead_letters(database).text(name))
     if text is None:
         raise _no_dead_letter(name)
@@ -256,7 +256,7 @@ def retry_dead_letter(name: _Name) -> None:
 
 @dead_letters_app.command("drop")
 def drop_dead_letter(name: _Name) -> None:
-    """Delete what one of them says, for good."""
+    """Delete the text of one item for good."""
 
     async def drop(database: Database) -> bool:
         is_dropped = await _dead_letters(database).drop(name)
@@ -535,7 +535,7 @@ def rotate() -> None:
     """Encrypt all keys of providers and all texts again with the first of TROUPE_ENCRYPTION_KEYS.
 
     Put a new key in front of the old one in every process, rotate, then remove the old one. The
-    service may run meanwhile. A run that was interrupted goes on.
+    service may run meanwhile. An interrupted run resumes.
     """
     cipher = _cipher()
 

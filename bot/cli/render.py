@@ -155,7 +155,7 @@ async def render_preset(
 
 
 async def render_template(name_or_file: str, messages: Sequence[Message], view: View) -> str:
-    """Show what a registered template, or the template in a file, makes of the messages."""
+    """Render the messages with a registered template, or with the template in a file."""
     if view is View.MESSAGES:
         return format_messages(messages)
     async with Renderer() as renderer:
@@ -288,8 +288,8 @@ def replay(
 ) -> None:
     """Ask a model again for an earlier answer.
 
-    What only the old answer has is shown [-red-], what only the new one has {+green+}; so is the
-    prompt, if it is another one. It counts as usage of the operator; nothing is said in the chat.
+    Text only in the old answer is shown [-red-], text only in the new answer {+green+}; so is the
+    prompt, if it differs. It counts as the operator's usage; nothing is sent to the chat.
     """
     settings = uvloop.run(with_stored_keys(read_settings()))
     found = uvloop.run(find_answer(receipt, settings))
@@ -335,7 +335,7 @@ async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) 
 
 
 def merge_texts(before: str, after: str) -> str:
-    """Merge two texts: what only the first has is red, what only the second has is green."""
+    """Merge two texts: text only in the first is red, text only in the second is green."""
     return "".join(_style(one) for one in differing_pieces(before, after))
 
 

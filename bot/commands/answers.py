@@ -107,8 +107,8 @@ class NewestQuestionHandlers:
 def find_exchange(request: CommandRequest) -> NewestExchange | None:
     """Find the newest question; None if there is none.
 
-    That is the one whose answer failed, or what the author of the command said last if nobody has
-    answered it, else the message before the newest answers.
+    That is the question whose answer failed, or the command author's last message if nobody has
+    answered it, or else the message before the newest answers.
     """
     turns, by = request.recent, request.incoming.author.id
     failed = _find_failed(request.failed, turns)
@@ -242,7 +242,7 @@ class AnswerButtons:
         return None
 
     async def find(self, pressed: Pressed, data: ButtonData) -> Exchange:
-        """Return what a button stands under; raise `UserError` if the press is refused."""
+        """Return the exchange that a button belongs to; raise `UserError` if it is refused."""
         pressed = await self.route(pressed)
         exchange = await self.conversations.load_answered(
             pressed.address.conversation, data.part, _MAX_TURNS_BEFORE
@@ -327,7 +327,7 @@ class AnswerButtons:
             await self.admins.require(said, RETRY_OTHERS, audited_as=RETRY_QUESTION)
 
     async def check_reader(self, said: Said, exchange: Exchange) -> None:
-        """Refuse to show anybody but admins what was read of another person's own history."""
+        """Refuse to show another person's own history to anybody but admins."""
         is_own = exchange.question.turn.is_said_by(said.author)
         if said.address.is_of_one_person and not is_own:
             await self.admins.require(said, _SEE_OTHERS, audited_as="read context")
@@ -352,7 +352,7 @@ class AnswerButtons:
 
 
 def _is_menu(turn: Turn) -> bool:
-    """Whether a turn keeps who asked for a menu or a question of the service."""
+    """Whether a turn is a command that the service answered with buttons."""
     command = parse(turn.text) if turn.role == "user" and turn.sent_as else None
     return command is not None and command.name in _WITH_BUTTONS
 

@@ -27,11 +27,11 @@ class AnonymousAdmins:
     chat_settings: ChatSettings
 
     async def are_accepted(self, scopes: Sequence[str]) -> bool:
-        """Return whether they count in a channel with these scopes, narrowest first."""
+        """Return whether anonymous admins count in a channel with these scopes, narrowest first."""
         return await self.chat_settings.resolve(scopes, _KEY) is not None
 
     async def choose(self, request: CommandRequest) -> CommandResult:
-        """Let them count here, or no longer; raise `UserError` if there is no such value."""
+        """Switch whether anonymous admins count here; raise `UserError` for an unknown value."""
         value = request.argument.lower()
         if value not in _VALUES:
             raise UserError(translatable("Use /settings anonymous on or /settings anonymous off."))
@@ -142,7 +142,7 @@ class AdminCheck:
             )
 
     async def note(self, incoming: Request, audited_as: str) -> None:
-        """Note an act of an admin in the audit log, never what anybody said."""
+        """Record an admin's action in the audit log, never what anybody said."""
         if self.audit is not None and not incoming.is_private:
             # Where each person has a conversation, its key names that person; a channel's does not.
             where, by = incoming.address.channel, incoming.author.id
@@ -159,8 +159,8 @@ class AdminCheck:
         """Log the request and refuse it unless the author is an admin.
 
         `needs_name` refuses admins who write anonymously, too, because the action cannot be undone.
-        `audited_as`, a verb and a noun, is noted before it is done, and again by the process that
-        does it after the death of this one; what changes a setting is noted with that. Raises
+        `audited_as`, a verb and a noun, is recorded before the action, and again by a process that
+        repeats it after a crash; a changed setting is recorded with the change. Raises
         `UserError`, which names the action.
         """
         allowed = await self.is_known_admin(incoming)

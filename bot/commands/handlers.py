@@ -108,7 +108,7 @@ class CommandHandlers:
         return await handler(replace(request, command=Command(name, text.strip())))
 
     def greet(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
-        """Greet the group that the bot was added to: as its character does, or by its name."""
+        """Greet the group that the bot was added to: with its character's greeting, or by name."""
         preset, characters = active.first.preset, len(active.presets)
         greeting = choose_greeting(preset, arrival, rng=self.dice, characters=characters)
         if greeting is None:

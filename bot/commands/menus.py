@@ -227,7 +227,7 @@ def _choice(
 ) -> tuple[list[Text], Menu]:
     """Return lines with a setting and what it would inherit, and a menu to choose from.
 
-    `found` are the settings that hold here and around, `values` what they amount to.
+    `found` are the settings made here and around, `values` the values in effect.
     """
     scopes, language = request.incoming.scopes, language_of(request.incoming.locale)
     (own, around), (value, inherited) = found, values
@@ -259,7 +259,7 @@ def _preset_option(preset: Preset, active: Iterable[str]) -> MenuOption:
 
 
 def _value_of(name: str) -> str:
-    """Shorten the name of a preset to what fits into a button; the same after a restart."""
+    """Shorten a preset's name to fit into a button; the result survives a restart."""
     return hashlib.sha256(name.encode()).hexdigest()[:_VALUE_CHARS]
 
 

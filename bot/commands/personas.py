@@ -28,7 +28,7 @@ class UserPersonas:
     chat_settings: ChatSettings
 
     async def resolve(self, user_ids: Iterable[str], scopes: Sequence[str]) -> dict[str, str]:
-        """Return the personas that hold in a channel with these scopes, by user id."""
+        """Return the personas that apply in a channel with these scopes, by user id."""
         keys = {
             key: user_id
             for user_id in dict.fromkeys(user_ids)
@@ -44,7 +44,7 @@ class UserPersonas:
         return personas
 
     async def find(self, user_id: str, scopes: Sequence[str]) -> tuple[str, str | None] | None:
-        """Return a person's description and its scope; None: it holds in all channels."""
+        """Return a person's description and its scope; None: in all channels."""
         keys: dict[str, str | None] = {f"{user_id}@{scope}": scope for scope in scopes}
         keys[user_id] = None
         values = await self.chat_settings.get_all(list(keys), _KEY)

@@ -61,7 +61,7 @@ class PrivateCommands:
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
 
     async def repeat(self, said: Said) -> bool:
-        """Queue the command there; return whether there is such a chat. Repeatable."""
+        """Queue the command in the private chat; return whether there is one. Repeatable."""
         source, person = said.address.source, said.author.id.rpartition(":")[2]
         # Somebody who writes as a chat has the negative id of that chat.
         if source not in self.chats or not person.isdecimal():
@@ -145,9 +145,9 @@ class Forgetting:
 
 @dataclass(eq=False)
 class SharedMemories(ConversationMemory):
-    """What the processes of an installation keep of conversations: all of them forget together.
+    """Conversations in the memory of an installation's processes, which forget them together.
 
-    A signal tells the others at once, and a row of the database those that missed it.
+    A signal tells the other processes at once; a database row tells those that missed it.
     """
 
     memories: Callable[[], Sequence[ConversationMemory]]
@@ -259,7 +259,7 @@ class PrivacyHandlers:
         return CommandResult(text, asks_to_forget=True)
 
     async def forget_quoted(self, request: CommandRequest, message_id: str) -> CommandResult:
-        """Delete the message that the command replies to: an own one, or an answer to one."""
+        """Delete the message that the command replies to: one's own, or an answer to it."""
         quote = request.incoming.quote
         author = quote.author if quote is not None else None
         is_own = author is not None and author.id == request.incoming.author.id

@@ -38,7 +38,7 @@ _IS_LOCAL_PATH = re.compile(r"/(?:[^\s\\/\x00-\x20\x7f][^\s\\\x00-\x20\x7f]*)?")
 
 @value_class
 class SessionPages(RouteGroup):
-    """Serves the log-in, and what needs none."""
+    """Serves the login, and pages that need none."""
 
     logins: ConsoleLogins
     cookie: str
@@ -51,7 +51,7 @@ class SessionPages(RouteGroup):
 
     @route("GET /login", None)
     async def login_page(self) -> Page:
-        """Show the page that sends the one-time token of its fragment."""
+        """Show the page that submits the one-time token in its URL's fragment."""
         return Page("login.html", {"problem": ""})
 
     @route("GET /static/{name}", None)
@@ -100,7 +100,7 @@ class SessionPages(RouteGroup):
         theme: Literal["system", "light", "dark"] | None = None,
         back: Annotated[str, Field(max_length=2000)] = "/",
     ) -> web.Response:
-        """Keep language and theme in cookies; an absent value stays."""
+        """Store the language and theme in cookies; an omitted value stays as it is."""
         response = redirect(back if _IS_LOCAL_PATH.fullmatch(back) else "/")
         for name, value in ((LANGUAGE_COOKIE, language), (THEME_COOKIE, theme)):
             if value is not None:
@@ -127,7 +127,7 @@ class AccessPage(RouteGroup):
 
     @route("GET /access", Scope.READ)
     async def show(self, request: ConsoleRequest) -> Page:
-        """Show the changes, and the tokens to whom the API lists them."""
+        """Show the changes, and the tokens to readers who may list them."""
         may_list = Scope.OPERATE in request.caller.scopes
         tokens = await self.tokens.api_tokens() if may_list else None
         entries = await self._changes(request.caller, _PAGE_ENTRIES)
@@ -135,7 +135,7 @@ class AccessPage(RouteGroup):
 
     @route("GET /api/v1/tokens", Scope.OPERATE)
     async def list_tokens(self) -> Mapping[str, Sequence[ApiToken]]:
-        """List the tokens of the API."""
+        """List the API tokens."""
         return {"tokens": await self.tokens.api_tokens()}
 
     @route("DELETE /api/v1/tokens/{name}", Scope.OPERATE)
@@ -145,7 +145,7 @@ class AccessPage(RouteGroup):
         request: ConsoleRequest,
         name: Annotated[str, Field(max_length=500, pattern=r"^[^\x00]*$")],
     ) -> Mapping[str, str]:
-        """Revoke a token of the API."""
+        """Revoke an API token."""
         if not await self.tokens.revoke_api_token(name):
             raise RequestRefused(404, translatable("There is no token with this name."))
         now = self.clock.now()

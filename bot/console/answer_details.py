@@ -72,8 +72,8 @@ class WaterfallStep:
 def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[WaterfallStep]:
     """Return where the time went, from the receipt of the message to the answer's delivery.
 
-    `delivered` is when its last part was sent, in seconds after the receipt of the message; None:
-    not yet, or not known any more.
+    `delivered`: seconds from the message's receipt until the last part was sent; None: not yet, or
+    no longer known.
     """
     timings = receipt.timings
     first = timings.seconds if timings.first_word_seconds is None else timings.first_word_seconds
@@ -112,7 +112,7 @@ def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[Wate
 def costs_elsewhere(
     receipt: Receipt, providers: Mapping[str, ProviderSettings]
 ) -> Sequence[tuple[str, str]]:
-    """Return what the same tokens cost at other models with a price, the cheapest first."""
+    """Return what the same tokens would cost with other priced models, cheapest first."""
     usage = replace(receipt.usage, prompt_tokens=prompt_tokens(receipt))
     costs = {
         (provider, (settings.model or model) if model == _ANY else model): price.cost(usage)
@@ -134,7 +134,7 @@ class _Content(msgspec.Struct, frozen=True):
 def used_parameters(
     prompt: Prompt, version: PresetVersion | None
 ) -> list[tuple[str, str, Text | None]]:
-    """Return name, value and origin of parameters; no origin where the version is not known."""
+    """Return each parameter's name, value and origin; None if the version is unknown."""
     content = msgspec.json.decode(version.content, type=_Content) if version else _Content()
 
     def origin(value: object, given: object) -> Text | None:
@@ -175,12 +175,12 @@ async def find_answer(answers: AnswerLog, number: int) -> StoredAnswer:
 
 
 def with_masked_text(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:
-    """Mask the answer's text alone, for lists, which show nothing of the prompt."""
+    """Mask only the answer's text, for lists, which do not show the prompt."""
     return replace(answer, receipt=replace(answer.receipt, answer=mask(answer.receipt.answer)))
 
 
 def masked_answer(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:
-    """Return an answer without secrets."""
+    """Return the answer with secrets masked."""
     receipt = answer.receipt
     messages = tuple(
         replace(

@@ -149,7 +149,7 @@ def answer_row(one: StoredAnswer) -> AnswerRow:
 
 @value_class
 class AnswerPages(RouteGroup):
-    """Shows what was answered, and from what."""
+    """Shows answers and the prompts that they were made from."""
 
     navigation = (NavigationItem("/answers", translatable("Answers"), "answers"),)
 
@@ -190,7 +190,7 @@ class AnswerPages(RouteGroup):
 
     @route("GET /api/v1/answers/{number}", Scope.READ)
     async def show(self, number: int) -> Mapping[str, object]:
-        """One answer with its text, and what it was made of."""
+        """One answer with its text and the details of its prompt."""
         answer = await self._find(number)
         receipt = answer.receipt
         return {
@@ -206,7 +206,7 @@ class AnswerPages(RouteGroup):
     async def show_prompt(
         self, number: int, form: _PromptForm = "messages"
     ) -> Mapping[str, str | Sequence[Mapping[str, str] | PromptToken]]:
-        """The prompt that was sent, secrets removed; only the requested form is not empty."""
+        """The prompt that was sent, without secrets; only the requested form is filled."""
         answer = await self._find(number)
         shown: dict[str, str | Sequence[Mapping[str, str] | PromptToken]]
         shown = {"text": "", "messages": [], "tokens": []}
@@ -259,7 +259,7 @@ class AnswerPages(RouteGroup):
         )
 
     async def _delivered_seconds(self, answer: StoredAnswer) -> float | None:
-        """Return after how long the last message of an answer was sent; None: not known."""
+        """Return how many seconds later the answer's last message was sent; None: unknown."""
         received = answer.receipt.timings.received_at
         sent = None if received is None else await self.answers.find_delivery(answer)
         return None if sent is None or received is None else max(0.0, sent - received)
@@ -327,7 +327,7 @@ class ReplayPages(RouteGroup):
     async def _ask(
         self, number: int, preset: str, draft: str
     ) -> tuple[StoredAnswer, OperatorAnswer, Mapping[str, object]]:
-        """Return the stored answer, the new one, and that one as the API tells it."""
+        """Return the stored answer, the new answer, and the new answer's JSON for the API."""
         stored = await find_answer(self.answers, number)
         shown = masked_answer(stored, self.mask)
         try:
@@ -354,7 +354,7 @@ class ReplayPages(RouteGroup):
     ) -> Mapping[str, object]:
         """Ask a model again with the stored prompt; empty values stay as they were.
 
-        No history keeps the answer.
+        The answer enters no history.
         """
         return (await self._ask(number, preset, draft))[2]
 

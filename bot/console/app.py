@@ -39,7 +39,7 @@ _LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
 
 
 class RequestGate:
-    """Decides who may send a request, and validates what it carries."""
+    """Authorizes requests, and validates their bodies and queries."""
 
     def __init__(self, settings: ConsoleSettings, logins: ConsoleLogins) -> None:
         self._logins = logins
@@ -125,7 +125,7 @@ def _host_name(host: str) -> str:
 
 
 async def _read_form(http: web.Request, *, with_files: bool) -> Mapping[str, str]:
-    """Return the fields of a form with plain line breaks; its files stay with the request."""
+    """Return a form's fields with plain line breaks; uploaded files stay with the request."""
     if http.content_type != _URL_ENCODED and not (with_files and http.content_type == _WITH_FILES):
         return {}
     try:
@@ -172,7 +172,7 @@ _TITLES = {
 
 
 class Console:
-    """All groups of routes as one; `add_routes` serves them."""
+    """All route groups together; `add_routes` serves them."""
 
     def __init__(self, gate: RequestGate, groups: Sequence[RouteGroup]) -> None:
         self._gate = gate

@@ -86,7 +86,7 @@ class ChannelDetail:
 
 @value_class
 class ChannelPage(RouteGroup):
-    """Shows one channel, and changes it through what its commands use."""
+    """Shows one channel, and changes it with the same code as its chat commands."""
 
     answers: AnswerLog
     state: ServiceState
@@ -174,7 +174,7 @@ class ChannelPage(RouteGroup):
     @route(f"DELETE /api/v1{_ONE}", Scope.OPERATE)
     @route(f"POST {_ONE}/forget", Scope.OPERATE, then="/channels")
     async def forget(self, request: ConsoleRequest, channel: str) -> Mapping[str, str]:
-        """Have the worker of a channel delete everything that was said there."""
+        """Have the channel's worker delete everything that was said there."""
         scopes = await self._scopes(channel)
         event = ForgetRequested(
             address_of(channel), f"console:{secrets.token_hex(8)}", None, self._now(), tuple(scopes)
@@ -208,7 +208,7 @@ class ChannelPage(RouteGroup):
         return datetime.fromtimestamp(self.clock.now(), UTC)
 
     async def _scopes(self, channel: str) -> Sequence[str]:
-        """Return where the settings of a channel are looked up, the narrowest first."""
+        """Return the scopes in which a channel's settings are looked up, narrowest first."""
         if ":" not in channel:  # not the key of a conversation
             raise RequestRefused(404, translatable("There is no such channel."))
         asked = AnswerSearch(conversation=channel)

@@ -17,7 +17,7 @@ Opcodes: TypeAlias = Sequence[tuple[str, int, int, int, int]]
 
 
 def opcodes(before: Sequence[str], after: Sequence[str]) -> Opcodes:
-    """Return how the second sequence is made of the first one; where very much differs, all."""
+    """Return the edits from one sequence to another; a single one if too much differs."""
     codes = _opcodes(before, after)
     return [("replace", 0, len(before), 0, len(after))] if codes is None else codes
 
@@ -41,16 +41,16 @@ def _opcodes(before: Sequence[str], after: Sequence[str]) -> Opcodes | None:
 
 @value_class
 class DifferingPiece:
-    """A piece of both texts, or of one of them."""
+    """A run of words in both texts, or in only one of them."""
 
     text: str
     change: Literal["same", "removed", "added"]
 
 
 def differing_pieces(before: str, after: str) -> list[DifferingPiece]:
-    """Return the words of both texts and of one alone, in the order of reading.
+    """Return the shared and the differing words, in reading order.
 
-    Very long texts are compared line by line, and where that is too much not at all.
+    Very long texts are compared line by line, and enormous ones not at all.
     """
     old, new = _WORD.findall(before), _WORD.findall(after)
     if (codes := _opcodes(old, new)) is None:
@@ -81,9 +81,9 @@ class DifferingLine:
 
 
 def differing_lines(before: str, after: str) -> tuple[Sequence[DifferingLine], int]:
-    """Return what differs, with some equal lines around it, and in how many places.
+    """Return the differing lines with some context, and the number of places that differ.
 
-    Of very many lines, the rest is only counted.
+    Differences beyond a limit are counted, but not listed.
     """
     old, new = before.splitlines(), after.splitlines()
     codes = opcodes(old, new)

@@ -29,9 +29,9 @@ _COMMENT_EVERY = 10  # looks without a change: proxies end idle connections
 async def stream_events(
     request: ConsoleRequest, events: AsyncGenerator[str, None], clock: Clock
 ) -> web.StreamResponse:
-    """Send events until the page is gone, its session has ended, or it should connect again.
+    """Send events until the page closes, its session ends, or it should reconnect.
 
-    An empty event only lets the session be checked.
+    An empty event only triggers a check of the session.
     """
     response = protected(web.StreamResponse())
     response.headers["Content-Type"] = "text/event-stream"
@@ -55,11 +55,10 @@ async def stream_events(
 async def channel_events(
     channels: SqlWebChannels, channel_id: str, after: int, render: RenderChanges
 ) -> AsyncGenerator[str, None]:
-    """Yield what changes in a channel after a revision.
+    """Yield the changes in a channel after a revision.
 
-    The id of an event is the revision of the channel: a page that reconnects gets what changed
-    since, each message once, as it reads now. So a page that reads slowly skips what was
-    overwritten.
+    An event's id is the channel's revision: a page that reconnects gets every message changed since
+    then, once, as it reads now. So a page that reads slowly skips intermediate versions.
     """
     is_changed = asyncio.Event()
 
@@ -88,10 +87,10 @@ async def channel_events(
 async def fragment_events(
     shown: str, render: Callable[[], Awaitable[str]], clock: Clock
 ) -> AsyncGenerator[str, None]:
-    """Yield what `render` returns, now and when it differs.
+    """Yield what `render` returns, now and whenever it changes.
 
-    The id of an event is a digest of what it shows: a page that reconnects with the newest one,
-    `shown`, is sent nothing until something changes.
+    An event's id is a digest of its content: a page that reconnects with the newest id, `shown`, is
+    sent nothing until the content changes.
     """
     unchanged = 0
     while True:

@@ -35,14 +35,14 @@ def new_api_token() -> str:
 
 
 def token_digest(token: str) -> str:
-    """Return the hash of a token, which is all that is stored of it."""
+    """Return a token's hash; the token itself is never stored."""
     return hashlib.sha256(_header_bytes(token)).hexdigest()
 
 
 async def make_login_link(tokens: ConsoleTokens, clock: Clock, address: str) -> str:
     """Return a link that logs in once within ten minutes.
 
-    The token is in the fragment, which browsers do not send: no log has it.
+    The token is in the URL's fragment, which browsers do not send, so no log contains it.
     """
     token = new_token()
     await tokens.add_login(token_digest(token), clock.now() + LOGIN_SECONDS)
@@ -63,12 +63,12 @@ class ConsoleLinks:
         return await make_login_link(self._tokens, self._clock, self.address or "")
 
     def answer(self, number: int) -> str | None:
-        """Return the address of the page of an answer; None while no console is served."""
+        """Return the URL of an answer's page; None while no console is served."""
         return self.address and f"{self.address.rstrip('/')}/answers/{number}"
 
 
 class ConsoleLogins:
-    """Exchanges one-time tokens for sessions; at most five wrong ones a minute are checked."""
+    """Exchanges one-time tokens for sessions; checks at most five wrong tokens a minute."""
 
     def __init__(
         self,
@@ -106,13 +106,13 @@ class ConsoleLogins:
         await self._tokens.end_session(token_digest(session))
 
     async def find_session(self, session: str) -> Caller | None:
-        """Return the caller of a session's cookie; None if the session has ended."""
+        """Return the caller that a session cookie belongs to; None if the session has ended."""
         if not await self._tokens.has_session(token_digest(session[:_MAX_TOKEN_CHARS])):
             return None
         return Caller("session", frozenset(Scope), csrf_token_of(session))
 
     async def find_api_token(self, headers: Mapping[str, str]) -> Caller | None:
-        """Return the caller of an `Authorization: Bearer ...`; None if the token is unknown."""
+        """Return the caller of an `Authorization: Bearer` header; None if the token is unknown."""
         kind, _, token = headers.get("Authorization", "").partition(" ")
         if kind.lower() != "bearer":
             return None
@@ -141,7 +141,7 @@ def csrf_token_of(session: str) -> str:
 
 
 def is_csrf_token(given: str, caller: Caller) -> bool:
-    """Compare in constant time, as bytes: `compare_digest` takes only ASCII as text."""
+    """Compare in constant time; as bytes, because `compare_digest` takes only ASCII text."""
     return hmac.compare_digest(_header_bytes(given), caller.csrf_token.encode())
 
 

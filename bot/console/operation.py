@@ -143,7 +143,7 @@ class OperationPage(RouteGroup):
     @route("GET /api/v1/operation/errors/{error}", Scope.READ)
     @route("GET /operation/errors/{error}", Scope.READ, template="operation_error.html")
     async def find_error(self, error: str) -> FailedMessage:
-        """The steps of a message by the id that its author was told."""
+        """A message's processing steps, by the error id that its author was told."""
         failed = await self._find_failed(error)
         if failed is None:
             text = translatable("No process has logged an error with this id.")

@@ -29,7 +29,7 @@ _OPERATOR = Person("web:console", "console")
 
 @value_class
 class OperatorAnswer:
-    """What a model said to the operator."""
+    """A model's answer to the operator."""
 
     provider: str
     prompt: Prompt
@@ -148,7 +148,7 @@ class PromptReplay:
     """Makes the model of a preset ready, which none may use any more; raises `SettingsError`."""
 
     async def replay(self, answer: StoredAnswer, changes: ReplayChanges) -> OperatorAnswer:
-        """Return another answer to the same prompt, or to that of a draft for the same message."""
+        """Return another answer to the same prompt, or to a draft's prompt for the same message."""
         receipt = answer.receipt
         if changes.draft:
             preset = await self.find_draft(changes.draft)

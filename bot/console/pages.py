@@ -23,7 +23,7 @@ _LANGUAGE_NAMES = {"en": "EN", "zh": "中文"}
 
 
 class PageRenderer:
-    """Renders pages in the language and the theme of their readers."""
+    """Renders pages in their readers' language and theme."""
 
     def __init__(self, navigation: Sequence[NavigationItem]) -> None:
         self._navigation = navigation
@@ -55,7 +55,7 @@ class PageRenderer:
 
     @cached_property
     def _environment(self) -> Environment:
-        """The environment; made for the first page, because most processes never show one."""
+        """The Jinja environment, created for the first page: most processes never show one."""
         environment = Environment(
             loader=FileSystemLoader(_FOLDER / "templates"),
             autoescape=True,

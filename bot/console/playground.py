@@ -171,7 +171,7 @@ class PlaygroundPages(RouteGroup):
 
     @route(f"POST {_CHANNEL}/people", Scope.OPERATE)
     async def add_person(self, channel: str, name: ShortName) -> web.Response:
-        """Add somebody whom messages can be written as."""
+        """Add a person to write messages as."""
         found = await self._find(channel)
         person = web_person(" ".join(name.split()))
         if not person.name:
@@ -212,7 +212,7 @@ class PlaygroundPages(RouteGroup):
         key: MessageId,
         reply_to: ReplyTo = "",
     ) -> web.Response:
-        """Write a message; the same key is written once."""
+        """Write a message; a repeated key is ignored."""
         found = await self._find(channel)
         person = _person(found, author)
         said = WebMessage(key, person, "", self._now(), reply_to=reply_to or None)

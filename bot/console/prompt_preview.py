@@ -51,7 +51,7 @@ class PromptPreview:
     """Random numbers; None: seeded by the text, so that the preview does not flicker."""
 
     async def preview(self, said: Said) -> NextAnswer:
-        """Return who would answer a message, and the prompt of the first of them."""
+        """Return who would answer a message, and the first speaker's prompt."""
         placed = await self.find_history(storable_said(said))
         if placed is None:
             return NextAnswer(problem=_BEGINS_BRANCH)
@@ -118,7 +118,7 @@ _MAX_TURNS = 400
 
 @value_class
 class DraftComposer:
-    """Composes and counts as for a real answer; nothing is asked or stored."""
+    """Composes and counts as for a real answer; calls no model and stores nothing."""
 
     sources: PromptSources
     resolver: PresetResolver
@@ -127,10 +127,10 @@ class DraftComposer:
     async def compose(
         self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
     ) -> Receipt:
-        """Return the prompt of the answer to a scene, as the receipt of the answer would be.
+        """Compose the prompt for a scene; return it as the receipt of a real answer.
 
-        Other characters of the channel stay; the preset takes the place of the one of its name, or
-        else of the one that answered. Unless it `may_spend`, stories that an embedding service
+        The channel's other characters stay; the preset replaces the character of its name, or else
+        the character that answered. Unless it `may_spend`, stories that an embedding service
         would have to find are left out. Raises `UserError` for a budget that is too small, and
         `BackendError` where the backend cannot count.
         """

@@ -98,7 +98,7 @@ def joined_messages(prompt: Prompt) -> str:
 
 
 class LookAlikes:
-    """Finds the speakers that we added to messages, and typed text that looks like one."""
+    """Finds the speaker names that we added to messages, and typed text that imitates them."""
 
     def __init__(self, prompt: Prompt) -> None:
         tags = {*prompt.speakers, *([prompt.answers_as] if prompt.answers_as else [])}

@@ -75,7 +75,7 @@ class ConsoleRequest:
 
     @property
     def language(self) -> str:
-        """What the cookie says, else the browser."""
+        """The language from the cookie, else from the browser."""
         chosen = self.http.cookies.get(LANGUAGE_COOKIE, "")
         return chosen if chosen in LANGUAGES else accepted_language(self.http)
 
@@ -246,7 +246,7 @@ def route(
 
 
 def _model(name: str, path: str, taken: Sequence[inspect.Parameter]) -> type[BaseModel] | None:
-    """Return the model of what a handler takes beside the request and the parts of the path."""
+    """Return a model of a handler's arguments other than the request and the path's."""
     given = [
         one
         for one in taken

@@ -204,7 +204,7 @@ def health_routes(
 
 
 async def run_probes(probes: Mapping[str, Probe], seconds: float) -> Mapping[str, str]:
-    """Return what each probe says, "ok" for what works."""
+    """Return each probe's result: "ok" or the problem."""
     answers: dict[str, str] = {}
     async with asyncio.TaskGroup() as group:
         for name, probe in probes.items():
@@ -285,7 +285,7 @@ class _WebhookEndpoint:
         self._storing: set[asyncio.Task[bool]] = set()
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
-        """End what is still being stored when the server ends: the platform calls again."""
+        """When the server ends, cancel unfinished stores: the platform calls again."""
         yield
         await cancel_and_wait(self._storing)
 

@@ -75,7 +75,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class CachedChatSettings(ChatSettings, ConversationMemory):
-    """Reads a scope once, with all its settings, and drops it when one has changed.
+    """Caches each scope with all its settings, and drops it when a setting has changed.
 
     A signal of the topic `chat_settings` names scopes in which something has changed. A scope also
     covers people's own settings there, under `person@scope`.
@@ -83,7 +83,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
     Args:
         stored: the settings themselves.
         signals: announce changes to all processes.
-        max_age_seconds: how long a value is believed where a signal may be lost; None: for ever,
+        max_age_seconds: how long a value is trusted if a signal may be lost; None: forever,
             because nobody else writes.
     """
 
@@ -132,7 +132,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
 
     @override
     async def end_session(self, conversation: str) -> None:
-        """Settings outlive sessions."""
+        """Do nothing: settings outlive sessions."""
 
     @override
     async def forget(self, conversation: str) -> None:

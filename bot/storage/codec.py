@@ -23,7 +23,7 @@ _MARK_BYTES = _MARK.encode()
 
 @value_class
 class TextEncryption:
-    """What the settings say about texts in the database."""
+    """The settings for encrypting texts in the database."""
 
     encryption_keys: Sequence[str] = ()
     """The newest first."""
@@ -47,7 +47,7 @@ class TextCodec:
         """Return the decrypted text.
 
         Raises:
-            UnknownEncryptionKey: its key is not there, nor in the file of the keys as it is now.
+            UnknownEncryptionKey: its key is missing, also from the current keys file.
             Undecodable: it is damaged.
         """
         raise UnknownEncryptionKey
@@ -77,7 +77,7 @@ class TextCodec:
         return stored  # SQLite may hold any type
 
     def renewed(self, stored: Any) -> Any:
-        """Encode a stored value again, with today's key."""
+        """Re-encode a stored value with the newest key."""
         if not stored or _key_of(stored) == self.encrypting_key:
             return stored
         return self.encode(self.decode(stored))

@@ -44,7 +44,7 @@ def _record_nothing(_: Tombstone) -> None:
 
 
 class Conversations(StoredTurns):
-    """Conversations in SQL; the newest turns of those that were claimed here stay in memory.
+    """Conversations in SQL; the newest turns of conversations claimed here stay cached.
 
     Args:
         sender: takes rows for sending in the same unit that queues them; None: others send.
@@ -81,8 +81,8 @@ class Conversations(StoredTurns):
         """Claim those of these conversations that are ready, each with its oldest message.
 
         A claim fences all earlier ones. An unfinished attempt at the message counts as a death of
-        its process. As the attempt was recorded, the death is the message's own, one of many
-        messages', or one that clears it.
+        its process. Depending on the recorded attempt, the death is blamed on this message, on
+        many messages, or clears this one.
         """
         found = await self.begin_rows(keys, owner, lease_seconds)
         begun = []
@@ -228,7 +228,7 @@ class Conversations(StoredTurns):
         return Session(found[0][0] if found else 1, ())
 
     async def forget(self, claim: Claim) -> int:
-        """Delete the history of a conversation, all its sessions, for good; return its turns.
+        """Delete all sessions of a conversation for good; return how many turns they had.
 
         Descriptions that people gave there are deleted, too.
         """
@@ -254,7 +254,7 @@ class Conversations(StoredTurns):
     async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
         """Queue the first message of an answer that is still being written.
 
-        The same part of the same turn is queued once, whatever process asks and how often.
+        A part of a turn is queued only once, no matter which process asks or how often.
         """
         row, at = finishing.to_opening_row(message, opening), moment_of(self._clock)
         number, taken = await self._database.run(

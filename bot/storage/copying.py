@@ -144,7 +144,7 @@ def _continue_ids(connection: Connection, table: Table) -> None:
 def back_up(database: Path, backup: Path) -> int:
     """Copy a database into a new file, for its owner only, and return the file's size in bytes.
 
-    The copy holds all that was committed when it ended, is checked, and takes its name only then.
+    The copy holds everything committed before it ended; it gets its name only once checked.
 
     Raises:
         StoreError: There is a file of that name, it cannot be written, or the copy is damaged.
@@ -166,7 +166,7 @@ def back_up(database: Path, backup: Path) -> int:
 def copy_file(database: Path, copy: Path, *, is_written: bool) -> None:
     """Copy a database of SQLite into a file, for its owner only, and check the copy.
 
-    One that is not written meanwhile may lie in a folder that cannot be written.
+    With `is_written` false, the database may lie in a read-only folder.
 
     Raises:
         OSError, sqlite3.Error: it cannot be read or written, or is damaged.

@@ -129,7 +129,7 @@ class Database:
         _log.warning("log_not_truncated", reason="a reader keeps the write-ahead log busy")
 
     async def check_keys(self) -> None:
-        """Read the newest texts; raises `SettingsError` where their key is not there."""
+        """Read the newest texts; raises `SettingsError` if their key is missing."""
         try:
             newest = [await self.fetch(one) for one in _NEWEST_TEXTS]
         except UnknownEncryptionKey as error:
@@ -190,7 +190,7 @@ Arguments = ParamSpec("Arguments")
 def transaction(
     unit: Callable[Concatenate[Owner, Arguments], Unit[T]],
 ) -> Callable[Concatenate[Owner, Arguments], Coroutine[Any, Any, T]]:
-    """Make a method of a store that is a unit of work run in the store's database."""
+    """Make a store's method, a unit of work, run in the store's database when called."""
 
     @functools.wraps(unit)
     async def run(self: Owner, /, *args: Arguments.args, **more: Arguments.kwargs) -> T:

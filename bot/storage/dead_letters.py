@@ -26,7 +26,7 @@ class DeadLetters:
 
     @reading
     def all(self) -> Unit[Sequence[DeadLetter]]:
-        """Return all of them, without what people wrote."""
+        """Return all dead letters, without what people wrote."""
         received = [_to_received(row) for row in (yield SQL["dead_messages"].query_alone())]
         unsent = yield SQL["dead_rows"].query_alone()
         return received + [decode(_to_unsent, row) for row in unsent]
@@ -39,7 +39,7 @@ class DeadLetters:
 
     @reading
     def text(self, name: str) -> Unit[str | None]:
-        """Return what one says; None: there is none of that name."""
+        """Return a dead letter's text; None if there is none of that name."""
         kind, row = _parse(name)
         if not kind:
             return None
@@ -56,7 +56,7 @@ class DeadLetters:
 
     @transaction
     def retry(self, name: str) -> Unit[str | None]:
-        """Process or deliver one once more; return its conversation or lane.
+        """Process or deliver a dead letter once more; return its conversation or lane.
 
         Returns:
             None: there is none of that name.
@@ -68,13 +68,13 @@ class DeadLetters:
 
     @transaction
     def drop(self, name: str) -> Unit[bool]:
-        """Delete the content of one for good; return False if there is none of that name."""
+        """Delete a dead letter's content for good; return False if there is none of that name."""
         kind, row = _parse(name)
         statement = SQL["drop_dead_row" if kind == _OUT else "drop_dead_message"]
         return bool(kind and (yield statement.query({"row": row})))
 
     def _receive_again(self, row: int) -> Unit[str | None]:
-        """Receive an event once more, under another key: its turn has been told its failure."""
+        """Receive an event once more, under another key: its turn has reported its failure."""
         found = yield SQL["dead_message"].query({"row": row})
         if not found or not (yield SQL["drop_dead_message"].query({"row": row})):
             return None
@@ -93,7 +93,7 @@ class DeadLetters:
 
 
 def _parse(name: str) -> tuple[str, int]:
-    """Return the kind and the row of a name; "" as the kind: there can be none of that name."""
+    """Return the kind and the row of a name; "" as the kind: the name is invalid."""
     kind, _, number = name.partition("-")
     is_known = kind in {_IN, _OUT} and number.isascii() and number.isdigit() and len(number) < 18
     return (kind, int(number)) if is_known else ("", 0)

@@ -29,7 +29,7 @@ def make_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fern
         needed_by: what needs them, for the error.
 
     Raises:
-        SettingsError: there is none, or one is not of that form.
+        SettingsError: there is no key, or one is malformed.
     """
     if not encryption_keys:
         raise SettingsError(
@@ -79,7 +79,7 @@ class FernetCodec(TextCodec):
         self._keys = keys
 
     def _read_keys_file(self) -> None:
-        """Put new keys of the file in front; one that cannot be read is just being replaced."""
+        """Put the file's new keys in front; an unreadable file is just being replaced."""
         if self._keys_file is None:
             return
         try:
@@ -93,7 +93,7 @@ class FernetCodec(TextCodec):
 class KeyCipher:
     """Encrypts and decrypts with the keys of TROUPE_ENCRYPTION_KEYS, the newest first.
 
-    A key is bound to its provider and so to its address; a row moved to another one is refused.
+    A key is bound to its provider, and so to its address; a row moved to another is refused.
     """
 
     def __init__(self, encryption_keys: Sequence[str]) -> None:
@@ -123,7 +123,7 @@ class KeyCipher:
         return key
 
     def rotate(self, provider: str, token: str) -> str:
-        """Encrypt a key again with the newest encryption key; raises as `decrypt`."""
+        """Re-encrypt a key with the newest encryption key; raises as `decrypt`."""
         return self.encrypt(provider, self.decrypt(provider, token))
 
 

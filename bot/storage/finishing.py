@@ -38,7 +38,7 @@ class NextMessage:
 
 @value_class
 class PartChanges:
-    """The changes on the platform that make a turn read as its answer says."""
+    """The platform changes that make a turn's messages match its answer."""
 
     common: dict[str, Any]
     """The columns that all outbox rows share: turn, platform, bot_id, chat, thread, lane,
@@ -56,9 +56,9 @@ class PartChanges:
         return self._rows({part: {} for part in opened}, {}, ((part, {}) for part in surplus))
 
     def rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows to queue, given the messages whose places the parts take, in order.
+        """Return the rows to queue, given the messages that the parts replace, in order.
 
-        A file takes no place and leaves none: it is sent anew, and deleted with its answer.
+        Files neither replace nor are replaced: they are sent anew, and deleted with their answer.
         """
         nothing = {"external_id": None, "target_turn": None, "target_part": None}
         texts = [part for part in self.parts if part < FILE_PARTS]
@@ -282,7 +282,7 @@ def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, ob
 
 
 def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
-    """Return the changes on the platform that make the turn read as the result says."""
+    """Return the platform changes that make the turn's messages match the result."""
     is_press = isinstance(message.incoming, Pressed)
     outgoing: Sequence[OutgoingPart] = result.outgoing
     if not (result.in_place_of or any(one.is_response for one in outgoing)):
@@ -325,7 +325,7 @@ def _change(
 
 
 def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:
-    """Mark it if it is the first; in response to a press it would change the pressed message."""
+    """Mark the first part as a response, but not to a press: it would edit the pressed message."""
     is_response = part.part == 0 and not isinstance(message.incoming, Pressed)
     return part if part.is_response == is_response else replace(part, is_response=is_response)
 

@@ -54,7 +54,7 @@ class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def record_tombstone(path: Path, tombstone: Tombstone) -> None:
-    """Append one to a file, only for its owner, before what it names is deleted.
+    """Append a tombstone to an owner-only file before what it names is deleted.
 
     Raises:
         StoreError: it cannot be written.
@@ -77,7 +77,7 @@ def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
     """Read files of tombstones; a file that does not exist has none.
 
     Raises:
-        StoreError: one cannot be read, or a line of it that is complete is not a tombstone.
+        StoreError: a file cannot be read, or one of its complete lines is not a tombstone.
     """
     return [one for file in files for one in _read(file)]
 
@@ -122,7 +122,7 @@ class PersonalData:
         return [row[0] for row in rows]
 
     async def forget_outside_histories(self, person_id: str) -> None:
-        """Delete what the person wrote that stands in no history: notes, and what was set aside.
+        """Delete what the person wrote outside histories: notes, and messages set aside.
 
         Record the deletion of the person's descriptions in a file that outlives the database.
         """

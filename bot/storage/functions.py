@@ -64,7 +64,7 @@ FUNCTIONS = _read_functions()
 def install_functions(connection: Connection) -> None:
     """Create the functions that the database does not have yet.
 
-    Those of other versions stay: a process of that version may still call them.
+    Functions of other versions stay: a process of such a version may still call them.
     """
     names = {"names": [one.name for one in FUNCTIONS.values()]}
     existing = set(connection.execute(_EXISTING, names).scalars())

@@ -82,7 +82,7 @@ class StoredTurns:
     def find_said_by(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
         """Return the ids of a person's turns in a conversation, and of the answers to them.
 
-        If nobody else has said anything, these are all turns.
+        If nobody else has said anything, that is every turn.
         """
         asked = {"of": claim.conversation, "person": person_id}
         if not (yield SQL["turn_of_others"].query(asked)):
@@ -147,7 +147,7 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
 
 
 def resolve_parts(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
-    """Return the columns by which an outbox row names the messages of these parts to change."""
+    """Return the outbox columns that identify these parts' messages, which the row changes."""
     known = yield from find_parts(names)
     targets: list[dict[str, object]] = []
     for name in names:
@@ -158,7 +158,7 @@ def resolve_parts(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
 
 
 def find_parts(names: Sequence[str]) -> Unit[dict[str, str | None]]:
-    """Return the platform's ids of parts; None of one that was not sent yet."""
+    """Return the platform's ids of parts; None for a part that was not sent yet."""
     asked = {"names": json.dumps(sorted({name.rpartition("/")[0] for name in names}))}
     rows = [
         *(yield SQL["kept_ids_of_turns"].query(asked)),

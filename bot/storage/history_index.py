@@ -11,7 +11,7 @@ from bot.storage.statements import SQL, Unit, pairs
 
 
 class SqlHistoryIndex:
-    """Asked only about channels whose histories are not shared by everybody."""
+    """Used only for channels whose history is not shared by everybody."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -25,7 +25,7 @@ class SqlHistoryIndex:
     def find(
         self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
     ) -> Unit[Sequence[MessagePlace]]:
-        """Return where these messages of the platform stand, people's first, each oldest first.
+        """Return the places of these platform messages, people's first, each oldest first.
 
         Branches have copies of what precedes them; copies of answers are found on request.
         """
@@ -99,7 +99,7 @@ def _places_of_part(
 
 
 def _is_last(turn: int, conversation: str, session: int, answered: str) -> Unit[bool]:
-    """Return whether no other message follows a turn, and none waits to.
+    """Return whether no other message follows a turn or is waiting to follow it.
 
     Further answers to the message with the key `answered` do not count.
     """

@@ -39,7 +39,7 @@ class SqlInbox(Intake):
     def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:
         """Return the message received under a key, and what was gathered with it.
 
-        Nothing once it is done.
+        Empty once the message is done.
         """
         bot = {"platform": address.platform, "bot_id": address.bot_id}
         return _events(

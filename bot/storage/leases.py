@@ -16,7 +16,7 @@ class SqlRoleLeases:
     """A row for each role; retention deletes those of processes that ended long ago."""
 
     def __init__(self, database: Database, owner: str, clock: Clock) -> None:
-        """Create the leases of this process: `owner` is a name that no other running one has."""
+        """Create the leases of this process; `owner` is unique among running processes."""
         self._database = database
         self._owner = owner
         self._clock = clock

@@ -39,7 +39,7 @@ _MAX_REASON = 500  # characters
 
 @value_class
 class SenderIdentity:
-    """Who takes rows, and how late its platforms may accept a request that it gave up on."""
+    """A sender's name, and how late its platforms may accept a request it has given up on."""
 
     owner: str
     settle_seconds: float
@@ -84,7 +84,7 @@ class SqlOutbox:
     def mark_sent(self, row: OutboxRow, external_id: str | None) -> Unit[OutboxRow | None]:
         """Mark a row as sent, and take the next row of its lane.
 
-        `external_id` is the message that it became, None for a change of one.
+        `external_id` is the sent message's id; None for a change of a message.
         """
         at = moment_of(self._clock)
         if self._database.is_sqlite:
@@ -99,7 +99,7 @@ class SqlOutbox:
 
     @transaction
     def mark_dead(self, row: OutboxRow, reason: str) -> Unit[OutboxRow | None]:
-        """Note that the platform refused it for good, and take the next row of its lane."""
+        """Note that the platform refused a row for good, and take the next row of its lane."""
         at = moment_of(self._clock)
         key = yield from self._give_up(row, reason)
         return (yield from _take_next(key, self._sender, at))
@@ -131,7 +131,7 @@ class SqlOutbox:
     def set_aside(self, row: OutboxRow, reason: str, notice: str) -> Unit[OutboxRow | None]:
         """Give up a row whose outcome stays unknown, queue a notice, take the lane's next row.
 
-        A notice that cannot be delivered either is given up without another one.
+        If the notice cannot be delivered either, it is given up without another one.
         """
         at = moment_of(self._clock)
         key = yield from self._give_up(row, reason)
@@ -141,12 +141,12 @@ class SqlOutbox:
 
     @transaction
     def mark_unknown(self, row: OutboxRow, seconds: float) -> Unit[None]:
-        """Note that it may have arrived, and reconcile it after this time."""
+        """Note that a row may have arrived, and reconcile it after this time."""
         yield from self._later(row, OutboxState.UNKNOWN, seconds)
 
     @transaction
     def reschedule(self, row: OutboxRow, seconds: float) -> Unit[None]:
-        """Note that it certainly did not arrive, and send it after this time."""
+        """Note that a row certainly did not arrive, and send it after this time."""
         yield from self._later(row, OutboxState.PENDING, seconds)
 
     @transaction
@@ -162,9 +162,9 @@ class SqlOutbox:
 
     @transaction
     def sent_ids(self, row_ids: Collection[int]) -> Unit[Mapping[int, str | None]]:
-        """The messages that rows became, by row, and None for one that never will.
+        """The message ids of sent rows, by row; None for a row that will never be sent.
 
-        What is still to be sent is not in it.
+        Rows that are still to be sent are missing.
         """
         rows = yield SQL["sent_ids"].query_alone({"ids": json.dumps(sorted(row_ids))})
         return {row: None if state == OutboxState.DEAD else sent for row, state, sent in rows}
@@ -235,7 +235,7 @@ def queue(
 ) -> Unit[OutboxRow | None]:
     """Append rows to their lane; where it is free, have the sender take its first row.
 
-    Rows may name the messages whose places they take.
+    Rows may name the messages that they replace.
     """
     is_in_place = "target_turn" in rows[0]
     yield (SQL["queue_in_place"] if is_in_place else SQL["queue_row"]).query_many(rows)
@@ -309,7 +309,7 @@ def _begin(
 
 
 def given_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
-    """Read the row that a function of the database has taken, if it took one."""
+    """Read the row that a database function has taken, if any."""
     return None if columns[0] is None else _to_row(tuple(columns), at)[0]
 
 

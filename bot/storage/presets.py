@@ -106,7 +106,7 @@ class PresetDrafts:
 
     @transaction
     def delete(self, name: str) -> Unit[bool]:
-        """Return whether there was one."""
+        """Delete a draft; return whether there was one."""
         return bool((yield SQL["delete_draft"].query({"name": make_storable(name)})))
 
 

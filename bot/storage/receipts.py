@@ -73,7 +73,7 @@ class Receipts:
 
     @reading
     def of_answer(self, conversation: str, at: float) -> Unit[Sequence[tuple[int, Receipt]]]:
-        """Return the receipts of what was answered at or right after a moment, in Unix seconds."""
+        """Return the receipts of the answers at or right after a moment, in Unix seconds."""
         return _decode_rows(
             (yield SQL["receipts_of_answer"].query_alone({"of": conversation, "at": at}))
         )

@@ -103,7 +103,7 @@ def _reason(chain: Sequence[object]) -> str:
 
 
 class _PasswordFile(CredentialProvider):
-    """Reads the password at each connect; connections that are open are not asked for it again."""
+    """Reads the password at each connect; open connections keep using the old one."""
 
     def __init__(self, file: Path, user: str) -> None:
         self._file = file
@@ -112,7 +112,7 @@ class _PasswordFile(CredentialProvider):
 
     @override
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """Return user and password; what was read before while the file is being replaced."""
+        """Return user and password; the previous ones while the file is being replaced."""
         try:
             self._password = self._read()
         except ValueError as error:

@@ -52,7 +52,7 @@ class RedisRateLimits(RateLimits):
         redis: the server.
         prefix: of all keys; installations that share a server have different ones.
         clock: time.
-        answer_seconds: for which a call waits for the server.
+        answer_seconds: how long a call waits for the server.
     """
 
     def __init__(self, redis: Redis, prefix: str, clock: Clock, answer_seconds: float) -> None:
@@ -198,7 +198,7 @@ class RedisRateLimits(RateLimits):
             return answer
 
     async def _answer(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Ask the server, and once more if it was this process that had no time.
+        """Ask the server, and retry once if this process itself was too slow.
 
         A call that the server has counted, but not answered, then counts twice, so that a limit
         is kept all the same.
@@ -220,7 +220,7 @@ class RedisRateLimits(RateLimits):
             return await call()
 
     async def _tell_refusals(self) -> None:
-        """Tell the server what was refused since it was last asked."""
+        """Tell the server about refusals since it was last asked."""
         for scope, until in list(self._untold.items()):
             left = max(0.0, until - self._clock.monotonic())
             given = [math.ceil(left * 1000), int(LEARNED_SECONDS * 1000)]
@@ -265,7 +265,7 @@ def _escaped(prefix: str) -> str:
 async def open_rate_limits(
     url: str, prefix: str, clock: Clock, answer_seconds: float = _ANSWER_SECONDS
 ) -> AsyncIterator[RedisRateLimits]:
-    """Share rate limits over this server for the length of the block; it may be away.
+    """Share rate limits through this server during the block; the server may be down.
 
     Raises:
         SettingsError: this is not the address of a Redis.

@@ -54,7 +54,7 @@ class RedisSignals(InProcessSignals):
 
     Args:
         redis: the server.
-        beat_seconds: after which a message without signals is sent, to see that it arrives.
+        beat_seconds: the silence after which an empty message is sent, to see that it arrives.
     """
 
     def __init__(self, redis: Redis, beat_seconds: float) -> None:
@@ -164,7 +164,7 @@ class RedisSignals(InProcessSignals):
             _log.warning("signals_interrupted", reason=problem)
 
     def _clear_problems(self) -> None:
-        """Forget them once signals are sent and received again."""
+        """Forget earlier problems once sending and receiving work again."""
         if self.reaches_others and self._problems:
             _log.info("signals_resumed")
             self._problems.clear()
@@ -184,7 +184,7 @@ class RedisSignals(InProcessSignals):
 async def open_signals(
     url: str, beat_seconds: float = _BEAT_SECONDS
 ) -> AsyncIterator[RedisSignals]:
-    """Exchange signals over this server for the length of the block.
+    """Exchange signals through this server during the block.
 
     A server that is away is not an error: it is retried.
 

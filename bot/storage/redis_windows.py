@@ -43,12 +43,12 @@ _decode = msgspec.msgpack.Decoder(_StoredWindow).decode
 
 
 class RedisWindows(SharedWindows):
-    """Writes in the background, whatever has come together in one round trip.
+    """Writes queued windows in the background, all of them in one round trip.
 
     Args:
         redis: the server.
         prefix: of all keys; installations that share a server have different ones.
-        codec: encodes the texts of the database, and so these.
+        codec: encodes texts as in the database.
     """
 
     def __init__(self, redis: Redis, prefix: str, codec: TextCodec, clock: Clock) -> None:
@@ -131,7 +131,7 @@ class RedisWindows(SharedWindows):
 async def open_windows(
     url: str, prefix: str, codec: TextCodec, clock: Clock
 ) -> AsyncIterator[RedisWindows]:
-    """Share windows over this server for the length of the block; it may be away.
+    """Share windows through this server during the block; the server may be down.
 
     Raises:
         SettingsError: this is not the address of a Redis.

@@ -155,9 +155,9 @@ def _stored_answer(row: Sequence[Any]) -> StoredAnswer:
 
 
 def _ancestors(rows: Iterable[Sequence[Any]], newest: int) -> list[Turn]:
-    """Return the turns from the first one that follow each other up to one, of rows newest first.
+    """Return the chain of turns that ends with `newest`, oldest first, from rows newest first.
 
-    What follows a turn that was deleted is followed up no further.
+    The chain begins after the last deleted turn.
     """
     found: list[Turn] = []
     wanted: int | None = newest

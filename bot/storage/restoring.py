@@ -44,8 +44,8 @@ async def prepare_restored(
         now: in Unix seconds.
 
     Returns:
-        The number of messages that were not known to be sent: they are looked for on the platforms.
-        And of those that were not answered: they become context.
+        The number of messages not known to be sent, which are looked for on the platforms, and the
+        number of unanswered messages, which become context.
     """
 
     def unit() -> Unit[tuple[int, int]]:
@@ -153,7 +153,7 @@ def copy_backup(backup: Path, database: Path) -> Path:
 
 
 def replace_database(part: Path, database: Path, answered_until: float) -> Path:
-    """Replace the database by the prepared copy; return the new name of the old one.
+    """Replace the database with the prepared copy; return the new name of the old one.
 
     The copy has the time until which a process worked on the lost database: where it is replaced
     in its turn, before the service was started, `last_written` returns that once more.

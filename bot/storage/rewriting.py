@@ -19,7 +19,7 @@ _ROWS_PER_PAGE = 200
 
 
 async def rewrite_texts(database: Database, report: Report) -> int:
-    """Store every text as new ones are stored; return how many rows were changed.
+    """Re-encode every text as new texts are stored; return how many rows were changed.
 
     The report is called with the name of each table, and how many of its rows were changed.
 

@@ -221,13 +221,13 @@ def encode_parts(names: Sequence[str]) -> str | None:
 
 
 def encode_files(files: Sequence[MediaItem]) -> str | None:
-    """Write where files are; None: there are none."""
+    """Encode the addresses of files; None if there are none."""
     storable = [replace(one, name=make_storable(one.name)) for one in files]
     return _encode_files(storable).decode() if storable else None
 
 
 def _read_files(stored: str | None) -> tuple[MediaItem, ...]:
-    """Read what `encode_files` wrote; nothing of what only another version of Troupe can read."""
+    """Read what `encode_files` wrote; empty if only another version of Troupe can read it."""
     try:
         return _decode_files(stored) if stored else ()
     except msgspec.DecodeError:

@@ -109,7 +109,7 @@ class SqliteWriter:
                 connection.close()
 
     def _next_batch(self, begins_at: float) -> tuple[list[_Job], bool]:
-        """Wait for units, and until a time; returns them and whether they are the last ones."""
+        """Wait for units until a time; return them, and whether they are the last ones."""
         batch: list[_Job] = []
         job = self._jobs.get()
         if (seconds := begins_at - time.monotonic()) > 0:
@@ -201,7 +201,7 @@ _SQLITE_READERS = 4
 
 
 class ConnectionPool(Protocol):
-    """Runs units of work; what the driver raises goes through as it is."""
+    """Runs units of work; the driver's errors pass through unchanged."""
 
     dialect: DialectName
 

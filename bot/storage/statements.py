@@ -82,7 +82,7 @@ class Statement:
     def query_alone(self, values: Values | None = None) -> "Query":
         """Return this statement as a unit of its own, without a transaction.
 
-        Nor do those that follow it in a unit that only reads.
+        In a unit that only reads, the statements after it have none, either.
         """
         return Query(self, values or {}, (), is_whole_unit=True)
 

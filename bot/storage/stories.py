@@ -121,7 +121,7 @@ class SqlStories(Stories):
 
 
 def _load_known(character: str) -> Unit[dict[str, tuple[int, str | None]]]:
-    """Return the place of each story, and the model that its vector is of."""
+    """Return each story's place, and the model that made its vector."""
     rows = yield SQL["known_stories"].query({"of": character})
     return {key: (place, model) for key, place, model in rows}
 

@@ -45,7 +45,7 @@ class SqlWebChannels:
         await self._database.execute(SQL["create_web_channel"], of=channel.id, **row)
 
     async def update(self, channel: WebChannel) -> None:
-        """Replace everything of a channel but its messages."""
+        """Replace everything about a channel except its messages."""
         await self._database.execute(
             SQL["update_web_channel"], of=channel.id, content=_encode(channel)
         )
@@ -126,7 +126,7 @@ class SqlWebChannels:
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
         """Call a handler with the ids of channels that changed; return a function that ends this.
 
-        A change of another process may be missed. The handler must not block or raise.
+        A change by another process may be missed. The handler must not block or raise.
         """
         return self._signals.subscribe(_TOPIC, handler)
 

@@ -114,7 +114,7 @@ class SessionWindows(ConversationMemory):
 
     @override
     async def end_session(self, conversation: str) -> None:
-        """A window of an ended session was dropped when that was written."""
+        """Do nothing: the window was dropped when the session's end was written."""
 
     @override
     async def forget(self, conversation: str) -> None:

@@ -215,7 +215,7 @@ class AnthropicParser(StreamParser):
         self._attach({"type": "thinking", "thinking": text, "signature": signature})
 
     def _attach(self, block: Mapping[str, object]) -> None:
-        self._attached.feed({THINKING_BLOCKS: [block]})
+        self._returned.feed({THINKING_BLOCKS: [block]})
 
     def _add_call(
         self, index: object, name: object = "", arguments: object = "", **more: object

@@ -175,7 +175,7 @@ class ChatCompletionsParser(StreamParser):
         text, reasoning, calls = text_of(delta), reasoning_of(delta), _calls_of(delta)
         is_delta = delta is not choice.message
         if is_delta or not self._has_deltas:  # not the whole once more
-            self._attached.feed(delta)
+            self._returned.feed(delta)
             self._add_reasoning(reasoning)
             self._add_text(text)
         if is_delta:

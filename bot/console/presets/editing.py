@@ -46,12 +46,12 @@ class EditedPreset:
 
     @property
     def content(self) -> str:
-        """The text to work on."""
+        """The draft's text, or else the published text."""
         return self.published if self.draft is None else self.draft.content
 
     @property
     def revision(self) -> int:
-        """Of the draft; 0: there is none."""
+        """The draft's revision; 0 without a draft."""
         return 0 if self.draft is None else self.draft.revision
 
 
@@ -97,7 +97,7 @@ class PresetEditing:
     # --- reading ------------------------------------------------------------------------------
 
     async def all(self) -> Sequence[ListedPreset]:
-        """Return the presets that answer, and those that are only drafts, by name."""
+        """Return the published presets and the mere drafts, by name."""
         drafts = {one.name for one in await self.drafts.all()}
         names = sorted(drafts | self.resolver.presets.keys(), key=str.casefold)
         return [self._listed(name, has_draft=name in drafts) for name in names]
@@ -117,7 +117,7 @@ class PresetEditing:
         )
 
     async def open(self, name: str) -> EditedPreset:
-        """Return a preset to work on; raises `RequestRefused` with 404 if there is none."""
+        """Return a preset to edit; raises `RequestRefused` with 404 if there is none."""
         draft = await self.drafts.find(name)
         newest = await self.versions.newest(name) if name in self.resolver.presets else None
         if newest is not None:
@@ -136,7 +136,7 @@ class PresetEditing:
     # --- drafts -------------------------------------------------------------------------------
 
     async def save_draft(self, name: str, content: str, revision: int) -> EditedPreset:
-        """Keep a text, valid or not; raises `RequestRefused` if it is not of this revision."""
+        """Save a draft's text, valid or not; raises `RequestRefused` for an old revision."""
         _check_length(content)
         edited = await self.open(name)
         if revision != edited.revision:
@@ -153,7 +153,7 @@ class PresetEditing:
     async def save_fields(
         self, name: str, fields: Mapping[str, str], revision: int
     ) -> EditedPreset:
-        """Keep what a form sends in the draft of a preset; raises as `save_draft`."""
+        """Save a form's values in a preset's draft; raises as `save_draft`."""
         edited = await self.open(name)
         value = await self.value_of(edited)
         if has_entry_fields(fields):
@@ -163,14 +163,14 @@ class PresetEditing:
         return await self.save_draft(name, content, revision)
 
     async def value_of(self, edited: EditedPreset) -> dict[str, object]:
-        """Return the JSON of what is worked on; raises `UserError` if the text is not JSON."""
+        """Return the edited preset's JSON; raises `UserError` if the text is not JSON."""
         value = (await self.check(edited.content)).value
         if value is None:
             raise UserError(translatable("The draft is not valid JSON. Fix it first."))
         return value
 
     async def preset_of(self, edited: EditedPreset) -> Preset:
-        """Return the preset that is worked on; raises `UserError` if it has mistakes."""
+        """Return the edited preset; raises `UserError` if it has mistakes."""
         preset = (await self.check(edited.content)).preset
         if preset is None:
             raise UserError(translatable("Fix the mistakes in the draft first."))
@@ -189,7 +189,7 @@ class PresetEditing:
         return {**value, "lorebook": book}
 
     async def begin_draft(self, draft: PresetDraft, who: str, action: str) -> None:
-        """Store the draft of a new preset; raises `UserError` for a name or a length."""
+        """Store the draft of a new preset; raises `UserError` for a bad name or length."""
         _check_length(draft.content)
         names = [one.name for one in await self.all()]
         self.check_name(draft.name, names)
@@ -209,9 +209,9 @@ class PresetEditing:
     # --- checks -------------------------------------------------------------------------------
 
     async def check(self, content: str) -> CheckedPreset:
-        """Return what is wrong with a text, also for the providers that the preset names.
+        """Check a text, also against the providers that the preset names.
 
-        A long one is checked in a thread, few at a time: a lorebook takes a second.
+        A long text is checked in a thread, few at a time: a lorebook takes a second.
         """
         if len(content) <= _MAX_CHARS_CHECKED_AT_ONCE:
             return self._check(content)

@@ -42,12 +42,12 @@ class PresetImports:
     ) -> tuple[str, Sequence[str]]:
         """Make a draft of a file, of any kind.
 
-        Without a `name` it gets the file's own. A file may be dropped `into` a preset; a whole
-        preset or a character becomes a preset of its own all the same. Returns the name of the
-        preset, and what that expresses differently than the file, or not at all.
+        Without a `name`, the draft gets the file's own. A file may be dropped `into` a preset, but
+        a whole preset or a character still becomes a preset of its own. Returns the preset's name,
+        and notes about what was converted differently or lost.
 
         Raises:
-            UserError: it cannot be imported; the text says what it is, and what to do with it.
+            UserError: the file cannot be imported; the text names its kind and what to do with it.
         """
         path = Path(Path(file.name.replace("\\", "/").replace("\0", "")).name or "file")
         kind = await asyncio.to_thread(check_file_kind, file.content, path, _ACCEPTED)
@@ -128,7 +128,7 @@ def _decode(path: Path, content: bytes) -> str:
 
 
 class ExportForm(StrEnum):
-    """What a preset can be written as."""
+    """A file format for exporting a preset."""
 
     JSON = "json"
     MODELFILE = "modelfile"

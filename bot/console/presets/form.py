@@ -103,7 +103,7 @@ class FormField:
 
 
 def form_fields(value: Mapping[str, object]) -> Mapping[str, FormField]:
-    """Return the fields of the form of a preset by their names; its JSON may be invalid."""
+    """Return a preset's form fields by name; its JSON may be invalid."""
     fields = {}
     for spec in field_specs():
         found = spec.value_in(value)
@@ -113,7 +113,7 @@ def form_fields(value: Mapping[str, object]) -> Mapping[str, FormField]:
 
 
 def keys_without_field(value: Mapping[str, object]) -> list[str]:
-    """Return the keys of a preset that only the JSON shows."""
+    """Return a preset's keys that have no form field."""
     shown = {one.path[0] for one in field_specs()} | NOT_IN_FORM
     return [key for key in value if key not in shown]
 
@@ -228,7 +228,7 @@ def _texts_of(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
 
 
 def read_texts(spec: FieldSpec, texts: Sequence[str]) -> object:
-    """Return the value of texts, invalid numbers as text; None: the key is left out."""
+    """Return the value of a field's texts, invalid numbers as text; None: leave the key out."""
     text = texts[0]
     if spec.kind == "texts":
         return [one for one in texts if one] or None
@@ -246,7 +246,7 @@ def read_texts(spec: FieldSpec, texts: Sequence[str]) -> object:
 
 
 def _number(text: str) -> float | str:
-    """Return a number, or the text if it is none: the check reports its line."""
+    """Return a number, or the text itself if it is not one: the check reports its line."""
     try:
         number = float(text)
     except ValueError:

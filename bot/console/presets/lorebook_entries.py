@@ -105,7 +105,7 @@ def has_entry_fields(fields: Mapping[str, str]) -> bool:
 
 
 def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, object]:
-    """Return the JSON of a preset with what a form sent of the entries of the lorebook in it.
+    """Return a preset's JSON with the form's values for its lorebook entries.
 
     Fields have names such as "lorebook.3.keys"; entries that do not exist are ignored.
     """
@@ -174,7 +174,7 @@ def _is_card(book: object) -> bool:
 
 
 def _path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
-    """Return where a field of an entry is; of two places in a card, the one that counts."""
+    """Return the path of an entry's field; a card has two places, of which one counts."""
     if not _is_card(book):
         return _WORLD_INFO.get(name, (name,))
     if name == "name" and not entry.get("name") and entry.get("comment"):
@@ -185,7 +185,7 @@ def _path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ..
 
 
 def _value(book: object, entry: Mapping[str, object], name: str) -> object:
-    """Return a field as a form shows it; None: it is left to the default."""
+    """Return a field as a form shows it; None: the default applies."""
     found = value_at(entry, _path(book, entry, name))
     names = _NUMBERED.get(name, ())
     if name == "enabled" and not _is_card(book):
@@ -197,7 +197,7 @@ def _value(book: object, entry: Mapping[str, object], name: str) -> object:
 
 
 def _put(book: object, entry: dict[str, Any], name: str, new: object) -> None:
-    """Put a field into an entry; None: it is left to the default."""
+    """Put a field into an entry; None: the default applies."""
     path, names = _path(book, entry, name), _NUMBERED.get(name, ())
     value = _NEVER_ABSENT.get(name) if new is None else new
     if new in names:

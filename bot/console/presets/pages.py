@@ -256,7 +256,7 @@ class PresetPages(RouteGroup):
 
     @route(f"GET {_API}/versions", Scope.READ)
     async def list_versions(self, name: str) -> Mapping[str, Sequence[Mapping[str, float]]]:
-        """List the versions of a preset, newest first, and since when there are."""
+        """List a preset's versions, newest first, and when each was first seen."""
         found = await self.editing.versions.history(name, _MAX_VERSIONS)
         return {"versions": [{"version": number, "first_seen_at": at} for number, at in found]}
 
@@ -269,7 +269,7 @@ class PresetPages(RouteGroup):
     async def count_tokens(
         self, name: str, entry: OpenEntry = 0
     ) -> Mapping[str, Mapping[str, int] | int | None]:
-        """Count the texts of the draft by their keys, as its model does; and its token budget."""
+        """Count the draft's tokens by key, as its model does; also return the token budget."""
         edited = await self.editing.open(name)
         preset = (await self.editing.check(edited.content)).preset
         tokens = await self.previews.count(edited, entry)
@@ -291,7 +291,7 @@ class PresetPages(RouteGroup):
 
     @route(f"PUT {_API}/draft", Scope.PRESETS)
     async def save(self, name: str, content: PresetText, revision: Revision) -> PresetDetail:
-        """Keep a text as the draft of a preset, valid or not."""
+        """Save a text as the draft of a preset, valid or not."""
         return await self._detail(await self.editing.save_draft(name, content, revision))
 
     @route(f"PATCH {_API}/draft", Scope.PRESETS)
@@ -320,7 +320,7 @@ class PresetPages(RouteGroup):
     async def publish(
         self, request: ConsoleRequest, name: str, revision: Revision
     ) -> Mapping[str, str | int]:
-        """Let the draft of a preset answer, as a new version."""
+        """Publish the draft of a preset as a new version."""
         editing = self.editing
         edited, draft = await self._open_draft(name)
         if draft.revision != revision:
@@ -514,9 +514,9 @@ class PresetPages(RouteGroup):
     async def test(
         self, request: ConsoleRequest, name: str
     ) -> Mapping[str, Sequence[Mapping[str, str | int | None]]]:
-        """Compose the draft for recorded conversations; nothing is asked.
+        """Compose the draft for recorded conversations; no model is called.
 
-        The prompt of each stays the "same", "differs", or is "over": something no longer fits.
+        Each prompt is the "same", "differs", or is "over": something no longer fits.
         What costs money is left out unless the caller may spend.
         """
         edited = await self.editing.open(name)

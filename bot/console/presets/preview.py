@@ -91,7 +91,7 @@ class DraftPreviews:
     ) -> Mapping[str, object]:
         """Compose the prompt of the draft, or else of the published version.
 
-        Returns the `prompt`, or the `problem` that there is none.
+        Returns the `prompt`, or the `problem` that prevents it.
         """
         scene = await self.scene(edited.name, scene_id)
         preset = (await self.editing.check(edited.content)).preset
@@ -105,9 +105,9 @@ class DraftPreviews:
         return {"prompt": view_prompt(receipt), "problem": ""}
 
     async def count(self, edited: EditedPreset, entry: int = 0) -> dict[str, int]:
-        """Return the tokens of the texts that stand in prompts, by the name of their field.
+        """Return the token counts of the texts that go into prompts, by field name.
 
-        The text of one lorebook entry is counted as well; 0: of none.
+        `entry` is a lorebook entry to count as well; 0: none.
         """
         checked = await self.editing.check(edited.content)
         if checked.preset is None or checked.value is None:
@@ -197,8 +197,8 @@ async def view_lorebook(
 ) -> Mapping[str, object]:
     """Try the lorebook of a draft on a text.
 
-    Returns the `trial`, and the `pieces` of the text with whether they are keys; nothing where the
-    draft has mistakes or no lorebook; or the `problem`.
+    Returns the `trial`, and the `pieces` of the text with whether they are keys; or the `problem`;
+    or nothing if the draft has mistakes or no lorebook.
     """
     preset = (await editing.check(edited.content)).preset
     if preset is None:
