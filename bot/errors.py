@@ -67,7 +67,7 @@ class TroupeError(Exception):
 
     @classmethod
     def translatable(cls, pattern: str, **values: object) -> Self:
-        """Return an error whose text people read in their language."""
+        """Return an error whose text is translated to the reader's language."""
         return cls(translatable(pattern, **values))
 
     def within(self, place: object) -> Self:

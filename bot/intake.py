@@ -107,7 +107,7 @@ class HistoryRouter:
         self._begun_threads[key] = None
 
     async def foresee(self, said: Said) -> Said | None:
-        """Return a message as it will be routed, storing nothing; None: it begins a branch."""
+        """Return a message as it would be routed, without storing; None: it begins a branch."""
         scope = await self._scope_of(said.scopes, _asker(said))
         if scope is None:
             return said
@@ -196,7 +196,7 @@ class HistoryRouter:
     async def _route_edit(
         self, edited: Edited, said: Said, scope: HistoryScope
     ) -> Sequence[Edited]:
-        """Edit the copies in branches as well, but answer nothing again there."""
+        """Edit the copies in branches, too, but do not answer there again."""
         histories: Sequence[str] = ()
         if said.message_id is not None:
             places = await self._index.find(said.address, [said.message_id])

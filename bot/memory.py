@@ -133,13 +133,13 @@ class Summarizer:
         return PromptPart("summary", f"What was said before, in short:\n{summary.text}")
 
     def request(self, preset: Preset, conversation: str, kept: int, said: Said) -> None:
-        """Have all but the newest `kept` turns summarized soon, at the cost of who `said` it."""
+        """Summarize all but the newest `kept` turns soon, charged to the author of `said`."""
         if preset.summary is not None:
             self._requested[conversation] = preset, kept, said
             self._wake.set()
 
     async def run(self) -> None:
-        """Summarize what is requested until cancelled."""
+        """Write requested summaries until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(_MAX_CONCURRENT):
                 group.create_task(self._work(), name="summarize")

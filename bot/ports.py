@@ -121,10 +121,10 @@ class ShardedPlatform(Platform, Protocol):
     """A platform with several connections, which different processes may receive."""
 
     async def shards(self) -> Sequence[str]:
-        """Return the names of the connections; raise `PlatformError` if they are not known."""
+        """Return the names of the connections; raise `PlatformError` if unknown."""
 
     async def run_shard(self, shard: str, intake: Intake) -> None:
-        """Receive over one of them; as `run`."""
+        """Receive over one connection; as `run`."""
 
 
 @runtime_checkable
@@ -174,10 +174,10 @@ class WebhookReceiver(Protocol):
 
 @runtime_checkable
 class SilenceExplainer(Protocol):
-    """A platform that tells its people why a message is not answered."""
+    """A platform that tells people why their message is not answered."""
 
     async def explain_silence(self, said: Said, explanation: str) -> None:
-        """Show it; may be repeated for the same message."""
+        """Show the explanation; may be repeated for the same message."""
 
 
 TextTokenCounter: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
@@ -209,14 +209,14 @@ class Backend(Protocol):
         """Describe what the model is sent for a prompt, or raise `BackendUnavailable`."""
 
     async def check(self) -> str:
-        """Return what answers here in a few words; raise `BackendUnavailable` if nothing does."""
+        """Describe what answers in a few words; raise `BackendUnavailable` if nothing does."""
 
     async def check_models(self, models: Sequence[str]) -> str:
-        """Return what answers with these models, unloaded; else raise `BackendUnavailable`."""
+        """Describe what answers with these models, unloaded; else raise `BackendUnavailable`."""
         return await self.check()
 
     async def list_models(self) -> Sequence[str]:
-        """Return the names of the models that it lists; raises as `check_models` does."""
+        """Return the names of the listed models; raises as `check_models` does."""
         return ()
 
     async def close(self) -> None: ...
@@ -262,7 +262,7 @@ class Backend(Protocol):
         return
 
     def model_health(self) -> Sequence[ModelHealth]:
-        """Return how requests went for the models that were asked since the start."""
+        """Return the results of requests for each model that was called since the start."""
         return ()
 
     def models_in_memory(self) -> Sequence[ModelInMemory]:
@@ -275,7 +275,7 @@ class ToolServer(Protocol):
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
-        """What may be called now; nothing while it is not connected. Never waits."""
+        """The tools that may be called now; none while disconnected. Never waits."""
 
     @property
     def call_seconds(self) -> float:
@@ -285,7 +285,7 @@ class ToolServer(Protocol):
         """Wait for the first connection or its failure, a few seconds at most."""
 
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
-        """Return the text of whatever the server made of it, or raise `ToolServerError`."""
+        """Return the result as text, or raise `ToolServerError`."""
 
 
 @runtime_checkable
@@ -293,10 +293,10 @@ class ConversationMemory(Protocol):
     """A component that keeps data of conversations, such as a prefix cache."""
 
     async def end_session(self, conversation: str) -> None:
-        """Release what is cached for the session that has ended."""
+        """Release everything cached for the ended session."""
 
     async def forget(self, conversation: str) -> None:
-        """Delete everything that is kept of a conversation."""
+        """Delete everything stored about a conversation."""
 
 
 class Embedder(Protocol):
@@ -333,10 +333,10 @@ class Embedder(Protocol):
 
 
 class Delivery(Protocol):
-    """Sends what is in the outbox."""
+    """Sends the messages in the outbox."""
 
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        """Send a row or what is due in a lane, if urgent at any rate; never waits."""
+        """Send a row, or what is due in a lane, at any rate if urgent; never waits."""
 
     async def wait_until_sent(self, row_id: int) -> str:
         """Wait until any process has sent a row; return the message's id, or raise `Refused`."""
@@ -445,7 +445,7 @@ class RateLimits(Protocol):
         """Count a call in all windows of these scopes; return 0, or the seconds to wait."""
 
     async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
-        """Return what `take_call` would; nothing is counted."""
+        """Return what `take_call` would return, without counting a call."""
 
     async def refuse_calls(self, scope: str, seconds: float) -> None:
         """Block a scope that the platform refused, and use its learned windows for an hour."""
@@ -464,4 +464,4 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call a function later, without a task; return what cancels that."""
+        """Call a function later, without a task; return a function that cancels the call."""

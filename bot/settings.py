@@ -473,7 +473,7 @@ class Settings(BaseSettings):
 
     @property
     def configured_platforms(self) -> Sequence[PlatformSpec]:
-        """The platforms of which enough is set to start them."""
+        """The platforms with enough settings to start them."""
         groups = [(spec, self.platform(spec)) for spec in platform_specs()]
         return [spec for spec, group in groups if group is not None and group.is_configured]
 
@@ -489,12 +489,12 @@ class Settings(BaseSettings):
 
     @property
     def all_encryption_keys(self) -> list[str]:
-        """What encrypts keys in the database, of providers and for texts; the newest first."""
+        """The encryption keys for the database's texts and provider keys; the newest first."""
         return [key.get_secret_value() for key in self.encryption_keys]
 
     @property
     def text_encryption(self) -> TextEncryption:
-        """How texts in the database are encrypted."""
+        """The encryption of texts in the database."""
         return TextEncryption(
             self.all_encryption_keys, self.encrypt_texts, self.encryption_keys_file
         )
@@ -557,7 +557,7 @@ def wants_json_output() -> bool:
 
 
 class _OutputSettings(BaseSettings):
-    """The setting that is needed to tell what is wrong with the others."""
+    """The setting needed to report problems in the others."""
 
     model_config = Settings.model_config
 
@@ -571,7 +571,7 @@ def _given_variables() -> Mapping[str, str | None]:
 
 
 def _error_line(problem: ErrorDetails) -> str:
-    """Say what is wrong and what to set instead, without quoting the value: it may be a secret."""
+    """Describe the problem and what to set instead, without the value: it may be a secret."""
     name = _variable(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":

@@ -237,13 +237,13 @@ async def open_account(
 
 
 async def where_from(spec: PlatformSpec, settings: Settings) -> Text:
-    """Return where people get the token of a bot."""
+    """Return where people get a bot's token."""
     async with open_account(spec, settings, "") as account:
         return account.where_from
 
 
 async def inspect_account(spec: PlatformSpec, settings: Settings, token: str) -> BotAccount:
-    """Ask the platform whose token it is; raise `PlatformError` if it is wrong."""
+    """Ask the platform for the token's account; raise `PlatformError` for a wrong token."""
     async with open_account(spec, settings, token) as account:
         return await account.inspect()
 
@@ -343,7 +343,7 @@ class SetupSteps:
             step.problem = text_of(error)
 
     async def forget(self, kind: str) -> None:
-        """Drop a chosen bot; nothing is written."""
+        """Drop a chosen bot without writing anything."""
         step = self.bots.pop(kind, None)
         if step is not None and step.waiting is not None:
             await cancel_and_wait([step.waiting])

@@ -115,7 +115,7 @@ class Toolbox:
         self._exchanges.append(ToolExchange(text, kept, tuple(results), finish.attached))
 
     async def run(self, call: ToolCall) -> str:
-        """Run a call and return what the model reads of its result; a mistake is a result, too."""
+        """Run a call, and return what the model reads of its result; an error is a result, too."""
         started_at = self._clock.monotonic()
         try:
             result, outcome = await self._call(call), "done"

@@ -16,7 +16,7 @@ FEWEST_SHARED = 4
 
 @dataclass(slots=True)
 class ChatShares:
-    """Remembers, for each chat, how many slots the others held when it got one."""
+    """Remembers, for each chat, how many slots other chats held when it got a slot."""
 
     clock: Clock
     limit: int
@@ -40,7 +40,7 @@ class ChatShares:
         return max(least, self.limit - max(kept, self.limit // 4))
 
     def may_take(self, chat: str, free: int) -> bool:
-        """Return whether a chat may take a slot; one with more than others leaves the last two."""
+        """Return whether a chat may take a slot; chats with many slots leave the last two."""
         return free > _LAST_SLOTS or not self._is_ahead(chat)
 
     def _is_ahead(self, chat: str) -> bool:

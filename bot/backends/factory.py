@@ -14,7 +14,7 @@ from bot.templates.renderer import Renderer
 def make_backend(
     provider: str, settings: ProviderSettings, data_dir: Path, renderer: Renderer
 ) -> Backend:
-    """Build a provider's backend, not started yet; close it before the renderer."""
+    """Build a provider's backend without starting it; close it before the renderer."""
     make = _load(backend_spec(settings.kind).factory)
     backend: Backend = make(provider, settings, data_dir, renderer)
     return backend

@@ -9,7 +9,7 @@ COMMAND_LINE = "command line"
 
 
 class Scope(StrEnum):
-    """What a token for the API may be used for; a person who is logged in may do everything."""
+    """What an API token may be used for; a person who is logged in may do everything."""
 
     READ = "read"
     """Read answers, prompts, settings, usage."""
@@ -21,7 +21,7 @@ class Scope(StrEnum):
 
 @value_class
 class ApiToken:
-    """A token for the API, without the token itself."""
+    """An API token's description, without the token itself."""
 
     name: str
     scopes: tuple[Scope, ...]

@@ -8,7 +8,7 @@ from bot.value_class import value_class
 
 @value_class
 class StoredAnswer:
-    """One answer that was given, and when and where."""
+    """One given answer, with its time and place."""
 
     number: int
     conversation: str

@@ -42,7 +42,7 @@ class CommandSpec:
 
 @value_class
 class MessageCommandSpec:
-    """A command in the menu of a message; the same as a command that replies to that message."""
+    """A command in a message's menu; equals a command that replies to the message."""
 
     name: str
     """What people read there; in English, and translated where the platform can."""
@@ -72,7 +72,7 @@ MAX_DATA_BYTES = 64
 
 
 class ButtonAction(StrEnum):
-    """What a button under an answer does."""
+    """The action of a button under an answer."""
 
     STOP = "stop"
     RETRY = "retry"
@@ -127,7 +127,7 @@ class ButtonData:
     """The version to show, from 1, or the page of a menu of presets."""
 
     def encode(self) -> str:
-        """Encode it as text, without the bot, which a press names anyway."""
+        """Encode the data as text, without the bot, which a press names anyway."""
         return encode_button(self.action, self.part, self.number)
 
 
@@ -137,7 +137,7 @@ def encode_button(action: ButtonAction, part: str, number: int = 0) -> str:
 
 
 def read_button(pressed: Pressed) -> ButtonData | None:
-    """Return what was pressed; None if it is not a button of an answer."""
+    """Return the pressed button's data; None if it is not a button of an answer."""
     found = _DATA.fullmatch(make_storable(pressed.data))
     if found is None:
         return None

@@ -9,7 +9,7 @@ from bot.value_class import value_class
 
 @value_class
 class Scene:
-    """A message, and what was said before it."""
+    """A message, and the conversation before it."""
 
     before: Session
     said: Said

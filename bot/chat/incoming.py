@@ -49,12 +49,12 @@ class Address:
 
     @property
     def is_of_one_person(self) -> bool:
-        """Whether the history is that of one person in the channel."""
+        """Whether the history belongs to one person in the channel."""
         return self.history.startswith(PERSON_MARK)
 
     @property
     def conversation(self) -> str:
-        """The key of the conversation: of its messages in order, and of their history."""
+        """The key of the conversation, whose messages are in order and share a history."""
         return f"{self.channel}{HISTORY_MARK}{self.history}" if self.history else self.channel
 
 
@@ -83,7 +83,7 @@ def source_of(key: str) -> str:
 
 
 class WakeReason(StrEnum):
-    """Why a message is meant for the bot."""
+    """The reason that a message is meant for the bot."""
 
     DM = "dm"
     MENTION = "mention"
@@ -92,7 +92,7 @@ class WakeReason(StrEnum):
 
 
 class MediaKind(StrEnum):
-    """What an attachment is; the values are stored."""
+    """The kind of an attachment; the values are stored."""
 
     IMAGE = "image"
     ANIMATION = "animation"
@@ -252,7 +252,7 @@ class Edited:
 
 @value_class
 class Deleted:
-    """Messages of one channel were deleted on the platform, by whomever."""
+    """Messages of one channel were deleted on the platform, by anybody."""
 
     address: Address
     external_key: str

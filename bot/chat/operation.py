@@ -9,7 +9,7 @@ from bot.value_class import value_class
 
 @value_class
 class QueueState:
-    """What waits to be done."""
+    """The work that is waiting."""
 
     conversations: int
     """With unanswered messages that wait or are being answered."""
@@ -38,7 +38,7 @@ class KnownChannel:
 
 @value_class
 class KnownSession:
-    """What was said in a conversation between two /new."""
+    """The part of a conversation between two /new commands."""
 
     number: int
     turns: int
@@ -112,7 +112,7 @@ class LoggedStep:
 
 @value_class
 class FailedMessage:
-    """A message with warnings or errors, and what was logged of it."""
+    """A message with warnings or errors, and its log."""
 
     error_id: str
     """What its author was told."""
@@ -121,7 +121,7 @@ class FailedMessage:
 
     @property
     def newest_failure(self) -> LoggedStep:
-        """The last step that is not merely informative; the last of all if all are."""
+        """The last warning or error; the last step if there is none."""
         failed = (one for one in reversed(self.steps) if one.level not in {"debug", "info"})
         return next(failed, self.steps[-1])
 
@@ -149,7 +149,7 @@ class DeliveredPart:
 
 @value_class
 class MessageTrace:
-    """What the database knows of the processing of a message."""
+    """The database's record of processing one message."""
 
     received_at: float | None
     """In Unix seconds; None: it was deleted since."""
@@ -178,7 +178,7 @@ class Node:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has missed several reports."""
+        """Whether the process has missed several reports."""
         return self.seen_seconds > 4 * HEARTBEAT_SECONDS
 
 
@@ -212,7 +212,7 @@ EVERYWHERE = "all"
 
 @value_class
 class Pause:
-    """Nothing is answered in a scope, from a moment on."""
+    """A pause: nothing is answered in a scope, from a moment on."""
 
     scope: str
     """`EVERYWHERE`, a platform, one of its bots, a chat or a topic, as keys spell them."""

@@ -110,7 +110,7 @@ class Face:
 
 
 class ButtonStyle(StrEnum):
-    """What a button looks like, where the platform has several looks."""
+    """A button's appearance, on platforms with several."""
 
     PLAIN = "plain"
     PRIMARY = "primary"
@@ -154,7 +154,7 @@ class Menu:
 
 @value_class
 class MessageContent:
-    """What a message says and shows; each surface renders it for its platform."""
+    """A message's text and other content; each surface renders it for its platform."""
 
     text: str
     """Markdown, as the model wrote it."""

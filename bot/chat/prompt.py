@@ -98,7 +98,7 @@ def lowest_output_limit(
 
 @value_class
 class Image:
-    """An image by its address; it is never fetched here."""
+    """An image's address; the image is never fetched here."""
 
     url: str
     """A link or a `data:` URI."""
@@ -208,7 +208,7 @@ class ReasoningDelta:
 
 @value_class
 class Retraction:
-    """All text of the response so far was reasoning: its end has come without a beginning."""
+    """All text of the response so far was reasoning: an end tag came without a start tag."""
 
 
 @value_class
@@ -230,7 +230,7 @@ class RateLimitWait:
 
 @value_class
 class Usage:
-    """The tokens of an answer as the model reports them; 0 where it does not."""
+    """The tokens of an answer, as the model reports them; 0 if it reports none."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -273,7 +273,7 @@ GenerationEvent: TypeAlias = Waiting | ReasoningDelta | Retraction | Delta | Fin
 
 @value_class
 class PromptDescription:
-    """What a backend sends to its model for a prompt, for people to look at."""
+    """What a backend sends to its model for a prompt, for display."""
 
     model: str
     """The model that the backend would ask, by its own name."""

@@ -22,13 +22,13 @@ class Rate:
 
     @property
     def tolerance(self) -> float:
-        """How far ahead of the average the events of a burst may be, in seconds."""
+        """How many seconds a burst may be ahead of the average rate."""
         return self.interval * (self.count - 1)
 
 
 @value_class
 class Waiter:
-    """A process that waits for a slot: the most urgent go first, then processes in turn."""
+    """A process waiting for a slot: the most urgent goes first, then processes take turns."""
 
     name: str
     """Identifies the process between its tries."""
@@ -53,7 +53,7 @@ class CallWindow:
 
 @value_class
 class CallScope:
-    """What a platform counts and refuses calls for: a bot, a chat, or a kind of call in a chat."""
+    """A scope of a platform's rate limits: a bot, a chat, or a kind of call in a chat."""
 
     key: str
     windows: tuple[CallWindow, ...] = ()

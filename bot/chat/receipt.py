@@ -95,7 +95,7 @@ class ConsideredCharacter:
 
 @value_class
 class NextAnswer:
-    """Who would answer a message, and the prompt of the first one."""
+    """Who would answer a message, and the first speaker's prompt."""
 
     characters: tuple[ConsideredCharacter, ...] = ()
     """Those who would answer come first, in their order."""

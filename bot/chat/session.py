@@ -70,7 +70,7 @@ MAX_CRASHES = 24
 
 
 class Attempt(IntEnum):
-    """What a process is doing with a message; stored, so that it can be read after its death."""
+    """What a process is doing with a message; stored, to be read after the process's death."""
 
     NONE = 0
     """Nothing that could kill the process."""
@@ -103,7 +103,7 @@ class InboxMessage:
 
     @property
     def newest(self) -> "InboxMessage":
-        """The last message that is answered together with it."""
+        """The newest message that is answered together with this one."""
         return self.gathered[-1] if self.gathered else self
 
     @property
@@ -208,7 +208,7 @@ class TurnResult:
 
 @value_class
 class FinishedTurn:
-    """What comes after a message that was finished."""
+    """What follows a finished message."""
 
     next_message: InboxMessage | None
     """The next one of the conversation; None: it was released."""
@@ -218,15 +218,15 @@ class FinishedTurn:
 
 @value_class
 class OpenedPart:
-    """A first message that was queued while its answer is being written."""
+    """The first message of an answer, queued while the answer is being written."""
 
     row_id: int
     row: OutboxRow | None
 
     def opens_with(self, content: MessageContent) -> bool:
-        """Return whether the message is certainly opened with this text.
+        """Return whether the message certainly opens with this text.
 
-        A process that died may have opened it with other words.
+        A process that died may have opened it with other text.
         """
         row = self.row
         return row is not None and row.id == self.row_id and row.content == content
@@ -416,7 +416,7 @@ class UnreadFile:
 
 @value_class
 class AttachedFiles:
-    """What was read of the files of a message and of the one that it quotes."""
+    """What was read from the files of a message and of the message that it quotes."""
 
     images: tuple[Image, ...] = ()
     texts: tuple[AttachedText, ...] = ()
@@ -425,7 +425,7 @@ class AttachedFiles:
 
     @property
     def without_images(self) -> "AttachedFiles":
-        """The same for a model that does not see."""
+        """The same files for a model without vision."""
         return replace(self, images=()) if self.images else self
 
 
@@ -447,13 +447,13 @@ def has_readable_file(said: Said) -> bool:
 
 
 def files_to_keep(said: Said) -> tuple[MediaItem, ...]:
-    """Return those attachments of a question that may be read again, without their contents."""
+    """Return a question's attachments that may be read again, without their contents."""
     own = (*said.repeated_files, *said.attachments)
     return tuple(one for one in own if one.kind in READABLE and one.source)[:_MAX_KEPT_FILES]
 
 
 def ask_again(by: Said, question: Turn, before: Sequence[Turn]) -> Said:
-    """Return a question as somebody asks it again, with the files that it was asked with."""
+    """Return a question as somebody asks it again, with its original files."""
     return replace(
         by,
         text=question.text,

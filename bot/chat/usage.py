@@ -13,7 +13,7 @@ MICROS = 1_000_000
 
 @value_class
 class AnswerCharge:
-    """What one answer cost, and whom it is counted for; it outlives the text of the answer."""
+    """What one answer cost, and who is charged; it outlives the answer's text."""
 
     person: str | None = None
     server: str | None = None
@@ -70,7 +70,7 @@ class UsageTotal:
 
 @value_class
 class UsageRow:
-    """The answers of one day that have everything but their number in common."""
+    """One day's answers that have everything but their number in common."""
 
     day: str
     person: str

@@ -12,7 +12,7 @@ WEB_PLATFORM = "web"
 
 @value_class
 class WebChannel:
-    """A channel that people of the console talk in."""
+    """A channel in which the console's users talk."""
 
     id: str
     name: str
@@ -33,7 +33,7 @@ class WebChannel:
 
 @value_class
 class WebMessage:
-    """A message of such a channel, as it reads now."""
+    """A message in a web channel, as it reads now."""
 
     id: str
     """Unique in its channel; that of an answer is the key of its outbox row."""
@@ -64,12 +64,12 @@ class WebMessage:
     """The revision of its channel that it was changed by last."""
 
     def emptied(self) -> "WebMessage":
-        """Return what is kept of a deleted message: that it existed."""
+        """Return the remains of a deleted message: only that it existed."""
         return WebMessage(self.id, self.author, "", self.at, is_deleted=True)
 
     @property
     def is_shown(self) -> bool:
-        """Whether it is a message for readers."""
+        """Whether readers see the message."""
         return self.press is None
 
 

@@ -35,7 +35,7 @@ _MAX_CHATS = 8  # searched at once
 
 @value_class
 class _Repeated:
-    """A row that was searched for in vain and sent again."""
+    """A row whose message was not found, and which was sent again."""
 
     row: OutboxRow
     """As it was first sent; a growing answer is longer by now."""
@@ -48,7 +48,7 @@ class _Repeated:
 
 @dataclass(eq=False)
 class LateDuplicates:
-    """Finds and deletes the second copies of messages that were sent twice."""
+    """Finds and deletes second copies of messages that were sent twice."""
 
     outbox: SqlOutbox
     surfaces: Mapping[str, Surface]
@@ -61,7 +61,7 @@ class LateDuplicates:
         self._is_expected = asyncio.Event()
 
     def note_search(self, row: OutboxRow, found: str | None) -> None:
-        """Note what a search has found: nothing, or what was sent again since an earlier search."""
+        """Note a search's result: nothing, or a message sent again since an earlier search."""
         known = self._repeated.pop(row.id, None)
         if known is None and found is not None:
             return
@@ -76,7 +76,7 @@ class LateDuplicates:
         self._is_expected.set()
 
     async def run(self, wake: Callable[[Sequence[str]], None]) -> None:
-        """Search for what is due until cancelled; `wake` takes the lanes that were held."""
+        """Run due searches until cancelled; `wake` takes the lanes that were held."""
         while True:
             if not self._repeated:
                 self._is_expected.clear()

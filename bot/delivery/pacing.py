@@ -39,7 +39,7 @@ _MIN_WAIT_SECONDS = 0.05
 
 
 class WaitingCalls:
-    """The calls of each bot that ask for a slot in its rate limit, or wait for one."""
+    """The calls of each bot that ask or wait for a slot in its rate limit."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -88,7 +88,7 @@ class WaitingCalls:
         self._places.pop(lane, None)
 
     def note_end(self, source: str, seconds: float) -> None:
-        """Note for how many seconds a bot may not call."""
+        """Note how many seconds a bot must not make calls."""
         self._ends_at[source] = self._clock.monotonic() + seconds
 
     def admit(self, source: str, lane: str) -> float:
@@ -119,7 +119,7 @@ class WaitingCalls:
         return self._places[lane][0] if lane in self._places else self._clock.monotonic()
 
     def _place(self, lane: str) -> float:
-        """Return since when a lane waits; it joins the queue if it is new."""
+        """Return when a lane began to wait; a new lane joins the queue."""
         now = self._clock.monotonic()
         since, asked_at = self._places.get(lane, (now, now))
         if asked_at < now - _MAX_PLACE_SECONDS:

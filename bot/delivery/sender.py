@@ -87,7 +87,7 @@ _POLL_SECONDS = 1.0  # a signal may be lost
 
 @dataclass(eq=False)
 class SentRows:
-    """The rows that somebody waits for; the outbox is asked for all of them once a second."""
+    """The rows that somebody waits for; the outbox is queried for all of them once a second."""
 
     outbox: SqlOutbox
     poll_seconds: float = _POLL_SECONDS
@@ -118,19 +118,19 @@ class SentRows:
             self.note(row_id, external_id)
 
     def note(self, row_id: int, external_id: str | None) -> None:
-        """Note the message that a row became; None: it will never be sent."""
+        """Note the id of a row's message; None: the row will never be sent."""
         arrival = self._arrivals.get(row_id)
         if arrival is not None and not arrival.done():
             arrival.set_result(external_id)
 
 
 def publish_sent_row(signals: Signals, row_id: int, external_id: str | None) -> None:
-    """Tell the other processes which message a row became."""
+    """Tell the other processes the id of a row's message."""
     signals.publish(_TOPIC, [f"{row_id}:{external_id or ''}"])
 
 
 def follow_sent_rows(signals: Signals, rows: SentRows) -> None:
-    """Note in `rows` what other processes have sent."""
+    """Note in `rows` which rows other processes have sent."""
 
     def receive(keys: Sequence[str]) -> None:
         for key in keys:
@@ -168,7 +168,7 @@ class Sender:
         self._unknown_outcomes = BoundedDict[int, int](_MAX_ROWS_REMEMBERED)  # how often, by row
 
     def hold(self, lane: str) -> float:
-        """Return for how many seconds a lane must not be taken: its bot may not call."""
+        """Return how many seconds a lane must not be taken, because its bot must not make calls."""
         return self._waiting.admit(source_of(lane), lane)
 
     async def take(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
@@ -247,7 +247,7 @@ class Sender:
         return following if wait is None else await self._take_again(row.address.lane, wait)
 
     async def _give_up(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
-        """Drop a row that was refused for good; send anew what can no longer be edited.
+        """Drop a row that was refused for good; resend what can no longer be edited.
 
         A message that a person has deleted is not sent anew.
         """
@@ -342,7 +342,7 @@ class Sender:
         return self._noticed_at.setdefault(lane, now) == now
 
     async def _send(self, surface: Surface, row: OutboxRow, thread: MessageThread | None) -> str:
-        """Send a row; if its file is refused, say so instead."""
+        """Send a row; if its file is refused, send a notice about that instead."""
         try:
             return await request_in_any_form(
                 row, lambda content: surface.send(_to_message(row, content, thread))
@@ -361,7 +361,7 @@ class Sender:
         return None if message_id is None else MessageThread(message_id, row.thread.title)
 
     def _is_hopeless(self, row: OutboxRow) -> bool:
-        """Return whether only this row keeps failing, so that its lane must move on."""
+        """Return whether only this row keeps failing, so that its lane should skip it."""
         if row.attempts >= _MAX_ATTEMPTS:
             return True
         now, lane = self.clock.monotonic(), row.address.lane
@@ -389,7 +389,7 @@ class Sender:
         self.announce(row.id, external_id)
 
     async def _postpone(self, row: OutboxRow, seconds: float) -> None:
-        """Try again later; an unknown outcome stays unknown until the platform is asked."""
+        """Retry later; an unknown outcome stays unknown until the platform is queried."""
         if row.state is OutboxState.UNKNOWN:
             await self.outbox.mark_unknown(row, seconds)
         else:

@@ -35,7 +35,7 @@ class GgufEmbedder(Embedder):
     """Embed with a GGUF model; a chat model works too, but ranks badly."""
 
     def __init__(self, model: Path, data_dir: Path) -> None:
-        """Raises `SettingsError` when the file is not a valid GGUF, or llama.cpp is missing."""
+        """Take a model; raises `SettingsError` if it is no valid GGUF or llama.cpp is missing."""
         if find_spec("xllamacpp") is None:
             raise SettingsError(
                 "TROUPE_EMBEDDING__KIND=gguf needs xllamacpp: `pip install 'troupe-bot[local]'`"

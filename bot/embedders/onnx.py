@@ -102,7 +102,7 @@ def _uses_mean_pooling(model: Path) -> bool:
 
 
 def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
-    """Check that nothing is missing; raises `SettingsError` for a missing file or package."""
+    """Make the embedder; raises `SettingsError` for a missing file or package."""
     if settings.model_path is None:
         raise SettingsError(f"{_SETTING} is not set; set it to an .onnx file or its folder")
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:

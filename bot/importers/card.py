@@ -65,7 +65,7 @@ class CardContainer(StrEnum):
 
 @value_class
 class Card:
-    """A card: its own JSON, and what its file holds besides."""
+    """A card: its JSON, and everything else in its file."""
 
     spec: CardSpec
     content: Json
@@ -201,12 +201,12 @@ _CARDS_FOLDER = "cards"
 
 
 def card_file(folder: Path, preset: Preset) -> Path:
-    """Return where the card of a preset is kept, inside the presets folder."""
+    """Return the path of a preset's card inside the presets folder."""
     return folder / _CARDS_FOLDER / f"{preset.id}.card"
 
 
 def load_card(preset: Preset, folder: Path) -> Card:
-    """Return a preset's card, or one made of it; raises `UserError` or `PresetError`."""
+    """Return a preset's card, or make one from it; raises `UserError` or `PresetError`."""
     file = card_file(folder, preset)
     if not file.is_file():
         return read_card(json.dumps(_as_card(preset)).encode(), preset.name)

@@ -34,7 +34,7 @@ def preset_from_card(
     model: str = DEFAULT_MODEL,
     is_local: bool = True,
 ) -> Preset:
-    """Convert the fields that presets know; raises `PresetError`, with the file `source`.
+    """Convert the fields that presets know; raises `PresetError`, which names `source`.
 
     A card has no sampling parameters: it gets some with which small models seldom loop, more of
     them for a local model.

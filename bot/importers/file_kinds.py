@@ -36,7 +36,7 @@ _TO_CHARACTER = marked("make a preset of it with `troupe character import {file}
 
 
 class FileKind(Enum):
-    """What a file is, and what to do with it; `{file}` is its path, `{name}` its name."""
+    """The kind of a file, and what to do with it; `{file}` is its path, `{name}` its name."""
 
     PRESET = (marked("a preset"), marked("add it with `troupe preset import {file}`"))
     INSTRUCT = (marked("an instruct template of SillyTavern"), _TO_PRESET)
@@ -153,7 +153,7 @@ def check_file_kind(data: bytes, file: Path, accepted: Collection[FileKind]) -> 
 
 
 def detect_file_kind(data: bytes) -> FileKind:
-    """Tell what a file is by its first `MAX_BYTES_READ` bytes or more; nothing is executed."""
+    """Detect a file's kind by its first `MAX_BYTES_READ` bytes or more; executes nothing."""
     if data.startswith(b"GGUF"):
         return FileKind.GGUF
     if data.startswith(png.SIGNATURE):

@@ -20,7 +20,7 @@ _ORDERS = ("order", "sampler_order", "sampler_priority", "samplers")
 
 
 def keys_of_sampler(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Return the keys of a preset with these parameters, and notes."""
+    """Return a preset's keys for these parameters, and notes."""
     read = JsonFields(data)
     parameters: dict[str, object] = {}
     notes: list[str] = []

@@ -25,5 +25,5 @@ def is_visible(text: str) -> bool:
 
 
 def grapheme_starts(text: str, start: int, stop: int) -> Set[int]:
-    """Return where grapheme clusters begin in a part of a text; its start counts as one."""
+    """Return where grapheme clusters begin in a part of a text; its start is included."""
     return {cluster.start() for cluster in _CLUSTER.finditer(text, start, stop)}

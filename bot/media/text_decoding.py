@@ -15,7 +15,7 @@ _OTHER_SCRIPT = re.compile(rb"[\xc0-\xff]{3}|[\x80-\xff]{4}|\x83")
 
 
 def decode_text(data: bytes, max_bytes: int) -> str | None:
-    """Return the text of the first bytes of a file; None for other encodings."""
+    """Decode the first bytes of a file; None if the encoding is unknown."""
     is_cut = len(data) > max_bytes
     encoding = "utf-16" if data.startswith(_UTF16_MARKS) else "utf-8-sig"
     try:

@@ -100,7 +100,7 @@ TakeLease: TypeAlias = Callable[[str, float], Awaitable[bool]]
 
 @value_class(kw_only=True)
 class PlatformContext:
-    """What the service offers to a platform."""
+    """The service's functions for a platform."""
 
     commands: Sequence[CommandSpec] = ()
     command_names: Collection[str] = ()
@@ -153,7 +153,7 @@ class BotAccount:
 
 @value_class
 class CodeRequest:
-    """How a person sends a code to the bot."""
+    """Instructions for sending a code to the bot."""
 
     words: Text
     link: str | None = None
@@ -167,12 +167,12 @@ class AccountSetup(Protocol):
     """Where people get a token, as the end of a sentence."""
 
     async def inspect(self) -> BotAccount:
-        """Return whose token it is; `PlatformFatal`: it is malformed or not accepted."""
+        """Return the token's account; raises `PlatformFatal` if the token is not accepted."""
 
     def request_code(self, account: BotAccount, code: str) -> CodeRequest:
-        """Say how the first admin sends the code."""
+        """Return how the first admin sends the code."""
 
     async def wait_for_code(self, code: str) -> str:
-        """Return who sends the code, and leave other messages; raises `PlatformError`."""
+        """Return the sender of the code; other messages stay unread; raises `PlatformError`."""
 
     async def close(self) -> None: ...

@@ -140,7 +140,7 @@ class WebSurface(Surface):
         self._limits: dict[str, Limits] = {}
 
     def set_look(self, channel_id: str, look: str) -> None:
-        """Note which platform a channel imitates, and so where messages are split."""
+        """Note the platform that a channel imitates, which decides where messages are split."""
         imitated = self._limits_of(look) if look else None
         if imitated is None:
             self._limits[channel_id] = PLAIN

@@ -87,7 +87,7 @@ class Draft:
 
     @property
     def required_messages(self) -> tuple[Message, ...]:
-        """The messages of its prompt where everything optional is dropped."""
+        """The prompt's messages with everything optional dropped."""
         system = tuple(part for part in self.system if part.required)
         context = tuple(part for part in self.context if part.required)
         required = replace(self, system=system, context=context, summary=None, history=())

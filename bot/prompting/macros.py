@@ -24,7 +24,7 @@ _STEPS: Final = (
 
 
 def format_moment(at: datetime, pattern: str) -> str:
-    """Return a time in a format such as `YYYY-MM-DD HH:mm`; `[text]` is written as it is."""
+    """Format a time by a pattern such as `YYYY-MM-DD HH:mm`; `[text]` is written as it is."""
 
     def written(token: re.Match[str]) -> str:
         if token[1] is not None:
@@ -103,7 +103,7 @@ _SCOPED = frozenset({"if", "trim", "//", "reverse"}) | {
 
 @dataclass(slots=True)
 class MacroBudget:
-    """The remaining work allowed to the macros of a prompt; the others stay as they are."""
+    """The work that a prompt's macros may still do; further macros stay unexpanded."""
 
     macros: int = _MAX_MACROS
     chars: int = _MAX_INSERTED_CHARS

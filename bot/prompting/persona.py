@@ -83,7 +83,7 @@ class FilledText:
 
 
 def parse_persona(text: str) -> Persona:
-    """Find the placeholders; each line has at most one; raises `CharacterError`."""
+    """Find the placeholders, at most one per line; raises `CharacterError`."""
     placeholders: list[Placeholder] = []
     problems: list[Text] = []
     for number, line in enumerate(text.split("\n")):

@@ -45,7 +45,7 @@ _FLAG_LETTER_PREFIX = "regional indicator symbol letter "
 
 @text_cache(_CACHE_SIZE)
 def clean_name(name: str) -> str:
-    """Keep the letters, digits, marks and emoji of every script.
+    """Keep only letters, digits, marks and emoji, of any script.
 
     Line breaks, brackets, colons, quotes, control tokens and invisible characters are removed. A
     name of emoji alone is spelled out, `👑` is `crown`: a lone emoji looks like a badge.
@@ -375,7 +375,7 @@ class EchoFilter:
         self._has_text = False
 
     def feed(self, text: str) -> str:
-        """Take the next piece of the answer and return what may be shown."""
+        """Take the next piece of the answer, and return the text that may be shown."""
         if not self._own:
             return text
         is_inside_line = self._has_text and not (self._at_line_start or self._held or self.stopped)

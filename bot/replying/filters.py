@@ -21,7 +21,7 @@ def apply_filters(text: str, filter_chars: Iterable[str]) -> str:
 
 
 class OutputFilter:
-    """Does the same for a stream, without ever taking back text.
+    """Applies the filters to a stream, and never takes back text.
 
     What `feed` and `finish` return, joined, is `apply_filters` of all that was fed. A text that may
     still grow into an unwanted one is held back, and so is white space that may be the end.
@@ -78,7 +78,7 @@ class _Remover:
 
 
 class RepeatedBeginning:
-    """Filters the text of a continuation: what comes before it was shown already.
+    """Filters a continuation's text: the beginning was shown already.
 
     Some services answer with the whole text, others with the rest. White space at the cut was not
     sent to the model, so the model may write it again.
@@ -91,7 +91,7 @@ class RepeatedBeginning:
         self._is_at_cut = True
 
     def feed(self, text: str) -> str:
-        """Return what a piece of text adds to the answer."""
+        """Return the text that a piece adds to the answer."""
         if not self._is_at_cut:
             return text
         self._held += text
@@ -142,7 +142,7 @@ def ends_in_loop(text: str) -> bool:
 
 
 class RepetitionDetector:
-    """Tells when an answer ends in one text over and over, in a few microseconds a piece."""
+    """Detects an answer that ends in one text over and over, in a few microseconds a piece."""
 
     def __init__(self) -> None:
         self.found = False

@@ -74,7 +74,7 @@ class StopFlag:
         self.request()
 
     def supersede(self) -> None:
-        """Stop the answer for another one; a request to stop comes first, before and after."""
+        """Stop the answer in favor of a new one; a request to stop takes precedence."""
         if not self.requested and self._shown_to is None and not self._is_kept:
             self.is_superseded = True
             self._end()
@@ -130,7 +130,7 @@ class StopFlag:
 
 
 def used_tools(records: Sequence[ToolRecord]) -> Text:
-    """Return what readers see of the calls; empty where there were none."""
+    """Return the text that readers see about tool calls; empty without calls."""
     names = ", ".join(dict.fromkeys(one.name for one in records if one.name != UNKNOWN_TOOL))
     if not names:
         return EMPTY
@@ -155,7 +155,7 @@ _END_MARKS = {
 
 @value_class
 class GeneratedAnswer:
-    """An answer as the history keeps it; its readers see the mark of its end as well."""
+    """An answer as the history keeps it; its readers also see its end mark."""
 
     text: str
     reason: FinishReason | None
@@ -181,7 +181,7 @@ class VisibleLimit:
 
 @contextmanager
 def logged_steps(composed_seconds: float, prompt_tokens: int, clock: Clock) -> Iterator[None]:
-    """If the block fails, log how far the answer came."""
+    """If the block fails, log how far the answer got."""
     asked_at = clock.monotonic()
     try:
         yield
@@ -311,7 +311,7 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
 
 
 def end_mark(reason: FinishReason | None) -> Text:
-    """Return what readers see behind an answer that is not whole; empty for a whole one."""
+    """Return the mark after an incomplete answer; empty for a complete answer."""
     mark = _END_MARKS.get(reason)
     return joined(["\n\n", mark], "") if mark else EMPTY
 

@@ -89,11 +89,11 @@ class LiveReply:
         self.feed(text)
 
     def set_final(self, texts: Sequence[str]) -> None:
-        """Note the whole answer, part by part, once the block has ended."""
+        """Set the whole answer, part by part, once the block has ended."""
         self._final = texts
 
     async def show_whole(self) -> None:
-        """Show the whole answer now, since another one is about to follow on the screen."""
+        """Show the whole answer now, because another answer follows on the screen."""
         for part, text in enumerate(self._final):
             await self._show_part(part, text)
 
@@ -246,7 +246,7 @@ class LiveReply:
 
 
 def waiting_notice(waiting: Waiting) -> Text:
-    """Say what a person waits for, at which position in the queue, and for how long."""
+    """Describe what a person waits for, their position in the queue, and the time left."""
     if isinstance(waiting, RateLimitWait):
         seconds = max(1, math.ceil(waiting.seconds))
         return translatable(
@@ -298,7 +298,7 @@ class StreamBuffer:
         self._changed = True
 
     def set_notice(self, notice: str) -> None:
-        """Show this instead of the answer until its first text."""
+        """Show this notice until the answer's first text."""
         if self._chars == 0 and notice != self._notice:
             self._notice = notice
             self._changed = True
@@ -476,7 +476,7 @@ class LiveReplies:
 
 @dataclass(eq=False)
 class TypingIndicator:
-    """Shows in a channel that an answer is coming, until `stop` or the end of the block."""
+    """Shows the typing indicator in a channel until `stop` or the end of the block."""
 
     surface: Surface
     address: Address

@@ -34,7 +34,7 @@ from bot.value_class import value_class
 
 @value_class
 class Answer:
-    """Some characters answer the message."""
+    """The message is answered by some characters."""
 
     speakers: tuple[ActivePreset, ...]
     """At least one, in the order in which they answer."""

@@ -231,7 +231,7 @@ class PresetResolver:
     async def set_observing(
         self, scope: str, *, on: bool | None, by: str, audited: bool = False
     ) -> None:
-        """Allow or forbid that in a scope; None: as in the wider scope. `by` is the admin's id."""
+        """Allow or forbid observing in a scope; None: inherit. `by` is the admin's id."""
         value = None if on is None else "on" if on else "off"
         await self._chat_settings.set(scope, _OBSERVE_KEY, value, by, audited=audited)
 
@@ -240,7 +240,7 @@ class PresetResolver:
         await self._chat_settings.set(person, _OBSERVE_PERSON_KEY, None if on else "off", person)
 
     async def unobserved(self, people: Iterable[str]) -> frozenset[str]:
-        """Return the ids of those people who have forbidden that."""
+        """Return the ids of the people who have forbidden remembering their messages."""
         ids = list(dict.fromkeys(people))
         return frozenset(await self._chat_settings.get_all(ids, _OBSERVE_PERSON_KEY))
 
@@ -250,7 +250,7 @@ class PresetResolver:
         return not is_said_to_bot and bool(await self.unobserved([said.author.id]))
 
     async def readable(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        """Leave out background of people who do not want to be observed."""
+        """Leave out background turns by people who do not want to be observed."""
         people = [one.speaker.id for one in turns if one.observed and one.speaker]
         unobserved = await self.unobserved(people) if people else frozenset()
         if not unobserved:

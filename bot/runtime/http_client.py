@@ -26,7 +26,7 @@ from bot.runtime.tasks import wake_ups
 
 
 class ConnectionFailed(TroupeError):
-    """There is no complete response; the text says why."""
+    """The response is missing or incomplete; the text says why."""
 
     def __init__(self, reason: str, *, sent: bool = True, was_idle: bool = False) -> None:
         super().__init__(reason)
@@ -52,7 +52,7 @@ _may_write: ContextVar[Callable[[], bool] | None] = ContextVar("may_write", defa
 
 @contextmanager
 def write_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
-    """Send requests in the block only if this is still true just before they are written."""
+    """Send the block's requests only if `may_write` is true just before they are written."""
     token = _may_write.set(may_write)
     try:
         yield
@@ -151,7 +151,7 @@ class HttpClient:
         return response
 
     async def close(self) -> None:
-        """Close all connections; who reads a response gets `ConnectionFailed`."""
+        """Close all connections; readers of a response get `ConnectionFailed`."""
         for response in tuple(self._responses):
             await response.close()
         session, self._session = self._session, None

@@ -187,7 +187,7 @@ V = TypeVar("V")
 
 
 class BoundedDict(OrderedDict[K, V]):
-    """Drops the oldest of more than `max_entries`; an entry that is set again is new."""
+    """Drops the oldest entry over `max_entries`; setting an entry again makes it the newest."""
 
     def __init__(self, max_entries: int) -> None:
         super().__init__()

@@ -94,7 +94,7 @@ class KeyedWorkerPool(Generic[Item]):
 
     @property
     def busy_count(self) -> int:
-        """How many keys are in progress, or about to be."""
+        """The number of keys in progress or about to start."""
         waiting = len(self._woken) + len(self._held)
         return len(self._tasks) + waiting + self._claiming.locked()
 
@@ -107,7 +107,7 @@ class KeyedWorkerPool(Generic[Item]):
         wake_keys(self.signals, self.queue, keys, is_urgent=is_urgent)
 
     def start(self, key: str, item: Item) -> None:
-        """Process an item that is claimed already, after the one in progress for its key."""
+        """Process an already claimed item, after the item in progress for its key."""
         if self._is_drained:  # another process takes over when the lease expires
             return
         if key in self._tasks:
@@ -124,7 +124,7 @@ class KeyedWorkerPool(Generic[Item]):
             group.create_task(self._poll(), name=f"{self.queue}: poll")
 
     async def drain(self, seconds: float) -> None:
-        """Wait for keys in progress, also those being claimed, and cancel what takes longer."""
+        """Wait for keys in progress or being claimed, and cancel those that take longer."""
         self.stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -61,13 +61,13 @@ class SupervisedProcess:
         return self._ready_event.is_set()
 
     def kill(self) -> None:
-        """End it at once, so that it is restarted."""
+        """Kill the process at once, so that it is restarted."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
     async def wait_until_ready(self, seconds: float) -> None:
-        """Wait until it answers; raises `ChildFailed` on a timeout."""
+        """Wait until the process answers; raises `ChildFailed` on a timeout."""
         try:
             async with asyncio.timeout(seconds):
                 await self._ready_event.wait()
@@ -75,7 +75,7 @@ class SupervisedProcess:
             raise ChildFailed(f"{self.name} is not ready; see {self.log_file}") from None
 
     async def start(self) -> None:
-        """Start it and wait until it answers; raises `ChildFailed`."""
+        """Start the process and wait until it answers; raises `ChildFailed`."""
         try:
             self._process = await self._spawn()
         except OSError as error:  # no such program, or no space for a log or a process
@@ -106,7 +106,7 @@ class SupervisedProcess:
             )
 
     async def restart_on_exit(self) -> None:
-        """Start it again whenever it exits, until cancelled."""
+        """Restart the process whenever it exits, until cancelled."""
         delay = _MIN_RESTART_DELAY_SECONDS
         while True:
             if self._process is not None:
@@ -123,7 +123,7 @@ class SupervisedProcess:
                 _log.exception("child_not_started", child=self.name)
 
     async def stop(self) -> None:
-        """Terminate it, and kill it if that takes too long."""
+        """Terminate the process, and kill it if that takes too long."""
         process, self._process = self._process, None
         self._ready_event.clear()
         if process is None or process.returncode is not None:

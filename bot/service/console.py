@@ -44,14 +44,14 @@ from bot.telemetry.logs import RECENT_EVENTS
 
 
 class ConsoleContainer:
-    """The pages of the console, and what they call."""
+    """The console's pages, and the services that they call."""
 
     def __init__(self, container: Container) -> None:
         self._c = container
         self._state = ServiceState(container.database, container.clock)
 
     def make_console(self, probes: Mapping[str, Probe]) -> Console:
-        """Return the console; `probes` are what /readyz asks."""
+        """Return the console; `probes` are the checks of /readyz."""
         c, pages, home = self._c, self._pages(probes), first_page(self._c.settings)
         return make_console(
             c.settings.console, c.database, c.console_tokens, c.rate_limits, c.clock, pages, home

@@ -182,7 +182,7 @@ class ShardReceiver:
                 await self.leases.release(member)
 
     async def _count_share(self, member: str, shards: int) -> int:
-        """Return how many shards this process may hold; unchanged while the database is down."""
+        """Return this process's number of shards; unchanged while the database is down."""
         try:
             await self.leases.take(member, _MEMBER_SECONDS)
             members = await self.leases.held(self._members)

@@ -105,7 +105,7 @@ async def measure_loop_lag(clock: Clock) -> None:
 
 
 async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
-    """Log when a part is no longer and again "ok"; `look` returns the state of each part."""
+    """Log when a component stops or resumes being "ok"; `look` returns each one's state."""
     began: dict[str, float] = {}
     has_worked: set[str] = set()
     for looks in itertools.count(1):
@@ -142,7 +142,7 @@ class ProviderNotices:
         }
 
     def worker_problem(self) -> str | None:
-        """Return why a worker without other roles cannot answer; None: it can."""
+        """Return why a worker without other roles cannot answer; None if it can."""
         unreachable = self._unreachable()
         if self.roles != {Role.WORKER} or not unreachable or unreachable != self._served():
             return None

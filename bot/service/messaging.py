@@ -64,7 +64,7 @@ class MessagingContainer(StorageContainer, ABC):
     @property
     @abstractmethod
     def platforms(self) -> Mapping[str, Platform]:
-        """By `Address.source`, which also names the bot if there is more than one."""
+        """The platforms by `Address.source`, which also names the bot if there are several."""
 
     # calls to the platform of an address besides sending
 
@@ -166,7 +166,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def receivers(self) -> Mapping[str, Receiver]:
-        """What receives from the platforms, by source: one process at a time."""
+        """The receivers of the platforms, by source: one process at a time."""
         if Role.GATEWAY not in self.options.roles:
             return {}
         if self.is_alone or self.is_in_terminal:

@@ -16,7 +16,7 @@ from bot.value_class import value_class
 
 
 class Role(StrEnum):
-    """A part of the work; any number of processes can share it."""
+    """A role in the service's work; any number of processes can share it."""
 
     GATEWAY = "gateway"
     """Receives from the platforms and stores what it receives; loads no model."""

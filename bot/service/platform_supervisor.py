@@ -40,7 +40,7 @@ class PlatformSupervisor:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def problem(self, platform: Receiver) -> str | None:
-        """Return why a platform receives nothing at the moment; None if it works."""
+        """Return why a platform currently receives nothing; None if it works."""
         return self._failed.get(platform.name) or platform.connection_error
 
     async def until_stopped(self) -> None:

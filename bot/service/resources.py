@@ -46,7 +46,7 @@ _log = structlog.get_logger(__name__)
 
 @value_class
 class Models:
-    """What generates answers."""
+    """The components that generate answers."""
 
     renderer: Renderer
     backends: dict[str, Backend]
@@ -263,7 +263,7 @@ def make_chat_settings(
 
 
 def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
-    """Return what a process with these platforms uses the data directory for."""
+    """Return the use of the data directory by a process with these platforms."""
     in_terminal = all(spec.uses_terminal or spec.is_companion for spec in specs)
     return DataDirUse.TERMINAL if in_terminal else DataDirUse.SERVICE
 

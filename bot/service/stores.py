@@ -61,7 +61,7 @@ class StorageContainer:
     """The name that this process holds leases under; by default, one that suits its database."""
 
     def __post_init__(self) -> None:
-        """Create what needs no other part; the rest is built on first use."""
+        """Create components without dependencies; build the rest on first use."""
         settings, resources, clock = self.settings, self.resources, self.clock
         self.owner = self.owner or _lease_owner(settings, data_dir_use(self.specs))
         self.database = database = resources.database
@@ -156,7 +156,7 @@ class StorageContainer:
         await (job() if self.is_alone else self.exclusive_role("delete expired rows").run(job))
 
     async def database_problem(self) -> str | None:
-        """Return why the database does not answer; None: it does."""
+        """Return why the database does not answer; None if it does."""
         try:
             await self.database.ping()
         except StoreError as error:

@@ -250,7 +250,7 @@ def describe_failure(events: RecentEvents, turn: str) -> MessageNote:
 async def find_failure(
     read_notes: Callable[[str, int], Awaitable[Sequence[str]]], error_id: str
 ) -> FailedMessage | None:
-    """Return a message that failed in any process; raises `StoreError`."""
+    """Return a failed message from any process; raises `StoreError`."""
     found = await read_notes(_key(error_id), 1)
     try:
         return _decode(found[0]) if found else None

@@ -182,7 +182,7 @@ def record_span(name: str, turn: str | None, began: float, ended: float, **more:
 
 
 def start_traces(url: str) -> Callable[[], None]:
-    """Send spans over OTLP/HTTP; return what stops that; raises `SettingsError`."""
+    """Send spans over OTLP/HTTP; return a function that stops it; raises `SettingsError`."""
     try:
         sdk = import_module("opentelemetry.sdk.trace")
         export = import_module("opentelemetry.sdk.trace.export")

@@ -85,7 +85,7 @@ _NEWER: set[str] = set()
 
 
 def mask_from_now_on(secrets: Iterable[str]) -> None:
-    """Make every masker mask these, too: the keys of a file that was replaced."""
+    """Make every masker mask these secrets, too: the keys of a replaced file."""
     for one in secrets:
         if len(one) >= _MIN_SECRET_CHARS:
             _NEWER.update(_encodings(one))
@@ -166,7 +166,7 @@ class TokenFilter:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Append text; return what can be shown already."""
+        """Append text; return the text that can be shown now."""
         self._held += text
         return self._release(self._safe_length())
 

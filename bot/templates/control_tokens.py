@@ -28,7 +28,7 @@ _HEADING = re.compile(r"^[ \t]*((?:#{1,4} )?[^\W\d_][\w ]{0,30}[:：])[ \t]*$", 
 
 
 def control_tokens(template: ChatTemplate) -> tuple[str, ...]:
-    """Return the texts by which a template marks its roles, longest first."""
+    """Return the markers that a template puts around roles, longest first."""
     match template:
         case JinjaTemplate():
             special = (template.bos_token, template.eos_token)
@@ -113,7 +113,7 @@ MarkText = Callable[[str, str, str], str]
 
 @value_class
 class TextSpan:
-    """A part of a prompt that comes from one source."""
+    """A part of a prompt from one source."""
 
     text: str
 

@@ -28,7 +28,7 @@ def register(*names: str) -> Callable[[Factory], Factory]:
 
 
 def get(name: str) -> Callable[..., Any]:
-    """Return what was registered; raises `TemplateError` with the nearest names."""
+    """Return a registered template; raises `TemplateError` with the nearest names."""
     if name not in _factories:
         nearest = get_close_matches(name, _factories, n=3)
         hint = joined(map(repr, nearest), translatable(" or ")) if nearest else "one of `names()`"

@@ -55,7 +55,7 @@ def harden() -> None:
 
 
 def finish_generators(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a filter return a list where it returns a generator."""
+    """Make a filter return a list instead of a generator."""
 
     @wraps(apply)
     def filtered(*given: Any, **named: Any) -> Any:

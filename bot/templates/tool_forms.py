@@ -22,7 +22,7 @@ _MAX_ARGUMENT_CHARS: Final = 2000  # of one call, as JSON
 
 
 class ToolForm(StrEnum):
-    """How a model writes a call."""
+    """The form in which a model writes tool calls."""
 
     TAGGED = "tagged"
     """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes and Qwen; with a tag for each

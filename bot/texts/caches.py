@@ -24,6 +24,6 @@ def text_cache(
 
 
 def clear_text_caches() -> None:
-    """Clear all of them; the next messages fill them again."""
+    """Clear all text caches; the next messages refill them."""
     for clear in _clear:
         clear()

@@ -76,7 +76,7 @@ def translatable_count(singular: str, plural: str, count: int, **values: object)
 
 
 def marked(text: str) -> str:
-    """Return a text as it is, for storing it; `looked_up` translates it when it is shown."""
+    """Return a text unchanged, for storing; `looked_up` translates it for display."""
     return text
 
 
@@ -151,7 +151,7 @@ class StoredPattern:
         return self._pattern.format_map(values)
 
     def read(self, text: str) -> Text | None:
-        """Return a sentence that was made by this pattern as a text; None if it is another one."""
+        """Return a sentence made by this pattern as a `Text`; None for another sentence."""
         found = self._expression.fullmatch(text)
         if found is None:
             return None

@@ -18,7 +18,7 @@ from bot.tool_servers.settings import McpServerSettings
 async def open_tool_servers(
     given: Mapping[str, McpServerSettings], data_dir: Path
 ) -> AsyncIterator[Mapping[str, ToolServer]]:
-    """Keep servers connected; raises `SettingsError` without the package. It waits for none."""
+    """Keep servers connected, waiting for none; raises `SettingsError` without the package."""
     servers = make_tool_servers(given, data_dir)
     tasks = [
         asyncio.create_task(server.run(), name=f"MCP server {name}")

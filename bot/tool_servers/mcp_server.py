@@ -162,7 +162,7 @@ class McpServer(ToolServer):
                 await self._clock.sleep(min(_MAX_DELAY_SECONDS, 2.0 ** (self._failures - 2)))
 
     async def check(self) -> Sequence[ToolSpec]:
-        """Connect once and return what would be offered; raises `ToolServerError`."""
+        """Connect once, and return the tools that would be offered; raises `ToolServerError`."""
         try:
             async with self._connection():
                 return self._specs
@@ -319,6 +319,6 @@ def _text_of(block: mcp_types.ContentBlock) -> str:
 
 
 def offered_name(server: str, tool: str) -> str | None:
-    """Return `server_tool` with the signs that providers take; None if it is too long."""
+    """Return `server_tool` in characters that providers accept; None if it is too long."""
     name = _OTHER.sub("_", f"{server}_{tool}")
     return name if tool and len(name) <= _MAX_CHARS else None

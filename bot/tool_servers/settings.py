@@ -39,7 +39,7 @@ def _read_json(given: object) -> object:
 
 
 class McpServerSettings(BaseModel):
-    """One MCP server; presets name it in `mcp_servers`, and cannot say what it is."""
+    """One MCP server; presets refer to it in `mcp_servers`, but cannot define it."""
 
     model_config = ConfigDict(extra="forbid")
 

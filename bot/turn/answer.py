@@ -72,7 +72,7 @@ class AnswerPipeline:
         before: Session | None = None,
         first_part: int = 0,
     ) -> TurnResult:
-        """Let the speakers answer, then whoever reacts to that, until they are stopped.
+        """Let the speakers answer, then characters that react to them, until stopped.
 
         A speaker that fails is skipped if another one answers. People over a limit wait first.
         `removed` turns are about to be deleted, so nobody reads them; `before` are the only turns

@@ -20,7 +20,7 @@ LEASE_SECONDS = 15.0
 
 @dataclass(eq=False)
 class LeaseKeeper:
-    """Renews every claim that is held here: one unit of work for all, every third of a lease."""
+    """Renews all claims of this process in one unit of work, every third of a lease."""
 
     conversations: Conversations
     clock: Clock
@@ -93,13 +93,13 @@ _ALWAYS_IN_FLIGHT = 2
 
 
 def is_set_aside(message: InboxMessage) -> bool:
-    """Return whether a message has killed the process too often to be tried again."""
+    """Return whether a message has killed the process too often to be retried."""
     return message.own_crashes >= MAX_OWN_CRASHES or message.crashes >= MAX_CRASHES
 
 
 @dataclass(slots=True, eq=False)
 class _TrackedAttempt:
-    """A message that is in flight, or waits to be."""
+    """A message that is in flight, or waits to be admitted."""
 
     message: InboxMessage
     record: RecordAttempt
@@ -125,7 +125,7 @@ class _TrackedAttempt:
 
 
 class IsolationGate:
-    """Admits messages at once, but suspects one after the other."""
+    """Admits messages at once, but suspects of a crash one at a time."""
 
     def __init__(self, clock: Clock, dice: Callable[[], float] = random.random) -> None:
         self._clock = clock
@@ -145,7 +145,7 @@ class IsolationGate:
 
     @contextlib.asynccontextmanager
     async def admitted(self, message: InboxMessage, record: RecordAttempt) -> AsyncIterator[None]:
-        """Wait until a message may be processed; `record` stores what it is after a death."""
+        """Wait until a message may be processed; `record` stores its state for after a death."""
         if not message.crashes and self._alone is None and not self._recording.locked():
             self._in_flight += 1  # nearly always: there is nothing to record
             try:

@@ -294,7 +294,7 @@ def _turns_since(question: Turn, turns: Sequence[Turn]) -> int:
 
 
 def _active_version(found: StoredTurn, exchange: Exchange) -> StoredTurn:
-    """Return the answer that is shown in the messages of a turn."""
+    """Return the active version of the answer in a turn's messages."""
     sent_as = set(found.turn.sent_as)
     shown = (one for one in exchange.answers if sent_as & set(one.turn.sent_as))
     return next(shown, exchange.answers[-1])

@@ -50,7 +50,7 @@ _PAUSED = translatable(
 
 @value_class
 class TurnStages:
-    """What the worker and its parts share."""
+    """The components that the worker and its parts share."""
 
     conversations: Conversations
     memories: Sequence[ConversationMemory]
@@ -87,7 +87,7 @@ class TurnStages:
     def find_speaker(
         self, turn: Turn, address: Address, active: ActiveCharacters
     ) -> tuple[str, Face | None]:
-        """Return what shows readers who speaks: a line, or a face where the platform has faces."""
+        """Return how readers see who speaks: a line, or a face if the platform has faces."""
         if turn.preset not in active.names:
             return "", None
         [speaker] = active.pick([turn.preset])
@@ -171,7 +171,7 @@ class TurnFinisher:
             await self._forget_copies(conversation)
 
     async def delete_history(self, claim: Claim) -> int:
-        """Delete all that is kept of a conversation; return how many turns that was."""
+        """Delete everything stored of a conversation; return how many turns it had."""
         await self.stages.decisions.forget(address_of(claim.conversation).channel)
         try:
             return await self.stages.conversations.forget(claim)

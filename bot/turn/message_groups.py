@@ -50,7 +50,7 @@ class MessageGroup:
 
 @value_class
 class MessageParts:
-    """Finds the messages that a client has split one message into: an album, or a long paste."""
+    """Finds the messages into which a client has split one: an album, or a long paste."""
 
     limits: Limits
     rules: BusyRules
@@ -68,7 +68,7 @@ class MessageParts:
         return self.rules.paste_seconds if is_cut else 0.0
 
     def join(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> Said | None:
-        """Return what the parts so far and a later message say together; None: it is no part."""
+        """Join the parts so far with a later message; None if it is not a part."""
         said, last = later.incoming, newest.incoming
         if not (isinstance(said, Said) and isinstance(last, Said)):
             return None

@@ -130,7 +130,7 @@ class ModelRequests:
         return receipt
 
     async def _generate(self, request: AnswerRequest) -> Receipt:
-        """Ask one model, and again without its output limit or with a shorter prompt."""
+        """Ask one model; retry without its output limit or with a shorter prompt."""
         preset = request.speaker.preset
         try:
             return await self._generate_once(request)

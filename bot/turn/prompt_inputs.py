@@ -132,7 +132,7 @@ _MIN_TOKENS_PER_TURN = 10  # on average, with its frame; more turns than fit are
 
 @value_class
 class TurnContext:
-    """What all speakers of a turn share, and what they have answered so far."""
+    """The data that a turn's speakers share, and their answers so far."""
 
     claim: Claim
     message: InboxMessage
@@ -167,11 +167,11 @@ class TurnContext:
         return self.first_part + count_messages(self.parts)
 
     def speaks_last(self, speaker: ActivePreset) -> bool:
-        """Return whether the newest answer is this one's."""
+        """Return whether this speaker gave the newest answer."""
         return bool(self.turns) and self.turns[-1].preset == speaker.preset.name
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
-        """Return what the speakers have added."""
+        """Return the speakers' answers as a result."""
         return TurnResult(
             self.turns,
             self.parts,
@@ -188,7 +188,7 @@ class TurnContext:
 
 @value_class
 class PromptSources:
-    """Everything that prompts are made of: history, names, personas, stories, summaries."""
+    """The sources of prompts: history, names, personas, stories and summaries."""
 
     conversations: Conversations
     resolver: PresetResolver
@@ -356,7 +356,7 @@ _MAX_SEARCHED_TURNS = 500
 
 @value_class
 class AnswerTools:
-    """Knows what the tools read: the channel's own history, the character's own stories."""
+    """Makes the tools that read a channel's own history and a character's own stories."""
 
     conversations: Conversations
     retrieve_stories: RetrieveStories

@@ -140,7 +140,7 @@ class StopRequests:
         answer.askers, answer.is_alone = askers, is_alone
 
     def outcome_of(self, command: Said) -> StopOutcome:
-        """Return the outcome of a /stop for its reply; afterwards, it stops no later answer."""
+        """Return a /stop's outcome for its reply; after that, it stops no later answer."""
         outcome = self._outcomes.get(_key(command), StopOutcome.NOTHING)
         self._outcomes[_key(command)] = outcome
         return outcome
@@ -159,7 +159,7 @@ class StopRequests:
         return self._answers.keys()
 
     def is_being_answered(self, event: Incoming) -> bool:
-        """Return whether an answer in progress is the answer to this event."""
+        """Return whether this event is being answered."""
         answer = self._answers.get(event.address.conversation)
         return answer is not None and answer.asked.external_key == event.external_key
 
@@ -282,11 +282,11 @@ class ArrivalSignals:
             self._watched.pop(key, None)
 
     def has_arrived(self, conversation: str) -> bool:
-        """Return whether something was received since the conversation is watched."""
+        """Return whether something arrived since watching the conversation began."""
         return self._watched.get(conversation, False)
 
     def subscribe(self, conversation: str, on_arrival: Callable[[], None]) -> Callable[[], None]:
-        """Call `on_arrival`, which never blocks, from now on; return what ends that."""
+        """Call `on_arrival`, which never blocks, from now on; return a function that ends this."""
         listeners = self._listeners[conversation]
         listeners.append(on_arrival)
         if self.has_arrived(conversation):

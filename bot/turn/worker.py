@@ -271,7 +271,7 @@ class ConversationWorker:
         return bool(await self._later_edits(group, edited.message_id))
 
     async def _find_later(self, claim: Claim, message: InboxMessage) -> Sequence[Incoming]:
-        """Return what waits behind a message and those gathered with it, in order."""
+        """Return the events after a message and the messages gathered with it, in order."""
         arrivals = self._stages.arrivals
         if not (message.is_followed or arrivals.has_arrived(claim.conversation)):
             return ()

@@ -68,7 +68,7 @@ _TABLE = ParameterTable(
 
 
 def parameter_problems(_settings: object, parameters: Mapping[str, object]) -> list[str]:
-    """Return a line for each parameter that the API does not have or take."""
+    """Return a line for each parameter that the API does not know or accept."""
     return [*_TABLE.find_problems(given_parameters(parameters))]
 
 

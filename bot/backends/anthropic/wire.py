@@ -125,7 +125,7 @@ def _image_source(image: Image) -> dict[str, str]:
 def _mark_stable_prefix(
     system: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]], cache: Literal["5m", "1h"]
 ) -> None:
-    """Mark the ends of prefixes that the next request will repeat; at most four are allowed.
+    """Mark up to four ends of prefixes that the next request will repeat.
 
     What follows the model's last answer changes from one request to the next.
     """
@@ -143,7 +143,7 @@ def _compact(blocks: Sequence[dict[str, Any]]) -> object:
 
 
 class AnthropicParser(StreamParser):
-    """Parses the events of a streamed message, or a whole message from a server without."""
+    """Parses a streamed message's events, or a whole message from a server without streams."""
 
     _is_thinking = False
     _tokens: Mapping[str, int] = {}

@@ -57,7 +57,7 @@ def _call_to_wire(call: ToolCall) -> dict[str, object]:
 
 
 class ToolCallParser:
-    """Assembles calls from deltas that may be cut anywhere; drops all else, and any excess."""
+    """Assembles calls from deltas that may be cut anywhere; drops all else, and excess calls."""
 
     def __init__(self) -> None:
         self._calls: list[_PartialCall] = []

@@ -151,13 +151,13 @@ class RequestFailed(TroupeError):
 
 @value_class
 class Endpoint:
-    """A provider by the names that its operator knows: its id and its address."""
+    """A provider as its operator knows it: its id and its address."""
 
     name: str
     base_url: str
 
     def setting(self, part: str) -> str:
-        """Return the environment name of one of this provider's settings."""
+        """Return the environment variable of one of this provider's settings."""
         return f"TROUPE_PROVIDERS__{self.name.upper()}__{part}"
 
     @property
@@ -221,7 +221,7 @@ def translate_status(
 
 
 def _busy_notice(wait_seconds: float) -> Text:
-    """Say that the model is busy, and for how long if that is worth telling."""
+    """Say that the model is busy, and for how long if the wait is worth mentioning."""
     if wait_seconds < _SECONDS_WORTH_TELLING:
         return _BUSY_NOTICE
     return translatable(
@@ -273,7 +273,7 @@ def translate_error_event(
     now: float,
     statuses: Mapping[str, int] = MappingProxyType({}),
 ) -> RequestFailed:
-    """Translate an error in a stream; `statuses` are those of a vendor's types of errors."""
+    """Translate an error in a stream; `statuses` maps a vendor's error types to HTTP statuses."""
     status = _status_in(data, statuses)
     if status is None:
         is_refused = any(one.is_meant(0, data) for one in _REFUSALS)

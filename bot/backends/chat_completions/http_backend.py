@@ -36,7 +36,7 @@ S = TypeVar("S", bound=HttpProviderSettings)
 
 
 class PromptTokenEstimator:
-    """Estimates for the models of one provider; what it learns is kept in memory only."""
+    """Estimates token counts for one provider's models; what it learns stays in memory only."""
 
     def __init__(self) -> None:
         self._ratios: dict[str, float] = {}
@@ -112,7 +112,7 @@ class HttpChatBackend(Backend, Generic[S]):
 
     @abstractmethod
     def _to_request(self, prompt: Prompt, model: str) -> ChatRequest:
-        """Return the request for a prompt, as the vendor wants it."""
+        """Convert a prompt to the vendor's request."""
 
     @override
     def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:

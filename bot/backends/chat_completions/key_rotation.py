@@ -44,7 +44,7 @@ C = TypeVar("C", bound=KeyedConnection)
 
 
 class KeyRotation(Generic[C]):
-    """Connections to one service, one for each key; at least one.
+    """Connections to one service: one for each key, and at least one.
 
     A key that is refused (401, 402) is left out for an hour, one that is used too often (429) for
     as long as the service says. The request goes to the next key at once, without backoff. The keys
@@ -76,7 +76,7 @@ class KeyRotation(Generic[C]):
         self._turns = deque(keys)
 
     async def send(self, request: Callable[[C], Awaitable[T]]) -> T:
-        """Make a request over the connection of the next key; raises what it does."""
+        """Make a request over the next key's connection; raises what the request raises."""
         self._read_changed_file()
         for tries_left in reversed(range(len(self._turns))):
             key = self._select()
@@ -99,7 +99,7 @@ class KeyRotation(Generic[C]):
         return min(self._free_at[key] for key in self._turns) <= self._clock.monotonic()
 
     def _select(self) -> str | None:
-        """Return the next key that is not left out; if all are, the one that is free first."""
+        """Return the next key that is not left out; if all are, the one that returns first."""
         now = self._clock.monotonic()
         key = min(self._turns, key=lambda one: max(now, self._free_at[one]))
         self._turns.rotate(-1 - self._turns.index(key))

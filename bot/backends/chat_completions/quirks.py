@@ -10,7 +10,7 @@ from bot.value_class import value_class
 
 @value_class
 class Quirks:
-    """How a request has to be changed for one service or model."""
+    """The changes that one service or model needs in a request."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     refused: Collection[str] = ()

@@ -74,7 +74,7 @@ def detect_open_tag(reasoning: ReasoningFormat, prompt: Sequence[TextSpan]) -> R
 
 
 class SeparatedText(NamedTuple):
-    """Two parts of a piece of text."""
+    """The answer and the reasoning in a piece of text."""
 
     answer: str
     reasoning: str
@@ -83,7 +83,7 @@ class SeparatedText(NamedTuple):
 
 
 class ReasoningParser:
-    """Take an answer in pieces of any size and separate its reasoning from its text."""
+    """Take an answer in pieces of any size, and separate its reasoning from its text."""
 
     def __init__(self, reasoning: ReasoningFormat = ANY_FORMAT) -> None:
         self._is_tagged = reasoning.is_tagged
@@ -136,7 +136,7 @@ class ReasoningParser:
             self._closing, self._tentative, self._is_assumed = None, None, False
 
     def flush(self, *, is_cut: bool = False, has_calls: bool = False) -> SeparatedText:
-        """Return what was held back, at the end of an answer (cut off, or followed by calls)."""
+        """Return the held-back text at the end of an answer (cut off, or followed by calls)."""
         self._is_final, self._has_calls = True, has_calls
         while self._held and self._step():
             pass

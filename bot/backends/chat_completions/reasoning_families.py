@@ -14,7 +14,7 @@ from bot.value_class import value_class
 
 @value_class
 class _Family:
-    """One row of the table; see there."""
+    """One row of the table of families."""
 
     start: str
     end: str
@@ -104,7 +104,7 @@ def _closing(end: str, groups: tuple[tuple[str, str], ...]) -> "regex.Pattern[st
 
 
 def control_tokens(template: str, vocabulary: Iterable[str]) -> tuple[tuple[str, ...], set[str]]:
-    """Return the tokens of a model's tags, and those among them that end reasoning."""
+    """Return a model's tag tokens, and the set of those that end reasoning."""
     words = [*_IN_TEMPLATES.findall(template), *vocabulary]
     known = " ".join([template, *words])
     tokens: dict[str, None] = {}

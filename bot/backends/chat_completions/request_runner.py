@@ -103,7 +103,7 @@ class Timeouts:
 
     @contextmanager
     def wait(self, pause_seconds: float = 0.0) -> Iterator[float]:
-        """Time a wait after a pause; yields its end, and raises `RequestFailed` behind it."""
+        """Time a wait after a pause; yields its end, and raises `RequestFailed` after it."""
         start = self._time() + pause_seconds
         if start > self._deadline:
             raise self._expired(start)
@@ -207,7 +207,7 @@ class ChatRequestRunner:
         self._breakers = defaultdict[str, CircuitBreaker](new_breaker)
 
     def model_health(self) -> Sequence[ModelHealth]:
-        """Return how the newest requests for each model went."""
+        """Return the results of the newest requests for each model."""
         return [
             ModelHealth(
                 model, one.is_open, len(one.outcomes), len(one.outcomes) - sum(one.outcomes)
@@ -564,7 +564,7 @@ async def request_again_if_idle(
     deadline: float,
     headers: Mapping[str, str] | None = None,
 ) -> HttpResponse:
-    """Send a request, and once more if a kept-alive connection had ended, as llama.cpp's do."""
+    """Send a request; retry once if a kept-alive connection had ended, as llama.cpp's do."""
     try:
         return await client.request(method, path, body, deadline, headers=headers)
     except ConnectionFailed as error:

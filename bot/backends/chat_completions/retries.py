@@ -37,7 +37,7 @@ def max_backoff_seconds(retries: int) -> float:
 
 
 def wait_asked_for(headers: Mapping[str, str], body: bytes, now: float) -> float:
-    """Return the seconds that a response asks to wait, by headers, fields or words; 0 for none."""
+    """Return the seconds a response asks to wait, in headers, fields or text; 0 for none."""
     seconds = retry_after(headers.get("retry-after-ms"), now) / 1000
     seconds = seconds or retry_after(headers.get("retry-after"), now)
     text = body[:_MAX_ERROR_BYTES].decode(errors="replace").lower()
@@ -102,7 +102,7 @@ class RetryBudget:
 
 
 class CircuitBreaker:
-    """Block calls to a provider that mostly fails, and let single trial calls through.
+    """Block calls to a provider that mostly fails, except for single trial calls.
 
     It opens for five seconds when `share` of the newest twenty calls failed, and sooner for a
     provider that is away: one that gives no answer at all to several requests in a row for

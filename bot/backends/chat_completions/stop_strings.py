@@ -26,7 +26,7 @@ def stop_strings_of(prompt: Prompt) -> tuple[str, ...]:
 
 
 class StopStringFilter:
-    """Pass text through up to the first stop string; what could become one is held back."""
+    """Pass text through up to the first stop string; hold back what could become a stop string."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         self.hit = False
@@ -61,6 +61,6 @@ def _pattern_of_any(chars: Collection[str]) -> re.Pattern[str]:
 
 
 def overlap(text: str, stop: str) -> int:
-    """Return how many characters at the end of `text` are the beginning of `stop`."""
+    """Return how many characters at the end of `text` begin `stop`."""
     sizes = range(min(len(text), len(stop) - 1), 0, -1)
     return next((size for size in sizes if text.endswith(stop[:size])), 0)

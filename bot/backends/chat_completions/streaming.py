@@ -257,7 +257,7 @@ def decode_event(data: bytes) -> object:
 
 
 def token_count(given: object) -> int:
-    """Return a count of tokens as a service reports it; 0 for one that cannot be right."""
+    """Return the token count that a service reports; 0 if it cannot be right."""
     if isinstance(given, bool) or not isinstance(given, int | float):
         return 0
     return int(given) if 0 <= given <= _MAX_TOKEN_COUNT else 0

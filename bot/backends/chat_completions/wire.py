@@ -80,7 +80,7 @@ def to_wire(
 
 
 def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
-    """Mark the ends of prefixes that the next request will repeat; at most four are allowed.
+    """Mark up to four ends of prefixes that the next request will repeat.
 
     What follows the model's last answer changes from one request to the next.
     """
@@ -296,7 +296,7 @@ def _read_llama_cpp_chunk(event: object) -> _Chunk | None:
 
 
 def _is_error_report(event: object) -> bool:
-    """Tell an error without an `error` member: older vLLM, DashScope, FastAPI, MiniMax."""
+    """Recognize an error without an `error` member: older vLLM, DashScope, FastAPI, MiniMax."""
     match event:
         case {"base_resp": {"status_code": int(code)}} if code:
             return True

@@ -244,7 +244,7 @@ class LlamaCpp(Backend, ConversationMemory):
         return model_store.find_model(model, self._settings, self._data_dir)
 
     def _loaded_models(self) -> Sequence[LoadedModel]:
-        """Return a copy, as another model may be loaded during the iteration."""
+        """Return a copy, because another model may be loaded during iteration."""
         return list(self._models.values())
 
     async def _rendered(self, prompt: Prompt, model: LoadedModel) -> RenderedPrompt:
@@ -300,7 +300,7 @@ def make(name: str, settings: LlamaCppSettings, data_dir: Path, renderer: Render
 
 
 def check_template_pin(model: Path, settings: LlamaCppSettings, provider: str) -> None:
-    """Raise `SettingsError` if the template is not the pinned one, where one is pinned."""
+    """Raise `SettingsError` if a template is pinned and this is another one."""
     if settings.template_sha256 is None:
         return
     found = _sha256(read_special_tokens(model).chat_template or "")
@@ -369,7 +369,7 @@ async def read_model_template(model_file: Path) -> ModelTemplate:
 
 
 def name_template(choice: TemplateChoice, own: ModelTemplate) -> str:
-    """Say in a few words which template writes a prompt."""
+    """Describe in a few words which template writes a prompt."""
     if choice.named is not None:
         return f"{choice.named}, as the preset says"
     if choice.strings is not None:

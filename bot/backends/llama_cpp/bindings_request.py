@@ -78,5 +78,5 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """Return what was held back, after the last token."""
+        """Return the held-back text after the last token."""
         return self._stops.feed(self._characters.decode(b"", final=True)) + self._stops.flush()

@@ -205,7 +205,7 @@ class Engine:
             raise EngineFailed(str(error)) from error
 
     async def has_crashed(self, restarts: int) -> bool:
-        """Tell whether it crashed since `restarts` was read; one that does not react is killed."""
+        """Return whether the engine crashed since `restarts` was read; kill it if it hangs."""
         await asyncio.sleep(_DETECT_EXIT_SECONDS)
         if not self._child.is_ready or self._child.restarts != restarts:
             return True
@@ -305,6 +305,6 @@ async def prepare_model(
     data_dir: Path,
     progress: Callable[[str], None],
 ) -> None:
-    """Check that there is an engine before the default model is downloaded for it."""
+    """Check that an engine is installed before downloading the default model for it."""
     require_engine(settings, provider)
     await store.prepare_model(model, settings, data_dir, progress)

@@ -112,7 +112,7 @@ class FairQueue:
             ticket.admitted.set()
 
     def _may_run(self, ticket: Ticket) -> bool:
-        """Return whether its chat may hold another slot; if not, one that ends asks again."""
+        """Return whether its chat may hold another slot; a request that ends asks again."""
         if self._slots < FEWEST_SHARED:
             return True
         if not self._shares.may_take(ticket.chat, self._free):

@@ -11,7 +11,7 @@ _ALL_LAYERS = 999  # more than any model has
 
 
 def check_cpu(setting_prefix: str) -> None:
-    """Raise `SettingsError` on a CPU where the prebuilt engine would die of an instruction."""
+    """Raise `SettingsError` on a CPU that lacks instructions of the prebuilt engine."""
     cpuinfo = Path("/proc/cpuinfo")  # where it is missing, such CPUs are all new enough
     if platform.machine() != "x86_64" or not cpuinfo.exists():
         return

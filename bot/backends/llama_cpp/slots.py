@@ -150,7 +150,7 @@ class SlotPool:
     async def lease(
         self, owner: SlotOwner, prompt_ids: Sequence[int]
     ) -> AsyncIterator[tuple[int, bool]]:
-        """Hold a slot; yields its number, and whether all it holds is of this conversation."""
+        """Hold a slot; yields its number, and whether it holds only this conversation."""
         prompt = array("i", prompt_ids)
         async with self._assigning:
             await self._erase_pending()

@@ -236,7 +236,7 @@ class WrittenCallParser:
         return shown
 
     def finish(self, *, is_cut: bool = False) -> tuple[str, tuple[ToolCall, ...]]:
-        """Return the rest of the text, and the calls; if the answer `is_cut`, not the last one."""
+        """Return the rest of the text, and the calls; if it `is_cut`, without the last call."""
         if not self._is_calling:
             return self._pending, ()
         found = read_calls(self._form, self._written, self._offered, is_cut=is_cut)

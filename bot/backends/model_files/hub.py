@@ -23,7 +23,7 @@ _MAX_REASON_CHARS = 300
 
 
 def parse_source(text: str) -> tuple[str, str] | None:
-    """Split `OWNER/NAME[:FILE]`, where FILE may be a part of a name; None for other texts."""
+    """Split `OWNER/NAME[:FILE]`, where FILE may be part of a file name; None for other texts."""
     found = _SOURCE.fullmatch(text)
     if found is None or ".." in text:
         return None
@@ -36,7 +36,7 @@ async def pull_model(
     progress: Callable[[str], None],
     sha256: str | None = None,
 ) -> Path:
-    """Download and verify a GGUF; raises `SettingsError` if it is missing or that fails."""
+    """Download and verify a GGUF; raises `SettingsError` if it is missing or the download fails."""
     repository, wanted = source
     progress(f"downloading from {repository} ...")
     try:

@@ -8,7 +8,7 @@ from bot.backends.spec import ProviderSettings
 
 
 class ModelFileSettings(ProviderSettings):
-    """Which files a provider runs, and how large a context it gives each conversation."""
+    """A provider's model files, and the context size of each conversation."""
 
     model_path: Path | None = Field(
         None, description='The GGUF file that a preset means by the model "default".'

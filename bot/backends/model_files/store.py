@@ -42,7 +42,7 @@ def list_models(data_dir: Path) -> list[Path]:
 
 
 async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) -> Path:
-    """Download the default model unless it is there; raises `SettingsError` if that fails."""
+    """Download the default model if missing; raises `SettingsError` if the download fails."""
     target = models_folder(data_dir) / DEFAULT_FILE
     if target.is_file():
         return target
@@ -63,7 +63,7 @@ async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) ->
 async def prepare_model(
     model: str, settings: ModelFileSettings, data_dir: Path, progress: Callable[[str], None]
 ) -> None:
-    """Download the default model if it is meant; raises `SettingsError` if any other is missing."""
+    """Download the default model if requested; raises `SettingsError` if another is missing."""
     if _means_default(model, settings):
         await pull_default_model(data_dir, progress)
     else:

@@ -118,7 +118,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         self._session_key = key
 
     def _session_header(self, prompt: Prompt) -> dict[str, str]:
-        """Return a header that is the same for each turn of a conversation, and tells no id."""
+        """Return a header that is the same for all turns of a conversation and reveals no id."""
         name = self._settings.session_header
         if name is None or not prompt.conversation:
             return {}

@@ -177,7 +177,7 @@ def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str |
 
 
 class OneServerClient(httpx2.AsyncClient):
-    """An httpx client that merges and redirects nothing, which costs as much as sending."""
+    """An httpx client without merging and redirects, which cost as much as sending."""
 
     def __init__(self, transport: "HttpTransport") -> None:
         super().__init__(transport=transport)

@@ -73,7 +73,7 @@ _BY_ADDRESS = {service.address: service for service in SERVICES.values()}
 
 
 def known_service(provider: str, base_url: str) -> KnownService | None:
-    """Return the service at an address, or the server that a provider's id means at any address."""
+    """Return the service at an address, or the server that a provider's id implies anywhere."""
     if base_url in _BY_ADDRESS:
         return _BY_ADDRESS[base_url]
     if azure.is_azure(provider, base_url):

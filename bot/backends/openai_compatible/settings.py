@@ -64,7 +64,7 @@ class OpenAISettings(HttpProviderSettings):
 
     @property
     def is_azure(self) -> bool:
-        """True for a resource of Azure OpenAI."""
+        """Whether this is an Azure OpenAI resource."""
         return self._is_azure
 
     @override

@@ -57,7 +57,7 @@ class ChannelWebhook:
 
 
 class ChannelWebhooks:
-    """Finds the webhooks of channels and makes missing ones."""
+    """Finds the webhooks of channels, and creates missing webhooks."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
@@ -68,7 +68,7 @@ class ChannelWebhooks:
         self._lock = asyncio.Lock()  # so that a channel gets one webhook
 
     async def find(self, channel: str) -> ChannelWebhook | None:
-        """Return the webhook of a channel; None: the bot speaks itself; raises `PlatformError`."""
+        """Return a channel's webhook; None: the bot itself speaks; raises `PlatformError`."""
         found = self._found.get(channel)
         if found is not None or self._refused_until.get(channel, 0.0) > time.monotonic():
             return found
@@ -78,7 +78,7 @@ class ChannelWebhooks:
             return self._found.get(channel)
 
     def forget(self, channel: str) -> None:
-        """Look up the webhook of a channel again: it was deleted."""
+        """Forget a channel's webhook, which was deleted, so that it is looked up again."""
         self._found.pop(channel, None)
 
     async def _look_up(self, channel: str) -> None:
@@ -144,7 +144,7 @@ class _Webhook(msgspec.Struct):
 
 
 class AnswerThreads:
-    """Opens threads where the bot may; elsewhere answers stay in their channels."""
+    """Opens threads where the bot is allowed to; elsewhere answers stay in their channels."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
@@ -152,7 +152,7 @@ class AnswerThreads:
         self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
 
     async def open(self, channel: str, thread: MessageThread) -> str | None:
-        """Return the thread, opened if needed; None: it may not be; raises `PlatformError`."""
+        """Return the thread, opened if needed; None: not allowed; raises `PlatformError`."""
         if thread.message_id in self._opened:
             return thread.message_id
         if self._refused_until.get(channel, 0.0) > time.monotonic():

@@ -90,7 +90,7 @@ class ShardClient(DiscordClient):
 
     @override
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
-        """Do nothing: all waiting was done before connecting."""
+        """Do nothing: all waiting happened before connecting."""
 
     @override
     async def close(self) -> None:
@@ -99,7 +99,7 @@ class ShardClient(DiscordClient):
 
     @override
     def take_event(self, event: str, *args: Any) -> None:
-        """Take an event, or hold it until its guild is known: RESUME describes none."""
+        """Take an event, or hold it until its guild is known: RESUME describes no guilds."""
         guild = _guild_id(args[0]) if event in _HELD else 0
         if not guild or (guild not in self._held and self.get_guild(guild) is not None):
             super().take_event(event, *args)
@@ -190,7 +190,7 @@ class ShardClient(DiscordClient):
 
 
 def _guild_id(event: Any) -> int:
-    """Return the guild of a message, an edit or a deletion; 0 for a direct message.
+    """Return the guild of a message, edit or deletion; 0 for a direct message.
 
     discord.py's event of an edit names the guild only if it is known, but always its channel.
     """

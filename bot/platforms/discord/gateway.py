@@ -141,7 +141,7 @@ class Gateway(ShardClient):
         self._put(incoming.guild_to_joined(guild, self._context.bot_id))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
-        """Queue the arrival in a server; after an outage Discord describes old ones as well."""
+        """Queue the arrival in a server; after an outage Discord describes old servers, too."""
         arrived = getattr(guild.me, "joined_at", None)  # it may say nothing of the bot
         is_new = arrived is not None and utcnow() - arrived < _NEW_IN_GUILD
         if self._connected and is_new and guild.channels:
@@ -163,7 +163,7 @@ class Gateway(ShardClient):
         return deferred
 
     def on_interaction(self, interaction: discord.Interaction) -> None:
-        """Respond; until then the interaction does not count as received."""
+        """Respond to an interaction; until then, it does not count as received."""
         self._unsettled[interaction.id] = self.sequence
         responding = self.respond(interaction, self._queue_command(interaction))
         task = asyncio.create_task(responding)

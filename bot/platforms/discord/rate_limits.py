@@ -38,7 +38,7 @@ class RateLimitBucket:
         return max(0.0, wait)
 
     def take(self, now: float) -> None:
-        """Count a request that is sent now; the first one begins a window."""
+        """Count a request that is sent now; the first request begins a window."""
         if now >= self._resets_at and self._window_seconds:
             self._left, self._resets_at = self._limit, now + self._window_seconds
         self._left -= 1

@@ -44,7 +44,7 @@ _MAX_REORDERING = timedelta(seconds=60)  # of messages in different channels
 
 
 class MessageReceiver:
-    """Stores the messages of one shard's connection; none is lost while the store fails."""
+    """Stores the messages of one shard's connection; loses none while the store fails."""
 
     def __init__(self, gateway: Gateway, intake: Intake, context: PlatformContext) -> None:
         self._gateway = gateway
@@ -62,7 +62,7 @@ class MessageReceiver:
         """Why messages cannot be stored at the moment."""
 
     async def run(self) -> None:
-        """Run until cancelled; `PlatformFatal`: Discord does not accept this bot any more."""
+        """Run until cancelled; raises `PlatformFatal` if Discord no longer accepts this bot."""
         while True:
             events = await take_events(self._gateway.events, _SECONDS_BETWEEN_SESSIONS)
             if events and isinstance(events[-1], SessionStarted):

@@ -146,7 +146,7 @@ class RestClient:
             return await self._send(request, newer)
 
     async def bot_user(self) -> "BotUser":
-        """Return whose token it is; raises `PlatformError`."""
+        """Return the token's bot user; raises `PlatformError`."""
         if self._user is None:
             self._user = decode_response(await self.call(_ME), BotUser)
         return self._user

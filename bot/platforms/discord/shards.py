@@ -89,7 +89,7 @@ class GatewayInfo(msgspec.Struct):
 
 
 async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
-    """Ask Discord about the gateway; may raise `PlatformError`."""
+    """Read the gateway's information from Discord; may raise `PlatformError`."""
     info = decode_response(await rest.call(_GATEWAY), GatewayInfo)
     show_identifies_left(info.session_start_limit, clock)
     return info
@@ -104,7 +104,7 @@ def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
 
 
 class IdentifyLimits:
-    """Lets one IDENTIFY happen at a time, of all processes that share the leases."""
+    """Lets only one of the processes that share the leases IDENTIFY at a time."""
 
     def __init__(
         self, rest: RestClient, take_lease: TakeLease | None, bot: str, clock: Clock
@@ -118,7 +118,7 @@ class IdentifyLimits:
 
     @asynccontextmanager
     async def turn(self, shard_number: int) -> AsyncIterator[str]:
-        """Wait until a shard may IDENTIFY, which the block does; yield the gateway's address."""
+        """Wait until the block may IDENTIFY a shard; yield the gateway's address."""
         gateway = await self._wait_for_budget()
         bucket = shard_number % max(1, gateway.session_start_limit.max_concurrency)
         role = f"identify {self._bot} {bucket}"

@@ -111,7 +111,7 @@ class BotApi:
         return self._bot.token
 
     async def call(self, method: TelegramMethod[Result], seconds: int = CALL_SECONDS) -> Result:
-        """Call a method; raises a `PlatformError`, among them `ChatMoved`: nothing happened."""
+        """Call a method; raises a `PlatformError`, such as `ChatMoved`: nothing happened."""
         return await self._with_newest_token(lambda bot: bot(method, request_timeout=seconds))
 
     async def send(

@@ -40,7 +40,7 @@ async def offer_commands(api: BotApi, commands: Sequence[CommandSpec]) -> None:
 def commands_by_scope(
     commands: Sequence[CommandSpec],
 ) -> list[tuple[BotCommandScopeUnion | None, Sequence[CommandSpec]]]:
-    """Return what each kind of chat is offered; None: all that have no scope of their own."""
+    """Return the commands for each kind of chat; None: all chats without a scope of their own."""
     in_groups = [one for one in commands if not one.is_private]
     for_all = [one for one in in_groups if not one.is_for_admins]
     return [

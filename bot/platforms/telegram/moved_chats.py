@@ -62,7 +62,7 @@ class CurrentChat:
 
 
 class MovedChats:
-    """Which groups of a bot became supergroups; stored with the cursors."""
+    """The groups of a bot that became supergroups; stored with the cursors."""
 
     def __init__(self, store: Intake | None = None, bot_id: str = "") -> None:
         self._store = store

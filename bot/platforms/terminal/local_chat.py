@@ -79,7 +79,7 @@ class LocalChat:
         )
 
     def rename(self, name: str) -> str:
-        """Change who writes; return a sentence that says who it is now."""
+        """Change who writes; return a sentence that names the new person."""
         if name.strip():
             self.person = to_person(name.strip())
             told = translatable("Your name is now {name}.", name=self.person.name)

@@ -40,7 +40,7 @@ class CardMacros:
     current: Macros
 
     def with_values(self, outlets: Mapping[str, str], **fields: str) -> "CardMacros":
-        """Return them with further values in both, and with lore by the name of its outlet."""
+        """Return the macros with further values, and with lore by the name of its outlet."""
         stable, current = (
             replace(one, fields={**one.fields, **fields}, outlets=outlets)
             for one in (self.stable, self.current)
@@ -107,7 +107,7 @@ def choose_greeting(
     number: int | None = None,
     characters: int = 1,
 ) -> str | None:
-    """Return a greeting by its number from 1, cut to ten messages; None if there is none."""
+    """Return a greeting by its number (from 1), at most ten messages; None if missing."""
     greetings = preset.greetings_among(characters)
     if not greetings:
         return None

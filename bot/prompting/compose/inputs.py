@@ -14,7 +14,7 @@ from bot.value_class import value_class
 
 @value_class
 class PromptInputs:
-    """Everything that the prompt of one answer is composed of, except its stories."""
+    """Everything that one answer's prompt is composed of, except stories."""
 
     preset: Preset
     session: Session

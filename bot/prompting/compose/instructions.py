@@ -26,7 +26,7 @@ PERSONA_FIELDS = {"persona": "description", "personality": "personality", "scena
 
 
 def persona_prefix(key: str, preset: Preset) -> str:
-    """Return the introduction of such a text in a preset without a prompt order."""
+    """Return the introduction of a persona text in a preset without a prompt order."""
     prefixes = {"personality": f"{preset.character_name}'s personality: ", "scenario": "Scenario: "}
     return prefixes.get(key, "")
 

@@ -143,7 +143,7 @@ def parts_without_history(lore: LoreResult, history: Sequence[HistoryUnit]) -> l
 
 
 def inactive_entries(lore: LoreResult) -> list[DroppedItem]:
-    """Return why the other entries are not active; those without a key found share one item."""
+    """Return why the other entries are inactive; entries without a matching key share one item."""
     inactive = [decision for decision in lore.decisions if not decision.activated]
     others = [decision for decision in inactive if decision.reason != KEYS_NOT_FOUND]
     items = [DroppedItem("lore", one.entry.label, one.reason) for one in others]

@@ -113,7 +113,7 @@ class LoreEntry:
 
 @value_class
 class Lorebook:
-    """All entries of one file or card, and how they are searched."""
+    """All entries of one file or card, with their search settings."""
 
     entries: tuple[LoreEntry, ...]
     name: str = ""

@@ -31,7 +31,7 @@ _OVER_BUDGET = StoredPattern(marked("over the budget of {tokens} tokens"))
 
 
 class LorebookSearch:
-    """Finds the entries that the messages of one prompt activate, and why; `run` it once.
+    """Finds the entries that one prompt's messages activate, and why; call `run` once.
 
     The messages (oldest first, the newest included) stand as the model reads them, `Alice: hello`;
     their number is the clock of sticky entries, of cooldown and of delay. `budget` counts tokens of
@@ -295,7 +295,7 @@ class LorebookTrial:
 def try_lorebook(
     book: Lorebook, text: str, *, budget: int, count: TextTokenCounter
 ) -> LorebookTrial:
-    """Return what a text of messages, a line each, activates; all chances succeed."""
+    """Return the entries that messages, one per line, activate; all chances succeed."""
     lines = [line for line in text.split("\n") if line.strip()]
     search = LorebookSearch(book, lines, budget=budget, count=count, random_float=lambda: 0.0)
     result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())

@@ -188,7 +188,7 @@ def _part_type(value: object) -> object:
 
 
 class StrictModel(BaseModel):
-    """A frozen part of a preset, in which an unknown key is an error."""
+    """A frozen part of a preset that rejects unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -26,7 +26,7 @@ _NO_REASONS: Mapping[str, str] = {}
 
 @value_class
 class ReadPresets:
-    """The presets of a folder; a file with a mistake does not stop the others."""
+    """The presets of a folder; an invalid file does not affect the others."""
 
     presets: dict[str, Preset] = field(default_factory=dict)
     names: dict[Path, str] = field(default_factory=dict)
@@ -145,7 +145,7 @@ def _read_document(text: str, source: str) -> JsonDocument:
 
 
 def validate_preset(data: object, source: str, document: JsonDocument | None = None) -> Preset:
-    """Make a preset of data; raises `PresetError` with all problems and their lines."""
+    """Make a preset from data; raises `PresetError` with all problems and their lines."""
     placed, unplaced = marked("{file}, line {line}: {problem}"), marked("{file}: {problem}")
     pattern = placed if document else unplaced
     try:
@@ -230,7 +230,7 @@ def delete_preset_file(folder: Path, preset: Preset) -> None:
 
 
 def write_whole_file(file: Path, content: bytes) -> None:
-    """Write a file atomically, and make its folder; raises `UserError` if that is impossible."""
+    """Write a file atomically, and create its folder; raises `UserError` if it cannot."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as stream:

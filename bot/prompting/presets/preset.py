@@ -175,7 +175,7 @@ def _object_of(key: str) -> BeforeValidator:
 
 
 class PresetBudget(StrictModel):
-    """What all answers of a preset may cost together, in US dollars; null: no limit."""
+    """The most that a preset's answers may cost in total, in US dollars; null: no limit."""
 
     day: Annotated[float, Field(gt=0, le=MAX_DOLLARS)] | None = None
     month: Annotated[float, Field(gt=0, le=MAX_DOLLARS)] | None = None
@@ -198,7 +198,7 @@ class OrderedPrompt(StrictModel):
 
 
 class PrompterChoice(StrictModel):
-    """How a command's form fields become a prompt; a text is short for the kind alone."""
+    """How a command's form fields become a prompt; a plain text stands for the kind alone."""
 
     kind: Literal["alpaca", "chat"]
     instruction: str = ""
@@ -302,12 +302,12 @@ class Preset(StrictModel):
 
     @property
     def is_character(self) -> bool:
-        """Whether it plays somebody, with a name or a picture of its own."""
+        """Whether the preset plays a character, with its own name or picture."""
         return bool(self.character or self.persona or self.role_name or self.avatar)
 
     @property
     def has_order(self) -> bool:
-        """Whether it has a prompt order of its own; a prompter has no use for one."""
+        """Whether the preset has its own prompt order; prompters do not use one."""
         return bool(self.prompts) and self.prompter is None
 
     @property

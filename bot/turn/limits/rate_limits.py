@@ -18,7 +18,7 @@ _SECONDS_BETWEEN_NOTICES = 60.0
 
 @dataclass(eq=False)
 class RareNotices:
-    """Remembers which notices were shown lately."""
+    """Remembers which notices were shown recently."""
 
     rates: RateLimits
 

@@ -90,7 +90,7 @@ _LOOK_SECONDS = 2.0
 
 @dataclass(eq=False)
 class AnsweringPauses:
-    """What this process knows of the pauses."""
+    """The pauses that this process knows about."""
 
     pauses: Pauses
     signals: Signals
@@ -128,7 +128,7 @@ class AnsweringPauses:
 
 @dataclass(eq=False)
 class RestoredMessages:
-    """Knows which messages are from before the restore."""
+    """Recognizes messages from before the database's restore."""
 
     read_restore: Callable[[], Awaitable[Restore | None]]
 
@@ -144,12 +144,12 @@ class RestoredMessages:
         self._newest = newest
 
     def is_context(self, message: InboxMessage) -> bool:
-        """Return whether a message has been answered before, as far as anybody knows."""
+        """Return whether a message was answered before the restore, as far as known."""
         newest = self._newest
         return newest is not None and message.incoming.at.timestamp() <= newest.answered_until
 
     def is_void(self, said: Said) -> bool:
-        """Return whether a message was handled or forgotten before, so that it is ignored."""
+        """Return whether to ignore a message that was handled or forgotten before the restore."""
         newest = self._newest
         if newest is None or (at := said.at.timestamp()) > newest.answered_until:
             return False

@@ -22,7 +22,7 @@ _MAX_CHATS_REMEMBERED = 1000
 
 
 class Urgency(IntEnum):
-    """What a request is for; of those that wait, the lowest value goes first."""
+    """The purpose of a request; of the waiting requests, the lowest value goes first."""
 
     QUESTION = 0
     """Somebody has addressed the bot and waits for its answer."""
@@ -84,7 +84,7 @@ class SlotQueue:
         self._give_turn()
 
     def leave(self, request: SlotRequest, *, is_served: bool) -> None:
-        """Remove a request that has a slot or was given up."""
+        """Remove a request that got a slot or was given up."""
         self._waiting.remove(request)
         self._full_chats.discard(request.chat)  # perhaps nobody else would look again
         if is_served:
@@ -114,7 +114,7 @@ class SlotQueue:
         self._give_turn()
 
     def position(self, request: SlotRequest) -> int:
-        """Return the position of a request; 1: it is the next."""
+        """Return a request's position; 1 is the next."""
         own = self._order(request)
         return 1 + sum(self._order(each) < own for each in self._waiting)
 
