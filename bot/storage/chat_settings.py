@@ -80,11 +80,8 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
     A signal of the topic `chat_settings` names scopes in which something has changed. A scope also
     covers people's own settings there, under `person@scope`.
 
-    Args:
-        stored: the settings themselves.
-        signals: announce changes to all processes.
-        max_age_seconds: how long a value is trusted if a signal may be lost; None: forever,
-            because nobody else writes.
+    A value is trusted for `max_age_seconds` if a signal may be lost; None: forever, because nobody
+    else writes.
     """
 
     def __init__(

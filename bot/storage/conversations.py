@@ -24,7 +24,7 @@ from bot.storage import finishing
 from bot.storage import receipts as receipt_rows
 from bot.storage.database import Database, moment_of, transaction
 from bot.storage.finishing import NextMessage
-from bot.storage.forgetting import Tombstone
+from bot.storage.forgetting import Tombstone, record_nothing
 from bot.storage.functions import FUNCTIONS
 from bot.storage.histories import StoredTurns
 from bot.storage.outbox import SenderIdentity
@@ -37,10 +37,6 @@ _FORGET = (
     *("forget_sent_messages", "forget_receipts", "forget_summaries", "forget_unsent_rows"),
     *("forget_dead_messages", "forget_choices", "note_forgotten"),
 )
-
-
-def _record_nothing(_: Tombstone) -> None:
-    return
 
 
 class Conversations(StoredTurns):
@@ -57,7 +53,7 @@ class Conversations(StoredTurns):
         database: Database,
         clock: Clock,
         sender: SenderIdentity | None = None,
-        record_tombstone: Callable[[Tombstone], None] = _record_nothing,
+        record_tombstone: Callable[[Tombstone], None] = record_nothing,
         shared: SharedWindows | None = None,
     ) -> None:
         self._database = database
@@ -281,22 +277,18 @@ class Conversations(StoredTurns):
             ],
             receipts=[receipt_rows.to_row(claim, message, one, at.now) for one in result.receipts],
             answer=finishing.to_part_changes(message, result),
-            new_session=result.new_session,
+            result=result,
             go_on=go_on,
-            removes=result.removes,
-            supersedes=result.supersedes,
-            change=result.change,
-            in_place_of=result.in_place_of,
         )
-        if result.change is not None and result.change.deleted:
-            await self._note_deleted(claim, result.change.deleted, at.now)
+        deleted = result.change.deleted if result.change else ()
+        if deleted:
+            await self._note_deleted(claim, deleted, at.now)
         # A window is kept only if it is certain that the unit was committed.
         window = self.windows.take(claim)
         following, taken = await self._database.run(
             lambda: finishing.finish(claim, rows, self._sender, at, self._database.dialect)
         )
-        is_deleted = result.change is not None and result.change.deleted
-        if is_deleted or result.is_withdrawn:
+        if deleted or result.is_withdrawn:
             if self._shared is not None:
                 await self._shared.drop(claim)
             await self._database.truncate_log()

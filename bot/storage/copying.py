@@ -61,11 +61,10 @@ async def _copy_table(source: Database, target: Database, table: Table) -> int:
     dialect = sqlite if target.is_sqlite else postgresql
     insert = dialect.insert(table).on_conflict_do_nothing()
     copied, last = 0, None
-    has_sequence = not target.is_sqlite and table.autoincrement_column is not None
     while rows := await _read_page(source, table, last):
         await target.write(lambda c, rows=rows: c.execute(insert, rows))  # type: ignore[misc]
         copied, last = copied + len(rows), _key(table, rows[-1])
-    if has_sequence:
+    if not target.is_sqlite and table.autoincrement_column is not None:
         await _as_owner(target, lambda c: _continue_ids(c, table))
     return copied
 
@@ -146,8 +145,7 @@ def back_up(database: Path, backup: Path) -> int:
 
     The copy holds everything committed before it ended; it gets its name only once checked.
 
-    Raises:
-        StoreError: There is a file of that name, it cannot be written, or the copy is damaged.
+    Raises `StoreError` if there is a file of that name, it cannot be written, or is damaged.
     """
     if backup.exists():
         raise StoreError(f"{backup} exists; give the backup another name")
@@ -166,10 +164,8 @@ def back_up(database: Path, backup: Path) -> int:
 def copy_file(database: Path, copy: Path, *, is_written: bool) -> None:
     """Copy a database of SQLite into a file, for its owner only, and check the copy.
 
-    With `is_written` false, the database may lie in a read-only folder.
-
-    Raises:
-        OSError, sqlite3.Error: it cannot be read or written, or is damaged.
+    With `is_written` false, the database may lie in a read-only folder. Raises `OSError` and
+    `sqlite3.Error` if it cannot be read or written, or is damaged.
     """
     for end in ("", "-wal", "-shm"):  # of a copy that was interrupted
         Path(f"{copy}{end}").unlink(missing_ok=True)

@@ -31,8 +31,7 @@ _HOLDERS = {
 def create_data_dir(data_dir: Path) -> Path:
     """Create the directory unless it exists, for its owner only: it holds what people wrote.
 
-    Raises:
-        SettingsError: It cannot be used.
+    Raises `SettingsError` if it cannot be used.
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -57,8 +56,7 @@ def lock_data_dir(
 
     With `is_shared`, other processes that also take a shared lock are let in.
 
-    Raises:
-        SettingsError: The directory cannot be created, or another process has locked it.
+    Raises `SettingsError` if it cannot be created, or another process has locked it.
     """
     try:
         lock = (create_data_dir(data_dir) / use.value).open("a+")

@@ -217,9 +217,7 @@ async def open_database(
 ) -> AsyncIterator[Database]:
     """Open a database, upgrade its tables, and close it when the block ends.
 
-    Args:
-        url: where it is.
-        encryption: how its texts are encrypted; None: new ones are not.
+    Without `encryption`, new texts are not encrypted.
 
     Raises:
         SettingsError: The URL is not a database URL, a newer Troupe created the tables, or its
@@ -259,13 +257,9 @@ async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
         yield database
 
 
-async def _check_tables(database: Database) -> None:
-    await database.read(read_revisions)
-
-
 def open_as_it_is(url: str) -> contextlib.AbstractAsyncContextManager[Database]:
     """Open a database without upgrading its tables; raises as `open_database`."""
-    return _connect(url, TextCodec(), _check_tables)
+    return _connect(url, TextCodec(), lambda database: database.read(read_revisions))
 
 
 async def read_revision(url: str) -> str | None:
@@ -278,7 +272,7 @@ async def read_revision(url: str) -> str | None:
 
 @contextlib.asynccontextmanager
 async def _connect(
-    url: str, codec: TextCodec, prepare: Callable[[Database], Awaitable[None]]
+    url: str, codec: TextCodec, prepare: Callable[[Database], Awaitable[object]]
 ) -> AsyncIterator[Database]:
     """Open a database, and name the remedy if it cannot be prepared."""
     try:
@@ -324,10 +318,8 @@ def sqlite_file(url: str) -> Path | None:
 def parse_url(url: str) -> URL:
     """Parse a database URL; several hosts become one `host` of its query.
 
-    SQLAlchemy reads no `//user@host1:5432,host2:5432/name`.
-
-    Raises:
-        SettingsError: a character of the password is not encoded.
+    SQLAlchemy reads no `//user@host1:5432,host2:5432/name`. Raises `SettingsError` if a character
+    of the password is not encoded.
     """
     if not url.startswith("sqlite"):
         try:

@@ -22,14 +22,9 @@ _KEY_ID = re.compile("[0-9a-f]{8}")
 
 
 def make_fernets(encryption_keys: Sequence[str], *, needed_by: str) -> list[Fernet]:
-    """Return a Fernet for each of the keys.
+    """Return a Fernet for each key, as `troupe keys new` prints it, the newest first.
 
-    Args:
-        encryption_keys: as `troupe keys new` prints them, the newest first.
-        needed_by: what needs them, for the error.
-
-    Raises:
-        SettingsError: there is no key, or one is malformed.
+    Raises `SettingsError`, which says what needs the keys, if one is malformed or there is none.
     """
     if not encryption_keys:
         raise SettingsError(

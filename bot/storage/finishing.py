@@ -9,7 +9,7 @@ from typing import Any
 
 from bot.chat.incoming import Pressed, make_storable
 from bot.chat.outgoing import FILE_PARTS, OutboxOperation, OutboxRow, OutgoingPart
-from bot.chat.session import Claim, HistoryChange, InboxMessage, TurnRange, TurnResult
+from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
 from bot.errors import Fenced
 from bot.storage import histories, outbox
 from bot.storage.database import Moment
@@ -92,14 +92,9 @@ class FinishedRows:
     turns: Sequence[dict[str, Any]]
     receipts: Sequence[dict[str, Any]]
     answer: PartChanges
-    new_session: bool
+    result: TurnResult
     go_on: bool
     """Whether to begin the next message; else the conversation is released."""
-    removes: TurnRange | None = None
-    supersedes: TurnRange | None = None
-    change: HistoryChange | None = None
-    in_place_of: Sequence[str] = ()
-    """The names of the parts whose messages the answer takes."""
 
 
 def open_part(
@@ -134,7 +129,7 @@ def finish(
         The next message, which is begun; None: the conversation was released.
         The first row of the answer's lane, taken for sending; None: another sender has the lane.
     """
-    is_plain = rows.change is None and not rows.in_place_of
+    is_plain = rows.result.change is None and not rows.result.in_place_of
     if dialect == "postgresql" and is_plain:
         values = _finish_values(claim, rows, sender, at.now)
         [[held, *columns]] = yield FUNCTIONS["finish"].call.query_alone(values)
@@ -155,9 +150,9 @@ def _finish_by_steps(
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
     session, is_settled = yield from _end_messages(claim, rows, dialect)
     for name, turns in (
-        ("remove_failed", rows.removes),
-        ("remove_turns", rows.removes),
-        ("supersede_turns", rows.supersedes),
+        ("remove_failed", rows.result.removes),
+        ("remove_turns", rows.result.removes),
+        ("supersede_turns", rows.result.supersedes),
     ):
         if turns is not None:
             found = {"of": claim.conversation, "of_session": session}
@@ -168,8 +163,8 @@ def _finish_by_steps(
     if rows.receipts:
         yield SQL["add_receipt"].query_many(rows.receipts)
     taken = yield from _queue_answer(rows, sender, at)
-    if rows.change is not None:  # behind the lock of the lane, as it changes rows of the outbox
-        yield from histories.apply(claim.conversation, rows.change, at.now)
+    if rows.result.change is not None:  # behind the lane's lock: it changes rows of the outbox
+        yield from histories.apply(claim.conversation, rows.result.change, at.now)
     if is_settled:
         return None, taken
     if rows.go_on:
@@ -184,11 +179,11 @@ def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Uni
     Returns the session, and whether no message is left and the conversation was released.
     """
     done = SQL["end_message"].query_many([{"message": one} for one in rows.messages])
-    if dialect == "sqlite" and rows.go_on and not rows.new_session:
+    if dialect == "sqlite" and rows.go_on and not rows.result.new_session:
         yield done
         held = yield SQL["settle_if_answered"].query(claim_values(claim))
         return _session(claim, held), held[0][1] is None
-    change = SQL["begin_session" if rows.new_session else "lock_conversation"]
+    change = SQL["begin_session" if rows.result.new_session else "lock_conversation"]
     session = _session(claim, (yield change.query(claim_values(claim))))
     yield done
     return session, False
@@ -198,8 +193,8 @@ def _queue_answer(
     rows: FinishedRows, sender: outbox.SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
     answer = rows.answer
-    if rows.in_place_of:
-        targets = yield from histories.resolve_parts(rows.in_place_of)
+    if rows.result.in_place_of:
+        targets = yield from histories.resolve_parts(rows.result.in_place_of)
         queued = answer.rows_in_place(targets)
     elif answer.may_be_opened:
         opened = yield SQL["opened_parts"].query({"of_turn": answer.common["turn"]})
@@ -215,10 +210,10 @@ def _finish_values(
     return {
         **claim_values(claim),
         "messages": rows.messages,
-        "new_session": rows.new_session,
+        "new_session": rows.result.new_session,
         "go_on": rows.go_on,
-        **_range(rows.removes, "removed"),
-        **_range(rows.supersedes, "superseded"),
+        **_range(rows.result.removes, "removed"),
+        **_range(rows.result.supersedes, "superseded"),
         "turns": rows.turns,
         "receipts": [row["content"] for row in rows.receipts],
         "usages": [{name: row[name] for name in USAGE_COLUMNS} for row in rows.receipts],

@@ -56,8 +56,7 @@ class Tombstone(msgspec.Struct, frozen=True, omit_defaults=True):
 def record_tombstone(path: Path, tombstone: Tombstone) -> None:
     """Append a tombstone to an owner-only file before what it names is deleted.
 
-    Raises:
-        StoreError: it cannot be written.
+    Raises `StoreError` if it cannot be written.
     """
     line = msgspec.json.encode(tombstone) + b"\n"
     try:
@@ -76,8 +75,7 @@ def record_tombstone(path: Path, tombstone: Tombstone) -> None:
 def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
     """Read files of tombstones; a file that does not exist has none.
 
-    Raises:
-        StoreError: a file cannot be read, or one of its complete lines is not a tombstone.
+    Raises `StoreError` if a file cannot be read, or a complete line of it is not a tombstone.
     """
     return [one for file in files for one in _read(file)]
 
@@ -99,7 +97,7 @@ def _read(file: Path) -> Iterator[Tombstone]:
             ) from None
 
 
-def _record_nothing(_: Tombstone) -> None:
+def record_nothing(_: Tombstone) -> None:
     return
 
 
@@ -110,7 +108,7 @@ class PersonalData:
         self,
         database: Database,
         clock: Clock,
-        record_tombstone: Callable[[Tombstone], None] = _record_nothing,
+        record_tombstone: Callable[[Tombstone], None] = record_nothing,
     ) -> None:
         self._database = database
         self._clock = clock

@@ -25,8 +25,7 @@ class SqlRoleLeases:
     def take(self, role: str, seconds: float) -> Unit[bool]:
         """Take or renew the lease of a role; return False while another process holds it.
 
-        Raises:
-            StoreError: It is not known whether this process holds it.
+        Raises `StoreError` if it is not known whether this process holds it.
         """
         asked = {"role": role, "owner": self._owner, "seconds": seconds}
         return bool((yield SQL["take_role"].query({**asked, "now": self._clock.now()})))

@@ -22,8 +22,7 @@ def make_alembic_config() -> Config:
 def upgrade(connection: Connection) -> None:
     """Upgrade in the transaction of this connection; processes that start together take turns.
 
-    Raises:
-        SettingsError: The tables have a revision that is unknown here.
+    Raises `SettingsError` if the tables have a revision that is unknown here.
     """
     if connection.dialect.name == "postgresql":  # on SQLite BEGIN IMMEDIATE has locked the file
         # they may wait for as long as another process migrates

@@ -38,16 +38,14 @@ class NodeRegistry:
     def enter(self, owner: str, roles: str, version: str) -> Unit[None]:
         """Register a process that has started."""
         yield SQL["leave_node"].query({"owner": owner})  # of an earlier life
-        yield SQL["enter_node"].query(
-            {"owner": owner, "roles": roles, "version": version, **self._now()}
-        )
+        row = {"owner": owner, "roles": roles, "version": version}
+        yield SQL["enter_node"].query({**row, **self._now()})
 
     @transaction
     def report(self, owner: str, roles: str, version: str) -> Unit[None]:
         """Record that a process is alive."""
-        yield SQL["enter_node"].query(
-            {"owner": owner, "roles": roles, "version": version, **self._now()}
-        )
+        row = {"owner": owner, "roles": roles, "version": version}
+        yield SQL["enter_node"].query({**row, **self._now()})
 
     @transaction
     def share(self, owner: str, report: ProcessReport) -> Unit[None]:

@@ -108,14 +108,8 @@ class SqlOutbox:
     def send_again(self, row: OutboxRow, reason: str, *, is_gone: bool) -> Unit[OutboxRow | None]:
         """Give up an edit that was refused, and send its part anew with the new text.
 
-        Args:
-            row: the edit.
-            reason: why it was refused.
-            is_gone: whether its message is gone; else the row of the part keeps that message's id,
-                which it is to replace.
-
-        Returns:
-            The next row of its lane, which is that part unless it was deleted by us.
+        Unless its message is gone, the row of the part keeps the id of the message to replace.
+        Returns the next row of its lane, which is that part unless it was deleted by us.
         """
         at = moment_of(self._clock)
         key = yield from self._give_up(row, reason)
@@ -185,17 +179,16 @@ class SqlOutbox:
     def hold_lane(self, lane: str) -> Unit[float | None]:
         """Hold a lane without a row for the length of a lease, so that nobody sends there.
 
-        Returns:
-            The end of the lease in Unix seconds, which `release_lane` takes; None where somebody
-            sends, or the outcome of a row is unknown.
+        Returns the end of the lease in Unix seconds, which `release_lane` takes; None where
+        somebody sends, or the outcome of a row is unknown.
         """
         leased = yield SQL["hold_settled_lane"].query({"of": lane, "now": self._clock.now()})
         return leased[0][0] if leased else None
 
     @transaction
     def release_lane(self, lane: str, held: float) -> Unit[None]:
-        # Rows queued from now on wait for this unit.
         """Release a lane if it is still held until then; else change nothing."""
+        # Rows queued from now on wait for this unit.
         if not (yield SQL["empty_held_lane"].query({"of": lane, "held": held})):
             return
         if (yield SQL["unsent_row"].query({"of": lane})):
@@ -297,14 +290,9 @@ def _begin(
         yield SQL["postpone_lane"].query({"of": key, "moment": not_before})
         return None
     is_new = row.state is OutboxState.PENDING
-    yield SQL["begin_row"].query(
-        {
-            "row": row.id,
-            "begun": OutboxState.SENDING if is_new else row.state,
-            "sender": sender.owner,
-            "started": now if is_new else started_at,
-        }
-    )
+    begun, started = (OutboxState.SENDING, now) if is_new else (row.state, started_at)
+    values = {"row": row.id, "begun": begun, "sender": sender.owner, "started": started}
+    yield SQL["begin_row"].query(values)
     return row
 
 

@@ -78,9 +78,8 @@ class PostgresPool(ConnectionPool):
     def __init__(self, url: URL, codec: TextCodec | None = None) -> None:
         self._codec = codec or TextCodec()
         self._behind_pgbouncer = url.query.get("pgbouncer") in {"true", "1", "yes"}
-        url = url.difference_update_query(["pgbouncer"])
         file = url.query.get("passfile")
-        url = url.difference_update_query(["passfile"])
+        url = url.difference_update_query(["pgbouncer", "passfile"])
         self._dsn = to_dsn(url)
         self._options: dict[str, Any] = {
             "timeout": CONNECT_SECONDS,
@@ -226,8 +225,7 @@ def read_password(file: Path, url: URL) -> str:
 
     asyncpg ignores files that a group may read, as Kubernetes mounts secrets, and keeps escapes.
 
-    Raises:
-        SettingsError: the file cannot be read, or no line fits.
+    Raises `SettingsError` if the file cannot be read, or no line fits.
     """
     given = url.query.get("host", url.host or "localhost")
     hosts = given.split(",") if isinstance(given, str) else given

@@ -42,9 +42,8 @@ class PresetVersions:
                 return int(newest[0][0])
             number = max(preset.version, newest[0][0] + 1 if newest else 1)
             # A process that starts at the same time may have taken the number: then try again.
-            yield SQL["add_preset"].query(
-                {**row, "version": number, "first_seen_at": self._clock.now()}
-            )
+            new = {"version": number, "first_seen_at": self._clock.now()}
+            yield SQL["add_preset"].query({**row, **new})
 
     @reading
     def newest(self, name: str) -> Unit[PresetVersion | None]:
@@ -61,9 +60,8 @@ class PresetVersions:
     @reading
     def history(self, name: str, limit: int) -> Unit[Sequence[tuple[int, float]]]:
         """Return the newest numbers, newest first, and when each was first seen (Unix seconds)."""
-        rows = yield SQL["preset_history"].query_alone(
-            {"name": name, "deleted": _DELETED, "most": limit}
-        )
+        asked = {"name": name, "deleted": _DELETED, "most": limit}
+        rows = yield SQL["preset_history"].query_alone(asked)
         return [(version, first_seen_at) for version, first_seen_at in rows]
 
 
@@ -100,9 +98,8 @@ class PresetDrafts:
             "source_name": source and make_storable(source.name),
             "source": source and source.content,
         }
-        return bool(
-            (yield (SQL["add_draft"] if draft.revision == 1 else SQL["update_draft"]).query(row))
-        )
+        name = "add_draft" if draft.revision == 1 else "update_draft"
+        return bool((yield SQL[name].query(row)))
 
     @transaction
     def delete(self, name: str) -> Unit[bool]:

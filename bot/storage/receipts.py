@@ -74,9 +74,8 @@ class Receipts:
     @reading
     def of_answer(self, conversation: str, at: float) -> Unit[Sequence[tuple[int, Receipt]]]:
         """Return the receipts of the answers at or right after a moment, in Unix seconds."""
-        return _decode_rows(
-            (yield SQL["receipts_of_answer"].query_alone({"of": conversation, "at": at}))
-        )
+        asked = {"of": conversation, "at": at}
+        return _decode_rows((yield SQL["receipts_of_answer"].query_alone(asked)))
 
 
 def _decode_rows(rows: Rows) -> list[tuple[int, Receipt]]:

@@ -38,11 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 def open_client(url: str) -> Redis:
-    """Return a client that connects when it is first used.
-
-    Raises:
-        SettingsError: this is not the address of a Redis.
-    """
+    """Return a client that connects when first used; raises `SettingsError` for a bad address."""
     try:
         require_encoded_login(url, may_have_at=True)
         url, password = _take_password_file(url)
@@ -128,8 +124,7 @@ class _PasswordFile(CredentialProvider):
 def _take_password_file(url: str) -> tuple[str, _PasswordFile | None]:
     """Take `?password_file=FILE` and the user out of an address, if it has that option.
 
-    Raises:
-        ValueError: the address has a password as well, or the file cannot be used.
+    Raises `ValueError` if the address has a password as well, or the file cannot be used.
     """
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))

@@ -46,13 +46,9 @@ _MEMBER_SECONDS = 90.0
 
 
 class RedisRateLimits(RateLimits):
-    """Counts in the server, and in this process while the server does not answer.
+    """Counts in the server, and in this process while the server does not answer in time.
 
-    Args:
-        redis: the server.
-        prefix: of all keys; installations that share a server have different ones.
-        clock: time.
-        answer_seconds: how long a call waits for the server.
+    Installations that share a server have different prefixes of all keys.
     """
 
     def __init__(self, redis: Redis, prefix: str, clock: Clock, answer_seconds: float) -> None:
@@ -66,6 +62,7 @@ class RedisRateLimits(RateLimits):
         self._untold: dict[str, float] = {}  # refused scopes, and until when
         self._untold_releases: dict[tuple[str, str], None] = {}  # keys and holders, in order
         self._asking = asyncio.Lock()
+        self._members = f"{prefix}limiting"
         self._name = secrets.token_hex(8)
         self._processes = 1
         self._counted_at = -math.inf
@@ -251,10 +248,6 @@ class RedisRateLimits(RateLimits):
         """Tell the others that this process ends."""
         await self._ask(lambda: self._redis.zrem(self._members, self._name))
 
-    @property
-    def _members(self) -> str:
-        return f"{self._prefix}limiting"
-
 
 def _escaped(prefix: str) -> str:
     """Return a prefix without what a pattern of Redis would read as a wildcard."""
@@ -265,10 +258,9 @@ def _escaped(prefix: str) -> str:
 async def open_rate_limits(
     url: str, prefix: str, clock: Clock, answer_seconds: float = _ANSWER_SECONDS
 ) -> AsyncIterator[RedisRateLimits]:
-    """Share rate limits through this server during the block; the server may be down.
+    """Share rate limits through this server during the block; raises as `open_client`.
 
-    Raises:
-        SettingsError: this is not the address of a Redis.
+    The server may be down.
     """
     async with contextlib.aclosing(open_client(url)) as redis:
         limits = RedisRateLimits(redis, prefix, clock, answer_seconds)

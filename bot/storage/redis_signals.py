@@ -52,9 +52,7 @@ _decode = msgspec.msgpack.Decoder(_Message).decode
 class RedisSignals(InProcessSignals):
     """Calls the subscribers here at once, and those in other processes through the server.
 
-    Args:
-        redis: the server.
-        beat_seconds: the silence after which an empty message is sent, to see that it arrives.
+    An empty message follows `beat_seconds` of silence, to see that it arrives.
     """
 
     def __init__(self, redis: Redis, beat_seconds: float) -> None:
@@ -145,8 +143,7 @@ class RedisSignals(InProcessSignals):
     async def _receive_until_silent(self, subscription: PubSub) -> None:
         """Receive until the connection ends.
 
-        Raises:
-            TimeoutError: nothing came for long, not even what this process sent itself.
+        Raises `TimeoutError` when nothing comes, not even what this process sent itself.
         """
         now = asyncio.get_running_loop().time
         seconds = self._beat_seconds + 2 * ANSWER_SECONDS
@@ -184,12 +181,9 @@ class RedisSignals(InProcessSignals):
 async def open_signals(
     url: str, beat_seconds: float = _BEAT_SECONDS
 ) -> AsyncIterator[RedisSignals]:
-    """Exchange signals through this server during the block.
+    """Exchange signals through this server during the block; raises as `open_client`.
 
     A server that is away is not an error: it is retried.
-
-    Raises:
-        SettingsError: this is not the address of a Redis.
     """
     async with contextlib.aclosing(open_client(url)) as redis:
         signals = RedisSignals(redis, beat_seconds)
@@ -201,12 +195,7 @@ async def open_signals(
 
 
 async def check_redis(url: str) -> None:
-    """Check that the server answers.
-
-    Raises:
-        SettingsError: this is not the address of a Redis.
-        TroupeError: it does not answer, or refuses us; the text says why.
-    """
+    """Check that the server answers; raises `TroupeError` with the reason why not."""
     async with contextlib.aclosing(open_client(url)) as redis:
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
@@ -216,10 +205,9 @@ async def check_redis(url: str) -> None:
 
 
 async def publish_once(url: str, topic: str, keys: Sequence[str]) -> None:
-    """Publish one signal from a process that keeps no connection; without the server others poll.
+    """Publish one signal from a process that keeps no connection; raises as `open_client`.
 
-    Raises:
-        SettingsError: this is not the address of a Redis.
+    Without the server others poll.
     """
     message = _Message(secrets.token_hex(8), [(topic, list(keys))])
     async with contextlib.aclosing(open_client(url)) as redis:

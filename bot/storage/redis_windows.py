@@ -45,10 +45,7 @@ _decode = msgspec.msgpack.Decoder(_StoredWindow).decode
 class RedisWindows(SharedWindows):
     """Writes queued windows in the background, all of them in one round trip.
 
-    Args:
-        redis: the server.
-        prefix: of all keys; installations that share a server have different ones.
-        codec: encodes texts as in the database.
+    Installations that share a server have different prefixes of all keys.
     """
 
     def __init__(self, redis: Redis, prefix: str, codec: TextCodec, clock: Clock) -> None:
@@ -131,10 +128,9 @@ class RedisWindows(SharedWindows):
 async def open_windows(
     url: str, prefix: str, codec: TextCodec, clock: Clock
 ) -> AsyncIterator[RedisWindows]:
-    """Share windows through this server during the block; the server may be down.
+    """Share windows through this server during the block; raises as `open_client`.
 
-    Raises:
-        SettingsError: this is not the address of a Redis.
+    The server may be down.
     """
     redis = open_client(url)
     windows = RedisWindows(redis, prefix, codec, clock)

@@ -36,30 +36,17 @@ async def prepare_restored(
 ) -> tuple[int, int]:
     """Prepare a database that was restored; may be repeated until a process works on it.
 
-    Args:
-        database: the restored one, on which no process works.
-        tombstones: all that was forgotten, also before the backup.
-        answered_until: until when processes answered on the database that was lost, in Unix
-            seconds: what people wrote before has been answered, as far as anybody knows.
-        now: in Unix seconds.
+    The tombstones are of all that was forgotten, also before the backup. Processes answered on the
+    lost database until `answered_until` in Unix seconds: what people wrote before has been
+    answered, as far as anybody knows.
 
-    Returns:
-        The number of messages not known to be sent, which are looked for on the platforms, and the
-        number of unanswered messages, which become context.
+    Returns the number of messages not known to be sent, which are looked for on the platforms, and
+    the number of unanswered messages, which become context.
     """
 
     def unit() -> Unit[tuple[int, int]]:
         values = {"now": now, "at": now, "answered_until": answered_until}
-        for name in (
-            "make_lanes_due",
-            "release_everything",
-            "clear_attempts",
-            "drop_presses",
-            "drop_sessions_of_gateways",
-            "drop_forgotten_messages",
-            "drop_notes",
-            "note_restore",
-        ):
+        for name in _PREPARE:
             yield SQL[name].query(values)
         unknown = yield SQL["mark_all_unknown"].query(values)
         [[unanswered]] = yield SQL["count_unanswered"].query()
@@ -88,12 +75,7 @@ def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
     if is_whole:
         address = address_of(key)
         channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
-        for name in (
-            "forget_sent_messages",
-            "forget_messages_until",
-            "forget_rows_of_channel",
-            "forget_descriptions_of_channel",
-        ):
+        for name in _FORGET_CHANNEL:
             yield SQL[name].query({"of": key, "until": until, **channel})
 
 
@@ -135,8 +117,7 @@ def last_written(database: Path) -> float | None:
 def copy_backup(backup: Path, database: Path) -> Path:
     """Copy a backup beside the database, for its owner only, and return the copy.
 
-    Raises:
-        StoreError: It cannot be read, is damaged, or is not a database of Troupe.
+    Raises `StoreError` if it cannot be read, is damaged, or is not a database of Troupe.
     """
     part = Path(f"{database}.restoring")
     try:
@@ -158,8 +139,7 @@ def replace_database(part: Path, database: Path, answered_until: float) -> Path:
     The copy has the time until which a process worked on the lost database: where it is replaced
     in its turn, before the service was started, `last_written` returns that once more.
 
-    Raises:
-        StoreError: The files cannot be renamed.
+    Raises `StoreError` if the files cannot be renamed.
     """
     old = _unused_name(database)
     worked_until = answered_until - _CLOCKS_DIFFER_SECONDS

@@ -134,9 +134,6 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
 
     A summary that covers a deleted turn is deleted with it, so histories are cut once a day. Where
     a message is being answered, it is done the next time.
-
-    Raises:
-        StoreError: the database failed.
     """
     moment = _start_of_day(await database.now(clock), days)
     deleted = last = 0

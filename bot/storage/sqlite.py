@@ -49,9 +49,7 @@ _Outcome: TypeAlias = tuple[asyncio.Future[Any], Any, BaseException | None]
 class SqliteWriter:
     """Runs units in transactions of its own thread.
 
-    Args:
-        connect: opens the connection, in the thread; `isolation_level` must be None.
-        codec: encodes the texts of units; None: none is encrypted.
+    `connect` opens the connection, in the thread; `isolation_level` must be None.
     """
 
     def __init__(

@@ -87,10 +87,8 @@ class UsageTotals:
 
     @reading
     def of_person(self, person: str, since: datetime) -> Unit[UsageTotal]:
-
-        [row] = yield SQL["usage_of_person"].query_alone(
-            {"person": person, "since": since.timestamp()}
-        )
+        asked = {"person": person, "since": since.timestamp()}
+        [row] = yield SQL["usage_of_person"].query_alone(asked)
         return UsageTotal(*map(int, row))
 
     @reading

@@ -72,11 +72,7 @@ class SqlWebChannels:
         return decode_all("web_channel", (yield SQL["web_channels"].query_alone()), _to_channel)
 
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None:
-        """Append messages; one whose id is known is left as it is.
-
-        Raises:
-            Refused: there is no such channel.
-        """
+        """Append messages, except those whose id is known; raises `Refused` without a channel."""
         if not await self._add(channel_id, messages):
             raise Refused(f"there is no channel {channel_id!r}")
         self._signals.publish(_TOPIC, [channel_id])
@@ -101,9 +97,8 @@ class SqlWebChannels:
         revisions = yield SQL["next_web_revision"].query({"of": channel_id})
         if not revisions:
             return False
-        return bool(
-            (yield SQL["replace_web_message"].query(_to_row(channel_id, message, revisions[0][0])))
-        )
+        row = _to_row(channel_id, message, revisions[0][0])
+        return bool((yield SQL["replace_web_message"].query(row)))
 
     @reading
     def find(self, channel_id: str, message_id: str) -> Unit[WebMessage | None]:
