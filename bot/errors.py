@@ -102,7 +102,7 @@ class RenderUnavailable(TemplateError):
 class UserError(TroupeError):
     @property
     def text(self) -> str:
-        """What the person is told; unlike `str(error)` it can be translated."""
+        """The text for the person; unlike `str(error)`, it can be translated."""
         return str(self) if not isinstance(self.args[0], str) else self.args[0]
 
 
@@ -115,7 +115,7 @@ class RequestRefused(TroupeError):
         super().__init__(text)
         self.status = status
         self.text = text
-        """What the person is told; unlike `str(error)` it can be translated."""
+        """The text for the person; unlike `str(error)`, it can be translated."""
 
 
 class AlreadyNotified(TroupeError):

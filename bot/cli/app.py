@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "keys": (_INSTALLATION, "Keep the keys of providers in the database, encrypted."),
     "console": ("bot.cli.console", "Log in to the console in a browser."),
     "nodes": (_INSTALLATION, "Show the processes of the installation."),
-    "jobs": (_INSTALLATION, "Show what is done and what waits."),
+    "jobs": (_INSTALLATION, "Show the exclusive roles and the background work."),
     "dead-letters": (_INSTALLATION, "Show, retry or drop what was set aside."),
     "pause": (_INSTALLATION, "Answer nobody until `troupe resume`."),
     "resume": (_INSTALLATION, "Answer again after `troupe pause`."),

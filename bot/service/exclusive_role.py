@@ -119,7 +119,7 @@ class ExclusiveReceiver:
 
     @property
     def connection_error(self) -> str | None:
-        """Why nothing is received; None for a process that stands by."""
+        """Why nothing is received; None for a process on standby."""
         return None if self._role.is_standby else self._platform.connection_error
 
     async def run(self, intake: Intake) -> None:
@@ -149,7 +149,7 @@ class ShardReceiver:
 
     @property
     def connection_error(self) -> str | None:
-        """Why nothing is received; None for a process that stands by."""
+        """Why nothing is received; None for a process on standby."""
         roles = self._roles.values()
         is_standby = any(one.is_standby for one in roles) and not any(one.is_held for one in roles)
         return None if is_standby else self.platform.connection_error

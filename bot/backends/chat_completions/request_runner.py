@@ -427,7 +427,7 @@ class ChatRequestRunner:
         *,
         lists_all: bool = True,
     ) -> str:
-        """Return what answers; raises `BackendUnavailable` if nothing or a model is missing."""
+        """Describe what answers; raises `BackendUnavailable` if nothing or not every model does."""
         listed = await self.listed(list_models, next(iter(models), "default"))
         if listed is None:
             endpoint = self._endpoint

@@ -118,7 +118,7 @@ class PresetDetail:
     published: str
     draft: str | None
     revision: int
-    """Of the draft; 0: there is none."""
+    """The draft's revision; 0 without a draft."""
     problems: Sequence[PresetProblem]
     """Of the draft, or else of the published text."""
 
