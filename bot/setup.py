@@ -350,8 +350,7 @@ class SetupSteps:
 
     def variables(self) -> Mapping[str, str]:
         """Return the variables to write."""
-        admins = self._admins()
-        everybody = [*self._written_admins, *admins] if admins else ()
+        everybody = [*self._written_admins, *admins] if (admins := self._admins()) else ()
         tokens = {kind: one.token for kind, one in self.bots.items()}
         return bot_variables(tokens, everybody, self._settings)
 

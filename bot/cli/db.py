@@ -39,7 +39,6 @@ from bot.storage.restoring import copy_backup, last_written, prepare_restored, r
 from bot.storage.rewriting import rewrite_texts
 from bot.storage.web_channels import ForgottenWebMessages, SqlWebChannels
 
-_SLOTS = "slots"
 _Forgotten = Annotated[
     list[Path] | None,
     typer.Option(
@@ -67,8 +66,7 @@ def show_revision() -> None:
             f"{found}; this version of Troupe has {NEWEST_REVISION}: a newer one upgraded it"
         )
     else:
-        needed = f"this version of Troupe needs {NEWEST_REVISION} (`troupe db upgrade`)"
-        print_line(f"{found}; {needed}")
+        print_line(f"{found}; this version of Troupe needs {NEWEST_REVISION} (`troupe db upgrade`)")
 
 
 @app.command("copy")
@@ -189,10 +187,8 @@ def finish_restore(
 @contextmanager
 def _stopped_service(settings: Settings) -> Iterator[None]:
     """Lock the data directory against every other process while the block runs."""
-    with (
-        lock_data_dir(settings.data_dir),
-        lock_data_dir(settings.data_dir, DataDirUse.TERMINAL),
-    ):
+    folder = settings.data_dir
+    with lock_data_dir(folder), lock_data_dir(folder, DataDirUse.TERMINAL):
         yield
 
 
@@ -265,7 +261,7 @@ def _read_all(settings: Settings, others: Sequence[Path] | None) -> list[Tombsto
 
 def _delete_slots(settings: Settings) -> None:
     """Delete the models' saved slots: they may hold forgotten conversations."""
-    shutil.rmtree(settings.data_dir / _SLOTS, ignore_errors=True)
+    shutil.rmtree(settings.data_dir / "slots", ignore_errors=True)
 
 
 def _parse_moment(text: str) -> float:

@@ -187,9 +187,6 @@ def _choose(
         print_line(f"Please give a number from 1 to {len(options)}, or press Enter.")
 
 
-# the model
-
-
 def _given_model(
     provider: str | None,
     api_key: str | None,
@@ -351,9 +348,6 @@ def _describe_file(path: Path, settings: Settings) -> None:
         print_line(f"  This machine has only {free / 1e9:.1f} GB free: take a smaller one.")
 
 
-# bots and their first admin
-
-
 def _choose_bots(
     tokens: Mapping[str, str | None], settings: Settings, *, check: bool, yes: bool
 ) -> Sequence[_Bot]:
@@ -449,8 +443,7 @@ async def _wait_unless_skipped(waiting: Coroutine[Any, Any, str]) -> str:
             raise
         raise UserError("skipped; TROUPE_ADMINS names admins as well") from None
     except TimeoutError:
-        minutes = f"{CODE_SECONDS / 60:.0f} minutes"
-        raise UserError(f"nobody sent the code within {minutes}") from None
+        raise UserError(f"nobody sent the code within {CODE_SECONDS / 60:.0f} minutes") from None
     finally:
         if sys.stdin.isatty():
             loop.remove_reader(sys.stdin.fileno())

@@ -152,9 +152,6 @@ def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print_line("  ".join(cells).rstrip())
 
 
-# nodes and jobs
-
-
 @app.command("nodes")
 def show_nodes() -> None:
     """Show the processes of the installation.
@@ -206,13 +203,10 @@ def _job_row(job: HeldJob) -> Sequence[str]:
     return (job.role, job.owner, format_age(job.held_seconds), f"{job.lease_seconds:.0f} s")
 
 
-# dead letters
-
-
 @dead_letters_app.command("list")
 def list_dead_letters() -> None:
     """List what was set aside, without what people wrote."""
-    letters = use_installation(lambda database: _dead_letters(database).all())
+    letters = use_installation(lambda database: DeadLetters(database, SystemClock()).all())
     if not letters:
         print_line("nothing was set aside")
         return
@@ -228,7 +222,7 @@ def _letter_row(letter: DeadLetter) -> Sequence[str]:
 @dead_letters_app.command("show")
 def show_dead_letter(name: _Name) -> None:
     """Print the text of one item that was set aside."""
-    text = use_installation(lambda database: _dead_letters(database).text(name))
+    text = use_installation(lambda database: DeadLetters(database, SystemClock()).text(name))
     if text is None:
         raise _no_dead_letter(name)
     print_line(text)
@@ -241,43 +235,33 @@ def retry_dead_letter(name: _Name) -> None:
     A part is sent as text: the file, the buttons and the face that it had are not kept.
     """
 
-    async def retry(database: Database) -> str | None:
-        key = await _dead_letters(database).retry(name)
-        if key is not None:
-            await record_change(database, "retry dead letter", name, key)
-            await signal_all(CONVERSATIONS, [key])
+    async def retry(database: Database) -> str:
+        key = await DeadLetters(database, SystemClock()).retry(name)
+        if key is None:
+            raise _no_dead_letter(name)
+        await record_change(database, "retry dead letter", name, key)
+        await signal_all(CONVERSATIONS, [key])
         return key
 
-    key = use_installation(retry)
-    if key is None:
-        raise _no_dead_letter(name)
-    print_line(f"{name} is tried again in {key}")
+    print_line(f"{name} is tried again in {use_installation(retry)}")
 
 
 @dead_letters_app.command("drop")
 def drop_dead_letter(name: _Name) -> None:
     """Delete the text of one item for good."""
 
-    async def drop(database: Database) -> bool:
-        is_dropped = await _dead_letters(database).drop(name)
-        if is_dropped:
-            await database.truncate_log()
-        return is_dropped
+    async def drop(database: Database) -> None:
+        if not await DeadLetters(database, SystemClock()).drop(name):
+            raise _no_dead_letter(name)
+        await database.truncate_log()
+        await record_change(database, "drop dead letter", name)
 
-    if not change_installation(drop, "drop dead letter", name):
-        raise _no_dead_letter(name)
+    use_installation(drop)
     print_line(f"{name} is dropped")
-
-
-def _dead_letters(database: Database) -> DeadLetters:
-    return DeadLetters(database, SystemClock())
 
 
 def _no_dead_letter(name: str) -> UserError:
     return UserError(f"there is no dead letter {name!r}; `troupe dead-letters list` shows them")
-
-
-# pauses
 
 
 @app.command()
@@ -349,9 +333,6 @@ def _require_known(platform: str) -> None:
     named = platform.partition("@")[0]
     if named not in known:
         raise UserError(f"{named!r} is not a platform; there are: {', '.join(known)}")
-
-
-# usage
 
 
 @app.command()
@@ -501,17 +482,17 @@ def add_key(
     provider: Annotated[str, typer.Argument(help="The id of the provider, such as openai.")],
 ) -> None:
     """Ask for a key, or read it from standard input, and store it encrypted."""
-    cipher = _cipher()
+    cipher = KeyCipher(read_settings().all_encryption_keys)
     key = typer.prompt("Key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
     if not key.strip():
         raise UserError("there is no key on standard input")
     token = cipher.encrypt(provider, key.strip())
 
-    async def add(database: Database) -> bool:
+    async def add(database: Database) -> None:
         await ProviderKeys(database, SystemClock()).add(provider, token)
-        return True
+        await record_change(database, "add provider key", provider)
 
-    change_installation(add, "add provider key", provider, must_exist=False)
+    use_installation(add, must_exist=False)
     print_line(
         f"stored; set TROUPE_PROVIDERS__{provider.upper()}__STORED_KEYS=true and restart to use it"
     )
@@ -520,7 +501,7 @@ def add_key(
 @keys_app.command("list")
 def list_keys() -> None:
     """List the stored keys: number, provider, day, and the last four characters."""
-    cipher = _cipher()
+    cipher = KeyCipher(read_settings().all_encryption_keys)
     stored = use_installation(
         lambda database: ProviderKeys(database, SystemClock()).read(), must_exist=False
     )
@@ -537,7 +518,7 @@ def rotate() -> None:
     Put a new key in front of the old one in every process, rotate, then remove the old one. The
     service may run meanwhile. An interrupted run resumes.
     """
-    cipher = _cipher()
+    cipher = KeyCipher(read_settings().all_encryption_keys)
 
     async def rotate_all(database: Database) -> tuple[int, int]:
         count = await ProviderKeys(database, SystemClock()).replace_tokens(cipher.rotate)
@@ -562,7 +543,3 @@ def remove_key(
     if not is_removed:
         raise UserError(f"there is no key {number}; `troupe keys list` shows them")
     print_line("removed")
-
-
-def _cipher() -> KeyCipher:
-    return KeyCipher(read_settings().all_encryption_keys)

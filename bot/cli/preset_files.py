@@ -95,9 +95,8 @@ def list_presets() -> None:
 
 
 def _print_list(presets: Iterable[Preset]) -> None:
-    for preset in presets:
-        shown = f"{preset.name}: {preset.description}".removesuffix(": ")
-        print_line(escape_to_one_line(shown))
+    for one in presets:
+        print_line(escape_to_one_line(f"{one.name}: {one.description}".removesuffix(": ")))
 
 
 @preset_app.command("show")

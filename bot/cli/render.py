@@ -1,6 +1,7 @@
 """`troupe render` and `troupe replay`: show what a model would be sent, and send it again."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -217,8 +218,7 @@ def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
         wake=WakeReason.DM,
         scopes=(_ADDRESS.lane,),
     )
-    session = Session(1, turns)
-    return compose(preset, session, incoming)
+    return compose(preset, Session(1, turns), incoming)
 
 
 def _speaker(message: Message) -> Person:
@@ -230,7 +230,7 @@ def _template_choice(name_or_file: str) -> tuple[TemplateChoice, ModelTemplate]:
     if name_or_file in names():
         return TemplateChoice(named=name_or_file), ModelTemplate()
     file = Path(name_or_file)
-    if not _is_file(file):
+    if not os.path.isfile(file):  # unlike `Path.is_file`, false for a name that is too long
         try:
             get(name_or_file)
         except TemplateError as error:
@@ -262,13 +262,6 @@ def _token(value: object) -> str:
             return text
         case _:
             return ""
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # the name is too long for a file
-        return False
 
 
 @app.command()

@@ -23,9 +23,6 @@ _WATERFALL_WIDTH = 300.0
 _ANY = "*"
 
 
-# --- figures: drawn on the server, without style or script --------------------------------------
-
-
 @value_class
 class BudgetSegment:
     """A section's share of the token budget."""
@@ -106,9 +103,6 @@ def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[Wate
     return placed
 
 
-# --- costs and parameters -----------------------------------------------------------------------
-
-
 def costs_elsewhere(
     receipt: Receipt, providers: Mapping[str, ProviderSettings]
 ) -> Sequence[tuple[str, str]]:
@@ -160,9 +154,6 @@ def used_parameters(
         is_own = version is None or text in own
         used.append(("stop", repr(text), origin(text, text) if is_own else others))
     return used
-
-
-# --- secrets ------------------------------------------------------------------------------------
 
 
 async def find_answer(answers: AnswerLog, number: int) -> StoredAnswer:

@@ -57,9 +57,6 @@ class ChannelsPage(RouteGroup):
         }
 
 
-# --- one channel --------------------------------------------------------------------------------
-
-
 @value_class
 class ChannelDetail:
     """One conversation: who answers, and why; whose history it is, and what it may cost."""
@@ -227,8 +224,7 @@ class ChannelPage(RouteGroup):
         address = address_of(channel)
         if address.platform == WEB_PLATFORM and await self.web_channels.get(address.chat):
             return True
-        known = await self.state.channels(_MAX_CHANNELS)
-        return any(one.channel == channel for one in known)
+        return channel in {one.channel for one in await self.state.channels(_MAX_CHANNELS)}
 
     async def _budgets(self, scopes: Sequence[str], active: ActiveCharacters) -> list[_Row]:
         caps = self.caps(scopes, active.first.preset)

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import structlog
 
@@ -49,18 +50,18 @@ async def make_login_link(tokens: ConsoleTokens, clock: Clock, address: str) -> 
     return f"{address.rstrip('/')}/login#{token}"
 
 
+@dataclass(slots=True, eq=False)
 class ConsoleLinks:
     """Makes links to pages once the console is served."""
 
-    def __init__(self, tokens: ConsoleTokens, clock: Clock) -> None:
-        self._tokens = tokens
-        self._clock = clock
-        self.address: str | None = None
-        """Where browsers open the console; None while it is not served."""
+    tokens: ConsoleTokens
+    clock: Clock
+    address: str | None = None
+    """Where browsers open the console; None while it is not served."""
 
     async def make_login_link(self) -> str:
         """Return a link that logs in to the console once."""
-        return await make_login_link(self._tokens, self._clock, self.address or "")
+        return await make_login_link(self.tokens, self.clock, self.address or "")
 
     def answer(self, number: int) -> str | None:
         """Return the URL of an answer's page; None while no console is served."""

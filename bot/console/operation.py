@@ -146,8 +146,7 @@ class OperationPage(RouteGroup):
         """A message's processing steps, by the error id that its author was told."""
         failed = await self._find_failed(error)
         if failed is None:
-            text = translatable("No process has logged an error with this id.")
-            raise RequestRefused(404, text)
+            raise RequestRefused(404, translatable("No process has logged an error with this id."))
         trace = await self.stored.trace(failed.turn)
         return replace(failed, steps=(*_received(trace), *failed.steps, *_deliveries(trace)))
 
@@ -196,9 +195,8 @@ class OperationPage(RouteGroup):
 
     async def _others(self, nodes: Sequence[Node]) -> Mapping[str, ProcessReport]:
         """Return the reports of the other processes, by their names."""
-        living = [one.owner for one in nodes if not one.is_silent]
-        others = [one for one in living if one != self.owner]
-        return await self.nodes.reports(others)
+        owners = [one.owner for one in nodes if not one.is_silent and one.owner != self.owner]
+        return await self.nodes.reports(owners)
 
     async def _waits(self) -> Sequence[_Row]:
         queued = [(one["name"], self.waiting(str(one["name"]))) for one in self.providers]
@@ -213,8 +211,7 @@ class OperationPage(RouteGroup):
         ]
 
     async def _find_failed(self, error_id: str) -> FailedMessage | None:
-        found = self.events.failure(error_id)
-        found = found or await find_failure(self.notes.newest, error_id)
+        found = self.events.failure(error_id) or await find_failure(self.notes.newest, error_id)
         if found is not None:
             return found
         others = await self._others(await self.nodes.nodes())

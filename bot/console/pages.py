@@ -92,9 +92,6 @@ def _dollars(amount: float) -> str:
     return format_cost(round(amount * MICROS))
 
 
-# --- files that browsers load ----------------------------------------------------------------
-
-
 def static_address(name: str) -> str:
     """Return the address of a static file; it changes with its content."""
     content = static_files()[name]

@@ -79,8 +79,6 @@ class PlaygroundPages(RouteGroup):
     looks: Sequence[str]
     renderer: PageRenderer = field(default_factory=lambda: PageRenderer(()))
 
-    # --- channels -----------------------------------------------------------------------------
-
     @route(f"GET {_PATH}", Scope.READ)
     async def newest(self, request: ConsoleRequest) -> web.Response:
         """Go to the newest channel; create the first one if there is none."""
@@ -178,15 +176,12 @@ class PlaygroundPages(RouteGroup):
             raise UserError(translatable("A person needs a name."))
         if all(one.id != person.id for one in found.people):
             if len(found.people) >= _MAX_PEOPLE:
-                raise UserError(
-                    translatable(
-                        "{count} people are here, which is the maximum.", count=_MAX_PEOPLE
-                    )
+                refusal = translatable(
+                    "{count} people are here, which is the maximum.", count=_MAX_PEOPLE
                 )
+                raise UserError(refusal)
             await self.channels.update(replace(found, people=(*found.people, person)))
         return _see(found, person)
-
-    # --- messages -----------------------------------------------------------------------------
 
     @route(f"GET {_CHANNEL}/events", Scope.READ)
     async def send_events(self, request: ConsoleRequest, channel: str) -> web.StreamResponse:
@@ -197,8 +192,17 @@ class PlaygroundPages(RouteGroup):
             raise RequestRefused(422, translatable("There is nothing with this number."))
 
         async def render(changes: Sequence[WebMessage]) -> Sequence[str]:
-            known = await self._replied_to(found, changes)
-            return [self._rendered(one, known, found, request) for one in changes]
+            ids = {one.reply_to for one in changes if one.author is not None and one.reply_to}
+            replied = [await self.channels.find(found.id, one) for one in sorted(ids)]
+            known = {one.id: one for one in replied if one is not None}
+
+            def rendered(message: WebMessage) -> str:
+                if message.is_deleted or not message.is_shown:
+                    return ""
+                values = {"one": view_message(message, known), "channel": found}
+                return self.renderer.render(Page("playground/message.html", values), request, "")
+
+            return list(map(rendered, changes))
 
         events = channel_events(self.channels, found.id, int(given), render)
         return await stream_events(request, events, self.clock)
@@ -256,8 +260,6 @@ class PlaygroundPages(RouteGroup):
         await self.channels.add(found.id, [pressed])
         return _see(found, person)
 
-    # --- prompts ------------------------------------------------------------------------------
-
     @route(f"GET {_CHANNEL}/last", Scope.READ)
     async def show_last(self, channel: str) -> Page:
         found = await self.receipts.newest((await self._find(channel)).address.conversation)
@@ -287,8 +289,6 @@ class PlaygroundPages(RouteGroup):
             },
         )
 
-    # --- parts --------------------------------------------------------------------------------
-
     async def _find(self, channel_id: str) -> WebChannel:
         channel = await self.channels.get(channel_id)
         if channel is None:
@@ -309,26 +309,6 @@ class PlaygroundPages(RouteGroup):
             owner = web_person("you")
         now, language = self._now(), request.language
         return WebChannel(secrets.token_hex(6), name, look, (owner,), now, language)
-
-    async def _replied_to(
-        self, channel: WebChannel, messages: Sequence[WebMessage]
-    ) -> Mapping[str, WebMessage]:
-        ids = {one.reply_to for one in messages if one.author is not None and one.reply_to}
-        found = [await self.channels.find(channel.id, one) for one in sorted(ids)]
-        return {one.id: one for one in found if one is not None}
-
-    def _rendered(
-        self,
-        message: WebMessage,
-        known: Mapping[str, WebMessage],
-        channel: WebChannel,
-        request: ConsoleRequest,
-    ) -> str:
-        if message.is_deleted or not message.is_shown:
-            return ""
-        view = view_message(message, known)
-        page = Page("playground/message.html", {"one": view, "channel": channel})
-        return self.renderer.render(page, request, "")
 
     def _known_look(self, look: str) -> str:
         if look and look not in self.looks:

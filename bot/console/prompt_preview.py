@@ -137,9 +137,7 @@ class DraftComposer:
         said = scene.said
         speaker = ActivePreset(preset, None, version)
         claim = Claim(said.address.conversation, _NO_EPOCH, "preview")
-        sources = self.sources
-        if not may_spend:
-            sources = replace(sources, may_spend=False)
+        sources = self.sources if may_spend else replace(self.sources, may_spend=False)
         context = await sources.load(
             MessageGroup(claim, InboxMessage(0, said, 0)),
             AskedQuestion(said, (speaker,)),

@@ -122,12 +122,9 @@ class LookAlikes:
         is_tagged = self._adds_speakers and speaker is not None
         for match in self._speaker.finditer(text):
             quotes, tag = match.groups()
-            if is_observed:
-                ours = is_tagged and quotes == _QUOTED
-            else:
-                ours = is_tagged and match.start() == 0 and tag == f"{speaker}:"
-            kind = PieceKind.SPEAKER if ours else PieceKind.LOOK_ALIKE
-            marks.append((match.span(2), kind))
+            is_first = match.start() == 0 and tag == f"{speaker}:"
+            ours = is_tagged and (quotes == _QUOTED if is_observed else is_first)
+            marks.append((match.span(2), PieceKind.SPEAKER if ours else PieceKind.LOOK_ALIKE))
         return list(_cut(text, sorted(marks)))
 
 
@@ -171,9 +168,8 @@ def described_pieces(description: PromptDescription, receipt: Receipt) -> list[P
     The messages are looked for in their order; a control token inside of one is a look-alike, and
     in the body of a request there is no other.
     """
-    text = description.text
-    marks = _described_marks(text, receipt, is_rendered=description.is_rendered)
-    return list(_cut(text, marks))
+    marks = _described_marks(description.text, receipt, is_rendered=description.is_rendered)
+    return list(_cut(description.text, marks))
 
 
 def _described_marks(text: str, receipt: Receipt, *, is_rendered: bool) -> list[Mark]:

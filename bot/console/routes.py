@@ -56,9 +56,6 @@ def is_number(given: str) -> bool:
     return given.isascii() and given.isdecimal() and len(given) < 19
 
 
-# --- requests and answers -----------------------------------------------------------------------
-
-
 def accepted_language(http: web.Request) -> str:
     """Return the first of our languages in `Accept-Language`, by default English."""
     accepted = re.findall(r"(?:^|,)\s*([a-z]+)", http.headers.get("Accept-Language", "").lower())
@@ -129,9 +126,6 @@ def download(content: str | bytes, content_type: str, disposition: str) -> web.R
     response = protected(web.Response(body=body, content_type=content_type, charset=charset))
     response.headers["Content-Disposition"] = f"attachment; {disposition}"
     return response
-
-
-# --- routes -------------------------------------------------------------------------------------
 
 
 @value_class

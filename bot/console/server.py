@@ -14,6 +14,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -193,7 +194,10 @@ def health_routes(
     """Return the routes /healthz, /readyz and /metrics, which need no login."""
 
     async def ready(_: web.Request) -> web.Response:
-        return await _readyz(probes, notices, probe_seconds)
+        answers = await run_probes(probes, probe_seconds)
+        is_ready = all(answer == "ok" for answer in answers.values())
+        said = {"ready": is_ready, "parts": answers, "notices": list(notices())}
+        return web.json_response(said, status=200 if is_ready else 503)
 
     def add_routes(app: web.Application) -> None:
         app.router.add_get("/healthz", _healthz)
@@ -205,32 +209,24 @@ def health_routes(
 
 async def run_probes(probes: Mapping[str, Probe], seconds: float) -> Mapping[str, str]:
     """Return each probe's result: "ok" or the problem."""
-    answers: dict[str, str] = {}
     async with asyncio.TaskGroup() as group:
-        for name, probe in probes.items():
-            group.create_task(_run_probe(name, probe, answers, seconds))
-    return answers
+        tasks = {
+            name: group.create_task(_run_probe(probe, seconds)) for name, probe in probes.items()
+        }
+    return {name: task.result() for name, task in tasks.items()}
 
 
 async def _healthz(_: web.Request) -> web.Response:
     return web.json_response({"alive": True})
 
 
-async def _readyz(probes: Mapping[str, Probe], notices: Notices, seconds: float) -> web.Response:
-    answers = await run_probes(probes, seconds)
-    ready = all(answer == "ok" for answer in answers.values())
-    said = {"ready": ready, "parts": answers, "notices": list(notices())}
-    return web.json_response(said, status=200 if ready else 503)
-
-
-async def _run_probe(name: str, probe: Probe, answers: dict[str, str], seconds: float) -> None:
+async def _run_probe(probe: Probe, seconds: float) -> str:
     try:
-        problem = await finish_within(seconds, probe())
-        answers[name] = problem or "ok"
+        return await finish_within(seconds, probe()) or "ok"
     except TimeoutError:
-        answers[name] = f"no answer within {seconds:g} s"
+        return f"no answer within {seconds:g} s"
     except TroupeError as error:
-        answers[name] = type(error).__name__  # its text may contain an address
+        return type(error).__name__  # its text may contain an address
 
 
 async def _metrics_page(_: web.Request) -> web.Response:
@@ -270,32 +266,26 @@ def webhook_routes(
     return add_routes
 
 
+@dataclass(slots=True, eq=False)
 class _WebhookEndpoint:
-    def __init__(
-        self,
-        receiver: WebhookReceiver,
-        intake: Intake,
-        body_seconds: float,
-        store_seconds: float,
-    ) -> None:
-        self._receiver = receiver
-        self._intake = intake
-        self._body_seconds = body_seconds
-        self._store_seconds = store_seconds
-        self._storing: set[asyncio.Task[bool]] = set()
+    receiver: WebhookReceiver
+    intake: Intake
+    body_seconds: float
+    store_seconds: float
+    storing: set[asyncio.Task[bool]] = field(default_factory=set)
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
         """When the server ends, cancel unfinished stores: the platform calls again."""
         yield
-        await cancel_and_wait(self._storing)
+        await cancel_and_wait(self.storing)
 
     async def answer(self, request: web.Request) -> web.Response:
         if (request.content_length or 0) > _MAX_CALL_BYTES:
             return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        if not self._receiver.admits_call(_given_once(request.headers)):
+        if not self.receiver.admits_call(_given_once(request.headers)):
             return web.Response(status=HTTPStatus.UNAUTHORIZED)
         try:
-            async with asyncio.timeout(self._body_seconds):
+            async with asyncio.timeout(self.body_seconds):
                 body = await _read(request)
         except TimeoutError:
             return web.Response(status=HTTPStatus.REQUEST_TIMEOUT)
@@ -306,12 +296,12 @@ class _WebhookEndpoint:
         return await self._store(body)
 
     async def _store(self, body: bytes) -> web.Response:
-        storing = asyncio.create_task(self._receiver.receive_call(body, self._intake))
-        self._storing.add(storing)
-        storing.add_done_callback(self._storing.discard)
-        done, _ = await asyncio.wait({storing}, timeout=self._store_seconds)
+        storing = asyncio.create_task(self.receiver.receive_call(body, self.intake))
+        self.storing.add(storing)
+        storing.add_done_callback(self.storing.discard)
+        done, _ = await asyncio.wait({storing}, timeout=self.store_seconds)
         if not done:
-            return _postponed(f"nothing was stored within {self._store_seconds:g} s")
+            return _postponed(f"nothing was stored within {self.store_seconds:g} s")
         try:
             understood = storing.result()
         except (StoreError, PlatformError) as error:

@@ -68,11 +68,8 @@ class UsagePage(RouteGroup):
     ) -> Mapping[str, date | Sequence[UsageSum]]:
         """What answers took and cost."""
         first, last = self._days(since, until)
-        return {
-            "since": first,
-            "until": last,
-            "sums": usage_sums(await self._rows(first, last), by),
-        }
+        sums = usage_sums(await self._rows(first, last), by)
+        return {"since": first, "until": last, "sums": sums}
 
     @route("GET /usage", Scope.READ)
     async def show(

@@ -94,8 +94,6 @@ class PresetEditing:
 
     _long_checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
-    # --- reading ------------------------------------------------------------------------------
-
     async def all(self) -> Sequence[ListedPreset]:
         """Return the published presets and the mere drafts, by name."""
         drafts = {one.name for one in await self.drafts.all()}
@@ -132,8 +130,6 @@ class PresetEditing:
         if found is None:
             raise RequestRefused(404, translatable("There is no such version."))
         return found.content
-
-    # --- drafts -------------------------------------------------------------------------------
 
     async def save_draft(self, name: str, content: str, revision: int) -> EditedPreset:
         """Save a draft's text, valid or not; raises `RequestRefused` for an old revision."""
@@ -205,8 +201,6 @@ class PresetEditing:
         if not await self.drafts.save(draft):
             raise _taken(draft.name)
         await self.record(who, action, draft.name, "", draft.content)
-
-    # --- checks -------------------------------------------------------------------------------
 
     async def check(self, content: str) -> CheckedPreset:
         """Check a text, also against the providers that the preset names.

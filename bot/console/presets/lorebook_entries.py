@@ -78,11 +78,6 @@ class EntryForm:
     fields: Sequence[FormField]
 
 
-def entry_count(book: object) -> int:
-    """Return how many entries a lorebook has; 0 if it is not a lorebook."""
-    return len(_rows(book))
-
-
 def entry_form(book: object, number: int) -> EntryForm | None:
     """Return the form of an entry; None if there is none, or it is not an object."""
     entry = _entry(book, number)
@@ -146,14 +141,11 @@ def remove_entry(value: Mapping[str, object], number: int) -> dict[str, object]:
     """Return the JSON of a preset without one entry; raises `KeyError` if there is none."""
     changed: dict[str, Any] = json.loads(json.dumps(value))
     book: Any = changed.get("lorebook")
-    if not 1 <= number <= entry_count(book):
+    if not 1 <= number <= len(_rows(book)):
         raise KeyError(number)
     entries = book["entries"]
     del entries[number - 1 if isinstance(entries, list) else list(entries)[number - 1]]
     return changed
-
-
-# --- the two formats ---------------------------------------------------------------------------
 
 
 def _rows(book: object) -> Sequence[Any]:

@@ -146,8 +146,6 @@ class PresetPages(RouteGroup):
     ask_model: Ask
     providers: Sequence[str]
 
-    # --- reading ------------------------------------------------------------------------------
-
     @route("GET /api/v1/presets", Scope.READ)
     async def list_presets(self) -> Mapping[str, Sequence[ListedPreset]]:
         """List presets and drafts."""
@@ -179,12 +177,10 @@ class PresetPages(RouteGroup):
         edited = await self.editing.open(name)
         listed = await self.editing.all()
         against = query.against or edited.version
-        compared = edited.published
+        lines, changes = await asyncio.to_thread(differing_lines, edited.published, edited.content)
         if against != edited.version:
             compared = await self.editing.version_text(name, against)
-        lines, changes = await asyncio.to_thread(differing_lines, compared, edited.content)
-        if against != edited.version:
-            _, changes = await asyncio.to_thread(differing_lines, edited.published, edited.content)
+            lines, _ = await asyncio.to_thread(differing_lines, compared, edited.content)
         checked = await self.editing.check(edited.content)
         is_preview, is_lorebook = query.view == "preview", query.tab == "lorebook"
         is_counted = query.tab == "form" or (is_lorebook and query.entry > 0)
@@ -287,8 +283,6 @@ class PresetPages(RouteGroup):
             edited.name, edited.version, edited.published, draft, edited.revision, problems
         )
 
-    # --- drafts -------------------------------------------------------------------------------
-
     @route(f"PUT {_API}/draft", Scope.PRESETS)
     async def save(self, name: str, content: PresetText, revision: Revision) -> PresetDetail:
         """Save a text as the draft of a preset, valid or not."""
@@ -346,15 +340,13 @@ class PresetPages(RouteGroup):
         checked = await self.editing.check(content)
         if checked.preset is None:
             first = checked.problems[0]
-            raise UserError(
-                translatable("Line {line}: {problem}", line=first.line, problem=first.text)
-            )
+            refusal = translatable("Line {line}: {problem}", line=first.line, problem=first.text)
+            raise UserError(refusal)
         if checked.preset.name != name:
-            raise UserError(
-                translatable(
-                    "A preset keeps its name: write {name}, or make a new preset.", name=repr(name)
-                )
+            refusal = translatable(
+                "A preset keeps its name: write {name}, or make a new preset.", name=repr(name)
             )
+            raise UserError(refusal)
         return checked.preset
 
     def _write(self, preset: Preset, draft: PresetDraft) -> Preset:
@@ -387,8 +379,6 @@ class PresetPages(RouteGroup):
         self, request: ConsoleRequest, action: str, subject: str, before: str, after: str
     ) -> None:
         await self.editing.record(request.caller.name, action, subject, before, after)
-
-    # --- new presets, and their end -----------------------------------------------------------
 
     @route(f"POST {_API}/copies", Scope.PRESETS)
     @route(f"POST {_PAGE}/copy", Scope.PRESETS, then=_PAGE)
@@ -459,12 +449,8 @@ class PresetPages(RouteGroup):
         file = ImportedFile(given.filename[:255], given.file.read())
         made, notes = await self.imports.add(file, name.strip(), into, request.caller.name)
         address = preset_path(made)
-        if notes:
-            values = {"name": made, "notes": notes, "address": address}
-            return Page("presets/imported.html", values)
-        return redirect(address)
-
-    # --- lorebooks ----------------------------------------------------------------------------
+        values = {"name": made, "notes": notes, "address": address}
+        return Page("presets/imported.html", values) if notes else redirect(address)
 
     @route(f"POST {_API}/lorebook/entries", Scope.PRESETS)
     @route(f"POST {_PAGE}/lorebook/add", Scope.PRESETS, then=f"{_LOREBOOK_PAGE}&entry={{entry}}")
@@ -487,14 +473,11 @@ class PresetPages(RouteGroup):
             changed = remove_entry(await self._with_lorebook(name), entry)
         except KeyError:
             raise RequestRefused(404, translatable("There is no such entry.")) from None
-        text = write_preset_json(changed)
-        return await self._detail(await self.editing.save_draft(name, text, revision))
+        return await self.save(name, write_preset_json(changed), revision)
 
     async def _with_lorebook(self, name: str) -> dict[str, object]:
-        editing = self.editing
-        return await editing.with_lorebook(await editing.value_of(await editing.open(name)))
-
-    # --- tests: on recorded conversations, and by asking ----------------------------------------
+        value = await self.editing.value_of(await self.editing.open(name))
+        return await self.editing.with_lorebook(value)
 
     @route("GET /presets/{name}/test", Scope.READ)
     async def test_page(self, request: ConsoleRequest, name: str) -> Page:

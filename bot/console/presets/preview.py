@@ -136,10 +136,8 @@ class DraftPreviews:
     async def scene(self, name: str, scene_id: str) -> Scene:
         """Return a scene by its id; raises `RequestRefused` with 404 if there is none."""
         conversation = scene_id.removeprefix(_RECORDED)
-        scene = None
-        if scene_id in SAMPLE_SCENES:
-            scene = sample_scene(scene_id, name)
-        elif scene_id.startswith(_RECORDED) and conversation in await self.recorded(name):
+        scene = sample_scene(scene_id, name) if scene_id in SAMPLE_SCENES else None
+        if scene_id.startswith(_RECORDED) and conversation in await self.recorded(name):
             scene = await self.composer.recorded(conversation)
         if scene is not None:
             return scene
@@ -169,9 +167,6 @@ class DraftPreviews:
 def recorded_scene_id(conversation: str) -> str:
     """Return the id of the scene of a recorded conversation."""
     return f"{_RECORDED}{conversation}"
-
-
-# --- the lorebook -------------------------------------------------------------------------------
 
 
 async def open_entry(
@@ -210,8 +205,8 @@ async def view_lorebook(
     book = complete.parsed_lorebook
     if book is None:
         return _NO_TRIAL
-    counter = get_counter(preset.token_counter or "") if preset.token_counter else None
-    counter = counter or counter_for_model(preset.model)
+    named = preset.token_counter
+    counter = get_counter(named) if named else counter_for_model(preset.model)
     await counter.load()
     trial = await asyncio.to_thread(try_lorebook, book, text, budget=_budget(preset), count=counter)
     return {**_NO_TRIAL, "trial": trial, "pieces": list(_pieces(text, trial.marks))}
