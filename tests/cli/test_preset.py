@@ -206,7 +206,7 @@ def test_exported_modelfile_imports_as_the_same_preset_or_is_refused(folder: Pat
     preset = {"name": "nova", "provider": "local", "model": "m", "template": "qwen3"}
     write(folder / "presets" / "nova.json", preset)
 
-    with pytest.raises(PresetError, match="cannot become a Modelfile's TEMPLATE"):
+    with pytest.raises(PresetError, match="cannot be exported as a Modelfile's TEMPLATE"):
         troupe("preset", "export", "nova", "out", "--as", "modelfile")
 
     assert not (folder / "out").exists()
