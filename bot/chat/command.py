@@ -126,13 +126,9 @@ class ButtonData:
     number: int = 0
     """The version to show, from 1, or the page of a menu of presets."""
 
-    def encode(self) -> str:
-        """Encode the data as text, without the bot, which a press names anyway."""
-        return encode_button(self.action, self.part, self.number)
-
 
 def encode_button(action: ButtonAction, part: str, number: int = 0) -> str:
-    """Encode a `ButtonData` without creating it, since every answer has several."""
+    """Encode a `ButtonData` as text, without the bot, which a press names anyway."""
     return f"{action}{number or ''}:{part.partition(':')[2]}"
 
 

@@ -186,7 +186,6 @@ class Said:
     """Whether the text is that of a message which the author has forwarded."""
     asked_again_by: str | None = None
     """The id of the person who asked for another answer; None: the author did."""
-
     repeated_files: tuple[MediaItem, ...] = ()
     """Attachments of a question that is asked again; its text names them already."""
     asked_with: tuple[str, ...] = ()
@@ -331,10 +330,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def make_storable(text: str) -> str:
-    """Replace NUL and lone surrogates, which JSON can spell, by U+FFFD.
+    """Replace NUL and lone surrogates, which JSON can spell, by U+FFFD, and join surrogate pairs.
 
-    PostgreSQL stores no NUL and UTF-8 encodes no surrogates. The two halves of a surrogate pair
-    become the character that they encode.
+    PostgreSQL stores no NUL and UTF-8 encodes no surrogates.
     """
     if "\0" not in text and text.isascii():
         return text

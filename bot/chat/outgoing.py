@@ -67,6 +67,12 @@ class Limits:
     """Whether repeated sends with the same nonce appear once. If not, a send with an unknown
     outcome must be looked up before it is repeated."""
 
+    def units(self, text: str) -> int:
+        """Return the length of a text, counted in `unit`."""
+        if self.unit == "characters" or text.isascii():
+            return len(text)
+        return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
     def below_name(self, face: "Face | None") -> "Limits":
         """Return the limits of the text below the line with the name of its character."""
         line = face.name_line if face is not None and self.shows_faces else ""
@@ -291,7 +297,6 @@ class OutboxRow:
     thread: AnswerThread | None = None
     send_before: float = math.inf
     """Deadline by `Clock.monotonic`: no request begins after it."""
-
     problem: str | None = None
     """Why the row cannot be read; then nothing of it is sent."""
 

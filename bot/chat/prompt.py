@@ -66,14 +66,10 @@ class Capabilities:
 
     accepts_system: bool
     """A system message at the beginning."""
-
     accepts_late_system: bool
     """System messages between the turns."""
-
     accepts_repeated_roles: bool
-
     accepts_assistant_first: bool
-
     accepts_text_content: bool = True
     """A content that is a string, and not only a list of parts."""
 
@@ -277,12 +273,9 @@ class PromptDescription:
 
     model: str
     """The model that the backend would ask, by its own name."""
-
     details: Mapping[str, str]
-
     text: str
     """The text that the model reads, or the body of the request."""
-
     is_rendered: bool
     """Whether a template made one text of the messages; otherwise messages are sent."""
 

@@ -64,12 +64,8 @@ class CallScope:
         """Return one process's share of the limit, for when processes cannot share a count."""
         if not self.is_of_all or processes <= 1:
             return self
-        windows = (
-            replace(
-                window,
-                count=max(1, window.count // processes),
-                reserved=window.reserved // processes,
-            )
-            for window in self.windows
+        shares = (
+            replace(one, count=max(1, one.count // processes), reserved=one.reserved // processes)
+            for one in self.windows
         )
-        return replace(self, windows=tuple(windows))
+        return replace(self, windows=tuple(shares))

@@ -224,10 +224,7 @@ class OpenedPart:
     row: OutboxRow | None
 
     def opens_with(self, content: MessageContent) -> bool:
-        """Return whether the message certainly opens with this text.
-
-        A process that died may have opened it with other text.
-        """
+        """Return whether the message has this text: a process that died may have opened it."""
         row = self.row
         return row is not None and row.id == self.row_id and row.content == content
 
@@ -422,11 +419,6 @@ class AttachedFiles:
     texts: tuple[AttachedText, ...] = ()
     unread: tuple[UnreadFile, ...] = ()
     """Of the message itself only."""
-
-    @property
-    def without_images(self) -> "AttachedFiles":
-        """The same files for a model without vision."""
-        return replace(self, images=()) if self.images else self
 
 
 NO_FILES = AttachedFiles()

@@ -108,16 +108,9 @@ def _cells(row: UsageRow) -> list[object]:
     total = row.total
     is_known = total.unpriced < total.answers
     names = (row.person, row.conversation, row.server, row.preset, row.provider, row.model)
-    return [
-        row.day,
-        *map(_without_formula, names),
-        total.answers,
-        total.prompt_tokens,
-        total.cached_tokens,
-        total.output_tokens,
-        f"{total.cost / MICROS:.6f}" if is_known else "",
-        total.unpriced,
-    ]
+    tokens = (total.prompt_tokens, total.cached_tokens, total.output_tokens)
+    cost = f"{total.cost / MICROS:.6f}" if is_known else ""
+    return [row.day, *map(_without_formula, names), total.answers, *tokens, cost, total.unpriced]
 
 
 def _without_formula(text: str) -> str:

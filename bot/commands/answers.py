@@ -12,16 +12,7 @@ from bot.chat.command import (
     parse,
     read_button,
 )
-from bot.chat.incoming import (
-    Deleted,
-    Edited,
-    ForgetRequested,
-    Incoming,
-    Joined,
-    Person,
-    Pressed,
-    Said,
-)
+from bot.chat.incoming import Edited, Joined, Pressed, Said
 from bot.chat.session import Claim, Exchange, StoredTurn, Turn, TurnRange, ask_again
 from bot.commands.authority import (
     AdminCheck,
@@ -31,6 +22,7 @@ from bot.commands.authority import (
 )
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
+from bot.routing.decide import first_chars
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.storage.conversations import Conversations
 from bot.storage.inbox import SqlInbox
@@ -74,34 +66,26 @@ class NewestQuestionHandlers:
         if exchange.turns is not None:
             newer = exchange.turns.newer + exchange.turns.count
             before = tuple(request.recent[: len(request.recent) - newer])
-        repeats = AskedQuestion(
-            ask_again(request.incoming, question, before),
-            pick_speakers(request.active, exchange.answers),
-            earlier=exchange.earlier,
-        )
+        asked = ask_again(request.incoming, question, before)
+        speakers = pick_speakers(request.active, exchange.answers)
+        repeats = AskedQuestion(asked, speakers, earlier=exchange.earlier)
         return CommandResult("", removes=exchange.turns, repeats=repeats)
 
     @command("undo", marked("remove the newest question and its answer from the conversation"))
     async def _undo(self, request: CommandRequest) -> CommandResult:
-        exchange = _newest_exchange(request)
-        await self._check_removal(request, exchange.question)
-        text = _quoted(exchange.question.text)
-        return CommandResult(
-            translatable("Removed from the conversation: “{text}” and its answer.", text=text)
-            if exchange.answers
-            else translatable("Removed from the conversation: “{text}”.", text=text),
-            removes=exchange.turns,
-            deletes=exchange.failed,
-            changes_channel=True,
-        )
-
-    async def _check_removal(self, request: CommandRequest, question: Turn) -> None:
-        """Refuse to delete others' questions, and to let anonymous admins delete any."""
-        is_own = question.is_said_by(request.incoming.author)
-        if not is_own or writes_as_the_group(request.incoming):
-            await self.admins.require(
-                request.incoming, RETRY_OTHERS, needs_name=True, audited_as="undo question"
+        exchange, said = _newest_exchange(request), request.incoming
+        is_own = exchange.question.is_said_by(said.author)
+        if not is_own or writes_as_the_group(said):  # which of the anonymous admins asked it?
+            audited_as = "undo question"
+            await self.admins.require(said, RETRY_OTHERS, needs_name=True, audited_as=audited_as)
+        quoted = first_chars(exchange.question.text, _MAX_QUOTED_CHARS)
+        text = translatable("Removed from the conversation: “{text}”.", text=quoted)
+        if exchange.answers:
+            text = translatable(
+                "Removed from the conversation: “{text}” and its answer.", text=quoted
             )
+        removes, deletes = exchange.turns, exchange.failed
+        return CommandResult(text, removes=removes, deletes=deletes, changes_channel=True)
 
 
 def find_exchange(request: CommandRequest) -> NewestExchange | None:
@@ -124,20 +108,14 @@ def find_exchange(request: CommandRequest) -> NewestExchange | None:
         start -= 1
     if start == 0:  # nothing but a greeting
         return None
-    newer = len(turns) - end
-    return NewestExchange(
-        turns[start - 1], tuple(turns[start:end]), TurnRange(newer, end - start + 1)
-    )
+    place = TurnRange(len(turns) - end, end - start + 1)
+    return NewestExchange(turns[start - 1], tuple(turns[start:end]), place)
 
 
 def _find_failed(kept: Sequence[StoredTurn], recent: Sequence[Turn]) -> NewestExchange | None:
     known = {one.message_id for one in recent if one.message_id}  # another answer to it failed
-    questions = (
-        one
-        for one in kept
-        if one.turn.message_id not in known and parse(one.turn.text) is None  # no menu
-    )
-    newest = next(questions, None)
+    kept_new = (one for one in kept if one.turn.message_id not in known)
+    newest = next((one for one in kept_new if parse(one.turn.text) is None), None)  # no menu
     if newest is None:
         return None
     question = newest.turn
@@ -166,11 +144,6 @@ def pick_speakers(active: ActiveCharacters, answers: Sequence[Turn]) -> tuple[Ac
     return active.pick([name for name in names if name]) or (active.first,)
 
 
-def _quoted(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_QUOTED_CHARS else f"{line[:_MAX_QUOTED_CHARS].rstrip()} …"
-
-
 BUTTON_GONE = translatable("This button no longer works: its answer was deleted or replaced.")
 MOVED_ON = translatable(
     "The conversation has moved on: this button works only under the newest answer."
@@ -194,6 +167,7 @@ HOW_TO_TYPE = {
 _TOO_OLD = translatable(
     "This button works for 15 minutes only, so nothing was deleted. Send /forget me again."
 )
+_FOR_ASKER_ONLY = translatable("Only the person who asked for it can use this button.")
 _TIME_TO_CONFIRM = timedelta(minutes=15)
 _MAX_TURNS_BEFORE = 400
 _FOR_AUTHOR_ALONE = MENU_ACTIONS | {ButtonAction.FORGET, ButtonAction.KEEP}
@@ -220,10 +194,7 @@ class AnswerButtons:
     """Counts a press, and returns why it is refused if there were too many; None: no limit."""
 
     async def refusal(self, pressed: Pressed) -> str | None:
-        """Return why a press is refused; None: it is allowed.
-
-        A platform asks before it stores the press, and shows the reason to that person only.
-        """
+        """Return why a press is refused, asked before it is stored; None: it is allowed."""
         data = read_button(pressed)
         try:
             excess = await self.limit(pressed) if self.limit is not None else None
@@ -256,9 +227,7 @@ class AnswerButtons:
             if is_anonymous and data.action in MENU_ACTIONS:
                 await self._check_author(pressed, ())
             elif author.id != pressed.author.id:
-                raise UserError(
-                    translatable("Only the person who asked for it can use this button.")
-                )
+                raise UserError(_FOR_ASKER_ONLY)
         else:
             await self._check_author(pressed, {author.id} if author is not None else set())
         asked_at = pressed.shown_at or exchange.question.turn.at
@@ -281,14 +250,14 @@ class AnswerButtons:
         conversation, exchange = said.address.conversation, None
         reader = Claim(conversation, 0, "")  # nothing is written for it
         message_id = (said.quote.message_id if said.quote is not None else None) or ""
-        turns = await self.conversations.find_turns(reader, [message_id])
+        conversations, most = self.conversations, _MAX_TURNS_BEFORE
+        turns = await conversations.find_turns(reader, [message_id])
         found = next((one for one in turns if not _is_menu(one.turn)), None)
         if found is not None and found.turn.role == "user" and not found.turn.sent_as:
-            exchange = await self.conversations.load_exchange(reader, message_id, _MAX_TURNS_BEFORE)
+            exchange = await conversations.load_exchange(reader, message_id, most)
         elif found is not None:
-            exchange = await self.conversations.load_answered(
-                conversation, found.turn.sent_as[-1], _MAX_TURNS_BEFORE
-            )
+            part = found.turn.sent_as[-1]
+            exchange = await conversations.load_answered(conversation, part, most)
         if found is None or exchange is None:
             raise UserError(NOT_REMEMBERED)
         return found, exchange
@@ -338,7 +307,11 @@ class AnswerButtons:
         asked = await self.inbox.find_in_progress(address, key)
         if not asked:
             raise UserError(translatable("No answer is being written here."))
-        authors = [_author(one) for one in asked]
+        authors = (
+            one.said.author if isinstance(one, Edited) else one.author
+            for one in asked
+            if isinstance(one, Said | Pressed | Joined | Edited)
+        )
         await self._check_author(pressed, {one.id for one in authors if one is not None})
 
     async def _check_author(self, pressed: Pressed, author_ids: Collection[str]) -> None:
@@ -355,13 +328,3 @@ def _is_menu(turn: Turn) -> bool:
     """Whether a turn is a command that the service answered with buttons."""
     command = parse(turn.text) if turn.role == "user" and turn.sent_as else None
     return command is not None and command.name in _WITH_BUTTONS
-
-
-def _author(asked: Incoming) -> Person | None:
-    match asked:
-        case Said() | Pressed() | Joined():
-            return asked.author
-        case Edited():
-            return asked.said.author
-        case Deleted() | ForgetRequested():
-            return None

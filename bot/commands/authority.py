@@ -7,44 +7,17 @@ from dataclasses import KW_ONLY, dataclass
 import structlog
 
 from bot.chat.access import AuditEntry
+from bot.chat.command import CommandOption
 from bot.chat.incoming import Address, Person, Pressed, Request, Said
-from bot.commands.request import CommandRequest, CommandResult
+from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PlatformError, UserError
 from bot.ports import ChatSettings, Clock
 from bot.runtime.in_process import BoundedDict
 from bot.storage.operation import AuditLog
-from bot.texts.text import Text, joined, translatable
+from bot.texts.text import Text, joined, marked, translatable
 
-ALLOW = translatable("allow admins to write anonymously")
 _KEY = "anonymous_admins"
 _VALUES = {"on": "on", "off": None}
-
-
-@dataclass(eq=False)
-class AnonymousAdmins:
-    """Whether anonymous admins count in each group; by default they do not."""
-
-    chat_settings: ChatSettings
-
-    async def are_accepted(self, scopes: Sequence[str]) -> bool:
-        """Return whether anonymous admins count in a channel with these scopes, narrowest first."""
-        return await self.chat_settings.resolve(scopes, _KEY) is not None
-
-    async def choose(self, request: CommandRequest) -> CommandResult:
-        """Switch whether anonymous admins count here; raise `UserError` for an unknown value."""
-        value = request.argument.lower()
-        if value not in _VALUES:
-            raise UserError(translatable("Use /settings anonymous on or /settings anonymous off."))
-        by, audited = request.incoming.author.id, request.is_audited
-        await self.chat_settings.set(request.scope, _KEY, _VALUES[value], by, audited=audited)
-        if await self.are_accepted(request.incoming.scopes):
-            text = translatable(
-                "Admins who write anonymously now count as admins here, except for "
-                "actions that cannot be undone."
-            )
-        else:
-            text = translatable("Admins who write anonymously do not count as admins here.")
-        return CommandResult(text, changes_channel=True)
 
 
 def writes_as_the_group(incoming: Request) -> bool:
@@ -78,7 +51,7 @@ class AdminCheck:
     is_platform_admin: Callable[[Request], Awaitable[bool]]
     """Asks the platform about all others."""
     clock: Clock
-    anonymous: AnonymousAdmins
+    chat_settings: ChatSettings
     _: KW_ONLY
     shows_prompts_in_private: bool = True
     """Whether everybody sees prompts in a private chat."""
@@ -114,7 +87,7 @@ class AdminCheck:
             return True
         if writes_as_the_group(incoming):
             is_one = await self.is_platform_admin(incoming)
-            return is_one and await self.anonymous.are_accepted(incoming.scopes)
+            return is_one and await self._accepts_anonymous(incoming.scopes)
         if incoming.author_is_admin is not None:  # the message itself tells
             return await self.is_platform_admin(incoming)
         key, now = (incoming.author.id, incoming.address.lane), self.clock.monotonic()
@@ -124,6 +97,32 @@ class AdminCheck:
         if not allowed:
             self._refused_until[key] = now + _CACHE_SECONDS
         return allowed
+
+    async def _accepts_anonymous(self, scopes: Sequence[str]) -> bool:
+        return await self.chat_settings.resolve(scopes, _KEY) is not None
+
+    @command(
+        "settings anonymous",
+        marked("let admins who write anonymously on Telegram count here, or not (admins)"),
+        CommandOption("value", marked("on or off"), choices=("on", "off")),
+        needs_admin=True,
+    )
+    async def _choose_anonymous(self, request: CommandRequest) -> CommandResult:
+        """Let them count here, or no longer; by default they do not."""
+        action = translatable("allow admins to write anonymously")
+        await self.require(request.incoming, action, needs_name=True)
+        value = request.argument.lower()
+        if value not in _VALUES:
+            raise UserError(translatable("Use /settings anonymous on or /settings anonymous off."))
+        by, audited = request.incoming.author.id, request.is_audited
+        await self.chat_settings.set(request.scope, _KEY, _VALUES[value], by, audited=audited)
+        text = translatable("Admins who write anonymously do not count as admins here.")
+        if await self._accepts_anonymous(request.incoming.scopes):
+            text = translatable(
+                "Admins who write anonymously now count as admins here, except for actions that"
+                " cannot be undone."
+            )
+        return CommandResult(text, changes_channel=True)
 
     async def may_see_prompts(self, said: Said) -> bool:
         """Return whether the author may see the instructions of presets: strangers may not."""
@@ -156,21 +155,15 @@ class AdminCheck:
         needs_name: bool = False,
         audited_as: str | None = None,
     ) -> None:
-        """Log the request and refuse it unless the author is an admin.
+        """Log the request and refuse it unless the author is an admin; raises `UserError`.
 
         `needs_name` refuses admins who write anonymously, too, because the action cannot be undone.
         `audited_as`, a verb and a noun, is recorded before the action, and again by a process that
-        repeats it after a crash; a changed setting is recorded with the change. Raises
-        `UserError`, which names the action.
+        repeats it after a crash; a changed setting is recorded with the change.
         """
         allowed = await self.is_known_admin(incoming)
-        _log.info(
-            "admin_asked_for",
-            what=action,
-            by=incoming.author.id,
-            in_=incoming.address.conversation,
-            allowed=bool(allowed),
-        )
+        by, in_ = incoming.author.id, incoming.address.conversation
+        _log.info("admin_asked_for", what=action, by=by, in_=in_, allowed=bool(allowed))
         if allowed is None:
             raise UserError(unknown_admin_notice(incoming, action))
         is_anonymous = writes_as_the_group(incoming)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
-from bot.chat.incoming import Joined, Said
+from bot.chat.incoming import Joined
 from bot.commands.answers import NewestQuestionHandlers
-from bot.commands.authority import ALLOW, AdminCheck, AnonymousAdmins, unknown_admin_notice
+from bot.commands.authority import AdminCheck, unknown_admin_notice
 from bot.commands.menus import HistoryScopeHandlers, SettingMenus
 from bot.commands.personas import UserPersonas
 from bot.commands.presets import PRESET, PresetHandlers, with_greeting
@@ -64,7 +64,6 @@ class CommandHandlers:
     personas: UserPersonas
     personal_data: PersonalData
     history_scopes: HistoryScopes
-    anonymous: AnonymousAdmins
     platform_commands: Mapping[str, Sequence[CommandSpec]]
     """What platforms run themselves, by their name; /help lists it."""
     usage: UsageView
@@ -81,17 +80,8 @@ class CommandHandlers:
         self.menus = SettingMenus(self.resolver, self.history_scopes, self.personas)
         presets = PresetHandlers(self.resolver, self.admins, self.menus, self.dice)
         questions = NewestQuestionHandlers(self.admins)
-        self._handlers = handlers_of(
-            *(
-                self,
-                presets,
-                questions,
-                self.personas,
-                self._privacy,
-                self._history_scope,
-                self.usage,
-            )
-        )
+        services = (self.admins, self.personas, self._privacy, self._history_scope, self.usage)
+        self._handlers = handlers_of(self, presets, questions, *services)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command; raise `UserError` with a text for the author if that fails."""
@@ -122,29 +112,15 @@ class CommandHandlers:
     @command("settings why", marked("tell why the newest messages were answered or not (admins)"))
     async def _why(self, request: CommandRequest) -> CommandResult:
         await self.admins.require(request.incoming, _SEE_WHY, audited_as="read decisions")
-        refusals = await self._refusals(request.incoming.address.lane)
+        reasons = await self.dead_letters.refusals(request.incoming.address.lane)
+        refusals = [
+            translatable("⚠ Not delivered here: “{reason}”", reason=one)
+            for one in reversed(reasons)
+        ]
         if not (request.decisions or refusals):
             raise UserError(translatable("I have seen no messages here lately."))
         scope = await self._history_scope.describe(request.incoming.scopes)
         return CommandResult(joined([scope, *request.decisions, *refusals]))
-
-    @command(
-        "settings anonymous",
-        marked("let admins who write anonymously on Telegram count here, or not (admins)"),
-        CommandOption("value", marked("on or off"), choices=("on", "off")),
-        changes_channel=True,
-        needs_admin=True,
-    )
-    async def _choose_anonymous(self, request: CommandRequest) -> CommandResult:
-        await self.admins.require(request.incoming, ALLOW, needs_name=True)
-        return await self.anonymous.choose(request)
-
-    async def _refusals(self, lane: str) -> list[Text]:
-        reasons = await self.dead_letters.refusals(lane)
-        return [
-            translatable("⚠ Not delivered here: “{reason}”", reason=one)
-            for one in reversed(reasons)
-        ]
 
     @command(
         "new",
@@ -155,8 +131,7 @@ class CommandHandlers:
         changes_channel=True,
     )
     async def _new(self, request: CommandRequest) -> CommandResult:
-        preset, characters = request.active.first.preset, len(request.active.presets)
-        number = _greeting_number(request.argument, preset, characters)
+        number = _greeting_number(request.argument, request.active)
         text = translatable("A new conversation begins.")
         result = CommandResult(text, new_session=True, changes_channel=True)
         return self._with_greeting(result, request, number)
@@ -173,10 +148,18 @@ class CommandHandlers:
     @command("stop", marked("stop the answer that is being written; what was written so far stays"))
     async def _stop(self, request: CommandRequest) -> CommandResult:
         """Say what happened: the command has already overtaken the answer and stopped it."""
-        text = describe_stop(request.stop, request.incoming)
-        if request.stop is not StopOutcome.STOPPED:
-            raise UserError(text)
-        return CommandResult(text)
+        match request.stop:
+            case StopOutcome.STOPPED:
+                return CommandResult(translatable("Stopped. /retry answers again."))
+            case StopOutcome.NOTHING:
+                problem = translatable("No answer is being written here.")
+            case StopOutcome.REFUSED:
+                problem = translatable(
+                    "Only the person who asked the question, or an admin, can stop the answer."
+                )
+            case _:
+                problem = unknown_admin_notice(request.incoming, _STOP_OTHERS)
+        raise UserError(problem)
 
     @command("edit")
     async def _edit(self, request: CommandRequest) -> CommandResult:
@@ -263,9 +246,9 @@ class CommandHandlers:
     @command("start")  # sent by a button of Telegram
     async def _start(self, request: CommandRequest) -> CommandResult:
         """Say how to begin; the character greets unless the conversation has begun."""
-        preset, characters = request.active.first.preset, len(request.active.presets)
+        preset = request.active.first.preset
         how = translatable("/help lists what I can do, /new begins a new conversation.")
-        if len(preset.greetings_among(characters)) > 1:
+        if len(preset.greetings_among(len(request.active.members))) > 1:
             how = translatable("/help lists what I can do, /new 2 begins with another greeting.")
         introduction = _introduction(preset, is_private=request.incoming.is_private)
         result = CommandResult(joined([introduction, how, *_form_usage(preset)]))
@@ -315,33 +298,19 @@ def _unknown_command(name: str) -> Text:
 
 
 def _introduction(preset: Preset, *, is_private: bool) -> Text:
+    name = preset.character_name
     if is_private:
-        return translatable("I am {name}. Write to me here.", name=preset.character_name)
+        return translatable("I am {name}. Write to me here.", name=name)
     return translatable(
-        "I am {name}. Write to me here; in a group, mention me or reply to me.",
-        name=preset.character_name,
+        "I am {name}. Write to me here; in a group, mention me or reply to me.", name=name
     )
 
 
-def describe_stop(outcome: StopOutcome, said: Said) -> Text:
-    """Say what a /stop has done."""
-    match outcome:
-        case StopOutcome.STOPPED:
-            return translatable("Stopped. /retry answers again.")
-        case StopOutcome.NOTHING:
-            return translatable("No answer is being written here.")
-        case StopOutcome.REFUSED:
-            return translatable(
-                "Only the person who asked the question, or an admin, can stop the answer."
-            )
-        case StopOutcome.UNKNOWN:
-            return unknown_admin_notice(said, _STOP_OTHERS)
-
-
-def _greeting_number(argument: str, preset: Preset, characters: int) -> int | None:
+def _greeting_number(argument: str, active: ActiveCharacters) -> int | None:
     if not argument:
         return None
-    count = len(preset.greetings_among(characters))
+    preset = active.first.preset
+    count = len(preset.greetings_among(len(active.members)))
     is_number = argument.isascii() and argument.isdecimal()
     if is_number and len(argument) <= _MAX_GREETING_DIGITS and 1 <= int(argument) <= count:
         return int(argument)
@@ -357,6 +326,7 @@ def _greeting_number(argument: str, preset: Preset, characters: int) -> int | No
 _OWNERS = (
     PresetHandlers,
     CommandHandlers,
+    AdminCheck,
     NewestQuestionHandlers,
     UserPersonas,
     PrivacyHandlers,

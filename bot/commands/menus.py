@@ -1,10 +1,10 @@
 """Menus of settings, presets and history scopes."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from bot.chat.command import ButtonAction, ButtonData, CommandOption
+from bot.chat.command import ButtonAction, ButtonData, CommandOption, encode_button
 from bot.chat.incoming import Pressed
 from bot.chat.outgoing import Button, Menu, MenuOption
 from bot.chat.session import ChatSetting, HistoryScope
@@ -24,13 +24,6 @@ _OBSERVE_LABELS = {
     "off": translatable("Remember only what is said to me"),
     "inherit": translatable("As inherited"),
 }
-_OF_SETTINGS = frozenset(
-    {
-        *(ButtonAction.SETTINGS, ButtonAction.OBSERVE),
-        *(ButtonAction.SCOPE, ButtonAction.ABOUT),
-    }
-)
-"""Actions after which the menu of settings is shown again."""
 FORM_TEXTS = {
     ButtonAction.NAME: (
         translatable("Who should answer here?"),
@@ -55,52 +48,60 @@ class SettingMenus:
     async def presets(self, request: CommandRequest, page: int = 1) -> CommandResult:
         """Show who answers, and a page of the presets to choose from."""
         title = translatable("Choose who should answer here")
-        menu, page_buttons = self._preset_page(
-            request, page, title, ButtonAction.USE, ButtonAction.PRESETS
+        hint = translatable(
+            "/preset use NAME chooses who answers, /preset add NAME lets several answer (admins)."
         )
-        buttons = [
-            *page_buttons,
+        buttons = (
             _button(translatable("👥 Add or remove"), ButtonAction.CHARACTERS, request, row=1),
             _button(translatable("✏ By name"), ButtonAction.NAME, request, row=1),
             _button(translatable("↩ Inherited"), ButtonAction.RESET, request, row=2),
             _button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=2),
-        ]
-        hint = translatable(
-            "/preset use NAME chooses who answers, /preset add NAME lets several answer (admins)."
         )
-        text = joined([*await self._who_answers(request), hint])
-        return CommandResult(text, menus=(menu,), buttons=tuple(buttons))
+        choose, turn_page = ButtonAction.USE, ButtonAction.PRESETS
+        return await self._preset_page(request, page, title, hint, choose, turn_page, buttons)
 
     async def characters(self, request: CommandRequest, page: int = 1) -> CommandResult:
         """Show who answers, and a page of the characters to add or to remove, one by one."""
         title = translatable("Add or remove one character")
-        menu, page_buttons = self._preset_page(
-            request, page, title, ButtonAction.TOGGLE, ButtonAction.CHARACTERS
-        )
-        back = _button(translatable("🎭 Only one"), ButtonAction.PRESETS, request, number=1, row=1)
-        settings = _button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=1)
         hint = translatable(
             "Each choice adds one character, or removes it if it answers here already (admins)."
         )
-        text = joined([*await self._who_answers(request), hint])
-        return CommandResult(text, menus=(menu,), buttons=(*page_buttons, back, settings))
+        buttons = (
+            _button(translatable("🎭 Only one"), ButtonAction.PRESETS, request, number=1, row=1),
+            _button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=1),
+        )
+        choose, turn_page = ButtonAction.TOGGLE, ButtonAction.CHARACTERS
+        return await self._preset_page(request, page, title, hint, choose, turn_page, buttons)
 
-    def _preset_page(
+    async def _preset_page(
         self,
         request: CommandRequest,
         page: int,
         title: Text,
+        hint: Text,
         choose: ButtonAction,
         turn_page: ButtonAction,
-    ) -> tuple[Menu, list[Button]]:
+        buttons: tuple[Button, ...],
+    ) -> CommandResult:
         presets = sorted(self.resolver.presets.values(), key=lambda one: one.name)
         pages = max(1, -(-len(presets) // _PAGE_SIZE))
         page = min(max(1, page), pages)
         shown = presets[(page - 1) * _PAGE_SIZE : page * _PAGE_SIZE]
-        options = tuple(_preset_option(one, request.active.names) for one in shown)
-        data = ButtonData(choose, request.part, page).encode()
+        active = request.active.names
+        options = tuple(
+            MenuOption(one.name, _value_of(one.name), one.description, one.name in active)
+            for one in shown
+        )
+        data = encode_button(choose, request.part, page)
         menu = Menu(data, translate(title, language_of(request.incoming.locale)), options)
-        return menu, _page_buttons(turn_page, request.part, page, pages)
+        labels = {page - 1: "‹", page: f"{page}/{pages}", page + 1: "›"}
+        page_buttons = (
+            Button(label, encode_button(turn_page, request.part, number))
+            for number, label in labels.items()
+            if pages > 1 and 1 <= number <= pages
+        )
+        text = joined([*await self._who_answers(request), hint])
+        return CommandResult(text, menus=(menu,), buttons=(*page_buttons, *buttons))
 
     async def settings(self, request: CommandRequest) -> CommandResult:
         """Show the settings of this channel, with menus to change them."""
@@ -179,17 +180,18 @@ class SettingMenus:
 
     async def after_choice(self, data: ButtonData, request: CommandRequest) -> CommandResult:
         """Show the menu again after a choice, or the menu that was asked for."""
-        if data.action in _OF_SETTINGS:
-            return await self.settings(request)
-        if data.action in {ButtonAction.CHARACTERS, ButtonAction.TOGGLE}:
-            return await self.characters(request, data.number)
-        return await self.presets(request, data.number)
+        match data.action:
+            case ButtonAction.PRESETS | ButtonAction.USE | ButtonAction.RESET | ButtonAction.NAME:
+                return await self.presets(request, data.number)
+            case ButtonAction.CHARACTERS | ButtonAction.TOGGLE:
+                return await self.characters(request, data.number)
+            case _:
+                return await self.settings(request)
 
     def _chosen_preset(self, values: Sequence[str]) -> Preset:
-        by_value = {_value_of(name): one for name, one in self.resolver.presets.items()}
-        for value in values:
-            if value in by_value:
-                return by_value[value]
+        for name, preset in self.resolver.presets.items():
+            if _value_of(name) in values:
+                return preset
         raise UserError(translatable("That preset no longer exists."))
 
     async def _who_answers(self, request: CommandRequest) -> list[Text]:
@@ -243,7 +245,7 @@ def _choice(
         MenuOption(translate(label, language), one, is_chosen=one == chosen)
         for one, label in labels.items()
     )
-    data = ButtonData(action, request.part).encode()
+    data = encode_button(action, request.part)
     return lines, Menu(data, translate(title, language), options)
 
 
@@ -253,30 +255,16 @@ def _inherited(value: Text, scope: str | None, scopes: Sequence[str]) -> Text:
     )
 
 
-def _preset_option(preset: Preset, active: Iterable[str]) -> MenuOption:
-    is_chosen = preset.name in active
-    return MenuOption(preset.name, _value_of(preset.name), preset.description, is_chosen)
-
-
 def _value_of(name: str) -> str:
     """Shorten a preset's name to fit into a button; the result survives a restart."""
     return hashlib.sha256(name.encode()).hexdigest()[:_VALUE_CHARS]
-
-
-def _page_buttons(action: ButtonAction, part: str, page: int, pages: int) -> list[Button]:
-    labels: Mapping[int, str] = {page - 1: "‹", page: f"{page}/{pages}", page + 1: "›"}
-    return [
-        Button(label, ButtonData(action, part, number).encode())
-        for number, label in labels.items()
-        if pages > 1 and 1 <= number <= pages
-    ]
 
 
 def _button(
     label: Text, action: ButtonAction, request: CommandRequest, *, number: int = 0, row: int = 0
 ) -> Button:
     shown = translate(label, language_of(request.incoming.locale))
-    return Button(shown, ButtonData(action, request.part, number).encode(), row=row)
+    return Button(shown, encode_button(action, request.part, number), row=row)
 
 
 INHERIT = "inherit"

@@ -41,26 +41,19 @@ class PresetHandlers:
         "preset use",
         marked("make this preset answer in this channel (admins)"),
         _NAME,
-        changes_channel=True,
         needs_admin=True,
     )
     async def _use(self, request: CommandRequest) -> CommandResult:
-        preset = self._named_preset(request, example="/preset use assistant")
-        await self.admins.require(request.incoming, _CHANGE)
+        preset = await self._allowed_preset(request, "use")
         await self._activate(request, [preset])
         text = translatable("{name} answers here from now on.", name=preset.name)
         return self._begin(text, preset, request)
 
     @command(
-        "preset add",
-        marked("let one more character answer here (admins)"),
-        _NAME,
-        changes_channel=True,
-        needs_admin=True,
+        "preset add", marked("let one more character answer here (admins)"), _NAME, needs_admin=True
     )
     async def _add(self, request: CommandRequest) -> CommandResult:
-        preset = self._named_preset(request, example="/preset add assistant")
-        await self.admins.require(request.incoming, _CHANGE)
+        preset = await self._allowed_preset(request, "add")
         presets = request.active.with_added(preset)
         await self._activate(request, presets)
         text = translatable(
@@ -73,25 +66,20 @@ class PresetHandlers:
         "preset remove",
         marked("remove a character; the others stay (admins)"),
         _NAME,
-        changes_channel=True,
         needs_admin=True,
     )
     async def _remove(self, request: CommandRequest) -> CommandResult:
-        preset = self._named_preset(request, example="/preset remove assistant")
-        await self.admins.require(request.incoming, _CHANGE)
+        preset = await self._allowed_preset(request, "remove")
         presets = request.active.with_removed(preset)
         await self._activate(request, presets)
-        return CommandResult(
-            translatable(
-                "{name} was removed. Active here: {names}.", name=preset.name, names=_names(presets)
-            ),
-            changes_channel=True,
+        text = translatable(
+            "{name} was removed. Active here: {names}.", name=preset.name, names=_names(presets)
         )
+        return CommandResult(text, changes_channel=True)
 
     @command(
         "preset reset",
         marked("undo the choice of presets for this channel (admins)"),
-        changes_channel=True,
         needs_admin=True,
     )
     async def _reset(self, request: CommandRequest) -> CommandResult:
@@ -143,17 +131,11 @@ class PresetHandlers:
     )
     async def _who(self, request: CommandRequest) -> CommandResult:
         if not request.argument:
-            raise UserError(
-                translatable(
-                    "Which message? For example: {example}", example="/preset who good morning"
-                )
-            )
-        message = replace(
-            request.incoming, text=request.argument, wake=WakeReason.MENTION, quote=None
-        )
-        decision = decide(
-            message, request.active, request.recent, dice=self.dice.random, now=request.now
-        )
+            example = "/preset who good morning"
+            raise UserError(translatable("Which message? For example: {example}", example=example))
+        said, dice = request.incoming, self.dice.random
+        message = replace(said, text=request.argument, wake=WakeReason.MENTION, quote=None)
+        decision = decide(message, request.active, request.recent, dice=dice, now=request.now)
         if isinstance(decision, Command | Unreadable):
             return CommandResult(translatable("That is a command: no character answers it."))
         return CommandResult(joined(_candidate_line(one) for one in decision.candidates))
@@ -169,18 +151,20 @@ class PresetHandlers:
             translatable("· {name} is disabled: {reason}", name=name, reason=reason)
             for name, reason in sorted(self.resolver.disabled.items())
         ]
-        return CommandResult(
-            joined([*lines, _active_here(_origin(active.first, request.incoming))])
-        )
+        lines.append(_active_here(_origin(active.first, request.incoming)))
+        return CommandResult(joined(lines))
 
     @command("preset menu", marked("show who answers here, and choose from a list"))
     async def _menu(self, request: CommandRequest) -> CommandResult:
         return await self.menus.presets(request)
 
-    def _named_preset(self, request: CommandRequest, *, example: str) -> Preset:
+    async def _allowed_preset(self, request: CommandRequest, action: str) -> Preset:
         if not request.argument:
+            example = f"/preset {action} assistant"
             raise UserError(translatable("Which preset? For example: {example}", example=example))
-        return self.resolver.find(request.argument)
+        preset = self.resolver.find(request.argument)
+        await self.admins.require(request.incoming, _CHANGE)
+        return preset
 
     def _begin(self, text: str, preset: Preset, request: CommandRequest) -> CommandResult:
         greeting = choose_greeting(preset, request.incoming, rng=self.dice, number=None)
@@ -194,20 +178,11 @@ def with_greeting(result: CommandResult, preset: Preset, greeting: str | None) -
 
 
 def _candidate_line(one: SpeakerCandidate) -> Text:
-    score, reasons = f"{one.score:.1f}", joined(map(looked_up, one.reasons), translatable(", "))
+    reasons = joined(map(looked_up, one.reasons), translatable(", "))
+    figures = {"name": one.preset, "score": f"{one.score:.1f}", "reasons": reasons}
     if one.chosen:
-        return translatable(
-            "→ {name} answers (score {score}): {reasons}",
-            name=one.preset,
-            score=score,
-            reasons=reasons,
-        )
-    return translatable(
-        "· {name} does not answer (score {score}): {reasons}",
-        name=one.preset,
-        score=score,
-        reasons=reasons,
-    )
+        return translatable("→ {name} answers (score {score}): {reasons}", **figures)
+    return translatable("· {name} does not answer (score {score}): {reasons}", **figures)
 
 
 def _active_here(origin: str) -> Text:

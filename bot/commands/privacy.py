@@ -219,7 +219,13 @@ _SENT_IN_PRIVATE = translatable(
     "I am sending you the file in a private chat. If it does not come, open a chat with me and"
     " write /export there."
 )
+_SEEN_BY_ALL = translatable(
+    "Everybody here would see the file. Please write /export to me in a private chat."
+)
 _OBSERVED = {"on": True, "off": False, "inherit": None}
+_WRONG_VALUE = translatable(
+    "Use /settings overhear on, /settings overhear off, or /settings overhear inherit."
+)
 _OBSERVES = translatable(
     "I now remember what people say to each other here, if the preset of this channel does so."
 )
@@ -260,9 +266,8 @@ class PrivacyHandlers:
 
     async def forget_quoted(self, request: CommandRequest, message_id: str) -> CommandResult:
         """Delete the message that the command replies to: one's own, or an answer to it."""
-        quote = request.incoming.quote
-        author = quote.author if quote is not None else None
-        is_own = author is not None and author.id == request.incoming.author.id
+        quote, author = request.incoming.quote, request.incoming.author
+        is_own = quote is not None and quote.author is not None and quote.author.id == author.id
         if not (is_own or request.is_asker) or writes_as_the_group(request.incoming):
             await self._require_deletion(request)
         return CommandResult("", forgets=message_id)
@@ -290,12 +295,7 @@ class PrivacyHandlers:
             if await self.private_commands.repeat(incoming):
                 return CommandResult(_SENT_IN_PRIVATE)
             if incoming.interaction is None:
-                raise UserError(
-                    translatable(
-                        "Everybody here would see the file. Please write /export to me in a private"
-                        " chat."
-                    )
-                )
+                raise UserError(_SEEN_BY_ALL)
         file, messages, _ = await export_words(self.data, incoming.author.id, incoming.at)
         text = translatable_count(
             "What you have said to me: {count} message.",
@@ -325,23 +325,15 @@ class PrivacyHandlers:
         "settings overhear",
         marked("remember what people say to each other here, or not (admins)"),
         CommandOption("value", marked("on, off or inherit"), choices=("on", "off", "inherit")),
-        changes_channel=True,
         needs_admin=True,
     )
     async def set_observing(self, request: CommandRequest) -> CommandResult:
         """Switch whether messages between people are remembered in this channel."""
         value = request.argument.lower()
         if value not in _OBSERVED:
-            raise UserError(
-                translatable(
-                    "Use /settings overhear on, /settings overhear off, or /settings overhear"
-                    " inherit."
-                )
-            )
+            raise UserError(_WRONG_VALUE)
         await self.admins.require(request.incoming, _CHANGE_OBSERVING)
-        by, audited = request.incoming.author.id, request.is_audited
-        await self.resolver.set_observing(
-            request.scope, on=_OBSERVED[value], by=by, audited=audited
-        )
+        on, by, audited = _OBSERVED[value], request.incoming.author.id, request.is_audited
+        await self.resolver.set_observing(request.scope, on=on, by=by, audited=audited)
         observes = await self.resolver.observes(request.incoming.scopes)
         return CommandResult(_OBSERVES if observes else _ONLY_SAID_TO_ME, changes_channel=True)

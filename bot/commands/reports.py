@@ -45,17 +45,13 @@ class ContextView:
         shown = [show_context(*one) for one in found]
         if for_admin:
             shown.append(translatable("/context prompt sends the exact prompt as a file."))
-            addresses = [self.answer_address(number) for number, _ in found]
-            shown += [
-                translatable("In the console: {address}", address=address)
-                for address in addresses
-                if address is not None
-            ]
+            addresses = filter(None, [self.answer_address(number) for number, _ in found])
+            shown += [translatable("In the console: {address}", address=one) for one in addresses]
         return joined(shown, "\n\n").with_values(self.mask)
 
     async def prompts(self, conversation: str) -> tuple[Text, Attachment]:
         """Return a line for the chat, and a file with the exact prompts of all speakers."""
-        found = await self._newest(conversation)
+        found = await self._find(conversation)
         numbers = [str(number) for number, _ in found]
         written = [await self.write_prompt(*one) for one in found]
         file = Attachment(f"prompt-{'-'.join(numbers)}.txt", _RULER.join(written))
@@ -68,37 +64,26 @@ class ContextView:
         return text, file
 
     async def _find(
-        self, conversation: str, answered_at: datetime | None
+        self, conversation: str, answered_at: datetime | None = None
     ) -> Sequence[tuple[int, Receipt]]:
-        if answered_at is None:
-            return await self._newest(conversation)
-        found = await self.receipts.of_answer(conversation, answered_at.timestamp())
-        if not found:
-            raise UserError(translatable("What I read for that answer is no longer known."))
-        return found
-
-    async def _newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
-        found = await self.receipts.newest(conversation)
-        if not found:
-            raise UserError(
-                translatable(
-                    "I have not answered in this channel recently, so there is no context to show."
-                )
+        if answered_at is not None:
+            problem = translatable("What I read for that answer is no longer known.")
+            found = await self.receipts.of_answer(conversation, answered_at.timestamp())
+        else:
+            problem = translatable(
+                "I have not answered in this channel recently, so there is no context to show."
             )
+            found = await self.receipts.newest(conversation)
+        if not found:
+            raise UserError(problem)
         return found
 
 
 def show_context(number: int, receipt: Receipt) -> Text:
     """Return a receipt in a few lines."""
-    lines = [
-        _heading(number, receipt),
-        *_bars(receipt),
-        *_named_spans(receipt),
-        *_dropped(receipt),
-        *_tool_calls(receipt),
-        _timings(receipt),
-    ]
-    return joined(lines)
+    spans, dropped, calls = _named_spans(receipt), _dropped(receipt), _tool_calls(receipt)
+    heading, bars = _heading(number, receipt), _bars(receipt)
+    return joined([heading, *bars, *spans, *dropped, *calls, _timings(receipt)])
 
 
 def _heading(number: int, receipt: Receipt) -> Text:
@@ -121,23 +106,16 @@ def _bars(receipt: Receipt) -> Iterator[Text]:
     for section, tokens in tokens_by_section(receipt).items():
         cells = min(_BAR_CELLS, max(1, round(_BAR_CELLS * tokens / whole)))
         bar = "█" * cells + "░" * (_BAR_CELLS - cells)
-        yield translatable(
-            "{bar} {section} {tokens} ({share})",
-            bar=bar,
-            section=section_name(section),
-            tokens=tokens,
-            share=f"{tokens / whole:.0%}",
-        )
+        figures = {"tokens": tokens, "share": f"{tokens / whole:.0%}"}
+        name = section_name(section)
+        yield translatable("{bar} {section} {tokens} ({share})", bar=bar, section=name, **figures)
 
 
 def _named_spans(receipt: Receipt) -> Iterator[Text]:
     named = [span for span in receipt.layout if span.name]
     for span in named[:_MAX_LISTED]:
-        yield translatable(
-            "{section}: {name}",
-            section=section_name(span.section),
-            name=_quoted(span.name, span.score),
-        )
+        section, name = section_name(span.section), _quoted(span.name, span.score)
+        yield translatable("{section}: {name}", section=section, name=name)
     if len(named) > _MAX_LISTED:
         yield translatable("… and {count} more", count=len(named) - _MAX_LISTED)
 
@@ -153,12 +131,9 @@ def _dropped(receipt: Receipt) -> Iterator[Text]:
 
 def _tool_calls(receipt: Receipt) -> Iterator[Text]:
     for one in receipt.tool_calls:
-        yield translatable(
-            "Tool {name}: {arguments} – {result}",
-            name=one.name,
-            arguments=_quoted(one.arguments, None),
-            result=_quoted(" ".join(one.result.splitlines()[1:]), None),
-        )
+        result = " ".join(one.result.splitlines()[1:])
+        shown = {"arguments": _quoted(one.arguments), "result": _quoted(result)}
+        yield translatable("Tool {name}: {arguments} – {result}", name=one.name, **shown)
 
 
 def _describe(one: DroppedItem) -> Text:
@@ -172,7 +147,7 @@ def _describe(one: DroppedItem) -> Text:
     return joined([noun, name, tokens], "")
 
 
-def _quoted(name: str, score: float | None) -> str:
+def _quoted(name: str, score: float | None = None) -> str:
     short = name if len(name) <= _MAX_NAME_CHARS else name[:_MAX_NAME_CHARS] + "…"
     return f"“{short}”" if score is None else f"“{short}” {score:.2f}"
 
@@ -190,14 +165,16 @@ def _timings(receipt: Receipt) -> Text:
         share = usage.cached_tokens / max(usage.cached_tokens, prompt_tokens(receipt))
         figures = {"tokens": usage.cached_tokens, "share": f"{share:.0%}"}
         parts.append(translatable("{tokens} prompt tokens were cached ({share})", **figures))
-    parts.append(
-        translatable("cost not known")
-        if cost is None
-        else translatable("cost {amount}", amount=format_cost(cost))
-    )
+    if cost is None:
+        parts.append(translatable("cost not known"))
+    else:
+        parts.append(translatable("cost {amount}", amount=format_cost(cost)))
     return joined(parts, translatable(", "))
 
 
+_NOT_HERE = translatable(
+    "Others here would see your usage. Please send me /settings usage in a private chat."
+)
 _TITLES = {
     BudgetKind.PERSON: translatable("your budget"),
     BudgetKind.CHANNEL: translatable("this channel's budget"),
@@ -220,12 +197,7 @@ class UsageView:
         """Show the usage of the asker in a few lines, where nobody else reads it."""
         said = request.incoming
         if not said.is_for_author_alone:
-            raise UserError(
-                translatable(
-                    "Others here would see your usage. Please send me /settings usage in"
-                    " a private chat."
-                )
-            )
+            raise UserError(_NOT_HERE)
         midnight = request.now.replace(hour=0, minute=0, second=0, microsecond=0)
         begins = {Period.DAY: midnight, Period.MONTH: midnight.replace(day=1)}
         lines = [await self._line(said, period, since) for period, since in begins.items()]

@@ -124,8 +124,8 @@ def command(
 ) -> Callable[[Method], Method]:
     """Make a method the handler of a command, or of an action of a group: "preset use".
 
-    The summary is one line for people, from `marked`; without one, the command works unlisted. For
-    the other arguments see `CommandSpec`.
+    The summary is one line for people, from `marked`; without one, the command works unlisted. What
+    `needs_admin` changes the channel as well; for the other arguments see `CommandSpec`.
     """
 
     def register(method: Method) -> Method:
@@ -134,7 +134,7 @@ def command(
             summary,
             options,
             is_private=is_private,
-            changes_channel=changes_channel,
+            changes_channel=changes_channel or needs_admin,
             needs_admin=needs_admin,
         )
         return method

@@ -113,10 +113,8 @@ class LateDuplicates:
     async def _search_alone(
         self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]
     ) -> bool:
-        """Search while nobody sends to the chat; return False if it has to be tried again.
-
-        A search edits what it finds, and would take a message that is being sent for a copy.
-        """
+        """Search while nobody sends to the chat; return False if it has to be tried again."""
+        # A search would take a message that is being sent for a copy.
         lane = repeated.row.address.lane
         latest = self.clock.monotonic() + _SEARCH_SECONDS
         held = await self.outbox.hold_lane(lane)

@@ -92,10 +92,7 @@ class WaitingCalls:
         self._ends_at[source] = self._clock.monotonic() + seconds
 
     def admit(self, source: str, lane: str) -> float:
-        """Return 0 if a row of a lane may be taken now, else the seconds until the next try.
-
-        A lane that has waited longer than a queued call joins the queue.
-        """
+        """Return 0 if a row of a lane may be taken now, else the seconds until the next try."""
         now = self._clock.monotonic()
         ends_at = self._ends_at.get(source, now)
         is_limited = self.are_waiting(source) or ends_at > now
@@ -205,11 +202,8 @@ class RateLimitedSurface(Surface, DraftingSurface):
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        return await self._call(
-            message.address,
-            f"{message.address.lane} find",
-            lambda: self.surface.find(message, search),
-        )
+        address, find = message.address, partial(self.surface.find, message, search)
+        return await self._call(address, f"{address.lane} find", find)
 
     async def _respond(
         self, address: Address, request: Callable[[], Awaitable[Response]]
@@ -229,10 +223,8 @@ class RateLimitedSurface(Surface, DraftingSurface):
         *,
         is_message: bool = True,
     ) -> Response:
-        lane, source = address.lane, address.source
-        of_route, of_chat, of_bot = self._windows(
-            self.surface.limits(address), is_message=is_message
-        )
+        lane, source, limits = address.lane, address.source, self.surface.limits(address)
+        of_route, of_chat, of_bot = self._windows(limits, is_message=is_message)
         scopes = [
             CallScope(route, of_route),
             CallScope(lane, of_chat),
@@ -329,10 +321,6 @@ def _windows_in_force(
     windows: tuple[CallWindow, ...], *, learns: bool, reserves: bool
 ) -> tuple[CallWindow, ...]:
     return tuple(
-        replace(
-            window,
-            is_learned=window.is_learned and learns,
-            reserved=window.reserved if reserves else 0,
-        )
-        for window in windows
+        replace(one, is_learned=one.is_learned and learns, reserved=one.reserved if reserves else 0)
+        for one in windows
     )

@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -182,18 +183,16 @@ class Sender:
         following: OutboxRow | None = row
         try:
             while following is not None:
-                following = await self._deliver(following)
+                with BoundTurn(following.turn):
+                    if (problem := following.problem) is not None:
+                        following = await self._set_aside(following, problem)
+                    else:
+                        following = await self._deliver(following)
         except Fenced as error:  # too late: another sender has the row
             FENCED.labels("lanes").inc()
             _log.warning("sender_fenced", lane=row.address.lane, reason=str(error))
 
     async def _deliver(self, row: OutboxRow) -> OutboxRow | None:
-        with BoundTurn(row.turn):
-            if row.problem is not None:
-                return await self._set_aside(row, row.problem)
-            return await self._deliver_logged(row)
-
-    async def _deliver_logged(self, row: OutboxRow) -> OutboxRow | None:
         if self.clock.monotonic() > row.send_before:  # the process was suspended
             _log.warning("sender_late", row=row.id, lane=row.address.lane)
             return None
@@ -247,10 +246,7 @@ class Sender:
         return following if wait is None else await self._take_again(row.address.lane, wait)
 
     async def _give_up(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
-        """Drop a row that was refused for good; resend what can no longer be edited.
-
-        A message that a person has deleted is not sent anew.
-        """
+        """Drop a refused row; send anew what cannot be edited, unless a person has deleted it."""
         is_gone = isinstance(error, MessageNotFound)
         was_deleted = is_gone and self._limits(row).hears_deletions
         if row.op is OutboxOperation.EDIT and row.external_id is not None and not was_deleted:
@@ -324,12 +320,8 @@ class Sender:
                 return sent
             case OutboxOperation.EDIT:
                 target = _target_id(row)
-                await request_in_any_form(
-                    row,
-                    lambda content: surface.edit(
-                        row.address, target, content, interaction=row.interaction
-                    ),
-                )
+                edit = partial(surface.edit, row.address, target, interaction=row.interaction)
+                await request_in_any_form(row, edit)
             case OutboxOperation.DELETE:
                 await surface.delete(row.address, _target_id(row))
         return None
@@ -396,13 +388,10 @@ class Sender:
             await self.outbox.reschedule(row, seconds)
 
     def _unknown_delay(self, row: OutboxRow, *, is_over: bool) -> float:
-        growth = 2.0 ** max(0, row.attempts // 2 - 3)
-        return min(self._settle_delay(row, is_over=is_over) * growth, _MAX_BACKOFF_SECONDS)
-
-    def _settle_delay(self, row: OutboxRow, *, is_over: bool) -> float:
+        delay, growth = self.settle_seconds, 2.0 ** max(0, row.attempts // 2 - 3)
         if is_over or row.op is not OutboxOperation.SEND or self._is_harmless_to_repeat(row):
-            return min(1.0, self.settle_seconds)
-        return self.settle_seconds
+            delay = min(1.0, delay)
+        return min(delay * growth, _MAX_BACKOFF_SECONDS)
 
     def _is_harmless_to_repeat(self, row: OutboxRow) -> bool:
         """Return whether repeating a send returns the original message, not a duplicate."""

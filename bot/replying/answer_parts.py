@@ -52,10 +52,7 @@ def forget_buttons(part: str, locale: str | None) -> tuple[Button, ...]:
 def answer_buttons(
     part: str, locale: str | None, number: int = 1, versions: int = 1
 ) -> tuple[Button, ...]:
-    """Return the buttons under a complete answer, whose last part has this name.
-
-    Of several `versions`, the `number`-th from 1 is shown, and others can be chosen.
-    """
+    """Return the buttons under a complete answer: the `number`-th of its `versions`, from 1."""
     return (
         _button(_RETRY, ButtonAction.RETRY, part, locale),
         _button(_CONTINUE, ButtonAction.CONTINUE, part, locale),
@@ -99,16 +96,16 @@ _MARKS = re.compile(r"\|(?=\||\Z)|`(?=``)")
 def fold_thoughts(
     parts: Sequence[OutgoingPart], thoughts: str, limits: Limits, *, may_add_message: bool
 ) -> tuple[OutgoingPart, ...]:
-    """Return the parts of an answer with its thoughts, as much of them as fits.
+    """Return the parts of an answer with as much of its thoughts as fits.
 
-    They are below the text of its last message, or in another message if that has little space left
-    and `may_add_message`: no other character's answer may follow yet.
+    They are below its last message; if it has little space left and `may_add_message`, in another.
     """
-    thoughts = _harmless(thoughts)
+    # A mark would end a spoiler, or reach out of it.
+    thoughts = _MARKS.sub("\\g<0>\u200b", thoughts.strip())
     messages = [at for at, one in enumerate(parts) if one.file is None]
     if not thoughts or not messages or not limits.folds_thoughts:
         return tuple(parts)
-    at, units = messages[-1], _unit_counter(limits)
+    at, units = messages[-1], limits.units
     last = parts[at]
     most = limits.below_name(last.content.face).max_units - _FRAME_UNITS
     text = last.text if limits.render is None else limits.render(last.text)
@@ -121,17 +118,6 @@ def fold_thoughts(
     content = MessageContent("", last.content.face, thoughts=_cut(thoughts, most, units))
     added = replace(last, part=last.part + 1, content=content)
     return (*parts[: at + 1], added, *parts[at + 1 :])
-
-
-def _harmless(thoughts: str) -> str:
-    """Return thoughts without the marks that would end a spoiler, or reach out of it."""
-    return _MARKS.sub("\\g<0>\u200b", thoughts.strip())
-
-
-def _unit_counter(limits: Limits) -> Callable[[str], int]:
-    if limits.unit == "utf16":
-        return lambda text: len(text.encode("utf-16-le")) // 2
-    return len
 
 
 def _cut(text: str, most: int, units: Callable[[str], int]) -> str:
@@ -208,11 +194,6 @@ def shorten(
     return tuple(places.place(index, one.content) for index, one in enumerate(parts))
 
 
-def count_messages(parts: Iterable[OutgoingPart]) -> int:
-    """Return how many of these parts are messages of the channel, and no files."""
-    return len(messages_of(one.part for one in parts))
-
-
 def messages_of(numbers: Iterable[int]) -> list[int]:
     """Return those of these numbers of parts that are messages of the channel, and no files."""
     return [number for number in numbers if number < FILE_PARTS]
@@ -268,14 +249,11 @@ def explain_unread(files: Sequence[UnreadFile]) -> Text:
     """Return a sentence for each reason why files could not be read."""
     sentences: list[str] = []
     for file in files:
-        if file.why is not None:
-            name = clean_file_name(file.item.name)
-            sentences.append(
-                translatable("⚠ I could not read {name}: {why}.", name=name, why=file.why)
-                if name
-                else translatable("⚠ I could not read the file: {why}.", why=file.why)
-            )
+        name = clean_file_name(file.item.name)
+        if file.why is not None and name:
+            text = translatable("⚠ I could not read {name}: {why}.", name=name, why=file.why)
+            sentences.append(text)
+        elif file.why is not None:
+            sentences.append(translatable("⚠ I could not read the file: {why}.", why=file.why))
     unknown = [file.item for file in files if file.why is None]
-    if unknown:
-        sentences.append(explain_unreadable(unknown))
-    return joined(sentences)
+    return joined([*sentences, explain_unreadable(unknown)] if unknown else sentences)

@@ -4,7 +4,6 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from functools import cached_property
 from itertools import chain
 
@@ -328,11 +327,7 @@ class CutWindow:
         return character in "`~" and self.text[position - 1] == character
 
 
-class _BreakStrength(IntEnum):
-    """How long a reader pauses at a break within a line."""
-
-    WORD = 0
-    SENTENCE = 1
+_WORD, _SENTENCE = 0, 1  # how long a reader pauses at a break within a line
 
 
 def closing_units(fence: Fence | None) -> int:
@@ -341,10 +336,7 @@ def closing_units(fence: Fence | None) -> int:
 
 
 def choose_cut_point(window: CutWindow) -> tuple[int, int]:
-    """Return where the message ends at the best cut, and where the next one begins.
-
-    That is between paragraphs, lines, sentences, words, or anywhere.
-    """
+    """Return where the message ends at the best cut, and where the next one begins."""
     gaps = [gap.span() for gap in _GAP.finditer(window.text, window.half, window.stop)]
     words = []
     last_line: tuple[int, int] | None = None
@@ -370,12 +362,10 @@ def _is_between_paragraphs(window: CutWindow, end: int, resume: int) -> bool:
 
 
 def _cut_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    unbreakable = _unbreakable_spans(window)
+    matches = _UNBREAKABLE.finditer(window.text, window.start, window.stop)
+    unbreakable = [one.span() for one in matches if one.end() > window.half]
     best = _last_gap(window, gaps, unbreakable)
-    for pattern, pause in (
-        (_CJK_SENTENCE_END, _BreakStrength.SENTENCE),
-        (_CJK_WORD_END, _BreakStrength.WORD),
-    ):
+    for pattern, pause in ((_CJK_SENTENCE_END, _SENTENCE), (_CJK_WORD_END, _WORD)):
         position = _last_match(window, pattern, unbreakable)
         if position is not None:
             best = max(best or (pause, 0, 0), (pause, position, position))
@@ -384,9 +374,9 @@ def _cut_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, 
 
 def _last_gap(
     window: CutWindow, gaps: Sequence[tuple[int, int]], unbreakable: Sequence[tuple[int, int]]
-) -> tuple[_BreakStrength, int, int] | None:
+) -> tuple[int, int, int] | None:
     """Return the last gap after a sentence or, if there is none, after a word."""
-    last: tuple[_BreakStrength, int, int] | None = None
+    last: tuple[int, int, int] | None = None
     for end, resume in gaps:
         if (
             window.shows_fence(resume)
@@ -395,19 +385,14 @@ def _last_gap(
         ):
             continue
         if _ends_sentence(window, end, resume):
-            return _BreakStrength.SENTENCE, end, resume
-        last = last or (_BreakStrength.WORD, end, resume)
+            return _SENTENCE, end, resume
+        last = last or (_WORD, end, resume)
     return last
 
 
 def _ends_sentence(window: CutWindow, end: int, resume: int) -> bool:
     begin = max(0, end - _MAX_SENTENCE_END_CHARS)
     return not window.fence_at(resume) and bool(_SENTENCE_END.search(window.text, begin, end))
-
-
-def _unbreakable_spans(window: CutWindow) -> list[tuple[int, int]]:
-    matches = _UNBREAKABLE.finditer(window.text, window.start, window.stop)
-    return [span for span in (match.span() for match in matches) if span[1] > window.half]
 
 
 def _breaks(unbreakable: Sequence[tuple[int, int]], position: int) -> bool:
@@ -422,12 +407,9 @@ def _last_match(
     last = None
     for match in pattern.finditer(window.text, window.half, window.stop):
         position = match.end()
-        if (
-            position < window.stop
-            and not window.fence_at(position)
-            and not _breaks(unbreakable, position)
-        ):
-            last = position if window.allows_cut(position, position) else last
+        if position == window.stop or window.fence_at(position) or _breaks(unbreakable, position):
+            continue
+        last = position if window.allows_cut(position, position) else last
     return last
 
 

@@ -192,7 +192,11 @@ class RepetitionDetector:
                 return
             unit = tail[at + _PROBE_CHARS :]
             if self._is_repeated(unit):
-                self._measure(unit)
+                self.found, self._unit_chars = True, len(unit)
+                begin = len(tail)
+                while unit == tail[max(0, begin - len(unit)) : begin]:
+                    begin -= len(unit)
+                self._begin = self._chars - len(tail) + begin
                 return
             end = at + _PROBE_CHARS - 1
 
@@ -208,12 +212,3 @@ class RepetitionDetector:
             return False
         repeated = unit * (needed // len(unit) + 1)
         return self._tail[-needed:] == repeated[-needed:]
-
-    def _measure(self, unit: str) -> None:
-        tail, size = self._tail, len(unit)
-        begin = len(tail)
-        while begin >= size and tail[begin - size : begin] == unit:
-            begin -= size
-        self._begin = self._chars - len(tail) + begin
-        self._unit_chars = size
-        self.found = True

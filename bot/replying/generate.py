@@ -40,7 +40,7 @@ from bot.prompting.speakers import EchoFilter
 from bot.replying.filters import OutputFilter, RepeatedBeginning, RepetitionDetector, ends_in_loop
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_span, record_usage
 from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
-from bot.texts.text import EMPTY, Text, joined, translatable
+from bot.texts.text import Text, joined, translatable
 from bot.tools import Toolbox
 from bot.value_class import value_class
 
@@ -88,10 +88,9 @@ class StopFlag:
         self.requested = self.is_superseded = self._cancelled = False
 
     def write_again(self, shown_to: int) -> None:
-        """Continue an answer that was stopped before its first word until it has some words.
+        """Continue a stopped answer until it has some words: else its messages would be deleted.
 
-        An earlier process has shown it, in messages up to the part of this number, with words that
-        nobody has kept: an answer without words would have these messages deleted.
+        An earlier process has shown them, up to the part of this number.
         """
         self.begin_again()
         self._shown_to = shown_to
@@ -127,14 +126,6 @@ class StopFlag:
                 raise
         finally:
             self._task = None
-
-
-def used_tools(records: Sequence[ToolRecord]) -> Text:
-    """Return the text that readers see about tool calls; empty without calls."""
-    names = ", ".join(dict.fromkeys(one.name for one in records if one.name != UNKNOWN_TOOL))
-    if not names:
-        return EMPTY
-    return joined(["\n\n", translatable("🔧 tools used: {tools}", tools=names)], "")
 
 
 _log = structlog.get_logger(__name__)
@@ -209,24 +200,12 @@ async def generate_answer(
     provider: str = "",
     replace_shown: Callable[[str], None] = lambda _: None,
 ) -> GeneratedAnswer:
-    """Generate an answer and show its text while it arrives.
+    """Generate an answer and show its text while it arrives; raises `BackendError` if it has none.
 
     A stream that was cut is continued once, if the model can continue its own text. An answer that
     stays interrupted after its first text is kept; so is one that is stopped, also before its first
-    text. Raises `BackendError` if there is no text.
-
-    Args:
-        backend: the backend of the model.
-        prompt: what the model is sent.
-        show: is called with each new piece of the filtered text.
-        show_wait: is called while the request waits for the model or its provider.
-        clock: time.
-        stop: ends the answer, and the model's work on it, at once.
-        may_continue: whether a further request may be made for the answer.
-        tools: the tools that the model may call; each round of calls is a further request.
-        limit: the limit of the visible text, if the prompt has none because the model thinks.
-        provider: the name of the backend's provider, for traces.
-        replace_shown: is called with what remains of the shown text when the rest was reasoning.
+    text. `may_continue` tells whether a further request may be made, as for each round of `tools`;
+    `replace_shown` is called with what remains of the shown text when the rest was reasoning.
     """
     interrupted = False
     stop = stop or StopFlag()
@@ -253,10 +232,7 @@ async def _stream(
     may_continue: Callable[[], Awaitable[bool]],
     tools: Toolbox | None,
 ) -> None:
-    """Add the events of an answer, and of the requests that follow on calls of tools.
-
-    Raises `BackendUnavailable` without any text, `BackendInterrupted` if it is not whole.
-    """
+    """Add the events of an answer, and of the requests that follow on calls of tools."""
     if tools is None:
         await _stream_request(backend, prompt, answer, may_continue)
         return
@@ -282,10 +258,7 @@ async def _stream_request(
     answer: "_AnswerBuilder",
     may_continue: Callable[[], Awaitable[bool]],
 ) -> None:
-    """Add the events of an answer, and of its continuation where its stream is cut.
-
-    Raises `BackendUnavailable` without any text, `BackendInterrupted` if it is not whole.
-    """
+    """Add the events of an answer, and of its continuation where its stream is cut."""
     try:
         await _add_events(backend, prompt, answer)
     except BackendInterrupted as error:
@@ -310,10 +283,13 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
                     break
 
 
-def end_mark(reason: FinishReason | None) -> Text:
-    """Return the mark after an incomplete answer; empty for a complete answer."""
+def end_marks(reason: FinishReason | None, calls: Sequence[ToolRecord] = ()) -> Text | None:
+    """Say behind an answer why it is not whole, and which tools it used; None: neither."""
     mark = _END_MARKS.get(reason)
-    return joined(["\n\n", mark], "") if mark else EMPTY
+    names = ", ".join(dict.fromkeys(one.name for one in calls if one.name != UNKNOWN_TOOL))
+    tools = translatable("🔧 tools used: {tools}", tools=names) if names else None
+    marks = [one for one in (mark, tools) if one]
+    return joined(["", *marks], "\n\n") if marks else None
 
 
 def build_receipt(
@@ -482,8 +458,8 @@ class _AnswerBuilder:
         if self._beginning is not None and not interrupted:
             self._feed(self._beginning.finish())
         rest = self._output_filter.feed(self._echo_filter.finish())
-        self._append(rest + self._output_filter.finish())
-        self._show_safe(self._token_filter.finish())
+        self._show(self._token_filter.feed(rest + self._output_filter.finish()))
+        self._show(self._token_filter.finish())
         text = self._repetition.keep_once("".join(self._chunks)).strip()
         reason = None if interrupted else self.finish.reason
         if self._is_too_long:
@@ -516,12 +492,10 @@ class _AnswerBuilder:
 
     def _feed(self, text: str) -> None:
         self._written.append(text)
-        self._append(self._output_filter.feed(self._echo_filter.feed(text)))
+        text = self._output_filter.feed(self._echo_filter.feed(text))
+        self._show(self._token_filter.feed(text))
 
-    def _append(self, text: str) -> None:
-        self._show_safe(self._token_filter.feed(text))
-
-    def _show_safe(self, text: str) -> None:
+    def _show(self, text: str) -> None:
         self._chunks.append(text)
         self._repetition.feed(text)
         for show in self.shows:

@@ -53,7 +53,8 @@ class LiveReply:
     """Whether no other worker can have finished the answer by now."""
 
     def __post_init__(self) -> None:
-        self._final: Sequence[str] = ()
+        self.final: Sequence[str] = ()
+        """The whole answer, part by part, once the block has ended."""
         self._limits = self.surface.limits(self.address).below_name(self.face)
         self._buffer = StreamBuffer(self._limits)
         self._openings: list[tuple[OpenedPart, OutgoingPart]] = []
@@ -88,21 +89,15 @@ class LiveReply:
         self._buffer.clear()
         self.feed(text)
 
-    def set_final(self, texts: Sequence[str]) -> None:
-        """Set the whole answer, part by part, once the block has ended."""
-        self._final = texts
-
     async def show_whole(self) -> None:
-        """Show the whole answer now, because another answer follows on the screen."""
-        for part, text in enumerate(self._final):
+        """Show the whole answer now, since another one is about to follow on the screen."""
+        for part, text in enumerate(self.final):
             await self._show_part(part, text)
 
     def shows(self, part: OutgoingPart) -> bool:
         """Return whether the message of a part certainly shows exactly this."""
-        known = (
-            self._known.get(at) for at, number in enumerate(self.opened) if number == part.part
-        )
-        return next(known, None) == part.content
+        known = {one.part: self._known.get(at) for at, (_, one) in enumerate(self._openings)}
+        return known.get(part.part) == part.content
 
     def show_wait(self, waiting: Waiting) -> None:
         """Show what the answer waits for until the first text replaces it."""
@@ -252,12 +247,9 @@ def waiting_notice(waiting: Waiting) -> Text:
         return translatable(
             "⏳ The model is busy and will be asked again in {seconds} s …", seconds=seconds
         )
-    position = waiting.position
-    first = (
-        translatable("You are next")
-        if position == 1
-        else translatable("You are number {position} in the queue", position=position)
-    )
+    first = translatable("You are next")
+    if waiting.position > 1:
+        first = translatable("You are number {position} in the queue", position=waiting.position)
     if waiting.seconds is None:
         return translatable("⏳ {place} …", place=first)
     seconds = max(1, math.ceil(waiting.seconds))

@@ -28,14 +28,6 @@ _HIDDEN_MARKS = re.compile(
 _SHOWN = ("code", "label", "inner")
 
 
-def visible_offsets(text: str) -> Sequence[int]:
-    """Return the UTF-16 units that readers get before each position, the end included."""
-    weights = [2 if letter > "\uffff" else 1 for letter in text]
-    for start, end in _hidden_spans(text):
-        weights[start:end] = [0] * (end - start)
-    return [0, *accumulate(weights)]
-
-
 def _hidden_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of complete marks; what stands within other marks is counted as it is."""
     for found in _HIDDEN_MARKS.finditer(text):
@@ -54,10 +46,7 @@ _RULE = re.compile(r"[ \t]*\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t\
 
 
 def open_table(text: str, before: str) -> str:
-    """Return the head of the table that a text ends in, with the rule below it; empty: none.
-
-    `before` is the head of the table that the message before ended in.
-    """
+    """Return the head of the table that a text ends in, or that of the message `before`, if any."""
     *_, block = _BLANK_LINE.split(text)
     if before and len(block) == len(text):
         return before
@@ -103,8 +92,8 @@ class PartSpan:
 def split(text: str, limits: Limits) -> list[str]:
     """Split a text into messages: none blank, none longer than the limits allow.
 
-    If the text grows, all messages but the last stay the same. Only white space is lost, and only
-    around the cuts. Runs in linear time.
+    If the text grows, all messages but the last stay the same. Only white space around cuts is
+    lost. Runs in linear time.
     """
     simple = text.strip()
     if "```" not in simple and "~~~" not in simple and _fits(simple, limits):
@@ -123,7 +112,7 @@ def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
     """Yield a part, or smaller ones where readers would get more of it than one message holds."""
     rendered = limits.render(part) if limits.render else part
     smaller = max_units // 2
-    if smaller < 1 or _units(rendered, limits) <= limits.max_units:
+    if smaller < 1 or limits.units(rendered) <= limits.max_units:
         yield part
         return
     counted_as_written = replace(limits, max_units=smaller, hides_markup=False)
@@ -145,7 +134,7 @@ def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
             opener = f"{fence.margin}{fence.opener}\n"
             if ">" in fence.margin:
                 opener += quote_prefix(text, start)
-        max_units = limits.max_units - _units(opener, limits)
+        max_units = limits.max_units - limits.units(opener)
         window = _find_window(text, offsets, position, start, fence, limits, max_units)
         end, position = choose_cut_point(window) if window.is_full else (len(text), len(text))
         fence = window.fence_at(position)
@@ -155,7 +144,7 @@ def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
             prose = max(window.prose_start(position), start)
             marks, reopened = _find_reopened(text, prose, end, position)
             table = open_table(text[prose:end], table if prose == start else "")
-            is_short = _units(table, limits) <= limits.max_units // 4
+            is_short = limits.units(table) <= limits.max_units // 4
             if table and is_short and continues_with_row(text, end, position):
                 marks, reopened = "", table
         if is_visible(content):
@@ -219,22 +208,17 @@ def _content_start(text: str, position: int, fence: Fence | None) -> int:
     return visible.start() if fence is None else position  # code keeps its indentation
 
 
-def _units(text: str, limits: Limits) -> int:
-    return len(text) if limits.unit == "characters" else len(text) + _count_surrogate_pairs(text)
-
-
 def _fits(text: str, limits: Limits) -> bool:
     # A character takes two units at most, so that most texts need not be counted.
-    return 2 * len(text) <= limits.max_units or _units(text, limits) <= limits.max_units
-
-
-def _count_surrogate_pairs(text: str) -> int:
-    return 0 if text.isascii() else sum(letter > "\uffff" for letter in text)
+    return 2 * len(text) <= limits.max_units or limits.units(text) <= limits.max_units
 
 
 def _offsets(text: str, limits: Limits) -> Sequence[int]:
-    if limits.hides_markup and len(text) > limits.max_units:
-        return visible_offsets(text)
-    if limits.unit == "characters" or not _count_surrogate_pairs(text):
+    """Return the units that readers get before each position, the end included."""
+    hides_marks = limits.hides_markup and len(text) > limits.max_units
+    if not hides_marks and limits.units(text) == len(text):
         return range(len(text) + 1)
-    return [0, *accumulate(2 if letter > "\uffff" else 1 for letter in text)]
+    weights = [2 if letter > "\uffff" else 1 for letter in text]
+    for start, end in _hidden_spans(text) if hides_marks else ():
+        weights[start:end] = [0] * (end - start)
+    return [0, *accumulate(weights)]

@@ -21,14 +21,7 @@ from bot.prompting.prompters import is_ask_command
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import Dice, SpeakerCandidate, select_speakers
 from bot.storage.operation import SqlMessageNotes
-from bot.texts.text import (
-    StoredPattern,
-    Text,
-    joined,
-    looked_up,
-    marked,
-    translatable,
-)
+from bot.texts.text import StoredPattern, Text, joined, looked_up, marked, translatable
 from bot.value_class import value_class
 
 
@@ -76,8 +69,7 @@ def decide(
 ) -> Decision:
     """Decide what happens to a message.
 
-    `recent` are the turns before it, oldest first, only read in groups of characters. `dice` draws
-    chances; handed in, so that `/preset who` can explain without side effects.
+    `recent` are the turns before it, oldest first, only read in groups of characters.
     """
     if incoming.author_is_bot:
         return Ignore()
@@ -144,12 +136,8 @@ class _NotedDecision:
         if not self.name:
             return outcome
         reasons = joined(map(_with_reasons, self.candidates), "; ")
-        return translatable(
-            "{name}: “{text}” – {outcome}",
-            name=self.name,
-            text=self.begin,
-            outcome=joined([outcome, reasons], ": "),
-        )
+        values = {"text": self.begin, "outcome": joined([outcome, reasons], ": ")}
+        return translatable("{name}: “{text}” – {outcome}", name=self.name, **values)
 
 
 _encode = msgspec.json.Encoder().encode
@@ -249,13 +237,15 @@ def _note_of(said: Said, decision: Decision) -> _NotedDecision | None:
             outcome = _IGNORED
         case _:
             return None
-    return _NotedDecision(outcome, said.author.name, _short(said.text), candidates)
+    begin = first_chars(said.text, _MAX_CHARS)
+    return _NotedDecision(outcome, said.author.name, begin, candidates)
 
 
 def _with_reasons(one: SpeakerCandidate) -> Text:
     return joined([one.preset, joined(map(looked_up, one.reasons), translatable(", "))], " ")
 
 
-def _short(text: str) -> str:
+def first_chars(text: str, most: int) -> str:
+    """Return the beginning of a text in one line."""
     line = " ".join(text.split())
-    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS].rstrip()} …"
+    return line if len(line) <= most else f"{line[:most].rstrip()} …"

@@ -96,24 +96,18 @@ class ActiveCharacters:
             )
         return [one for one in self.presets if one.name != preset.name]
 
-    def speaker_line(
+    def shown_as(
         self, speaker: ActivePreset, character_names: Mapping[str, str], limits: Limits
-    ) -> str:
-        """Return the line that tells readers who speaks; empty where they know it anyway."""
-        if limits.shows_faces or not (self.is_group or limits.names_only_speaker):
-            return ""
-        labels = label_speakers((), character_names).characters
-        return limits.speaker_line.format(labels[speaker.preset.name]) + "\n"
-
-    def face(
-        self, speaker: ActivePreset, character_names: Mapping[str, str], limits: Limits
-    ) -> Face | None:
-        """Return the face of the speaker; None: the bot itself."""
-        preset = speaker.preset
-        if not limits.shows_faces or not (self.is_group or preset.is_character):
-            return None
-        labels = label_speakers((), character_names).characters
-        return Face(labels[preset.name], preset.avatar, self.is_group)
+    ) -> tuple[str, Face | None]:
+        """Return what shows readers who speaks: a line, or a face where the platform has faces."""
+        preset, shows_faces = speaker.preset, limits.shows_faces
+        is_named = preset.is_character if shows_faces else limits.names_only_speaker
+        if not (self.is_group or is_named):
+            return "", None
+        name = label_speakers((), character_names).characters[preset.name]
+        if shows_faces:
+            return "", Face(name, preset.avatar, self.is_group)
+        return limits.speaker_line.format(name) + "\n", None
 
 
 _log = structlog.get_logger(__name__)
@@ -255,11 +249,8 @@ class PresetResolver:
         unobserved = await self.unobserved(people) if people else frozenset()
         if not unobserved:
             return tuple(turns)
-        return tuple(
-            one
-            for one in turns
-            if not (one.observed and one.speaker and one.speaker.id in unobserved)
-        )
+        speakers = (one.speaker.id if one.observed and one.speaker else "" for one in turns)
+        return tuple(one for one, by in zip(turns, speakers, strict=True) if by not in unobserved)
 
     def find(self, name: str) -> Preset:
         """Find a preset by its name in any case; raise `UserError` with the nearest name."""
@@ -270,9 +261,9 @@ class PresetResolver:
 
     def character_names(self, presets: Iterable[str]) -> dict[str, str]:
         """Return the name of each preset's character; the preset's own if its file is gone."""
+        known = self.presets
         return {
-            name: self.presets[name].character_name if name in self.presets else name
-            for name in sorted(presets)
+            name: known[name].character_name if name in known else name for name in sorted(presets)
         }
 
     def complete(self, partial: str) -> Sequence[str]:
@@ -314,8 +305,7 @@ class HistoryScopes:
     ) -> HistoryScope | None:
         """Return the scope of a channel; None: nobody chose one, and everybody shares it.
 
-        The settings of the person who is about to be answered are read in the same go, so that
-        the first message of a chat does not read them on its own.
+        The settings of the person to be answered are read in the same go, to save a query later.
         """
         own = scopes_of_person(person_id, scopes) if person_id else ()
         found = await self.chat_settings.get_scopes([*scopes, *own])

@@ -56,22 +56,15 @@ def own_rule(incoming: Said, preset: Preset, dice: Dice) -> str | None:
 
 
 def is_for_others(incoming: Said, recent: Sequence[Turn], presets: Sequence[Preset]) -> bool:
-    """Return whether a message talks to another person or bot: it replies to them or names them.
-
-    A message that begins with a character's name talks to that one, whoever else it mentions.
-    """
+    """Return whether a message talks to others: it replies to them, or mentions them later on."""
     if incoming.wake is not None:
         return False
     if any(preset.wake.names and name_position(preset, incoming.text) == 0 for preset in presets):
         return False
     quote = incoming.quote
-    is_reply_to_others = (
-        quote is not None
-        and quote.author is not None
-        and not quote.is_ours
-        and quoted_preset(quote, recent, presets) is None
-    )
-    return is_reply_to_others or bool(incoming.mentions)
+    if quote is None or quote.author is None or quote.is_ours:
+        return bool(incoming.mentions)
+    return bool(incoming.mentions) or quoted_preset(quote, recent, presets) is None
 
 
 def continues_thread(incoming: Said, recent: Sequence[Turn], preset: Preset) -> bool:
@@ -203,9 +196,8 @@ def select_speakers(
     ]
     if addressed and not any(one.chosen for one in drawn):
         best = max(drawn, key=lambda one: one.score)
-        drawn[drawn.index(best)] = _chosen(
-            best, 0, "had the highest score, and one character must answer"
-        )
+        reason = "had the highest score, and one character must answer"
+        drawn[drawn.index(best)] = _chosen(best, 0, reason)
     return _ranked(drawn)
 
 
@@ -217,10 +209,9 @@ def select_reaction(
     dice: Dice,
     now: datetime,
 ) -> tuple[SpeakerCandidate, ...]:
-    """Rank the characters for a reaction to the newest answer; at most one is chosen.
+    """Rank the characters for a reaction to the newest of the `answers`; at most one is chosen.
 
-    `answers` are all since a person wrote, oldest first; who gave one must be called by name to
-    speak again. `recent` are the turns before and including them.
+    Who gave one of them must be called by name. `recent` are the turns up to and including them.
     """
     if not answers or len(answers) >= MAX_ANSWERS_IN_A_ROW:
         return ()
@@ -265,10 +256,8 @@ def _called_by_name(
         if position is None:
             candidates.append(_scored_by_recency(preset, recent))
         else:  # recency does not count: whoever is named first speaks first
-            score = _SCORE_CALLED - position / len(text)
-            candidates.append(
-                SpeakerCandidate(preset.name, score, (marked("was called by name"),), chosen=True)
-            )
+            score, reasons = _SCORE_CALLED - position / len(text), (marked("was called by name"),)
+            candidates.append(SpeakerCandidate(preset.name, score, reasons, chosen=True))
     return candidates
 
 
@@ -306,15 +295,11 @@ def _seconds_silent(preset: Preset, chance: _Chance) -> float:
 
 def _ranked(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...]:
     ranked = sorted(candidates, key=lambda one: (one.chosen, one.score), reverse=True)
-    return tuple(
-        one
-        if rank < MAX_ANSWERS_IN_A_ROW or not one.chosen
-        else replace(
-            _with_reason(one, _AT_MOST.with_values(number=MAX_ANSWERS_IN_A_ROW)),
-            chosen=False,
-        )
-        for rank, one in enumerate(ranked)
-    )
+    for rank, one in enumerate(ranked):
+        if rank >= MAX_ANSWERS_IN_A_ROW and one.chosen:
+            too_many = _AT_MOST.with_values(number=MAX_ANSWERS_IN_A_ROW)
+            ranked[rank] = replace(_with_reason(one, too_many), chosen=False)
+    return tuple(ranked)
 
 
 def _chosen(one: SpeakerCandidate, score: float, reason: str) -> SpeakerCandidate:

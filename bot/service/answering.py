@@ -52,7 +52,6 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.personas,
             self.personal_data,
             self.history_scopes,
-            self.anonymous_admins,
             {spec.kind: spec.commands for spec in self.specs},
             UsageView(self.usage_totals, self.budgets, self.spending.caps),
             PrivateCommands(self.private_chats, self.receive),

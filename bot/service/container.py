@@ -108,7 +108,7 @@ class Container(AnsweringContainer):
             worker.stop_after_current()
             await pool.drain(_DRAIN_SECONDS)
 
-        jobs = [pool.run, worker.keep_leases, self.stops.run, self.summarizer.run]
+        jobs = [pool.run, worker.leases.run, self.stops.run, self.summarizer.run]
         jobs += [self.answering_pauses.run, self.decisions.run]
         if not self.is_alone:
             missed = MissedSignals(self.inbox, self.stops, self.arrivals, self.clock)

@@ -138,7 +138,7 @@ class MessagingContainer(StorageContainer, ABC):
             self.settings.admins,
             self.is_platform_admin,
             self.clock,
-            self.anonymous_admins,
+            self.chat_settings,
             shows_prompts_in_private=self.settings.private_prompts,
             shows_prompts_in_groups=self.settings.group_prompts or self.is_in_terminal,
             audit=self.audit_log,

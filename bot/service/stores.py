@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from bot.chat.usage import MICROS, BudgetKind, Period
-from bot.commands.authority import AnonymousAdmins
 from bot.commands.personas import UserPersonas
 from bot.console.login import ConsoleLinks
 from bot.errors import PresetError, SettingsError, StoreError
@@ -69,7 +68,6 @@ class StorageContainer:
         self.resolver = resources.resolver
         self.chat_settings = resources.chat_settings
         self.personas = UserPersonas(self.chat_settings)
-        self.anonymous_admins = AnonymousAdmins(self.chat_settings)
         self.rate_limits = resources.rate_limits or InProcessRateLimits(clock)
         self.notices = RareNotices(self.rate_limits)
 

@@ -30,11 +30,11 @@ from bot.replying.answer_parts import (
     shorten,
     supported_form,
 )
-from bot.replying.generate import StopFlag, end_mark, used_tools
+from bot.replying.generate import StopFlag, end_marks
 from bot.replying.live_reply import LiveReplies, LiveReply, final_parts
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
-from bot.texts.text import Text, joined, language_of, translatable, translate
+from bot.texts.text import Text, language_of, translatable, translate
 from bot.turn.limits.rate_limits import AnswerLimits, RareNotices
 from bot.turn.message_groups import MessageGroup
 from bot.turn.model_requests import AnswerRequest, ModelRequests
@@ -76,13 +76,9 @@ class AnswerPipeline:
 
         A speaker that fails is skipped if another one answers. People over a limit wait first.
         `removed` turns are about to be deleted, so nobody reads them; `before` are the only turns
-        that the speakers know, else those of the session.
-
-        Raises:
-            AnswerRefused: the platform shows nothing of it.
-            BackendError: nobody answered; what the first speaker failed with.
-            UserError: the author can fix it, or there were too many messages.
-            AlreadyNotified: there were too many, and the author knows.
+        that the speakers know, else those of the session. Raises `AnswerRefused` if the platform
+        shows nothing of it, `BackendError` if nobody answered, `UserError` if the author can fix
+        it, `AlreadyNotified` if there were too many messages, and the author knows.
         """
         said, speakers = asked.incoming, asked.speakers
         may_answer, limit_notice = (
@@ -124,21 +120,12 @@ class AnswerPipeline:
         if not greeting or speaker.preset.prompter or not all(turn.observed for turn in before):
             return context
         limits = self.replies.limits(context.said.address)
-        face = active.face(speaker, context.character_names, limits)
-        line = active.speaker_line(speaker, context.character_names, limits)
+        line, face = active.shown_as(speaker, context.character_names, limits)
         parts = final_parts(line + greeting, limits, first_part, face)
         places = PartPlaces(first_part, most_live=len(parts))
         async with self.replies.live(context.claim, context.message, places, face=face) as live:
-            live.set_final([one.text for one in parts])
-        turn = Turn(
-            "assistant",
-            greeting,
-            None,
-            self._now(),
-            speaker.preset.name,
-            speaker.version,
-            sent_as=tuple(context.part_name(one.part) for one in parts),
-        )
+            live.final = [one.text for one in parts]
+        turn = self._turn(greeting, speaker, tuple(context.part_name(one.part) for one in parts))
         context.parts.extend(parts)
         context.shown.append(live)
         return replace(
@@ -201,9 +188,8 @@ class AnswerPipeline:
         limits, active = self.replies.limits(address), context.active
         first_part = context.next_part
         earlier = context.shown[-1] if context.shown else None
-        face = active.face(speaker, context.character_names, limits)
+        line, face = active.shown_as(speaker, context.character_names, limits)
         form = _form(preset, context.said, limits)
-        line = active.speaker_line(speaker, context.character_names, limits)
         async with self.replies.live(
             context.claim,
             context.message,
@@ -226,20 +212,10 @@ class AnswerPipeline:
             may_add_message = not active.is_group
             parts = fold_thoughts(parts, receipt.thoughts, limits, may_add_message=may_add_message)
         context.parts.extend(parts)
-        live_reply.set_final([one.text for one in parts if one.text and one.file is None])
+        live_reply.final = [one.text for one in parts if one.text and one.file is None]
         context.shown.append(live_reply)
         sent_as = tuple(context.part_name(one.part) for one in parts)
-        context.turns.append(
-            Turn(
-                "assistant",
-                receipt.answer,
-                None,
-                self._now(),
-                preset.name,
-                speaker.version,
-                sent_as=sent_as,
-            )
-        )
+        context.turns.append(self._turn(receipt.answer, speaker, sent_as))
         context.receipts.append(_with_edits(receipt, live_reply, context.said))
         if await self._is_beyond_model(receipt, context):
             context.notices.append(_SAMPLE_MODEL)
@@ -247,17 +223,16 @@ class AnswerPipeline:
     async def _is_beyond_model(self, receipt: Receipt, context: TurnContext) -> bool:
         """Whether the included model failed; true once per conversation."""
         backend = self.models.backends.get(receipt.provider)
-        model = receipt.prompt.model
-        if backend is None or not backend.is_sample(model):
+        if backend is None or not backend.is_sample(receipt.prompt.model):
             return False
-        is_foreign = _is_foreign(context.said.text)
-        if receipt.reason is not FinishReason.REPETITION and not is_foreign:
+        if receipt.reason is not FinishReason.REPETITION and not _is_foreign(context.said.text):
             return False
         name = f"sample model {context.claim.conversation}"
         return await self.notices.is_due(name, _SECONDS_UNTIL_TOLD_AGAIN)
 
     def _reaction(self, context: TurnContext) -> tuple[ActivePreset, ...]:
-        if not context.active.is_group and context.speaks_last(context.active.first):
+        newest = context.turns[-1].preset if context.turns else None
+        if not context.active.is_group and newest == context.active.first.preset.name:
             return ()
         candidates = select_reaction(
             context.active.presets,
@@ -267,6 +242,10 @@ class AnswerPipeline:
             now=self._now(),
         )
         return context.active.pick([one.preset for one in candidates if one.chosen])
+
+    def _turn(self, text: str, speaker: ActivePreset, sent_as: tuple[str, ...]) -> Turn:
+        name, version = speaker.preset.name, speaker.version
+        return Turn("assistant", text, None, self._now(), name, version, sent_as=sent_as)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self.clock.now(), UTC)
@@ -297,5 +276,5 @@ def _files_notice(context: TurnContext) -> str:
 
 
 def _marks(receipt: Receipt, locale: str | None) -> str:
-    marks = [one for one in (end_mark(receipt.reason), used_tools(receipt.tool_calls)) if one]
-    return translate(joined(marks, ""), language_of(locale)) if marks else ""
+    marks = end_marks(receipt.reason, receipt.tool_calls)
+    return translate(marks, language_of(locale)) if marks else ""

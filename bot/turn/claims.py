@@ -42,10 +42,7 @@ class LeaseKeeper:
         self._held_since.update(dict.fromkeys(claims, asked_at))
 
     def is_certain(self, claim: Claim) -> bool:
-        """Return whether a request sent now arrives before another worker can hold the claim.
-
-        A worker that stood still has to ask before it changes what people see.
-        """
+        """Return whether a request sent now arrives before another worker can hold the claim."""
         since = self._held_since.get(claim)
         return since is not None and self.clock.monotonic() < since + LEASE_SECONDS / 2
 
@@ -154,8 +151,8 @@ class IsolationGate:
                 self._in_flight -= 1
             return
         attempt = _TrackedAttempt(message, record, self._dice())
-        enter = self._as_suspect(attempt) if attempt.is_suspect else self._admitted_at_once(attempt)
-        async with enter:
+        enter = self._as_suspect if attempt.is_suspect else self._admitted_at_once
+        async with enter(attempt):
             yield
 
     @contextlib.asynccontextmanager
@@ -164,8 +161,7 @@ class IsolationGate:
         try:
             if attempt.message.crashes:
                 await asyncio.sleep(0)  # what was claimed together with it starts as well
-                await self._record_start(attempt)
-            elif self._alone is not None or self._recording.locked():
+            if attempt.message.crashes or self._alone is not None or self._recording.locked():
                 await self._record_start(attempt)
             yield
         finally:
@@ -242,8 +238,7 @@ class IsolationGate:
     async def _record_start(self, attempt: _TrackedAttempt) -> None:
         """Record, before work on an attempt begins, whether it runs without other suspects.
 
-        After one death, everything that is in flight as well counts as another; for a suspect only
-        another suspect does, since nothing else explains its earlier deaths.
+        After one death, all that is in flight counts as another; for a suspect only suspects do.
         """
         async with self._recording:
             if attempt.is_suspect:  # if it kills, those that are deferred are not cleared by that

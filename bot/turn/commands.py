@@ -25,7 +25,7 @@ from bot.commands.answers import NOT_REMEMBERED, pick_speakers
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.replying.answer_parts import answer_buttons, forget_buttons
-from bot.texts.text import Text, joined, language_of, translatable, translatable_count, translate
+from bot.texts.text import joined, language_of, translatable, translatable_count, translate
 from bot.turn.edits import Edits
 from bot.turn.finishing import QuestionAnswers, TurnFinisher, TurnStages, with_response
 from bot.turn.message_groups import MessageGroup, user_turn
@@ -86,7 +86,11 @@ class Commands:
             result = replace(result, new_session=is_begun)
         if result.deletes_history:
             others = await stages.forgetting.request_channel(request.incoming)
-            deleted = _deleted(others + await finisher.delete_history(claim))
+            deleted = translatable_count(
+                "Deleted for good: 1 message and everything that was stored about it.",
+                "Deleted for good: {count} messages and everything that was stored about them.",
+                others + await finisher.delete_history(claim),
+            )
             result = replace(result, text=joined([deleted, result.text], " "))
         stored = await self._compose(group.message, request, result, menu)
         finish = finisher.finish_forgetting if result.deletes else finisher.finish
@@ -131,8 +135,7 @@ class Commands:
     ) -> tuple[AskedQuestion, TurnRange | None]:
         """Return the question to answer again, and what leaves the history with its old answer.
 
-        A question whose answer failed is answered in place of the notice; nothing leaves. Raises
-        `UserError` if it is not in the session any more, or somebody else asked.
+        A question whose answer failed is answered in place of the notice; nothing leaves.
         """
         said, buttons = request.incoming, self.stages.buttons
         found, exchange = await buttons.find_quoted(said)
@@ -224,7 +227,8 @@ class Commands:
         shown = self._own_parts(message, said, menu or replace(result, text=joined(words, "\n\n")))
         outgoing = list(shown.outgoing)
         if is_alone and result.changes_channel and not said.is_private:
-            told, number = _change(result, said), len(outgoing)
+            name, number = " ".join(said.author.name.split()), len(outgoing)
+            told = translatable("Changed by {name}: {change}", name=name, change=result.text)
             outgoing += self.stages.replies.notice_parts(said.address, told, said.locale, number)
         spoken = TurnResult([turn] if turn else [])
         if is_apart:
@@ -298,16 +302,3 @@ def _active_version(found: StoredTurn, exchange: Exchange) -> StoredTurn:
     sent_as = set(found.turn.sent_as)
     shown = (one for one in exchange.answers if sent_as & set(one.turn.sent_as))
     return next(shown, exchange.answers[-1])
-
-
-def _change(result: CommandResult, said: Said) -> Text:
-    name = " ".join(said.author.name.split())
-    return translatable("Changed by {name}: {change}", name=name, change=result.text)
-
-
-def _deleted(turns: int) -> Text:
-    return translatable_count(
-        "Deleted for good: 1 message and everything that was stored about it.",
-        "Deleted for good: {count} messages and everything that was stored about them.",
-        turns,
-    )

@@ -3,7 +3,7 @@
 The old answer is kept as a version, unless the edit cut it short.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -47,17 +47,14 @@ class Edits:
     async def follow(self, group: MessageGroup, edited: Edited) -> TurnResult | Said:
         """Return what the edit changes, or a message that the edit has made a question.
 
-        The newest question is answered again, in the messages of its old answer; if it does not
-        address anybody any more, its answer is deleted and it is background. Of older messages the
-        text is replaced.
+        The newest question is answered again, in the messages of its old answer; if it addresses
+        nobody now, its answer is deleted. Of older messages the text is replaced.
         """
-        stages, claim = self.stages, group.claim
-        said = await recognize_reply(stages.conversations, claim, edited.said)
-        exchange = None
-        if said.message_id is not None:
-            exchange = await stages.conversations.load_exchange(
-                claim, said.message_id, _MAX_TURNS_BEFORE
-            )
+        stages, claim, exchange = self.stages, group.claim, None
+        conversations = stages.conversations
+        said = await recognize_reply(conversations, claim, edited.said)
+        if (message := said.message_id) is not None:
+            exchange = await conversations.load_exchange(claim, message, _MAX_TURNS_BEFORE)
         if exchange is None:
             is_question = said.wake is not None and parse(said.text) is None
             is_new = edited.at - said.at < _MAX_AGE and not said.is_late
@@ -123,8 +120,7 @@ class Edits:
     ) -> TurnResult:
         """Answer a question again in the messages of its old answer, which stays if that fails.
 
-        `said` is the question as it reads now, `exchange` as it was. `texts` are what people's
-        messages read now; without any, the same question is answered in other words.
+        `texts` are what people's messages read now; without any, other words are wanted.
         """
         stages, message = self.stages, group.message
         removed = None if texts else TurnRange(0, 0)  # nothing is deleted, but variety is wanted
@@ -145,19 +141,12 @@ class Edits:
         if not result.turns:  # stopped before the first word
             return TurnResult(change=HistoryChange(texts))
         cut = _cut_answers(message, exchange) if texts else set()
-        if active.first.preset.buttons:
-            result = self._with_versions(said, exchange, result, cut)
+        if active.first.preset.buttons and exchange.versions:
+            count = 1 + sum(one.id not in cut for one in exchange.versions[-1])
+            buttons = answer_buttons(result.turns[-1].sent_as[-1], said.locale, count, count)
+            outgoing = stages.replies.with_buttons(said.address, result.outgoing, buttons)
+            result = replace(result, outgoing=outgoing)
         return _in_place(exchange, result, texts, cut)
-
-    def _with_versions(
-        self, said: Said, exchange: Exchange, result: TurnResult, cut: Collection[int]
-    ) -> TurnResult:
-        if not exchange.versions:
-            return result
-        count = 1 + sum(one.id not in cut for one in exchange.versions[-1])
-        buttons = answer_buttons(result.turns[-1].sent_as[-1], said.locale, count, count)
-        outgoing = self.stages.replies.with_buttons(said.address, result.outgoing, buttons)
-        return replace(result, outgoing=outgoing)
 
 
 def _cut_answers(message: InboxMessage, exchange: Exchange) -> set[int]:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -93,7 +93,7 @@ class TurnStages:
         [speaker] = active.pick([turn.preset])
         names = self.resolver.character_names(active.names)
         limits = self.replies.limits(address)
-        return active.speaker_line(speaker, names, limits), active.face(speaker, names, limits)
+        return active.shown_as(speaker, names, limits)
 
 
 @dataclass(slots=True)
@@ -109,9 +109,11 @@ class TurnFinisher:
         stages, claim, message = self.stages, group.claim, group.message
         for one in (message, *message.gathered):
             incoming = one.incoming
-            if not isinstance(incoming, Said | Pressed):
-                continue
-            if incoming.has_masked_token and result.outgoing:
+            if (
+                isinstance(incoming, Said | Pressed)
+                and incoming.has_masked_token
+                and result.outgoing
+            ):
                 following = 1 + max(one.part for one in result.outgoing if one.part < NOTICE_PARTS)
                 result = self._with_notice(incoming, result, _REMOVED_FROM_TEXT, following)
         if message.refused:
@@ -142,9 +144,8 @@ class TurnFinisher:
         message, asked, replies = group.message, group.asked, self.stages.replies
         incoming, in_place_of = message.newest.incoming, asked.in_place_of if asked else ()
         said = asked.incoming if asked else incoming if isinstance(incoming, Said) else None
-        text = translatable(
-            "⚠ {problem} (error {number})", problem=problem, number=message.error_id
-        )
+        number = message.error_id
+        text = translatable("⚠ {problem} (error {number})", problem=problem, number=number)
         outgoing = replies.notice_parts(incoming.address, text, incoming.locale)
         names = tuple(message.part_name(one.part) for one in outgoing)
         if said is not None:
@@ -212,12 +213,13 @@ class QuestionAnswers:
     ) -> tuple[str, InboxMessage | None]:
         """Answer a question, and replace the removed turns by it and its answer.
 
-        `decide_next` decides on later messages, which may be answered with it; None: nothing is
-        added, as to a question that is asked again. Returns the outcome for the metrics, and the
-        next message.
+        `decide_next` decides on later messages, which may be answered with it; None: none is.
+        Returns the outcome for the metrics, and the next message.
         """
         stages, finisher = self.stages, self.finisher
-        gathering = self._gathering(group, asked, decide_next)
+        limits = stages.replies.limits(asked.incoming.address)
+        conversations, arrivals, clock = stages.conversations, stages.arrivals, stages.clock
+        gathering = Gathering(group, asked, limits, conversations, arrivals, clock, decide_next)
         is_new = removed is None
         if stages.is_paused(group.claim.conversation):
             paused = await self._paused(group, gathering, is_new=is_new)
@@ -230,8 +232,8 @@ class QuestionAnswers:
             return "refused", await finisher.finish(group, unshown)
         except BackendError as error:
             message, reason, problem = group.message, str(error), error.notice
-            number = message.error_id
-            _log.warning("not_answered", turn=message.turn, error_id=number, reason=reason)
+            error_id = message.error_id
+            _log.warning("not_answered", turn=message.turn, error_id=error_id, reason=reason)
             if stages.replies.limits(message.incoming.address).shows_causes:
                 problem = translatable("{problem}\n{cause}", problem=problem, cause=reason)
             return "failed", await finisher.finish_unanswered(group, problem)
@@ -246,20 +248,13 @@ class QuestionAnswers:
         turns = [*result.earlier, *asked.earlier, user_turn(asked.incoming), *result.turns]
         result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
         if gathering.left_over and not group.message.refused:
-            waiting = _more_waiting(gathering)
+            waiting = translatable_count(
+                "⏳ 1 more message came meanwhile. I will answer it next.",
+                "⏳ {count} more messages came meanwhile. I will answer them next.",
+                gathering.left_over,
+            )
             result = await finisher.with_rare_notice(asked.incoming, result, waiting)
         return "answered", await finisher.finish(group, with_response(group.message, result))
-
-    def _gathering(
-        self,
-        group: MessageGroup,
-        asked: AskedQuestion,
-        decide_next: Callable[[Said], Awaitable[Decision]] | None,
-    ) -> Gathering:
-        stages = self.stages
-        limits = stages.replies.limits(asked.incoming.address)
-        conversations, arrivals, clock = stages.conversations, stages.arrivals, stages.clock
-        return Gathering(group, asked, limits, conversations, arrivals, clock, decide_next)
 
     async def _paused(
         self, group: MessageGroup, gathering: Gathering, *, is_new: bool
@@ -282,15 +277,16 @@ class QuestionAnswers:
         removed: TurnRange | None,
     ) -> TurnResult | None:
         """Answer what was gathered, again after an interruption; None: the question is deleted."""
-        stops = self.stages.stops
+        stops, limit = self.stages.stops, self.stages.queue_limit
         is_new = isinstance(group.message.incoming, Said) and removed is None
         # The first part of a native command is for its author; the answer is for everybody.
         first_part = 1 if has_private_response(group.message) else 0
         async with (
             stops.answering(group.claim, group.message, gathering.asked.incoming) as stop,
-            self._limited(group, gathering),
+            limit.enforced(group, gathering.rules.at_most) if limit is not None else nullcontext(),
         ):
-            await gathering.gather_waiting()
+            if group.message.is_followed:
+                await gathering.gather_until_quiet()
             while True:
                 asked = group.asked = gathering.asked
                 is_alone = is_new and not group.message.gathered
@@ -304,12 +300,6 @@ class QuestionAnswers:
                 first_part = result.next_part
                 stop.begin_again()
                 await gathering.gather_until_quiet()
-
-    def _limited(
-        self, group: MessageGroup, gathering: Gathering
-    ) -> AbstractAsyncContextManager[None]:
-        limit = self.stages.queue_limit
-        return limit.enforced(group, gathering.at_most) if limit is not None else nullcontext()
 
 
 def has_private_response(message: InboxMessage) -> bool:
@@ -335,11 +325,3 @@ def _as_background(gathering: Gathering, *, is_new: bool) -> TurnResult:
     if not is_new or asked.in_place_of:
         return TurnResult()
     return TurnResult([*asked.earlier, observed_turn(asked.incoming)])
-
-
-def _more_waiting(gathering: Gathering) -> Text:
-    return translatable_count(
-        "⏳ 1 more message came meanwhile. I will answer it next.",
-        "⏳ {count} more messages came meanwhile. I will answer them next.",
-        gathering.left_over,
-    )

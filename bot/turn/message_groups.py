@@ -64,7 +64,7 @@ class MessageParts:
         longest = self.limits.max_units  # a longer one was not cut by a client
         if len(said.text) * _MOST_UNITS < longest * _FULL_SHARE:
             return 0.0  # nearly always: its units need not be counted
-        is_cut = longest * _FULL_SHARE <= self._units(said.text) <= longest
+        is_cut = longest * _FULL_SHARE <= self.limits.units(said.text) <= longest
         return self.rules.paste_seconds if is_cut else 0.0
 
     def join(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> Said | None:
@@ -83,7 +83,7 @@ class MessageParts:
         return self._joined(whole, last, said) if is_part else None
 
     def _joined(self, whole: Said, last: Said, said: Said) -> Said:
-        is_cut_in_a_word = self._units(last.text) >= self.limits.max_units
+        is_cut_in_a_word = self.limits.units(last.text) >= self.limits.max_units
         texts = [one for one in (whole.text, said.text) if one]
         text = ("" if is_cut_in_a_word else "\n").join(texts)
         masked = mask_pasted_tokens(text)  # a token may have been cut in two
@@ -96,10 +96,6 @@ class MessageParts:
             mentions=(*whole.mentions, *said.mentions),
             attachments=(*whole.attachments, *said.attachments),
         )
-
-    def _units(self, text: str) -> int:
-        in_utf16 = self.limits.unit == "utf16"
-        return len(text.encode("utf-16-le")) // 2 if in_utf16 else len(text)
 
 
 async def join_parts(
@@ -171,31 +167,26 @@ class Gathering:
         self.decided: list[tuple[Said, Decision]] = []
         self.left_over = 0
         """How many waiting messages this answer does not cover."""
-        self._rules = self.asked.speakers[0].preset.busy
-        self._parts = MessageParts(self.limits, self._rules)
+        self.rules = self.asked.speakers[0].preset.busy
+        self._parts = MessageParts(self.limits, self.rules)
         self._mode = self._busy_mode()
         self._seen: list[_SeenMessage] = []  # not gathered yet
         self._is_ended = self._mode == "queue"
         self._has_arrived = False
         self._was_interrupted = False
         self._received_at = self.group.message.received_at  # of the newest
-        self._quiet_seconds = self._rules.quiet_seconds  # longer while a message is not whole
+        self._quiet_seconds = self.rules.quiet_seconds  # longer while a message is not whole
 
     def _busy_mode(self) -> BusyMode:
         message, said = self.group.message, self.asked.incoming
         can_gather = isinstance(message.incoming, Said) and said.interaction is None
         if self.decide_next is None or not can_gather or message.crashes:
             return "queue"
-        if self._rules.mode is not None:
-            return self._rules.mode
+        if self.rules.mode is not None:
+            return self.rules.mode
         if self.limits.answers_each_message:
             return "queue"
         return "interrupt" if said.wake is WakeReason.DM else "collect"
-
-    async def gather_waiting(self) -> None:
-        """Gather the messages that follow, once the channel has been quiet for a moment."""
-        if self.group.message.is_followed:
-            await self.gather_until_quiet()
 
     async def gather_until_quiet(self) -> None:
         """Gather new messages until the channel is quiet for a moment."""
@@ -214,7 +205,7 @@ class Gathering:
     async def interrupting(self, stop: StopFlag) -> AsyncIterator[None]:
         """End the answer in the block when a message arrives that it should cover.
 
-        With `collect` that is only while nobody has read anything of it: in the first moment.
+        With `collect` that is only in the first moment, while nobody has read anything of it.
         """
         began, conversation = self.clock.monotonic(), self.group.claim.conversation
         checks: list[asyncio.Task[None]] = []
@@ -237,10 +228,8 @@ class Gathering:
                 await cancel_and_wait(checks)
 
     def _may_interrupt(self, began: float) -> bool:
-        if self._mode == "interrupt":
-            return True
-        is_first_moment = self.clock.monotonic() - began < self._rules.quiet_seconds
-        return is_first_moment and not self._was_interrupted
+        is_first_moment = self.clock.monotonic() - began < self.rules.quiet_seconds
+        return self._mode == "interrupt" or (is_first_moment and not self._was_interrupted)
 
     async def _interrupt(self, stop: StopFlag) -> None:
         try:
@@ -255,15 +244,10 @@ class Gathering:
             stop.supersede()
 
     @property
-    def at_most(self) -> int:
-        """How many messages the answer may cover."""
-        return self._rules.at_most
-
-    @property
     def _free(self) -> int:
         """How many more messages the answer may cover."""
         covered = 1 + len(self.group.message.gathered) + sum(len(one.parts) for one in self._seen)
-        return max(0, self._rules.at_most - covered)
+        return max(0, self.rules.at_most - covered)
 
     @property
     def _newest(self) -> InboxMessage:
@@ -290,7 +274,7 @@ class Gathering:
             self._seen.append(replace(seen, decision=decision))
             self._received_at = message.received_at
             wait = self._parts.seconds_to_wait(said)
-            self._quiet_seconds = max(self._rules.quiet_seconds, wait)
+            self._quiet_seconds = max(self.rules.quiet_seconds, wait)
 
     def _with_part(self, message: InboxMessage) -> _SeenMessage | None:
         """Take a message that was seen and is continued by this one, and add it."""
@@ -303,12 +287,11 @@ class Gathering:
 
     async def _take(self) -> None:
         """Gather what was seen, up to the last message that needs an answer."""
-        answered = [
-            number for number, one in enumerate(self._seen) if isinstance(one.decision, Answer)
-        ]
-        if not answered:
+        taken = self._seen.copy()
+        while taken and not isinstance(taken[-1].decision, Answer):
+            taken.pop()
+        if not taken:
             return
-        taken = self._seen[: answered[-1] + 1]
         del self._seen[: len(taken)]
         message = self.group.message
         parts = [part for one in taken for part in one.parts]
@@ -369,10 +352,7 @@ def observed_turn(said: Said) -> Turn:
 
 
 async def recognize_reply(conversations: Conversations, claim: Claim, said: Said) -> Said:
-    """Return a message as a reply to the bot if it replies to a character of ours.
-
-    What a webhook wrote does not tell whose webhook that is, but the history knows.
-    """
+    """Return a message as a reply to the bot if the history knows the webhook as ours."""
     quote = said.quote
     if quote is None or not quote.by_webhook or quote.message_id is None:
         return said

@@ -91,9 +91,8 @@ class ModelRequests:
     async def generate(self, request: AnswerRequest) -> Receipt:
         """Ask the preset's model, or its cheaper substitute if a budget is used up.
 
-        The answer in the receipt is empty if it was stopped before its first word. Raises
-        `BackendError` if the model and its fallbacks failed, `UserError` if the author can fix it
-        or a budget is used up.
+        The answer is empty if it was stopped before its first word. Raises `BackendError` if all
+        models failed, `UserError` if the author can fix it or a budget is used up.
         """
         try:
             return await self._try_models(request)
@@ -117,9 +116,8 @@ class ModelRequests:
                 receipt = await self._generate(replace(one, has_fallback=True))
                 break
             except BackendError as error:
-                failed, reason = one.speaker.preset, str(error)
-                provider = failed.provider
-                _log.warning("fell_back", preset=failed.name, provider=provider, reason=reason)
+                name, provider = one.speaker.preset.name, one.speaker.preset.provider
+                _log.warning("fell_back", preset=name, provider=provider, reason=str(error))
                 failures.append(error)
         else:
             receipt = await self._generate(last)

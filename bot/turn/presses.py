@@ -1,6 +1,5 @@
 """Handle the press of a button: retry, continue, show a version, delete, choose from a menu."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -8,7 +7,7 @@ from typing import TypeAlias
 from bot.chat.command import ButtonAction, ButtonData, Command, parse, read_button
 from bot.chat.incoming import Pressed, Said, WakeReason
 from bot.chat.outgoing import OutgoingPart
-from bot.chat.session import Exchange, HistoryChange, StoredTurn, Turn, TurnResult, ask_again
+from bot.chat.session import Exchange, HistoryChange, Turn, TurnResult, ask_again
 from bot.commands.answers import BUTTON_GONE, HOW_TO_TYPE, pick_speakers
 from bot.commands.authority import is_the_group
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
@@ -16,7 +15,7 @@ from bot.errors import UserError
 from bot.replying.answer_parts import (
     LongAnswer,
     answer_buttons,
-    count_messages,
+    messages_of,
     shorten,
     supported_form,
 )
@@ -50,10 +49,9 @@ class Presses:
     async def follow(
         self, group: MessageGroup, pressed: Pressed
     ) -> TurnResult | AskedQuestion | ChosenCommand:
-        """Return what the press changes, a question to answer, or a command.
+        """Return what the press changes, a question to answer, or a command; raises `UserError`.
 
-        A platform asks before it stores a press. Where something else was done meanwhile, as the
-        answer to a newer question, `UserError` tells the person why nothing happens.
+        A platform asks before it stores a press, but something else may be done meanwhile.
         """
         data = read_button(pressed)
         if data is None or data.action is ButtonAction.STOP:  # a signal has stopped the answer
@@ -70,7 +68,8 @@ class Presses:
                 return self._show_version(group, pressed, data, exchange, active)
             case ButtonAction.CONTINUE:
                 said = _said(pressed, translate(_GO_ON, language_of(pressed.locale)))
-                return AskedQuestion(said, pick_speakers(active, _turns(exchange)))
+                answers = [one.turn for one in exchange.answers]
+                return AskedQuestion(said, pick_speakers(active, answers))
             case ButtonAction.RETRY:
                 return await self._retry(group, pressed, exchange, active)
             case ButtonAction.FORGET:
@@ -104,9 +103,8 @@ class Presses:
         if author is not None and is_the_group(author, pressed.address):
             # The change names its author, and who wrote as the group stays anonymous.
             pressed = replace(pressed, author=replace(pressed.author, name=author.name))
-        asked = CommandRequest(
-            Command(""), _said(pressed, ""), active, (), pressed.at, part=exchange.parts[0]
-        )
+        said, part = _said(pressed, ""), exchange.parts[0]
+        asked = CommandRequest(Command(""), said, active, (), pressed.at, part=part)
         try:
             line = commands.menus.command_line(data, pressed, active.names)
             command = parse(line) if line is not None else None
@@ -124,7 +122,7 @@ class Presses:
     ) -> TurnResult | AskedQuestion:
         question = exchange.question.turn
         asked = ask_again(_said(pressed, ""), question, exchange.before.turns)
-        speakers = pick_speakers(active, _turns(exchange))
+        speakers = pick_speakers(active, [one.turn for one in exchange.answers])
         if not exchange.answers:  # its answer has failed: nothing of it is in the history
             return AskedQuestion(asked, speakers, exchange.parts, tuple(exchange.before.turns))
         return await self.edits.answer_in_place(
@@ -150,10 +148,13 @@ class Presses:
         restored: list[int] = []
         parts: list[OutgoingPart] = []
         for answer, all_versions in zip(exchange.answers, exchange.versions, strict=True):
-            chosen = _pick_version(answer, all_versions, data.number)
+            chosen = answer
+            if 1 <= data.number <= len(all_versions):
+                chosen = all_versions[data.number - 1]
             line, face = self.stages.find_speaker(chosen.turn, address, active)
             text = line + chosen.turn.text
-            whole = replies.final_parts(address, text, count_messages(parts), face)
+            first = len(messages_of(one.part for one in parts))
+            whole = replies.final_parts(address, text, first, face)
             form: LongAnswer = "parts"
             if chosen.turn.preset in active.names:
                 wanted = active.pick([chosen.turn.preset])[0].preset.long_answer
@@ -190,12 +191,3 @@ def _said(pressed: Pressed, text: str) -> Said:
         locale=pressed.locale,
         is_private=pressed.is_private,
     )
-
-
-def _turns(exchange: Exchange) -> list[Turn]:
-    return [one.turn for one in exchange.answers]
-
-
-def _pick_version(answer: StoredTurn, versions: Sequence[StoredTurn], number: int) -> StoredTurn:
-    """Return a version by its number from 1; the active one if there is no such number."""
-    return versions[number - 1] if 1 <= number <= len(versions) else answer

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -38,7 +38,7 @@ from bot.prompting.draft import Draft
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
-from bot.replying.answer_parts import count_messages, messages_of
+from bot.replying.answer_parts import messages_of
 from bot.replying.live_reply import LiveReply
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.storage.conversations import Conversations
@@ -46,15 +46,6 @@ from bot.texts.text import Text
 from bot.tools import Tool, Toolbox, dice_tool, history_tool, server_tools, story_tool, time_tool
 from bot.turn.message_groups import MessageGroup
 from bot.value_class import value_class
-
-ReadBefore: TypeAlias = Callable[[Said, int], Awaitable[Sequence[Said]]]
-"""Lists the newest messages before one, up to a limit, oldest first; raises `PlatformError`."""
-
-ReadStart: TypeAlias = Callable[[Said], Awaitable[Said | None]]
-"""Returns what a thread was opened about; raises `PlatformError`."""
-
-KeptSince: TypeAlias = Callable[[], float]
-"""Returns since when this installation keeps messages, in Unix seconds."""
 
 _log = structlog.get_logger(__name__)
 _Read = TypeVar("_Read")
@@ -66,9 +57,12 @@ _READ_SECONDS = 3.0  # the answer waits for it
 class ChannelReader:
     """Reads what people said before the first message that wakes the bot, as observed turns."""
 
-    read_before: ReadBefore
-    read_thread_start: ReadStart
-    kept_since: KeptSince
+    read_before: Callable[[Said, int], Awaitable[Sequence[Said]]]
+    """Lists the newest messages before one, up to a limit, oldest first; raises `PlatformError`."""
+    read_thread_start: Callable[[Said], Awaitable[Said | None]]
+    """Returns what a thread was opened about; raises `PlatformError`."""
+    kept_since: Callable[[], float]
+    """Returns since when this installation keeps messages, in Unix seconds."""
 
     async def read(
         self, said: Said, active: ActiveCharacters, known: Sequence[Turn] = ()
@@ -114,14 +108,8 @@ async def _read(said: Said, reading: Awaitable[_Read]) -> _Read | None:
 
 
 def _observed_turn(said: Said) -> Turn:
-    return Turn(
-        "user",
-        described_text(said),
-        said.author,
-        said.at,
-        message_id=said.message_id,
-        observed=True,
-    )
+    text, message_id = described_text(said), said.message_id
+    return Turn("user", text, said.author, said.at, message_id=message_id, observed=True)
 
 
 _UNOBSERVED_QUOTE = "(not shown: the author does not want to be overheard)"
@@ -164,11 +152,7 @@ class TurnContext:
     @property
     def next_part(self) -> int:
         """The number of the part that the next character begins with."""
-        return self.first_part + count_messages(self.parts)
-
-    def speaks_last(self, speaker: ActivePreset) -> bool:
-        """Return whether this speaker gave the newest answer."""
-        return bool(self.turns) and self.turns[-1].preset == speaker.preset.name
+        return self.first_part + len(messages_of(one.part for one in self.parts))
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
         """Return the speakers' answers as a result."""
@@ -288,8 +272,7 @@ class PromptSources:
     ) -> FittedPrompt:
         """Compose the prompt of one speaker, and fit it and its tools to its budget and its model.
 
-        Raises `UserError` if the required parts exceed the budget, `BackendError` if the backend
-        cannot count, and so could not answer either.
+        Raises `UserError` if the required parts exceed it, `BackendError` if it cannot be counted.
         """
         backend = self.backends[preset.provider]
         model_limit = await find_model_limit(preset, backend)
@@ -305,6 +288,8 @@ class PromptSources:
     ) -> Draft:
         """Compose the whole prompt of one speaker; nothing is dropped from it yet."""
         said, files = context.said, context.files
+        if files.images and not self._sees_images(preset):
+            files = replace(files, images=())
         stories = await self.retrieve_stories(preset, said.text, self.may_spend)
         summary = await self.summarizer.load_part(preset, context.claim.conversation)
         compose_now = partial(
@@ -319,15 +304,12 @@ class PromptSources:
             summary=summary,
             model_limit=model_limit,
             wants_variety=context.replaces_answers,
-            files=files if self._reads(files, preset) else files.without_images,
+            files=files,
         )
         lorebook = preset.parsed_lorebook
         if lorebook is None or len(lorebook.entries) < _MANY_ENTRIES:
             return compose_now()
         return await asyncio.to_thread(compose_now)
-
-    def _reads(self, files: AttachedFiles, preset: Preset) -> bool:
-        return not files.images or self._sees_images(preset)
 
     def _sees_images(self, preset: Preset) -> bool:
         return self.backends[preset.provider].sees_images(preset.model)

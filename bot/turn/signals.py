@@ -61,10 +61,6 @@ class _EditSignal:
     """A hash of the message's text and addressees; empty if unknown."""
 
 
-async def _find_nothing(_claim: Claim, _message: InboxMessage) -> Sequence[Incoming]:
-    return ()
-
-
 @dataclass(eq=False)
 class StopRequests:
     """Finds the answer that a /stop means, and stops it for the person who asked and for admins."""
@@ -80,9 +76,9 @@ class StopRequests:
         self._outcomes = BoundedDict[tuple[str, str], StopOutcome](_MAX_KEPT)
         self._edited = BoundedDict[tuple[str, str], None](_MAX_KEPT)
         self._deleted = BoundedDict[tuple[str, str], None](_MAX_KEPT)
-        self.find_later: Callable[[Claim, InboxMessage], Awaitable[Sequence[Incoming]]]
+        self.find_later: Callable[[Claim, InboxMessage], Awaitable[Sequence[Incoming]]] | None
         """Returns what waits behind a message in its conversation."""
-        self.find_later = _find_nothing
+        self.find_later = None
         self._to_decide: asyncio.Queue[Request] = asyncio.Queue()
         self._handlers: dict[str, Callable[[Any], None]] = {}
         self._follow(_STOPS, Said, self._consider_request)
@@ -118,16 +114,16 @@ class StopRequests:
     async def answering(
         self, claim: Claim, message: InboxMessage, asked: Said, edited_at: datetime | None = None
     ) -> AsyncIterator[StopFlag]:
-        """Allow stopping the answer to a message while the block runs.
+        """Allow stopping the answer to a message while the block runs, also by its edit.
 
-        An edit of the message stops it as well, and is followed afterwards. What waits behind it
-        already counts, too. `asked` is the message as it reads now, edited at `edited_at`.
+        What waits behind it already counts. `asked` is how it reads now, edited at `edited_at`.
         """
         conversation, flag = asked.address.conversation, StopFlag()
         turn, at = f"{asked.address.source}:{asked.external_key}", edited_at or asked.at
         self._answers[conversation] = _AnswerInProgress(asked, turn, {asked.author.id}, flag, at)
         try:
-            self.consider(await self.find_later(claim, message))
+            if self.find_later is not None:
+                self.consider(await self.find_later(claim, message))
             yield flag
         finally:
             del self._answers[conversation]
@@ -140,10 +136,8 @@ class StopRequests:
         answer.askers, answer.is_alone = askers, is_alone
 
     def outcome_of(self, command: Said) -> StopOutcome:
-        """Return a /stop's outcome for its reply; after that, it stops no later answer."""
-        outcome = self._outcomes.get(_key(command), StopOutcome.NOTHING)
-        self._outcomes[_key(command)] = outcome
-        return outcome
+        """Return the outcome of a /stop for its reply; afterwards, it stops no later answer."""
+        return self._outcomes.setdefault(_key(command), StopOutcome.NOTHING)
 
     def was_edited(self, message_id: str | None, conversation: str) -> bool:
         """Return whether an edit has ended an answer to this message here."""

@@ -16,7 +16,6 @@ import structlog
 from bot.chat.command import Command
 from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
 from bot.chat.session import (
-    Attempt,
     Claim,
     ClaimedMessage,
     HistoryChange,
@@ -28,7 +27,6 @@ from bot.chat.session import (
 from bot.commands.answers import READS_HISTORY
 from bot.commands.request import AskedQuestion, CommandRequest
 from bot.errors import AlreadyNotified, Fenced, StoreError, UserError
-from bot.prompting.presets.preset import Preset
 from bot.replying.answer_parts import explain_unreadable
 from bot.routing.decide import (
     Answer,
@@ -43,7 +41,7 @@ from bot.routing.presets import ActiveCharacters
 from bot.runtime.tasks import WakeUps
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, ROOT, SECONDS_TO_FINISH, record_span
-from bot.texts.text import Text, translatable, translatable_count
+from bot.texts.text import translatable, translatable_count
 from bot.turn.claims import LEASE_SECONDS, IsolationGate, LeaseKeeper, is_set_aside
 from bot.turn.commands import Commands
 from bot.turn.edits import Edits
@@ -78,7 +76,8 @@ class ConversationWorker:
         self._stages = stages
         self._conversations, self._clock = stages.conversations, stages.clock
         self._owner = owner
-        self._leases = leases or LeaseKeeper(stages.conversations, stages.clock)
+        self.leases = leases or LeaseKeeper(stages.conversations, stages.clock)
+        """Of all conversations in progress."""
         self._gate = IsolationGate(stages.clock)
         self._starts = WakeUps()
         self._finisher = TurnFinisher(stages)
@@ -92,15 +91,6 @@ class ConversationWorker:
         """Take no more messages, because the process is ending."""
         self._finisher.stopping = True
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the messages in progress are the last ones."""
-        return self._finisher.stopping
-
-    async def keep_leases(self) -> None:
-        """Renew the leases of all conversations in progress until cancelled."""
-        await self._leases.run()
-
     async def claim(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
         """Claim those of these conversations that are ready, each with its oldest message."""
         arrivals = self._stages.arrivals
@@ -110,7 +100,7 @@ class ConversationWorker:
         try:
             claimed = await self._conversations.begin(keys, self._owner, LEASE_SECONDS)
             begun = {one.claim.conversation: one for one in claimed}
-            self._leases.note([one.claim for one in claimed], asked_at)
+            self.leases.note([one.claim for one in claimed], asked_at)
         finally:
             arrivals.unwatch([key for key in keys if key not in begun])
         return begun
@@ -120,7 +110,7 @@ class ConversationWorker:
         claim = claimed.claim
         message: InboxMessage | None = claimed.message
         try:
-            with self._leases.hold(claim):
+            with self.leases.hold(claim):
                 while message is not None:
                     message = await self._process_or_undo(claim, message)
         except Fenced as error:
@@ -146,10 +136,7 @@ class ConversationWorker:
         message = group.message
         if is_set_aside(message):
             return await self._process(group)
-
-        async def record(attempt: Attempt) -> None:
-            await self._conversations.record_attempt(group.claim, message, attempt)
-
+        record = partial(self._conversations.record_attempt, group.claim, message)
         async with self._gate.admitted(message, record):
             await self._starts.turn()
             return await self._process(group)
@@ -223,7 +210,13 @@ class ConversationWorker:
         if arrival.opens_chat:
             session = await self._conversations.load_session(group.claim, _MAX_COUNTED_TURNS)
             if turns := [turn for turn in session.turns if not turn.observed]:
-                text = _going_on(active.first.preset, len(turns))
+                text = translatable_count(
+                    "{name} answers here. This conversation has 1 message; /new begins another.",
+                    "{name} answers here. This conversation has {count} messages; /new begins"
+                    " another.",
+                    len(turns),
+                    name=active.first.preset.character_name,
+                )
                 return await self._finisher.finish_with_text(group, text)
         greeting = self._stages.commands.greet(arrival, active)
         if not greeting.greeting:
@@ -351,14 +344,4 @@ class ConversationWorker:
         return decision
 
     async def _recent(self, claim: Claim) -> Sequence[Turn]:
-        session = await self._conversations.load_session(claim, TURNS_FOR_ROUTING)
-        return session.turns
-
-
-def _going_on(preset: Preset, turns: int) -> Text:
-    return translatable_count(
-        "{name} answers here. This conversation has 1 message; /new begins another.",
-        "{name} answers here. This conversation has {count} messages; /new begins another.",
-        turns,
-        name=preset.character_name,
-    )
+        return (await self._conversations.load_session(claim, TURNS_FOR_ROUTING)).turns

@@ -411,7 +411,7 @@ async def test_answer_before_is_whole_when_the_next_begins(setup: Setup, seconds
         first.feed("Nora begins")
         await setup.clock.advance(seconds)
         first.feed(" and ends.")
-    first.set_final(["Nora begins and ends.", "And more."])
+    first.final = ["Nora begins and ends.", "And more."]
     async with setup.live(first_part=2, earlier=first) as second:
         second.feed("Bram follows, with enough words to be shown.")
         await setup.clock.advance(5)

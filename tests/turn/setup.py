@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import select, update
 from typing_extensions import override
 
-from bot.chat.command import ButtonAction, ButtonData
+from bot.chat.command import ButtonAction, encode_button
 from bot.chat.incoming import Address, Incoming, MediaItem, Person, Pressed, Quote, Request, Said
 from bot.chat.outgoing import Limits, OutboxRow
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
@@ -237,7 +237,7 @@ class Setup(Delivery):
 
     async def work(self, key: str = CHAT) -> None:
         """Process and deliver everything in a conversation, as the pools do."""
-        while not self.worker.is_stopping and (claimed := await self.worker.claim([key])):
+        while not self.worker._finisher.stopping and (claimed := await self.worker.claim([key])):
             await self.worker.work(claimed[key])
         await self.finish_sending()
 
@@ -287,7 +287,7 @@ class Setup(Delivery):
 async def running_worker(setup: Setup) -> AsyncIterator[asyncio.Task[None]]:
     """Process the conversation in a task beside the block; /stop of others is decided."""
     task = asyncio.create_task(setup.work())
-    beside = [asyncio.create_task(one) for one in (setup.worker.keep_leases(), setup.stops.run())]
+    beside = [asyncio.create_task(one) for one in (setup.worker.leases.run(), setup.stops.run())]
     try:
         yield task
     finally:
@@ -357,7 +357,7 @@ def pressed(
         external_key=f"cb{key}",
         message_id="900",
         author=by,
-        data=ButtonData(action, part, number).encode(),
+        data=encode_button(action, part, number),
         at=datetime(2026, 11, 21, 12, 5, tzinfo=UTC),
         scopes=(address.lane,),
         interaction="77",

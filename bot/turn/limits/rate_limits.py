@@ -54,10 +54,7 @@ class AnswerLimits:
         self._notices = RareNotices(self.rates)
 
     async def admit(self, said: Said, stop: StopFlag) -> tuple[bool, Text | None]:
-        """Wait until a message may be answered, or until it is stopped.
-
-        Returns whether it may be, and a notice for its author, unless they know.
-        """
+        """Wait until a message may be answered, or is stopped; return whether, and a notice."""
         rates = self._rates_of(said)
         if not rates or await self._admits_one_of_several(said):
             return True, None
@@ -66,9 +63,8 @@ class AnswerLimits:
             return True, None
         is_refused = wait > _MAX_WAIT_SECONDS
         LIMITED_MESSAGES.labels("refused" if is_refused else "slowed").inc()
-        _log.info(
-            "limited", conversation=said.address.conversation, by=said.charged_person, seconds=wait
-        )
+        conversation, by = said.address.conversation, said.charged_person
+        _log.info("limited", conversation=conversation, by=by, seconds=wait)
         notice = await self._notice(said, rates, wait, is_refused=is_refused)
         if not is_refused and not stop.requested:
             with stop.ends_block():
@@ -89,9 +85,8 @@ class AnswerLimits:
         if not rates or await self.rates.take(rates) <= 0:
             return True
         LIMITED_MESSAGES.labels("voice").inc()
-        _log.info(
-            "limited", conversation=said.address.conversation, by=said.author.id, what="voice"
-        )
+        conversation, by = said.address.conversation, said.author.id
+        _log.info("limited", conversation=conversation, by=by, what="voice")
         return False
 
     def _rates_of(self, said: Said, person: str | None = None) -> list[Rate]:
@@ -135,8 +130,6 @@ _ALWAYS_SECONDS = 30.0
 _NEVER_REFUSED = frozenset(
     {ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP}
 )
-_STOP = "stop"
-_FORGET = "forget"
 
 
 @dataclass(eq=False)
@@ -163,9 +156,9 @@ class CommandLimits:
 
     async def admit(self, said: Said, command: Command) -> None:
         """Count a command; over the limit, raise `UserError`, or `AlreadyNotified` if they know."""
-        if command.name == _STOP:
+        if command.name == "stop":
             return
-        kind = "deletions" if command.name == _FORGET else "commands"
+        kind = "deletions" if command.name == "forget" else "commands"
         refusal = await self._refusal(said, kind)
         if refusal is None:
             return

@@ -26,10 +26,8 @@ class Urgency(IntEnum):
 
     QUESTION = 0
     """Somebody has addressed the bot and waits for its answer."""
-
     REACTION = 1
     """A character takes part in what others talk about."""
-
     BACKGROUND = 2
     """Nobody in a chat waits for it: summaries, and what the operator tries out."""
 
@@ -238,7 +236,15 @@ class ProviderSlots:
         try:
             waiting = await self.rates.acquire(key, most, asked.holder, _WAITING_LEASE_SECONDS)
             if not waiting:
-                raise _full_queue(asked.provider, most)
+                raise BackendUnavailable(
+                    f"{most} requests wait for provider {asked.provider!r}; set"
+                    " TROUPE_LIMITS__WAITING higher, or let it take more requests at once",
+                    translatable(
+                        "I am busy: your message would be number {position} of those that wait for"
+                        " the model. Please try again in a minute.",
+                        position=most + 1,
+                    ),
+                )
             self._counted[asked.provider] += 1
             try:
                 yield max(0, waiting - self._counted[asked.provider])
@@ -291,15 +297,3 @@ class ProviderSlots:
         await self.rates.release(asked.provider, asked.holder)
         self._queues[asked.provider].set_full(asked.chat, is_full=True)
         return False
-
-
-def _full_queue(provider: str, most: int) -> BackendUnavailable:
-    return BackendUnavailable(
-        f"{most} requests wait for provider {provider!r}; set TROUPE_LIMITS__WAITING higher, or"
-        " let it take more requests at once",
-        translatable(
-            "I am busy: your message would be number {position} of those that wait for the model."
-            " Please try again in a minute.",
-            position=most + 1,
-        ),
-    )

@@ -11,14 +11,7 @@ import structlog
 from bot.backends.spec import ModelPrice, ProviderSettings
 from bot.chat.incoming import Said
 from bot.chat.prompt import Prompt, Usage
-from bot.chat.usage import (
-    MICROS,
-    AnswerCharge,
-    BudgetCap,
-    BudgetKind,
-    Period,
-    format_cost,
-)
+from bot.chat.usage import MICROS, AnswerCharge, BudgetCap, BudgetKind, Period, format_cost
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
 from bot.memory import SummaryRequest
 from bot.ports import Clock, RateLimits
@@ -99,8 +92,7 @@ class Spending:
         """Reserve the cost of an answer for the block, and settle what `charged` found.
 
         A request that failed before its first token costs nothing; after any other failure the
-        reservation stays, because the provider may charge for it. Raises `BudgetUsedUp` if nothing
-        was reserved, `StoreError` if the budgets cannot be read.
+        reservation stays. Raises `BudgetUsedUp`, or `StoreError` if the budgets cannot be read.
         """
         caps = self.caps(said, preset)
         model = self._model(preset.provider, prompt.model)
@@ -148,10 +140,8 @@ class Spending:
         price = self._price(preset.provider, reservation.prompt.model)
         if price is None:
             return reservation.charge
-        cost = sum(map(price.cost, usages))
-        reservation.spent = cost
-        charge = reservation.charge
-        return AnswerCharge(charge.person, charge.server, charge.model, cost)
+        reservation.spent = sum(map(price.cost, usages))
+        return replace(reservation.charge, cost=reservation.spent)
 
     def caps(self, said: Said, preset: Preset) -> list[BudgetCap]:
         """Return the budgets that an answer counts against."""
