@@ -9,7 +9,7 @@ COMMAND_LINE = "command line"
 
 
 class Scope(StrEnum):
-    """What an API token may be used for; a person who is logged in may do everything."""
+    """The scopes of API tokens; a logged-in person may do everything."""
 
     READ = "read"
     """Read answers, prompts, settings, usage."""

@@ -31,7 +31,7 @@ class CommandSpec:
     is_for_admins: bool = False
     """Whether platforms offer it to admins first; who may do what is checked when it runs."""
     is_private: bool = False
-    """Whether groups do not offer it, because everybody there would read the answer."""
+    """Whether it is hidden in groups, where everybody would read the answer."""
     changes_channel: bool = False
     """Whether it changes something for everybody in the channel; then everybody reads the reply."""
     needs_admin: bool = False

@@ -215,7 +215,7 @@ class Said:
 
     @property
     def is_for_author_alone(self) -> bool:
-        """Whether only the author reads the answer. Messages in the terminal have no ids."""
+        """Whether only the author reads the answer; a message in the terminal has no id."""
         in_terminal = len(self.scopes) == 1 and self.message_id is None
         is_private = self.is_private or self.wake is WakeReason.DM or in_terminal
         return is_private or (self.interaction is not None and not self.has_public_response)

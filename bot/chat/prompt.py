@@ -269,7 +269,7 @@ GenerationEvent: TypeAlias = Waiting | ReasoningDelta | Retraction | Delta | Fin
 
 @value_class
 class PromptDescription:
-    """What a backend sends to its model for a prompt, for display."""
+    """The request that a backend would send to its model, in a form to display."""
 
     model: str
     """The model that the backend would ask, by its own name."""

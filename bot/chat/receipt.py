@@ -48,7 +48,7 @@ class Timings:
     seconds: float
     """From the model request to the end of the answer."""
     composed_seconds: float = 0.0
-    """What loading, composing and counting the prompt took."""
+    """Spent on loading, composing, and counting the prompt."""
     edits: tuple[float, ...] = ()
     """From the receipt of the message to each time that the growing answer was shown: the first is
     the message itself, the others are edits of it."""

@@ -104,9 +104,8 @@ class RetryBudget:
 class CircuitBreaker:
     """Block calls to a provider that mostly fails, except for single trial calls.
 
-    It opens for five seconds when `share` of the newest twenty calls failed, and sooner for a
-    provider that is away: one that gives no answer at all to several requests in a row for
-    `away_seconds`. Every `now` is in monotonic seconds.
+    It opens for five seconds when `share` of the newest twenty calls failed, or as soon as several
+    requests in a row got no answer at all for `away_seconds`. Every `now` is in monotonic seconds.
     """
 
     def __init__(self, share: float = 0.5, away_seconds: float = 1) -> None:

@@ -33,7 +33,7 @@ class KnownService:
     address: str
     quirks: Quirks
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What differs for the models whose names match."""
+    """Quirks of some models, by patterns that their names match."""
     is_own_server: bool = False
     """Self-hosted: it needs no key, costs nothing, and may have any address."""
     lists_all: bool = True
