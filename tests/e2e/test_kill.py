@@ -126,8 +126,8 @@ async def test_nothing_is_lost_or_repeated_after_300_kills(
 
 
 @pytest.mark.soak
-@distributed
-@pytest.mark.timeout(7200)
+@both_shapes
+@pytest.mark.timeout(14_400)
 async def test_nothing_is_lost_or_repeated_after_1000_kills_and_20000_messages(
     shape: Shape, platforms: Platforms, seed: int
 ) -> None:
@@ -140,8 +140,9 @@ async def test_nothing_is_lost_or_repeated_after_1000_kills_and_20000_messages(
         kills=1000,
         give_up_seconds=120,
         build="never_set_aside",
-        **DISTRIBUTED,
     )
+    if shape.disturb is not None:
+        plan = replace(plan, **DISTRIBUTED)
     outcome = report(await run_under_kills(shape.services, platforms, plan, shape.disturb))
     assert_all_answered(outcome, platforms)
     assert outcome.questions >= 20_000
